@@ -12,8 +12,6 @@ from typing import Any
 from tests.lengths import longer
 from toolkit.diagnostics.examiner import Examiner, examine
 from toolkit.diagnostics.finding import Finding
-from toolkit.runfolder.alike_lines import runs_in
-from toolkit.runfolder.reader import Block, Cursor
 
 Record = dict[str, Any]
 
@@ -152,17 +150,6 @@ def detect_in_chunks(records: list[Record], size: int, *kinds: str) -> list[Find
     examiner = Examiner()
     for first in range(0, len(records), size):
         examiner.take(records[first : first + size])
-    return [finding for finding in examiner.findings() if finding.kind in kinds]
-
-
-def detect_in_columns(lines: list[bytes], *kinds: str) -> list[Finding]:
-    """Return the findings of these kinds about a run whose lines are read in columns."""
-    examiner = Examiner()
-    for first in range(0, len(lines), 1000):
-        data = b"".join(lines[first : first + 1000])
-        cursor = Cursor(len(data))
-        block = Block(data=data, start=0, cursor=cursor, long_line=None, replaced=False, pending_bytes=0)
-        examiner.take(runs_in(block)[0])
     return [finding for finding in examiner.findings() if finding.kind in kinds]
 
 

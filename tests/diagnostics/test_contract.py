@@ -14,12 +14,10 @@ from tests.diagnostics.synthetic_runs import (
     curve,
     detect,
     detect_in_chunks,
-    detect_in_columns,
     evaluated,
     run_of,
 )
 from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS
-from toolkit.runfolder.codec import decode, encode
 
 BEGINS = 2000
 LOSSES = ("train_loss", "val_loss")
@@ -86,14 +84,6 @@ def test_the_findings_are_the_same_however_many_records_come_at_once(kind, size)
     records, _ = FAULTS[kind]
 
     assert detect_in_chunks(records, size, kind) == detect(records, kind)
-
-
-@pytest.mark.parametrize("kind", FAULTS)
-def test_the_findings_are_the_same_if_a_file_is_read_in_columns(kind):
-    pytest.importorskip("pyarrow.csv")
-    lines = list(map(encode, FAULTS[kind][0]))
-
-    assert detect_in_columns(lines, kind) == detect(list(map(decode, lines)), kind)
 
 
 @pytest.mark.parametrize("kind", FAULTS)

@@ -74,7 +74,7 @@ class Examiner:
         longest = LONGEST if between is None else _LONGEST_LIVE
         for run in runs_of(records if isinstance(records, Sequence) else list(records)):
             count = len(run.records)
-            if count <= longest or run.arrays is not None:
+            if count <= longest:
                 self._take_run(run)
                 continue
             for first in range(0, count, longest):

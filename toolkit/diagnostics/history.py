@@ -7,7 +7,6 @@ import itertools
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -19,20 +18,17 @@ from toolkit.diagnostics.foreign_file import ForeignFile, NoRecordsError
 from toolkit.diagnostics.policy import Policy, policy_of_run
 from toolkit.diagnostics.rank_files import MAX_RANKS
 from toolkit.diagnostics.silent_ranks import findings_about, lost_ranks, not_yet_reported, read_tails
-from toolkit.runfolder.alike_lines import runs_in
 from toolkit.runfolder.labels import ProjectSettingsError, read_project
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, RANKS, LinkedRanks, rank_file
 from toolkit.runfolder.listed_run import missing_records
 from toolkit.runfolder.manifest import Manifest, ManifestError, incomplete_mirrors, read_manifest
 from toolkit.runfolder.parts import another_programs_file, describe_part, part_in, record_files
-from toolkit.runfolder.reader import BadLine, blocks_of, lines_of, parse_line
+from toolkit.runfolder.reader import BadLine, blocks_of, lines_of, parse_line, records_in
 from toolkit.runfolder.records import STEP, Record
 from toolkit.runfolder.status import LOST, RUNNING, STALLED
 
 _MAX_RUNS: Final = 20_000
 _CHUNK: Final = 2_000
-_BLOCK_BYTES: Final = 2 * 1024 * 1024
-"""Some thousand lines: enough for their columns to pay."""
 _FILE_ENDINGS: Final = frozenset({".jsonl", ".ndjson", ".csv"})
 
 OnRecords = Callable[[int], None]
@@ -243,16 +239,11 @@ class _Reading:
             self._take(chunk)
 
     def _chunks(self, path: Path) -> Iterator[Sequence[Record]]:
-        parsed = map(runs_in, blocks_of(path, max_bytes=_BLOCK_BYTES))
-        with ThreadPoolExecutor(1, "reading records") as reader:
-            # The next block is parsed while this one is examined: pyarrow leaves the interpreter alone.
-            following = reader.submit(next, parsed, None)
-            while (found := following.result()) is not None:
-                following = reader.submit(next, parsed, None)
-                records, bad_lines = found
-                self._bad_lines += bad_lines
-                self._endings.take(records)
-                yield records
+        for block in blocks_of(path):
+            records, bad_lines = records_in(block)
+            self._bad_lines += bad_lines
+            self._endings.take(records)
+            yield records
 
     # ------------------------------------------------------------ ranks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeGuard
 
 from toolkit.runfolder.codec import with_non_finite
@@ -296,19 +296,6 @@ def in_the_unit_of_its_signal(
     if factor is not None:
         return [value * factor for value in values]
     return list(map(_CONVERSIONS[name], values, records))
-
-
-def array_in_the_unit_of_its_signal(name: str, values: Any, fields: Mapping[str, Any]) -> Any:
-    """Return the same for an array of values, beside the other columns; None if it cannot be done at once."""
-    if name not in _CONVERSIONS:
-        return values
-    factor = _FACTORS.get(name)
-    if factor is not None:
-        return values * factor
-    folded: Any = fields.get("steps_folded")
-    if getattr(folded, "dtype", None) == "float64":
-        return None
-    return values / (folded.clip(0) + 1) if hasattr(folded, "clip") else values
 
 
 def name_of(signal: str, record: Record) -> str:

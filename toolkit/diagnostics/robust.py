@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import sys
 from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import combinations, pairwise
-from typing import Any, Final
+from typing import Final
 
 from toolkit.diagnostics import thresholds as at
 
@@ -22,10 +21,6 @@ CHANGE_TO_SIGMA: Final = MAD_TO_SIGMA / math.sqrt(2.0)
 
 _TINY: Final = 1e-280
 """Two larger values that differ do so by more than the smallest float, even if that is divided by their distance."""
-
-
-_FEW: Final = 10
-"""So few values are sorted by pairs, all windows at once."""
 
 
 class Window:
@@ -51,11 +46,6 @@ class Window:
             del ordered[bisect_left(ordered, oldest)]
         newest.append(value)
         insort(ordered, value)
-
-    def refill(self, values: Sequence[float]) -> None:
-        """Take these values, at most `size`, instead of what it has."""
-        self.newest = deque(values)
-        self.ordered = sorted(values)
 
     def clear(self) -> None:
         """Forget everything."""
@@ -96,26 +86,6 @@ def median(values: Sequence[float]) -> float:
 def _middle(ordered: list[float]) -> float:
     middle = len(ordered) >> 1
     return ordered[middle] if len(ordered) & 1 else 0.5 * (ordered[middle - 1] + ordered[middle])
-
-
-def sliding_medians(values: Any, size: int) -> Any:
-    """Return the median of each `size` values in a row of an array of numpy, which this never imports."""
-    numpy: Any = sys.modules["numpy"]
-    low, high = (size - 1) // 2, size // 2
-    if size <= _FEW:
-        parts = [values[n : len(values) - size + 1 + n] for n in range(size)]
-        for turn in range(size):
-            for n in range(turn % 2, size - 1, 2):
-                pair = parts[n : n + 2]
-                parts[n : n + 2] = numpy.minimum(*pair), numpy.maximum(*pair)
-        return 0.5 * (parts[low] + parts[high])
-    # Their ranks instead of the values: small integers are sorted in a third of the time.
-    order = values.argsort()
-    ordered = values[order]
-    ranks = numpy.empty(len(values), dtype="int16" if len(values) < 2**15 else "int64")
-    ranks[order] = numpy.arange(len(values))
-    windows = numpy.sort(numpy.lib.stride_tricks.sliding_window_view(ranks, size), axis=-1)
-    return 0.5 * (ordered[windows[:, low]] + ordered[windows[:, high]])
 
 
 def change_sigma(values: Iterable[float]) -> float:

@@ -10,10 +10,9 @@ from toolkit.diagnostics.metric_aliases import (
     FARTHEST,
     Row,
     Shape,
-    array_in_the_unit_of_its_signal,
     in_the_unit_of_its_signal,
 )
-from toolkit.runfolder.records import STEP, Lists, Run
+from toolkit.runfolder.records import STEP, Run
 
 SHORTEST: Final = 8
 """Fewer records are examined one by one: columns would cost more than they save."""
@@ -34,11 +33,9 @@ class StepBatch:
         "_made",
         "_row",
         "_rows",
-        "arrays",
         "columns",
         "elapsed",
         "fields",
-        "fields_as_arrays",
         "first_row",
         "records",
         "steps",
@@ -48,20 +45,15 @@ class StepBatch:
         self,
         run: Run,
         columns: Mapping[str, Sequence[float]],
-        arrays: Mapping[str, Any] | None,
         elapsed: Sequence[float] | None,
         row: Row,
     ) -> None:
         self.records = run.records
         self.fields = run.columns
         """The values of each field, whatever they are."""
-        self.fields_as_arrays = run.arrays or {}
-        """Those that are arrays of numpy, where a file was read with it."""
         self.steps: Sequence[int] = run.columns["global_step"]
         self.columns = columns
         """The values of each signal; one that no record has is missing."""
-        self.arrays = arrays
-        """The same as arrays."""
         self.elapsed = elapsed
         """The times of the records by the run's own clock, if all have one."""
         self.first_row = 0
@@ -77,8 +69,8 @@ class StepBatch:
         """Return the lowest and the highest value of a signal that it has."""
         found: tuple[float, float] | None = self._made.get(signal)
         if found is None:
-            values = self.columns[signal] if self.arrays is None else self.arrays[signal]
-            found = self._made[signal] = _range_of(values)
+            values = self.columns[signal]
+            found = self._made[signal] = min(values), max(values)
         return found
 
     @property
@@ -108,8 +100,6 @@ def batch_of(run: Run, shape: Shape, row: Row, *, after: int) -> StepBatch | Non
 
     `after` is the last step before them.
     """
-    if run.arrays is not None:
-        return _batch_of_arrays(run, run.arrays, shape, row, after=after)
     fields = run.columns
     steps = fields["global_step"]
     if (
@@ -144,42 +134,9 @@ def batch_of(run: Run, shape: Shape, row: Row, *, after: int) -> StepBatch | Non
         elapsed = fields[_ELAPSED]
         if set(map(type, elapsed)) != _ONLY_FLOAT or (total := sum(elapsed)) - total != 0.0:
             elapsed = None
-    return StepBatch(run, columns, None, elapsed, row)
-
-
-def _batch_of_arrays(
-    run: Run, fields: Mapping[str, Any], shape: Shape, row: Row, *, after: int
-) -> StepBatch | None:
-    """The same of columns that were parsed together: each is an array of finite numbers, or one value for all."""
-    steps = fields["global_step"]
-    if (
-        fields["event"] != STEP
-        or getattr(steps, "dtype", None) != "int64"
-        or not after < steps[0]
-        or not (steps[1:] > steps[:-1]).all()
-    ):
-        return None
-    arrays: dict[str, Any] = {}
-    for name, signal in shape.fields:
-        column = fields[name]
-        if signal not in arrays and hasattr(column, "tolist"):
-            column = array_in_the_unit_of_its_signal(name, column * 1.0, fields)
-            if column is None:
-                return None
-            arrays[signal] = column
-    elapsed = fields.get(_ELAPSED)
-    has_elapsed = getattr(elapsed, "dtype", None) == "float64"
-    return StepBatch(
-        run, Lists(arrays, len(run.records)), arrays, run.columns[_ELAPSED] if has_elapsed else None, row
-    )
-
-
-def _range_of(values: Any) -> tuple[float, float]:
-    """Return the lowest and the highest of a column, or of an array."""
-    return (
-        (float(values.min()), float(values.max())) if hasattr(values, "min") else (min(values), max(values))
-    )
+    return StepBatch(run, columns, elapsed, row)
 
 
 def _range_of_elapsed(batch: StepBatch) -> tuple[float, float]:
-    return _range_of(batch.fields_as_arrays.get(_ELAPSED, batch.elapsed))
+    assert batch.elapsed is not None
+    return min(batch.elapsed), max(batch.elapsed)

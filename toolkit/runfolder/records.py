@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
-from itertools import chain
 from typing import Any, Final, Literal
 
 FORMAT: Final = 1
@@ -165,55 +164,24 @@ _FIRST_PART: Final = 8
 class Run:
     """Consecutive records with the same fields in the same order."""
 
-    __slots__ = ("_columns", "arrays", "names", "records")
+    __slots__ = ("_columns", "names", "records")
 
-    def __init__(
-        self, names: tuple[str, ...], records: Sequence[Record], arrays: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, names: tuple[str, ...], records: Sequence[Record]) -> None:
         self.names = names
         self.records = records
-        self.arrays = arrays
-        """The columns as `AlikeLines` has them, if they were parsed so."""
         self._columns: Mapping[str, Sequence[Any]] | None = None
 
     @property
     def columns(self) -> Mapping[str, Sequence[Any]]:
         """The values of each field, in the order of the records."""
         if self._columns is None:
-            if self.arrays is not None:
-                self._columns = Lists(self.arrays, len(self.records))
-            else:
-                values = zip(*map(dict.values, self.records), strict=True)
-                self._columns = dict(zip(self.names, values, strict=True))
+            values = zip(*map(dict.values, self.records), strict=True)
+            self._columns = dict(zip(self.names, values, strict=True))
         return self._columns
 
     def part(self, first: int, end: int) -> Run:
         """Return the records from `first` up to `end`."""
-        arrays = self.arrays and {
-            name: column[first:end] if hasattr(column, "tolist") else column
-            for name, column in self.arrays.items()
-        }
-        return Run(self.names, self.records[first:end], arrays)
-
-
-class Lists(Mapping[str, Sequence[Any]]):
-    """Columns of plain values, each made from its array when it is asked for."""
-
-    def __init__(self, arrays: Mapping[str, Any], count: int) -> None:
-        self._arrays, self._count = arrays, count
-        self._made: dict[str, Sequence[Any]] = {}
-
-    def __getitem__(self, name: str) -> Sequence[Any]:
-        if name not in self._made:
-            column = self._arrays[name]
-            self._made[name] = column.tolist() if hasattr(column, "tolist") else [column] * self._count
-        return self._made[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
+        return Run(self.names, self.records[first:end])
 
 
 class FixedRecords(list[Record]):
@@ -233,25 +201,9 @@ class FixedRecords(list[Record]):
             return self._runs
 
 
-class RecordRuns(Sequence[Record]):
-    """Records that are known by their runs, and may not have been parsed one by one."""
-
-    def __init__(self, runs: list[Run]) -> None:
-        self.runs = runs
-
-    def __len__(self) -> int:
-        return sum(len(run.records) for run in self.runs)
-
-    def __iter__(self) -> Iterator[Record]:
-        return chain.from_iterable(run.records for run in self.runs)
-
-    def __getitem__(self, place: Any) -> Any:
-        return list(self)[place]
-
-
 def runs_of(records: Sequence[Record]) -> Sequence[Run]:
     """Return the records in runs."""
-    return records.runs if isinstance(records, (FixedRecords, RecordRuns)) else list(_find_runs(records))
+    return records.runs if isinstance(records, FixedRecords) else list(_find_runs(records))
 
 
 def has_event(records: Sequence[Record], event: str) -> bool:

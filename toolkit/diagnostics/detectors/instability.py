@@ -7,16 +7,18 @@ from bisect import bisect_left, insort
 from collections import deque
 from itertools import compress, count, pairwise
 from operator import sub
+from typing import Final
 
 from toolkit.diagnostics import thresholds as at
 from toolkit.diagnostics.detector import SingleIncidentDetector
 from toolkit.diagnostics.finding import INFO
 from toolkit.diagnostics.incident import Incident, Incidents
-from toolkit.diagnostics.levels_ahead import ALLOWED, LevelsAhead, next_low
 from toolkit.diagnostics.metric_aliases import LOSS, LR, Row, is_meant_to_fall, name_of
 from toolkit.diagnostics.robust import CHANGE_TO_SIGMA, LossAxis, Window, median
 from toolkit.diagnostics.step_batch import StepBatch
 
+ALLOWED: Final = at.ALLOWANCE * CHANGE_TO_SIGMA
+"""How many of the usual changes a loss may be above its level before that counts."""
 _SPIKE = "spike"
 _DIVERGENCE = "divergence"
 _MIDDLE = at.SHORT_WINDOW // 2
@@ -78,7 +80,6 @@ class Instability(SingleIncidentDetector):
         # A divergence that was over after a quarter of the run, and the number of records of which it is less.
         self._long: Incident | None = None
         self._long_until = 0.0
-        self._ahead: LevelsAhead | None = None
 
     def take(self, row: Row) -> None:
         """Read one loss."""
@@ -158,17 +159,7 @@ class Instability(SingleIncidentDetector):
             or self._rows < at.CLIMB_SHORT
         ):
             return start
-        if batch.arrays is None:
-            end = self._pass_over_one_by_one(batch, start)
-        else:
-            ahead = self._ahead
-            if ahead is None or not ahead.holds(batch, start, self._rows, self._longer, self._changes):
-                end = next_low(batch, start, self._axis.bottom)
-                if end == start:
-                    return start
-                windows = self._longer, self._changes, self._recent
-                self._ahead = ahead = LevelsAhead(batch, start, end, self._rows, *windows, self._allowed)
-            end = self._pass_over(ahead, batch, start)
+        end = self._pass_over(batch, start)
         if end > start:
             losses = batch.columns[LOSS]
             self._last_loss, self._last_step = losses[end - 1], batch.steps[end - 1]
@@ -176,42 +167,6 @@ class Instability(SingleIncidentDetector):
             self._highest = max(self._highest, math.log(max(losses[start:end])))
             if LR in batch.columns:
                 self._lr = batch.columns[LR][end - 1]
-        if end == len(batch):
-            self._ahead = None
-        return end
-
-    def _pass_over(self, ahead: LevelsAhead, batch: StepBatch, start: int) -> int:
-        """Move the windows, which are full, up to a loss that needs a closer look; return its place."""
-        end = min(ahead.next_without_change(start), self._next_raised_rate(batch, start))
-        # The looks at the level come every few records.
-        first = start + (-self._rows - 1) % at.CLIMB_LOOK_EVERY
-        best, climbed = self._best if self._has_best else math.inf, self._axis.gap(0.0, at.CLIMB)
-        bests: list[tuple[int, float]] = []
-        for place in range(first, end, at.CLIMB_LOOK_EVERY):
-            level = ahead.levels[place - ahead.first]
-            if level < best:
-                best = level
-                bests.append((place, level))
-            elif level - best >= climbed:
-                end = place
-                break
-        end = self._add_up_the_high(ahead, batch, start, end)
-        if end > start:
-            if end > first:
-                self._risen = 0
-            while bests and bests[-1][0] >= end:
-                bests.pop()
-            if bests:
-                self._best_step, self._best = batch.steps[bests[-1][0]], bests[-1][1]
-                self._best_of, self._has_best = at.LEVEL_WINDOW, True
-            self._recent.extend(ahead.ys[start - ahead.first : end - ahead.first])
-            self._above.extend(ahead.above[start - ahead.first : end - ahead.first])
-            self._rows += end - start
-            self._longer.refill(ahead.longer_at(self._rows))
-            if end - start > 1 or self._rows & 1:
-                self._changes.refill(ahead.changes_at(self._rows))
-                self._allowed = ALLOWED * self._changes.median
-            self._previous = ahead.ys[end - 1 - ahead.first]
         return end
 
     def _next_raised_rate(self, batch: StepBatch, start: int) -> int:
@@ -224,32 +179,9 @@ class Instability(SingleIncidentDetector):
                 return next(compress(count(start), raised), len(batch))
         return len(batch)
 
-    def _add_up_the_high(self, ahead: LevelsAhead, batch: StepBatch, start: int, end: int) -> int:
-        """Add up how far losses are above their level; return the place of the first that is too far, or `end`."""
-        high, losses = ahead.high, batch.columns[LOSS]
-        alone, floor = self._axis.gap(0.0, at.ALONE_RISE), self._axis.floor(0.0)
-        place, number = start, bisect_left(high, start)
-        while place < end:
-            if not self._sum:
-                # Most are not above what is allowed.
-                while number < len(high) and high[number] < place:
-                    number += 1
-                if number == len(high) or high[number] >= end:
-                    break
-                place = high[number]
-            above = ahead.above[place - ahead.first]
-            total = _raised(self._sum, above / max(CHANGE_TO_SIGMA * ahead.noise(place), floor))
-            if above >= alone or total > at.ENOUGH_IF_HIGH:
-                return place
-            self._add_up(losses[place], total, batch.steps[place])
-            place += 1
-        return end
-
-    def _pass_over_one_by_one(self, batch: StepBatch, start: int) -> int:
-        """The same for few records: what is usual for one follows from that for the one before."""
-        if self._next_raised_rate(batch, start) < len(batch) or next_low(batch, 0, self._axis.bottom) < len(
-            batch
-        ):
+    def _pass_over(self, batch: StepBatch, start: int) -> int:
+        """Move the windows, which are full, up to a loss that needs a closer look; return its place."""
+        if self._next_raised_rate(batch, start) < len(batch) or batch.range_of(LOSS)[0] <= self._axis.bottom:
             return start
         ys, changes_between = batch.once(_logarithms)
         ys = ys[start:]

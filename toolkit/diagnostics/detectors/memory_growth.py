@@ -71,7 +71,7 @@ class MemoryGrowth:
         curves = [
             (curve, batch.columns[curve.signal]) for curve in self._curves if curve.signal in batch.columns
         ]
-        place, following, left = start, batch.once(_following), 0
+        place, left = start, 0
         while place < len(batch):
             if 0.0 <= times[place] - sampled_at < at.MEMORY_SAMPLE_S:
                 place += 1
@@ -83,17 +83,8 @@ class MemoryGrowth:
             for curve, values in curves:
                 if 0.0 < values[place] < _ABSURD_MIB:
                     curve.add(values[place], batch.steps[place])
-            place = following[place]
+            place += 1
         return len(batch)
-
-
-def _following(batch: StepBatch) -> Sequence[int]:
-    """Return for each record one behind it, before which no other has a sample of its own."""
-    times = batch.fields_as_arrays.get("elapsed")
-    if times is None or not (times[1:] >= times[:-1]).all():
-        return range(1, len(batch) + 1)
-    found: list[int] = times.searchsorted(times + _NEARLY * at.MEMORY_SAMPLE_S).tolist()
-    return found
 
 
 class _Curve:

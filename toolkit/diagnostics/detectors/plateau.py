@@ -221,10 +221,6 @@ class Plateau(SingleIncidentDetector):
 
 def _repeats(batch: StepBatch) -> list[int]:
     """Return the places whose loss differs from the one before it by next to nothing."""
-    if batch.arrays is not None:
-        now, before = batch.arrays[LOSS][1:], batch.arrays[LOSS][:-1]
-        found: list[int] = ((abs(now - before) <= at.CONSTANT_WITHIN * abs(before)).nonzero()[0] + 1).tolist()
-        return found
     losses = batch.columns[LOSS]
     apart = list(map(abs, map(sub, losses[1:], losses)))
     lowest, highest = batch.range_of(LOSS)

@@ -15,7 +15,6 @@ import toolkit.diagnostics
 from toolkit.diagnostics.examiner import Examiner
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import Policy
-from toolkit.runfolder.alike_lines import runs_in
 from toolkit.runfolder.manifest import Session
 from toolkit.runfolder.reader import Cursor
 from toolkit.runfolder.records import Record
@@ -46,7 +45,7 @@ class RunFindings:
         self._saved_offset = 0
         self._saved_at = -math.inf
         self._busy = threading.Lock()
-        self._slices = RecordSlices(source, take=self._take, restart=self._restart, in_columns=True)
+        self._slices = RecordSlices(source, take=self._take, restart=self._restart)
         self._examiner = Examiner(self.policy)
         self._found: tuple[Finding, ...] = ()
         self._unchanged: Cursor | None = None
@@ -189,10 +188,8 @@ class RecordSlices:
         *,
         take: Callable[[Sequence[Record]], None],
         restart: Callable[[], None],
-        in_columns: bool = False,
     ) -> None:
         self.source = source
-        self._in_columns = in_columns
         self._take = take
         self._restart = restart
         self._cursor = Cursor()
@@ -244,11 +241,7 @@ class RecordSlices:
             self._restart()
         moved = block.replaced or block.cursor.offset > self._cursor.offset
         self._cursor = block.cursor
-        if self._in_columns and len(block.data) > _BLOCK_BYTES // 2:
-            # One of many of a long file, and soon done.
-            self._records = iter([(runs_in(block)[0], block.start + len(block.data))])
-        else:
-            self._records = self.source.records_in(block)
+        self._records = self.source.records_in(block)
         self._done_bytes = block.start
         # If nothing moved there is only an incomplete line, which is not worth waiting for.
         self._left_bytes = block.cursor.offset - self._done_bytes + (block.pending_bytes if moved else 0)
