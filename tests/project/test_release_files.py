@@ -106,6 +106,19 @@ def test_publishing_needs_no_token_and_attests_what_it_uploads():
     assert "secrets." not in (ROOT / ".github/workflows/publish.yml").read_text("utf-8")
 
 
+def test_what_others_wrote_is_pinned_by_hash_where_a_release_is_made():
+    text = (ROOT / ".github/workflows/publish.yml").read_text("utf-8")
+    installed = (ROOT / "requirements/publish.txt").read_text("utf-8")
+
+    for path in (ROOT / ".github").rglob("*.yml"):
+        for action, version in re.findall(r"uses: (\S+)(.*)", path.read_text("utf-8")):
+            assert re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action), (path, action)
+            assert re.fullmatch(r" # v\d+\.\d+\.\d+", version), (path, action)
+    assert re.findall(r"pip install (.*)", text) == ["--require-hashes -r requirements/publish.txt"]
+    assert "-m build --no-isolation" in text
+    assert installed.count("==") == installed.count("--hash=sha256:") == 4
+
+
 def test_the_sbom_has_every_locked_package_once_and_is_the_same_each_time(tmp_path):
     lock, project = LOCK_FILE.read_text("utf-8"), (ROOT / "pyproject.toml").read_text("utf-8")
     command = [sys.executable, "-m", "tests.project.sbom", tmp_path / "out" / "sbom.json"]
