@@ -27,6 +27,6 @@ done
 is_there && kill -KILL "$pid" && echo "the shipper did not end, and was killed" >>"$run/$SLURM_JOB_ID.log"
 
 # What it said goes to the system's log.
-logger -t "telemetry[$SLURM_JOB_ID]" -f "$run/$SLURM_JOB_ID.log" && rm -f "$run/$SLURM_JOB_ID.log"
+"${TELEMETRY_LOGGER:-logger}" -t "telemetry[$SLURM_JOB_ID]" -f "$run/$SLURM_JOB_ID.log" && rm -f "$run/$SLURM_JOB_ID.log"
 rm -f "$run/$SLURM_JOB_ID.pid"
 exit 0
