@@ -133,6 +133,43 @@ def test_forged_lines_are_refused_by_pull_and_found_and_repaired_by_verify(an_en
     assert signed.bytes_of(run_id, tmp_path / "pulled")[0] == record_bytes(folder)
 
 
+@pytest.mark.parametrize("line", [1, 2])
+@pytest.mark.parametrize("forged", ["other kind", "no length", "endless", "not a record"])
+def test_a_forged_line_takes_no_page_of_the_run_away(an_engine, logs, line, forged):
+    folder = make_run(logs, f"{forged} {line}", 0)
+    for step in range(3):
+        append(folder, [step], **{f"only_{step}": 1.0})
+    run_id, signed = id_of(folder), Signed(an_engine)
+    ship(signed, logs)
+    real = record_bytes(folder)["metrics.jsonl"].splitlines(keepends=True)
+    at = sum(map(len, real[:line]))
+    after = at + len(real[line])
+    created = Engine(an_engine.address()).rows(
+        f"SELECT DISTINCT toString(created) FROM records WHERE run_id = {quote(run_id)}", "String"
+    )[0][0]
+    row = {"run_id": run_id, "rank": 0, "gen": 1, "at": at, "created": created, "line": "{}"}
+    row |= {
+        "other kind": {"next": after, "event": "start"},
+        "no length": {"next": at, "event": "step"},
+        "endless": {"next": 2**64 - 1, "event": "step"},
+        "not a record": {"next": after, "event": ""},
+    }[forged]
+    forge(an_engine, "records", **row)
+    store = ClickHouseStore(an_engine.address(), patience_s=PATIENCE_S, request_key=KEY)
+
+    for _ in range(2):
+        health = store.refresh(run_id, wait_s=PATIENCE_S)
+        assert health.records <= 3
+        for metric in [info.name for info in store.metrics(run_id)]:
+            assert sum(len(part.x) for part in store.series(run_id, metric).segments) <= 3
+        store.meta(run_id)
+        store.events(run_id)
+        store.spans(run_id)
+        store.table(run_id)
+        append(folder, [5])
+        ship(signed, logs)
+
+
 def test_without_the_key_no_row_from_a_node_deletes_renames_or_ends_a_run(tmp_path):
     try:
         engine = Embedded(tmp_path / "engine")

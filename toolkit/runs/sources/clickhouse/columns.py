@@ -182,7 +182,11 @@ class EngineLog(ColumnQueries):
         """Add the rows of the lines before `end`, up to the first gap; return whether there was none."""
         begin = self._end
         expected = np.concatenate(([begin], rows["next"][:-1])) if len(rows) else rows["at"]
-        wrong = np.flatnonzero(rows["at"] != expected)
+        # Whoever has the nodes' password can write rows; how far the file goes is signed.
+        signed = self._taken.end if self._taken is not None else end
+        wrong = np.flatnonzero(
+            (rows["at"] != expected) | (rows["next"] <= rows["at"]) | (rows["next"] > signed)
+        )
         if len(wrong):
             rows = rows[: wrong[0]]
         reached = int(rows["next"][-1]) if len(rows) else begin
@@ -317,16 +321,21 @@ class EngineLog(ColumnQueries):
         with self._lock:
             if position != self.position or name in self._columns.metrics:
                 return
-            known = self._columns.at.values
-            rows = np.searchsorted(known, points["at"].astype(np.int64))
+            rows, values = self._placed(points)
             if not len(rows):
                 self._absent[name] = self._end
                 return
             self._columns.metrics[name] = MetricColumn(
-                KINDS[self._columns.kind.values[rows[0]]],
-                rows.astype(np.int32),
-                np.ascontiguousarray(points["value"]),
+                KINDS[self._columns.kind.values[rows[0]]], rows, values
             )
+
+    def _placed(self, points: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+        """Return the rows of points by their place, and the values; without those of a line that has no metrics."""
+        known = self._columns.at.values
+        places = points["at"].astype(np.int64)
+        is_there = np.isin(places, known)
+        rows = np.searchsorted(known, places[is_there]).astype(np.int32)
+        return rows, np.ascontiguousarray(points["value"][is_there])
 
     def load(self, names: Iterable[str]) -> None:
         """Load metrics that were not looked at before; without an answer of the engine they stay empty."""
@@ -396,9 +405,11 @@ class EngineLog(ColumnQueries):
                 new.setdefault(name, []).append((at, value))
             with self._lock:
                 for name, points in new.items():
-                    rows = np.searchsorted(self._columns.at.values, [at for at, _ in points])
-                    values = np.array([value for _, value in points], dtype=np.float64)
-                    self._columns.metrics[name].append(rows.astype(np.int32), values)
+                    column = self._columns.metrics[name]
+                    rows, values = self._placed(np.array(points, dtype=_POINT))
+                    # Where a line is no longer a step, fewer are held than the engine has numbered.
+                    is_new = rows > column.rows.values[-1]
+                    column.append(rows[is_new], values[is_new])
         self._caught_up = end
 
     def metrics(self) -> list[MetricInfo]:
@@ -424,13 +435,19 @@ class EngineLog(ColumnQueries):
         self._place({row[0]: row[-1] for row in found})
         columns = self._columns
         known, kinds, steps = columns.at.values, columns.kind.values, columns.step.values
+        if not len(known):
+            return []
+
+        def row_of(at: int) -> int:
+            return min(int(np.searchsorted(known, at)), len(known) - 1)
+
         infos = [
             MetricInfo(
                 name=name,
-                event=KINDS[kinds[np.searchsorted(known, first_at)]],
+                event=KINDS[kinds[row_of(first_at)]],
                 count=count,
                 last=last,
-                last_step=float(steps[min(int(np.searchsorted(known, last_at)), len(steps) - 1)]),
+                last_step=float(steps[row_of(last_at)]),
                 low=low,
                 high=high,
                 non_finite=bad,
