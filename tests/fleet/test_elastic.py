@@ -51,7 +51,7 @@ class Index:
 
 
 def leaves(value):
-    """Yield the values of a field: those of a list are values of it too, and null is none."""
+    """Yield the values of a field: those of a list are values of it too, and null has no value."""
     if isinstance(value, list):
         for one in value:
             yield from leaves(one)

@@ -109,7 +109,7 @@ def test_the_shipper_of_a_job_runs_as_a_user_of_its_own_and_no_job_sees_a_secret
     with tempfile.TemporaryDirectory(dir="/tmp") as name:
         place = Path(name)
         place.chmod(0o777)
-        etc, shipper, trainer = place / "etc", pwd.getpwnam("daemon"), pwd.getpwnam("nobody")
+        etc, shipper, trainer = place / "etc", pwd.getpwnam("daemon"), pwd.getpwnam("games")
         etc.mkdir()
         (etc / "fleet.toml").write_text(
             'engine = "clickhouse://lab_ship@127.0.0.1:1/telemetry_lab"\n'
@@ -123,7 +123,7 @@ def test_the_shipper_of_a_job_runs_as_a_user_of_its_own_and_no_job_sees_a_secret
             "TELEMETRY_LOGS": str(place / "home" / "logs"),
             "TELEMETRY_USER": "daemon",
             "SLURM_JOB_UID": str(trainer.pw_uid),
-            "SLURM_JOB_USER": "nobody",
+            "SLURM_JOB_USER": "games",
             # What runs the tests may be readable by root alone: this one says who it is, and what it can read.
             "TELEMETRY_COMMAND": str(place / "telemetry"),
         }
