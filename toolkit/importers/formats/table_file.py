@@ -348,7 +348,6 @@ _MOST_LINES: Final = 500
 """In one quoted cell."""
 _MOST_RUNS: Final = 1_000
 _QUIET_S: Final = 10.0
-_MANY_BYTES: Final = 512 * 1024
 _USUAL_NAMES: Final = frozenset({"metrics", "results", "log"})
 _SETTINGS: Final = ("hparams.yaml", "args.yaml")
 """Where Lightning and Ultralytics keep the settings, beside a table with a usual name."""
@@ -445,7 +444,7 @@ class TableSource(LinesSource):
             return False
         if b'"' in data or state.get("open") or width < 2 or len({*names, ""}) <= width:
             return False
-        columns = _by_pyarrow(data, names, delimiter) or _by_column(data, names, delimiter)
+        columns = _by_column(data, names, delimiter)
         if columns is None:
             return False
         axis = next((name for name in _STEPS if name in columns), None)
@@ -520,49 +519,6 @@ def _by_column(data: bytes, names: Sequence[str], delimiter: str) -> dict[str, _
         return None
     cells = text.replace("\n", delimiter).split(delimiter)
     return {name: _Cells(cells[at :: len(names)]) for at, name in enumerate(names)}
-
-
-def _by_pyarrow(data: bytes, names: Sequence[str], delimiter: str) -> dict[str, _Cells] | None:
-    """Return the same several times as fast; None if pyarrow is not installed, or if it finds fault with a row."""
-    if len(data) < _MANY_BYTES:
-        return None
-    try:
-        import pyarrow as pa
-        from pyarrow import compute
-        from pyarrow import csv as arrow_csv
-    except ImportError:
-        return None
-    first = data[: data.find(b"\n")].decode("utf-8", "replace").split(delimiter)
-    texts = {
-        name
-        for name, cell in zip(names, first, strict=False)
-        if cell.strip() and isinstance(_value_of(cell), str)
-    }
-    kinds = {name: pa.string() if name in texts else pa.float64() for name in names}
-    try:
-        table = arrow_csv.read_csv(
-            pa.py_buffer(data),
-            read_options=arrow_csv.ReadOptions(
-                column_names=names, use_threads=False, block_size=len(data) + 1
-            ),
-            parse_options=arrow_csv.ParseOptions(
-                delimiter=delimiter, quote_char=False, ignore_empty_lines=False
-            ),
-            convert_options=arrow_csv.ConvertOptions(column_types=kinds, null_values=[""]),
-        )
-    except pa.ArrowInvalid:
-        return None
-    found = {}
-    for name, chunks in zip(names, table.columns, strict=True):
-        column = chunks.combine_chunks()
-        found[name] = cells = _Cells(column.to_pylist() if name in texts else ())
-        if name not in texts:
-            cells.count = len(column)
-            if column.null_count:
-                cells.rows = compute.indices_nonzero(column.is_valid()).to_pylist()
-                column = column.drop_null()
-            cells.values.frombytes(column.buffers()[1].slice(8 * column.offset, 8 * len(column)))
-    return found
 
 
 def sources_in(folder: Folder) -> Found:

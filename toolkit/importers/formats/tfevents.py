@@ -6,8 +6,8 @@ import math
 import os
 import re
 import struct
+from array import array
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -38,7 +38,6 @@ from toolkit.importers.source import (
     Piece,
     SourceInfo,
     if_numpy,
-    kind_of,
     run_info,
 )
 
@@ -48,28 +47,19 @@ _PARTS_OF_A_RUN: Final = frozenset({"train", "training", "validation", "val", "e
 _HPARAMS: Final = "hparams"
 _IMAGES: Final = (b"\x89PNG", b"\xff\xd8\xff", b"GIF8", b"RIFF")
 _FEW: Final = 64
-"""Fewer records than this are read one by one."""
-_OTHERS: Final = 16
-"""After so many unusual records among those of one length, the others of that length are read one by one too."""
+"""Fewer records of one length than this are not checked."""
+_CHECKED_AT_ONCE: Final = 16 * 1024**2
 _LONGEST_CHECKED: Final = 64 * 1024
+_TIME_FIELD: Final = 0x09
+_STEP_FIELD: Final = 0x10
+_SHORTEST: Final = 24
+_LONGEST_STEP: Final = 19
 _MAX_TAGS: Final = 20_000
 _FIRST_FIELDS: Final = (b"\x09", b"\x1a", b"")
 """Of the first record: its time, or its version where the time is 0."""
-_numpy = if_numpy
 
 # DataType of a tensor: how its bytes are unpacked.
 _TYPES: Final = {1: "f", 2: "d", 3: "i", 4: "B", 5: "h", 6: "b", 9: "q", 22: "I", 23: "Q"}
-
-
-@dataclass(slots=True)
-class _Located:
-    """Where the parts of a record with one scalar are."""
-
-    tag: str
-    step_at: int
-    step_end: int
-    value_at: int
-    value_type: str
 
 
 class TensorBoardSource(FilesSource):
@@ -134,6 +124,10 @@ class TensorBoardSource(FilesSource):
         return 0
 
 
+_Points = tuple["array[int]", "array[float]", "array[float]"]
+"""Steps, times and values."""
+
+
 class _Records:
     """Takes the records of one piece of a file apart."""
 
@@ -149,160 +143,49 @@ class _Records:
         self._plugins: dict[str, str] = state.setdefault("plugins", {})
         if type(self._plugins) is not dict:
             self._plugins = state["plugins"] = {}
-        self._points: dict[str, list[tuple[Any, Any, Any, Any]]] = {}
-        self._slow: dict[str, tuple[list[int], list[int], list[float], list[float]]] = {}
-        self._index = 0
+        self._points: dict[str, _Points] = {}
+        self._usual: dict[bytes, _Points] = {}
+        """Where the points go of a record that differs from an earlier one in time, step and value alone."""
 
     def take(self, starts: list[int], lengths: list[int]) -> None:
         """Add every record."""
-        rest: Iterable[int] = range(len(starts))
-        np = _numpy() if len(starts) >= _FEW else None
-        if np is not None:
-            rest = self._take_alike(np, starts, lengths)
-        for index in rest:
-            self._index = index
-            start = starts[index]
-            self._take_one(start, start + lengths[index])
-        self._add_points(np)
-
-    # ------------------------------------------------------------ many records of one shape
-
-    def _take_alike(self, np: Any, starts: list[int], lengths: list[int]) -> list[int]:
-        """Take records apart together where they have the same shape; return the indices of the others."""
-        content = np.frombuffer(self._data, np.uint8)
-        all_starts = np.array(starts, np.int64)
-        all_lengths = np.array(lengths, np.int64)
-        order = np.argsort(all_lengths, kind="stable")
-        in_order = all_lengths[order]
-        bounds = np.flatnonzero(np.diff(in_order)) + 1
-        rest: list[int] = []
-        for group in np.split(order, bounds):
-            length = int(all_lengths[group[0]])
-            if len(group) < _FEW or not 20 <= length <= 4096:
-                rest += group.tolist()
-                continue
-            for part in range(0, len(group), 200_000):
-                rest += self._take_group(np, content, all_starts, group[part : part + 200_000], length)
-        rest.sort()
-        return rest
-
-    def _take_group(self, np: Any, content: Any, starts: Any, group: Any, length: int) -> list[int]:
-        rows = np.lib.stride_tricks.sliding_window_view(content, length + 4)[starts[group]]
-        intact = _checksums_match(np, rows, length)
-        rest: list[int] = []
-        if not intact.all():
-            self._out.pass_over("damaged records", int((~intact).sum()), piece=self._stream.piece)
-            rows, group = rows[intact], group[intact]
-        others = 0
-        while len(group):
-            located = self._locate(rows[0].tobytes(), length)
-            if located is None:
-                # Histograms, texts, several values in one record: one by one.
-                others += 1
-                chosen = len(group) if others > _OTHERS else 1
-                rest += group[:chosen].tolist()
-                rows, group = rows[chosen:], group[chosen:]
-                continue
-            variable = np.zeros(length, bool)
-            variable[1:9] = True
-            variable[located.step_at : located.step_end] = True
-            size = struct.calcsize(located.value_type)
-            variable[located.value_at : located.value_at + size] = True
-            fixed = np.flatnonzero(~variable)
-            same = (rows[:, fixed] == rows[0, fixed]).all(axis=1)
-            for at in range(located.step_at, located.step_end):
-                same &= (rows[:, at] >= 0x80) == (at < located.step_end - 1)
-            taken = rows[same]
-            if not len(taken):
-                rest += group.tolist()
-                break
-            steps = np.zeros(len(taken), np.uint64)
-            for place, at in enumerate(range(located.step_at, located.step_end)):
-                steps |= (taken[:, at].astype(np.uint64) & np.uint64(0x7F)) << np.uint64(7 * place)
-            times = np.ascontiguousarray(taken[:, 1:9]).view("<f8").ravel()
-            values = np.ascontiguousarray(taken[:, located.value_at : located.value_at + size])
-            values = values.view(f"<{located.value_type}").ravel().astype(np.float64)
-            self._points.setdefault(located.tag, []).append(
-                (group[same], steps.view(np.int64), times, values)
-            )
-            rows, group = rows[~same], group[~same]
-        return rest
-
-    def _locate(self, data: bytes, length: int) -> _Located | None:
-        """Return where the parts of a usual record are; None if it is not one."""
-        try:
-            if data[0] != 0x09 or length < 12:
-                return None
-            step_at = step_end = 0
-            tag = None
-            value_at, value_type = 0, ""
-            for number, wire, start, end in fields(data, 9, length):
-                if number == 2 and wire == VARINT and not step_end:
-                    step_end = end
-                    step_at = 10
-                elif number == 5 and wire == BYTES and tag is None:
-                    values = list(fields(data, start, end))
-                    if len(values) != 1 or values[0][0] != 1 or values[0][1] != BYTES:
-                        return None
-                    tag, value_at, value_type = self._locate_value(data, values[0][2], values[0][3])
-                else:
-                    return None
-        except WireError:
-            return None
-        if tag is None or data[9] != 0x10 or not step_end or not value_type:
-            return None
-        return _Located(tag, step_at, step_end, value_at, value_type)
-
-    def _locate_value(self, data: bytes, start: int, end: int) -> tuple[str | None, int, str]:
-        tag, place, kind = None, 0, ""
-        for number, wire, at, stop in fields(data, start, end):
-            if number == 1 and wire == BYTES:
-                tag = text(data, at, stop)
-            elif number == 2 and wire == FIXED32 and not kind:
-                place, kind = at, "f"
-            elif number == 8 and wire == BYTES and not kind:
-                place, kind = _element_of(data, at, stop)
-            elif number == 9 and wire == BYTES:
-                if _plugin_of(data, at, stop)[0] not in ("", "scalars"):
-                    return None, 0, ""
-            elif number != 7:
-                return None, 0, ""
-        if tag is not None and kind and self._plugins.get(tag, "scalars") != "scalars":
-            return None, 0, ""
-        return tag, place, kind
-
-    def _add_points(self, np: Any) -> None:
-        stream, out = self._stream, self._out
-        for tag, (rows, steps, times, values) in self._slow.items():
-            if tag in self._points:
-                self._points[tag].append(
-                    (np.array(rows), np.array(steps, np.int64), np.array(times), np.array(values))
-                )
-                continue
-            column = out.column(tag, piece=stream.piece, session=stream.session, kind=kind_of(tag))
+        damaged = _damaged(self._data, starts, lengths)
+        if damaged:
+            self._out.pass_over("damaged records", len(damaged), piece=self._stream.piece)
+        for start, length in zip(starts, lengths, strict=True):
+            if start not in damaged:
+                self._take_one(start, start + length)
+        for tag, (steps, times, values) in self._points.items():
+            column = self._out.column(tag, piece=self._stream.piece, session=self._stream.session)
             if column is not None:
                 column.steps.extend(steps)
                 column.times.extend(times)
                 column.values.extend(values)
-        for tag, parts in self._points.items():
-            column = out.column(tag, piece=stream.piece, session=stream.session, kind=kind_of(tag))
-            if column is None:
-                continue
-            rows, steps, times, values = (
-                parts[0]
-                if len(parts) == 1
-                else tuple(np.concatenate([part[i] for part in parts]) for i in range(4))
-            )
-            if len(parts) > 1:
-                order = np.argsort(rows, kind="stable")
-                steps, times, values = steps[order], times[order], values[order]
-            column.steps.frombytes(steps.astype("<i8").tobytes())
-            column.times.frombytes(times.astype("<f8").tobytes())
-            column.values.frombytes(values.astype("<f8").tobytes())
-
-    # ------------------------------------------------------------ one record
 
     def _take_one(self, start: int, end: int) -> None:
+        """Add one record. Usually that is a time, a step and one scalar, whose four bytes are the last."""
+        data = self._data
+        after_step = 0
+        if end - start > _SHORTEST and data[start] == _TIME_FIELD and data[start + 9] == _STEP_FIELD:
+            after_step = start + 11
+            while data[after_step - 1] >= 0x80 and after_step < start + _LONGEST_STEP:
+                after_step += 1
+            if data[after_step - 1] >= 0x80:
+                after_step = 0
+            elif (points := self._usual.get(data[after_step : end - 4])) is not None:
+                step = 0
+                for at in range(after_step - 1, start + 9, -1):
+                    step = step << 7 | data[at] & 0x7F
+                points[0].append(step)
+                points[1].append(double(data, start + 1))
+                points[2].append(single(data, end - 4))
+                return
+        tag = self._take_any(start, end)
+        if tag is not None and after_step and len(self._usual) < _MAX_TAGS:
+            self._usual[data[after_step : end - 4]] = self._points[tag]
+
+    def _take_any(self, start: int, end: int) -> str | None:
+        """Add one record, whatever it has; return the tag of its one scalar if that is four bytes at its end."""
         data = self._data
         moment, step = math.nan, 0
         summaries: list[tuple[int, int]] = []
@@ -328,15 +211,11 @@ class _Records:
                 if number == 1 and wire == BYTES
             )
             values = list(islice(found, _MAX_TAGS))
+            tags = [self._take_value(at, stop, step, moment) for at, stop in values]
         except WireError:
             self._bad_record(start, end)
-            return
-        for at, stop in values:
-            try:
-                self._take_value(at, stop, step, moment)
-            except WireError:
-                self._bad_record(start, end)
-                return
+            return None
+        return tags[0] if len(tags) == 1 and values[0][1] == end else None
 
     def _bad_record(self, start: int, end: int) -> None:
         length = end - start
@@ -345,7 +224,8 @@ class _Records:
         reason = "records that are no event" if is_intact else "damaged records"
         self._out.pass_over(reason, piece=self._stream.piece)
 
-    def _take_value(self, start: int, end: int, step: int, moment: float) -> None:
+    def _take_value(self, start: int, end: int, step: int, moment: float) -> str | None:
+        """Add one value; return its tag if it is a number in the last four bytes."""
         data = self._data
         tag = ""
         number_at = -1
@@ -370,14 +250,15 @@ class _Records:
                 is_other = "compressed histograms"
         plugin, content = _plugin_of(data, *metadata) if metadata is not None else ("", None)
         if plugin:
-            if len(self._plugins) < _MAX_TAGS and len(tag) <= MAX_NAME_CHARS:
-                self._plugins.setdefault(tag, plugin)
+            if len(self._plugins) < _MAX_TAGS and len(tag) <= MAX_NAME_CHARS and tag not in self._plugins:
+                self._plugins[tag] = plugin
+                self._usual.clear()
         else:
             plugin = self._plugins.get(tag, "")
         if number_at >= 0:
             self._point(tag, step, moment, single(data, number_at))
         elif tensor is not None:
-            self._take_tensor(tag, plugin, tensor, step, moment)
+            number_at = self._take_tensor(tag, plugin, tensor, step, moment)
         elif image is not None:
             self._take_image(tag, image, step, moment)
         elif histogram is not None:
@@ -388,18 +269,21 @@ class _Records:
         if plugin == "hparams" and content is not None:
             self._other("hparams", tag)
             self._take_hparams(*content)
+            return None
+        return tag if number_at == end - 4 else None
 
-    def _take_tensor(self, tag: str, plugin: str, tensor: tuple[int, int], step: int, moment: float) -> None:
+    def _take_tensor(self, tag: str, plugin: str, tensor: tuple[int, int], step: int, moment: float) -> int:
+        """Add a tensor; return where its number is if that has four bytes, else -1."""
         data = self._data
         if plugin in ("", "scalars"):
             at, kind = _element_of(data, *tensor)
             if kind:
                 self._point(tag, step, moment, float(struct.unpack_from(f"<{kind}", data, at)[0]))
-                return
+                return at if kind == "f" else -1
             value = _varint_element(data, *tensor)
             if value is not None:
                 self._point(tag, step, moment, float(value))
-                return
+                return -1
         self._other(plugin or "tensors", tag)
         strings = _strings_of(data, *tensor) if plugin in ("text", "images") else []
         if plugin == "text" and strings:
@@ -409,6 +293,7 @@ class _Records:
         # Width and height come before the images.
         for at, stop in strings[2:] if plugin == "images" else ():
             self._image(tag, at, stop, step, moment)
+        return -1
 
     def _take_image(self, tag: str, image: tuple[int, int], step: int, moment: float) -> None:
         self._other("images", tag)
@@ -448,17 +333,10 @@ class _Records:
                     self._info.keep([(name, value)])
 
     def _point(self, tag: str, step: int, moment: float, value: float) -> None:
-        lists = self._lists_of(tag)
-        lists[0].append(self._index)
-        lists[1].append(step)
-        lists[2].append(moment)
-        lists[3].append(value)
-
-    def _lists_of(self, tag: str) -> tuple[list[int], list[int], list[float], list[float]]:
-        lists = self._slow.get(tag)
-        if lists is None:
-            lists = self._slow[tag] = ([], [], [], [])
-        return lists
+        steps, times, values = self._points.setdefault(tag, (array("q"), array("d"), array("d")))
+        steps.append(step)
+        times.append(moment)
+        values.append(value)
 
     def _other(self, plugin: str, tag: str) -> None:
         self._out.not_number(f"{plugin}: {tag}" if tag else plugin, piece=self._stream.piece)
@@ -568,18 +446,28 @@ def _struct_value(data: bytes, start: int, end: int) -> Any:
     return None
 
 
-def _checksums_match(np: Any, rows: Any, length: int) -> Any:
-    """Return for each row whether the checksum after its `length` bytes is right."""
+def _damaged(data: bytes, starts: list[int], lengths: list[int]) -> set[int]:
+    """Return where records begin whose checksum is wrong; only many of one length are worth the time."""
+    np = if_numpy() if len(starts) >= _FEW else None
+    found: set[int] = set()
+    if np is None:
+        return found
+    content, all_starts, all_lengths = np.frombuffer(data, np.uint8), np.array(starts), np.array(lengths)
     table = np.array(tfrecord.CRC_TABLE, np.uint32)
-    crc = np.full(len(rows), 0xFFFFFFFF, np.uint32)
-    for column in np.ascontiguousarray(rows[:, :length].T):
-        place = column ^ crc.astype(np.uint8)
-        crc >>= np.uint32(8)
-        crc ^= table.take(place)
-    crc ^= np.uint32(0xFFFFFFFF)
-    crc = ((crc >> np.uint32(15)) | (crc << np.uint32(17))) + np.uint32(0xA282EAD8)
-    written = np.ascontiguousarray(rows[:, length : length + 4]).view("<u4").ravel()
-    return crc == written
+    sizes, counts = np.unique(all_lengths, return_counts=True)
+    for length in sizes[(counts >= _FEW) & (sizes <= _LONGEST_CHECKED)].tolist():
+        places = all_starts[all_lengths == length]
+        windows = np.lib.stride_tricks.sliding_window_view(content, length + tfrecord.FOOTER)
+        for part in np.array_split(places, 1 + len(places) * length // _CHECKED_AT_ONCE):
+            rows = windows[part]
+            crc = np.full(len(rows), 0xFFFFFFFF, np.uint32)
+            for column in np.ascontiguousarray(rows[:, :length].T):
+                crc = crc >> np.uint32(8) ^ table.take(column ^ crc.astype(np.uint8))
+            crc ^= np.uint32(0xFFFFFFFF)
+            crc = (crc >> np.uint32(15) | crc << np.uint32(17)) + np.uint32(0xA282EAD8)
+            written = np.ascontiguousarray(rows[:, length:]).view("<u4").ravel()
+            found.update(part[crc != written].tolist())
+    return found
 
 
 # ---------------------------------------------------------------- detection
