@@ -197,7 +197,7 @@ def test_a_table_is_read_as_it_grows(delimiter, tmp_path):
     assert cold(tmp_path)[0, 0, "train/box_loss"][2][2] == "0.25"
 
 
-def test_a_metric_of_dvclive_may_be_called_as_a_column_of_its_table(tmp_path):
+def test_the_steps_of_dvclive_are_no_metric_and_a_metric_may_be_called_timestamp(tmp_path):
     for layout in ("dvclive/plots/metrics/train", "flat"):
         (tmp_path / layout).mkdir(parents=True)
         # As DVCLive writes them: the value has the place of the column.
@@ -206,8 +206,7 @@ def test_a_metric_of_dvclive_may_be_called_as_a_column_of_its_table(tmp_path):
 
     found = {source.info.name: points_in(read_all(source)) for source in find_sources(tmp_path).runs}
     for run, below in (("flat", ""), (tmp_path.name, "train/")):
-        assert found[run][0, 0, f"{below}step"] == [(7, "nan", "7.0"), (9, "nan", "9.0")]
-        assert found[run][0, 0, f"{below}timestamp"] == [(0, "nan", "0.5")]
+        assert found[run] == {(0, 0, f"{below}timestamp"): [(0, "nan", "0.5")]}
 
 
 def test_settings_beside_a_log_are_its_config(tmp_path):
@@ -250,13 +249,46 @@ def test_a_file_without_steps_is_read_only_if_it_is_named(tmp_path):
 )
 def test_a_line_of_a_text_log(line, metric, step, value, tmp_path):
     path = tmp_path / "train.log"
-    path.write_text(f"starting\n{line}\n")
+    path.write_text(f"starting\n{line}\n{line.replace(str(step), str(step + 1), 1)}\n")
 
     assert find_sources(tmp_path).runs == []
     batch = only_run(path).read(None)
     column = next(column for column in batch.columns if column.metric == metric)
     assert (column.steps[0], column.values[0]) == (step, value)
     assert batch.passed_over == {(0, "lines that match no rule"): 1}
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ("steps: 1000 batch_size: 32 lr: 0.1 seed: nan", "step {0} loss: 0.{0} lr: 0.1"),
+        ("{{'batch_size': 32, 'lr': 0.1}}", "{{'loss': 0.{0}, 'lr': 0.1}}"),
+    ],
+)
+def test_what_only_the_first_lines_of_a_text_log_have_is_a_setting_and_no_metric(settings, line, tmp_path):
+    path = tmp_path / "train.log"
+    path.write_text(settings.format() + "\n")
+    run = only_run(path)
+    first = run.read(None)
+    with path.open("a") as file:
+        file.writelines(line.format(step) + "\n" for step in (1, 2, 3))
+    found = points_in([first, run.read(first.cursor)])
+
+    assert {metric for _, _, metric in found} == {"loss", "lr"}
+    assert [value for _, _, value in found[0, 0, "loss"]] == ["0.1", "0.2", "0.3"]
+    assert len(found[0, 0, "lr"]) == 4
+
+
+def test_a_session_of_clearml_is_named_as_not_supported(tmp_path):
+    (tmp_path / "offline-1").mkdir()
+    (tmp_path / "offline-1" / "task.json").write_text("{}")
+    (tmp_path / "offline-1" / "metrics.jsonl").write_text('[{"iter": 1, "metric": "loss", "value": 1}]\n')
+    (tmp_path / "offline-1.zip").write_bytes(b"PK")
+
+    for path in (tmp_path, tmp_path / "offline-1", tmp_path / "offline-1.zip"):
+        found = find_sources(path)
+        assert found.runs == []
+        assert "an offline session of ClearML, which is not supported" in found.notes[0]
 
 
 def test_a_name_that_is_no_text_for_a_terminal_is_cleaned(tmp_path, capsys):
@@ -412,7 +444,7 @@ run.close()
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=True, capture_output=True)
 
     run = shown(tmp_path)
-    assert run["config"] == {"hparams.lr": 0.1, "seed": 3}
+    assert run["config"] == {"lr": 0.1, "seed": 3}
     assert run["metrics"]["loss"]["count"] == 3
     assert (run["name"], run["status"]["state"]) == ("first", "finished")
 

@@ -160,6 +160,11 @@ class _PluginSource:
         return self._plugin.call(self._source.blob, ref, max_bytes=max_bytes)
 
 
+_CLEARML: Final = (
+    "an offline session of ClearML, which is not supported; log to TensorBoard beside it, and read that"
+)
+
+
 @dataclass(slots=True)
 class Sources:
     """The runs below a folder."""
@@ -201,7 +206,10 @@ def _of_file(path: Path, formats: Sequence[Format], only: str | None) -> Sources
                 return Sources(found if isinstance(found, list) else [found])
     if only == text_log.FORMAT or (only is None and path.suffix in (".txt", ".log", ".out")):
         return Sources([text_log.source_of_file(path)])
-    return Sources(notes=[f"{path.name} is in no format that can be read"])
+    is_clearml = path.suffix == ".zip" and path.name.startswith("offline-")
+    return Sources(
+        notes=[f"{path.name}: {_CLEARML}" if is_clearml else f"{path.name} is in no format that can be read"]
+    )
 
 
 class _Walk:
@@ -226,6 +234,9 @@ class _Walk:
                 break
             folder = self._listed(relative)
             if folder is None or self._is_ours(folder):
+                continue
+            if "task.json" in folder.files and not {"metrics.jsonl", "log.jsonl"}.isdisjoint(folder.files):
+                self._notes.append(f"{folder.path}: {_CLEARML}")
                 continue
             began = time.monotonic()
             skipped = self._find_in(folder)

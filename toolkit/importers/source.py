@@ -36,8 +36,6 @@ MAX_EVENTS: Final = 20_000
 MAX_NAME_CHARS: Final = 1_000
 MAX_SETTINGS: Final = 5_000
 BATCH_BYTES: Final = 64 * 1024**2
-MANY: Final = 10_000
-"""So many numbers are worth the import of numpy, where it is installed."""
 
 _MAX_SETTINGS_BYTES: Final = 8 * 1024**2
 _MAX_EVENT_BYTES: Final = 64 * 1024**2
@@ -427,20 +425,8 @@ class Growth:
         return "live" if is_recent and now - last_sign <= longest else "unknown"
 
 
-def if_numpy() -> Any:
-    """Return numpy; None if it is not installed."""
-    try:
-        import numpy
-    except ImportError:
-        return None
-    return numpy
-
-
 def ends_of(numbers: array[Any]) -> tuple[Any, Any]:
     """Return the smallest and the largest; something that is not finite if one of them is not."""
-    if len(numbers) >= MANY and (np := if_numpy()) is not None:
-        shown = np.frombuffer(numbers, numbers.typecode)
-        return shown.min().item(), shown.max().item()
     if numbers.typecode == "d" and not math.isfinite(sum(numbers)):
         return math.nan, math.nan
     return min(numbers), max(numbers)

@@ -12,13 +12,11 @@ from typing import Any, TypeVar
 
 from toolkit.core.guard import Guard
 from toolkit.importers.source import (
-    MANY,
     NO_STEP,
     SYSTEM,
     Column,
     RunSource,
     ends_of,
-    if_numpy,
     named_columns,
     read_all,
 )
@@ -48,11 +46,7 @@ class Series:
         self.steps_back += self._last is not None and steps[0] < self._last[0]
         self._last = (steps[-1], column.times[-1], values[-1])
         self.count += len(column)
-        if len(column) >= MANY and (np := if_numpy()) is not None:
-            shown = np.frombuffer(steps, "int64")
-            self.steps_back += int((shown[1:] < shown[:-1]).sum())
-        else:
-            self.steps_back += sum(map(operator.gt, steps, steps[1:]))
+        self.steps_back += sum(map(operator.gt, steps, steps[1:]))
         lowest, highest = ends_of(values)
         if not math.isfinite(lowest + highest):
             self.nan += sum(map(math.isnan, values))

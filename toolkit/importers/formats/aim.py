@@ -30,6 +30,8 @@ from toolkit.importers.source import (
 FORMAT: Final = "aim"
 _NEEDED: Final = "Aim repositories need Aim itself: pip install aim"
 _LARGEST: Final = 1024**3
+_SETTINGS: Final = frozenset({"hparams", "hyper_params", "args"})
+"""Where trainers put the settings of a run, which are called as elsewhere without it."""
 
 _PROGRAM: Final = """
 import json, os
@@ -126,7 +128,9 @@ class AimSource(WholeSource):
             self.info.name = str(row.get("name") or self.info.name)[:1000]
             self.info.group = str(row.get("experiment") or "")[:1000]
             params = row.get("params")
-            self.info.keep(flattened(params) if type(params) is dict else ())
+            for name, values in params.items() if type(params) is dict else ():
+                is_group = name in _SETTINGS and type(values) is dict
+                self.info.keep(flattened(values if is_group else {name: values}))
             end = as_number(row.get("end"))
             self._end = None if end is None else Status("finished", last_sign=self._last_sign, ended=end)
             return

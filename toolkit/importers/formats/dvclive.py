@@ -46,6 +46,9 @@ class DvcLiveSource(LinesSource):
             files = tsv_files(self.info.root, _joined(self._folder, layout), deep=layout != ".")
             for relative in files:
                 name = relative.removesuffix(".tsv")
+                if name.rpartition("/")[2] == "step":
+                    # Its only numbers are the steps of the others.
+                    continue
                 shown = f"{name} (again, in {layout}/)" if name in names else name
                 path = _joined(_joined(self._folder, layout), relative)
                 found.append(Stream(path, repeated=shown != name, metric=shown))

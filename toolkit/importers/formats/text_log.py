@@ -82,8 +82,23 @@ def _take(words: str, state: dict[str, Any], out: Builder) -> bool:
         if len(units) < MAX_METRICS and units.setdefault(name, unit) != unit:
             out.pass_over(f"values in another unit than the first ({unit or 'none'})")
         else:
-            out.add(name, step, NO_TIME, float(value), session=state.get("session", 0))
+            _add(name, step, float(value), state, out)
     return bool(pairs)
+
+
+def _add(name: str, step: int, value: float, state: dict[str, Any], out: Builder) -> None:
+    """Add a point once its name, or any other, is at a second step: what is on one line at the start is a setting."""
+    held: dict[str, list[Any]] = state.setdefault("held", {})
+    session = state.get("session", 0)
+    if name in held and held[name][0] != step:
+        first, text = held.pop(name)
+        out.add(name, first, NO_TIME, float(text), session=session)
+        state["runs"] = True
+    if name not in held and state.get("runs"):
+        out.add(name, step, NO_TIME, value, session=session)
+    elif len(held) < MAX_METRICS:
+        # As a text: a cursor is JSON, which has no NaN.
+        held.setdefault(name, [step, repr(value)])
 
 
 def _take_dict(words: str, state: dict[str, Any], out: Builder) -> bool:
@@ -102,7 +117,7 @@ def _take_dict(words: str, state: dict[str, Any], out: Builder) -> bool:
     ]
     for name, value in numbers:
         if value is not None:
-            out.add(name, step, NO_TIME, value)
+            _add(name, step, value, state, out)
     return any(value is not None for _, value in numbers)
 
 

@@ -37,7 +37,6 @@ from toolkit.importers.source import (
     Event,
     Piece,
     SourceInfo,
-    if_numpy,
     run_info,
 )
 
@@ -448,9 +447,12 @@ def _struct_value(data: bytes, start: int, end: int) -> Any:
 
 def _damaged(data: bytes, starts: list[int], lengths: list[int]) -> set[int]:
     """Return where records begin whose checksum is wrong; only many of one length are worth the time."""
-    np = if_numpy() if len(starts) >= _FEW else None
     found: set[int] = set()
-    if np is None:
+    if len(starts) < _FEW:
+        return found
+    try:
+        import numpy as np
+    except ImportError:
         return found
     content, all_starts, all_lengths = np.frombuffer(data, np.uint8), np.array(starts), np.array(lengths)
     table = np.array(tfrecord.CRC_TABLE, np.uint32)
