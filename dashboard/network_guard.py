@@ -18,6 +18,9 @@ _AUTHORITY = re.compile(r"(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]+)?")
 _METHODS = frozenset(("GET", "HEAD"))
 """Pages use the WebSocket; nothing is ever uploaded over HTTP."""
 
+_AGENTS_PATH = "/_stcore/agent"
+"""Streamlit's own API for agents, which also describes itself while it is switched off."""
+
 _FIXED_HEADERS = (
     (b"x-frame-options", b"DENY"),
     (b"x-content-type-options", b"nosniff"),
@@ -140,6 +143,8 @@ class NetworkGuard:
             await _refuse(
                 scope, receive, send_with_headers, "This dashboard does not accept uploads.", status=405
             )
+        elif f"{_AGENTS_PATH}/" in f"{scope['path']}/":
+            await _refuse(scope, receive, send_with_headers, "Not served here.", status=404)
         else:
             await self._app(scope, receive, send_with_headers)
 

@@ -427,7 +427,9 @@ def test_the_working_directory_has_no_influence(hostile):
     assert Path(psutil.Process(hostile.process.pid).cwd()) == ROOT / "dashboard"
     assert CANARY not in hostile.out + hostile.err
     assert get(hostile.port, "/app/static/file.txt")[2].count(CANARY.encode()) == 0
-    assert b"switched off" in get(hostile.port, "/_stcore/agent/openapi.json")[2]
+    for path in ("openapi.json", "mcp", "interact", "", "..%2fagent/openapi.json"):
+        status, _, body = get(hostile.port, f"/_stcore/agent/{path}")
+        assert (status, body) == (404, b"Not served here.\n")
 
 
 def test_client_input_does_not_reach_the_terminal(hostile):
