@@ -26,6 +26,7 @@ from toolkit.runs.findings.remedies import knob_changes_text
 from toolkit.runs.formatting import count
 from toolkit.runs.signals import metric_of, validation_loss_of
 from toolkit.runs.store import NO_END, CurveSegment, MetricInfo, RunCard, RunQuery, RunStore, XAxis
+from toolkit.runs.sweep.runs import are_comparable
 
 _MAY_STILL_RUN_S: Final = 900.0
 _BUCKETS: Final = 25_000
@@ -244,7 +245,7 @@ def _passing(store: RunStore, card: RunCard, forecast: Forecast) -> Passing | No
     # Without a project, runs of every project are listed.
     most = _COMPARED if card.project else None
     listed = store.list_runs(RunQuery(project=card.project, sort=order, per_page=most)).cards
-    others = [one for one in listed if one.key != card.key and one.project == card.project]
+    others = [one for one in listed if one.key != card.key and are_comparable((one, card))]
     cards = {one.key: one for one in others[:_COMPARED]}
     if is_evaluation:
         known = {one: cards[one].evaluations.get(metric) for one in cards}

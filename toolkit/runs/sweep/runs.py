@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
@@ -72,6 +72,15 @@ def of_one_project(cards: Sequence[RunCard]) -> tuple[Sequence[RunCard], str | N
         return cards, None
     chosen = max(counts, key=lambda project: (counts[project], project or ""))
     return [card for card in cards if card.project == chosen], chosen or ""
+
+
+def are_comparable(cards: Collection[RunCard]) -> bool:
+    """Return whether one of these runs may be called the best: all are of one project, or have the same settings.
+
+    Without a project, only the names of their settings say whether they train the same thing.
+    """
+    projects = {card.project for card in cards}
+    return len(projects) < 2 and (None not in projects or len({frozenset(card.config) for card in cards}) < 2)
 
 
 def _run(card: RunCard, metric: str, direction: Direction, take_best: bool) -> SweepRun:
