@@ -8,6 +8,9 @@ from streamlit.runtime.state.session_state import Serialized, Value, WStates
 
 _INVALID = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError)
 
+# A number box is registered as a double; for a box of integers the browser sends an integer.
+_ALSO_SENT = {"double_value": "int_value"}
+
 _read = WStates.__getitem__
 
 
@@ -24,7 +27,8 @@ def _read_valid(states: WStates, widget: str) -> Any:
     if not isinstance(state, Serialized) or known is None:
         return _read(states, widget)
     try:
-        if state.value.WhichOneof("value") not in (None, known.value_type):
+        sent = state.value.WhichOneof("value")
+        if sent not in (None, known.value_type, _ALSO_SENT.get(known.value_type)):
             raise TypeError
         return _read(states, widget)
     except _INVALID:

@@ -100,7 +100,7 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any]) -> None:
     now = whole_in(control.get("log_every_now")) or 10
     kept_key = f"_log_every {key}"
     kept = st.session_state.setdefault(kept_key, {"value": now, "own": now, "dragged": 0, "typed": 0})
-    # Its own interval may be outside the limits of a request.
+    # With its own interval, which may be outside the limits of a request, or the number that was typed last.
     choices = sorted({*_LOG_EVERY_CHOICES, kept["own"]})
     # When one of the two widgets is used, the other gets a new key. Set by hand instead, it would still have its
     # old value in the browser, and a click on Apply at that moment would send that value.
@@ -111,11 +111,10 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any]) -> None:
         other = "typed" if how == "dragged" else "dragged"
         # A click while the page still processes the other widget reports this widget's old value: ignore it.
         if before[other] == kept[other]:
-            st.session_state[kept_key] = {
-                **before,
-                "value": _as_shown(st.session_state[widget]),
-                how: before[how] + 1,
-            }
+            value = _as_shown(st.session_state[widget])
+            is_choice = how == "typed" and LOG_EVERY_LOW <= value <= LOG_EVERY_HIGH
+            own = value if is_choice else before["own"]
+            st.session_state[kept_key] = {**before, "value": value, "own": own, how: before[how] + 1}
 
     st.select_slider(
         "Log every … steps",
@@ -199,13 +198,15 @@ def _knobs(store: RunStore, key: str, control: Mapping[str, Any]) -> None:
 def _knob(store: RunStore, key: str, name: str, about: Mapping[str, Any]) -> None:
     kind, value = about.get("type"), about.get("value")
     low, high = _bounds(about, kind)
-    label = md(name, 60)
     widget = f"_knob {key} {name}"
-    bounds = f"{short_number(low)} to {short_number(high)}" if low is not None and high is not None else None
+    bounds = f" :gray[{short_number(low)} to {short_number(high)}]" if None not in (low, high) else ""
     new: Any
-    with st.container(horizontal=True, vertical_alignment="bottom"):
+    # A widget's own label is Markdown where it is drawn, and plain text where it is read aloud.
+    st.markdown(f":small[{md(name, 60)}{bounds}]")
+    label = clean(name)[:60]
+    with st.container(horizontal=True, vertical_alignment="center"):
         if kind == "bool":
-            new = st.toggle(label, value=bool(value), key=widget)
+            new = st.toggle(label, value=bool(value), key=widget, label_visibility="collapsed")
         elif kind in ("int", "float"):
             whole = kind == "int"
             new = st.number_input(
@@ -214,11 +215,12 @@ def _knob(store: RunStore, key: str, name: str, about: Mapping[str, Any]) -> Non
                 step=1.0 if whole else None,
                 format="%.0f" if whole else "%.15g",
                 key=widget,
-                help=bounds,
+                label_visibility="collapsed",
             )
             new = _as_shown(new) if whole else new
         else:
-            new = st.text_input(label, clean(str(value or ""))[:MAX_TEXT], key=widget)
+            text = clean(str(value or ""))[:MAX_TEXT]
+            new = st.text_input(label, text, key=widget, label_visibility="collapsed")
         is_set = st.button("Set", key=f"{widget} set")
     if _is_within(name, new, low, high, is_submitted=is_set) and is_set:
         send_request(store, key, {"knobs": {name: new}}, f"{name} = {new}")

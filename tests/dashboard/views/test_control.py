@@ -169,7 +169,7 @@ def test_the_slider_and_the_number_follow_each_other(run):
 
     tab.sidebar.number_input[0].set_value(480).run()
 
-    assert tab.sidebar.select_slider[0].value == 500
+    assert tab.sidebar.select_slider[0].value == 480
 
 
 @pytest.mark.parametrize(
