@@ -21,7 +21,7 @@ import streamlit as st
 import uvicorn
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from streamlit import config
 from streamlit.web import bootstrap
@@ -276,6 +276,11 @@ def _with_script(application: AsgiApp) -> AsgiApp:
     preload = (b"link", f"<{page_script_url()}>; rel=modulepreload".encode())
 
     async def pages(scope: Message, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == "/_stcore/host-config":
+            # As Streamlit does, but without its dialogs, which say to run `yourscript.py`: page.css says what happened.
+            await JSONResponse({"allowedOrigins": [], "blockErrorDialogs": True})(scope, receive, send)
+            return
+
         async def send_named(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = list(message["headers"])

@@ -134,6 +134,8 @@ def open_run(
     try:
         # From the records read so far, like the header; otherwise the two could disagree and rerun forever.
         card = store.card(key)
+        if _is_deleted(card):
+            raise UnknownRun(key, ())
     except UnknownRun as error:
         cards = labelled(runs.cards)
         page_states.unknown_run(error, lambda near: _link_to_run(near, cards.get(near)))
@@ -162,6 +164,16 @@ def open_run(
         _unreadable(card)
         return None
     return page
+
+
+def _is_deleted(card: RunCard) -> bool:
+    try:
+        return card.path is not None and card.path.stat() is None
+    except FileNotFoundError:
+        return True
+    except OSError:
+        # A file system that does not answer has deleted nothing.
+        return False
 
 
 def _wait_for_runs() -> None:
@@ -289,6 +301,8 @@ class _Head:
         """Draw the whole page again if something has changed that is drawn outside this region."""
         page = self._page
         card, counts = page.card, page.store.count_events(page.key)
+        if _is_deleted(card):
+            st.rerun()
         # A run that ended needs no timers and no controls; the sidebar shows what it answered.
         every = declared_control(page.store, page.key).get("log_every_now")
         now: tuple[object, ...] = (card.status.name, counts.get(CONTROL_CHANGE, 0), every)

@@ -108,6 +108,9 @@ def _cards(page: RunPage) -> None:
         own = own[: 6 - len(cards) - len(about_the_machine)]
         cards += [(name, Card(label=name[:60], value=short_number(metrics[name].last))) for name in own]
     cards += about_the_machine
+    if not health.complete:
+        in_part = f"{health.fraction_read:.0%} read"
+        cards = [(name, replace(card, about=in_part, delta=None, tone="muted")) for name, card in cards]
     with st.container(key="cards"):
         draw_cards(
             [replace(card, spark=_spark(page, metric)) for metric, card in cards], key=f"_cards {page.key}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 pytest.importorskip("streamlit")
@@ -338,3 +340,11 @@ def test_the_menu_is_short_and_has_samples_only_for_a_run_with_some(logs, monkey
     assert is_well(open_page("overview", "r"))
     assert ("Samples" in shown) is (event is not None)
     assert len(shown) <= 8
+
+
+def test_a_run_deleted_on_disk_is_gone_with_the_next_refresh(logs):
+    folder = write_run(logs, "r")
+    tab = open_page("overview", "r")
+    shutil.rmtree(folder)
+
+    assert "There is no run called 'r'." in said(tab.run())
