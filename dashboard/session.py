@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -16,6 +16,7 @@ from dashboard.access.roles import Role, role_named
 from dashboard.charts.packing import Window
 from dashboard.settings import DashboardSettings, EngineSettings
 from toolkit.core.user_folders import labels_dir
+from toolkit.runs.formatting import md
 from toolkit.runs.sources.local_store import LocalStore
 from toolkit.runs.sources.team_stores import TeamStores
 from toolkit.runs.store import RunStore, Smoothing
@@ -272,10 +273,27 @@ def _set_flag(name: str, value: bool, *, otherwise: bool) -> bool:
 # ---------------------------------------------------------------- how charts are drawn
 
 
+def kept_in_url(
+    widget: Callable[..., Any], label: str, options: Sequence[Any], *, key: str, **more: Any
+) -> Any:
+    """Show a widget with `options`, kept in the URL under `key`, and return what it returns.
+
+    The URL has what `format_func` makes of an option, so that must never change, such as with a count.
+    """
+    known = {str(more.get("format_func", str)(option)) for option in options}
+    unknown = [text for text in st.query_params.get_all(key) if text and text not in known]
+    if unknown:
+        # Streamlit removes it from the URL.
+        named = ", ".join(f"“{md(text, 60)}”" for text in unknown[:5])
+        what = f"The link asks for {named} under {label}, which is not here. It was left out."
+        st.toast(what, icon=":material/link_off:", duration="infinite")
+    return widget(label, options, key=key, bind="query-params", **more)
+
+
 def pick_one(label: str, options: Sequence[_T], *, default: _T, key: str, **more: Any) -> _T:
     """Show options in a row, kept in the URL under `key`, and return the chosen one."""
-    chosen: _T | None = st.segmented_control(
-        label, options, default=default, required=True, key=key, bind="query-params", **more
+    chosen: _T | None = kept_in_url(
+        st.segmented_control, label, options, default=default, required=True, key=key, **more
     )
     return default if chosen is None else chosen
 
@@ -284,9 +302,7 @@ def pick_or_none(
     label: str, options: Sequence[str], *, key: str, placeholder: str, **more: Any
 ) -> str | None:
     """Show a select box that is empty at first, kept in the URL under `key`, and return what was chosen."""
-    chosen = st.selectbox(
-        label, options, index=None, key=key, bind="query-params", placeholder=placeholder, **more
-    )
+    chosen = kept_in_url(st.selectbox, label, options, index=None, key=key, placeholder=placeholder, **more)
     return str(chosen) if chosen else None
 
 

@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 import streamlit as st
 
+from dashboard import session
 from dashboard.components.frame import RunPage, live
 from dashboard.components.script import redraw_only, sent_by, show_component
 from toolkit.runfolder.evidence.output_log import STREAMS, OutputLine, OutputLog
@@ -44,12 +45,12 @@ def draw_output(page: RunPage) -> None:
             icon=":material/search:",
             label_visibility="collapsed",
         )
-        streams = st.pills(
+        streams = session.kept_in_url(
+            st.pills,
             "Stream",
             STREAMS[:3],
             selection_mode="multi",
             key="stream",
-            bind="query-params",
             format_func=_NAMES.__getitem__,
             label_visibility="collapsed",
             width="content",

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import streamlit as st
 
+from dashboard import session
 from dashboard.components.page_states import section
 from dashboard.components.run_table import fact_table
 from toolkit.runfolder.records import START
@@ -105,14 +106,13 @@ def _jobs_by_session_tag(
 def _of_one_session_tag(jobs: list[JobSpeed], by_tag: Mapping[str, Sequence[object]]) -> list[JobSpeed]:
     if not by_tag:
         return jobs
-    chosen = st.selectbox(
+    chosen = session.kept_in_url(
+        st.selectbox,
         "Only jobs with this session_tag",
         sorted(by_tag),
         index=None,
         placeholder="All jobs",
-        format_func=lambda tag: f"{tag} ({count(len(by_tag.get(tag, ())))} jobs)",
         key="session_tag",
-        bind="query-params",
     )
     return [job for job in jobs if job.session_tag == chosen] if chosen else jobs
 

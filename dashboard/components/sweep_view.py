@@ -125,8 +125,8 @@ def _pick_metric(store: RunStore, project: str | None, cards: Sequence[RunCard])
         return None
     first = primary.metric if primary is not None else names[0]
     names.sort(key=lambda name: (name != first, name))
-    chosen = st.selectbox(
-        "Metric", names, key="metric", bind="query-params", label_visibility="collapsed", width=190
+    chosen = session.kept_in_url(
+        st.selectbox, "Metric", names, key="metric", label_visibility="collapsed", width=190
     )
     metric = str(chosen or first)
     known = primary.direction if primary is not None and metric == first else metric_direction(metric)
@@ -259,8 +259,8 @@ def _scatter(found: _Found) -> None:
     varied, together = found.varied, found.answer.interaction
     xs = [*varied, *(name + _METRIC for name in metrics), _DURATION]
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
-        x = str(st.selectbox("x", xs, key="sx", bind="query-params", width=160) or xs[0])
-        y = str(st.selectbox("y", metrics, key="sy", bind="query-params", width=150) or metrics[0])
+        x = str(session.kept_in_url(st.selectbox, "x", xs, key="sx", width=160) or xs[0])
+        y = str(session.kept_in_url(st.selectbox, "y", metrics, key="sy", width=150) or metrics[0])
         shade = _pick_shade(x, varied, together.keys if together is not None else ())
         spread = [value for run in found.runs if is_finite(value := _value(run, y + _METRIC, found))]
         log_y = st.toggle("Log y", value=_is_wide(spread), key="log", bind="query-params")
@@ -327,8 +327,8 @@ def _pick_shade(x: str, varied: Sequence[str], together: Sequence[str]) -> str |
     others = [key for key in varied if key != x]
     options = [_NO_SHADE, *others]
     usual = next((key for key in together if key in others), _NO_SHADE) if x in together else _NO_SHADE
-    chosen = st.selectbox(
-        "Colour", options, index=options.index(usual), key="sc", bind="query-params", width=140
+    chosen = session.kept_in_url(
+        st.selectbox, "Colour", options, index=options.index(usual), key="sc", width=140
     )
     return None if chosen in (None, _NO_SHADE) else str(chosen)
 
@@ -418,8 +418,8 @@ def _listed(keys: Sequence[str]) -> str:
 def _parallel(runs: Sequence[SweepRun], found: _Found) -> None:
     said, varied = found.answer, found.varied
     names = list(varied[:_MAX_AXES])
-    chosen = st.multiselect(
-        "Axes", varied, default=names, key="axes", bind="query-params", label_visibility="collapsed"
+    chosen = session.kept_in_url(
+        st.multiselect, "Axes", varied, default=names, key="axes", label_visibility="collapsed"
     )
     names = [str(name) for name in chosen] or names[:1]
     rows = [

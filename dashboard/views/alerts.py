@@ -68,31 +68,31 @@ def _drawn_from(_page: RunPage, alerts: Sequence[Alert]) -> object:
 
 def _filters(page: RunPage) -> Filters:
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
-        severities = st.pills(
+        severities = session.kept_in_url(
+            st.pills,
             "Severity",
             tuple(SEVERITIES),
             selection_mode="multi",
             key="severity",
-            bind="query-params",
             format_func=lambda name: SEVERITIES[name][0],
             label_visibility="collapsed",
             width="content",
         )
-        states = st.pills(
+        states = session.kept_in_url(
+            st.pills,
             "State",
             (OPEN, RESOLVED),
             selection_mode="multi",
             key="state",
-            bind="query-params",
             format_func=str.capitalize,
             label_visibility="collapsed",
             width="content",
         )
-        kinds = st.multiselect(
+        kinds = session.kept_in_url(
+            st.multiselect,
             "Kind",
             (*_KINDS, *(rule.kind for rule in rules_of(page))),
             key="kind",
-            bind="query-params",
             format_func=_title,
             placeholder="All kinds",
             label_visibility="collapsed",

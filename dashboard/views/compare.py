@@ -305,9 +305,7 @@ def _pick_grouping(cards: Sequence[RunCard]) -> list[str]:
     if "by" not in st.session_state and chosen and chosen != asked:
         st.session_state["by"] = chosen
     label = "Group" if not chosen else f"By {', '.join(setting_names(chosen).values())}"
-    with st.popover(
-        clean(label)[:40], icon=":material/workspaces:", type="primary" if chosen else "secondary"
-    ):
+    with st.popover(md(label, 40), icon=":material/workspaces:", type="primary" if chosen else "secondary"):
         return st.multiselect(
             "One line and a band for runs that have the same",
             options,
@@ -343,7 +341,7 @@ def _pick_metric(
     asked = st.query_params.get("metric", "")
     if asked not in names and asked in every and "metric" not in st.session_state:
         st.query_params["metric"] = every[asked]
-    chosen = st.selectbox("Metric", ordered, key="metric", bind="query-params", label_visibility="collapsed")
+    chosen = session.kept_in_url(st.selectbox, "Metric", ordered, key="metric", label_visibility="collapsed")
     return str(chosen or ordered[0])
 
 

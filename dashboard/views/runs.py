@@ -66,6 +66,7 @@ from toolkit.runs.store import (
     card_labels,
     labelled,
 )
+from toolkit.runs.sweep.runs import are_comparable
 
 _ROWS: Final = 100
 """Rows that are sent at first; more follow when the end is reached. Sorting and searching are over all runs."""
@@ -128,18 +129,18 @@ def _filters(runs: RunList) -> RunQuery:
         order = _pick_order(runs)
         archived = st.toggle("Archived", key="archived", bind="query-params")
     suggest_names(text, runs.cards)
-    counts = Counter(runs.statuses)
-    if archived:
-        counts.update(runs.archived_statuses)
-    names = [name for name in BADGES if counts[name]]
+    there = {**runs.statuses, **(runs.archived_statuses if archived else {})}
+    # Those of a link as well, which may be of a moment when there were such runs.
+    asked = {*(st.session_state.get("status") or ()), *st.query_params.get_all("status")}
+    names = [name for name, (word, _) in BADGES.items() if name in there or {name, word} & asked]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-        statuses = st.pills(
+        statuses = session.kept_in_url(
+            st.pills,
             "Status",
             names,
             selection_mode="multi",
             key="status",
-            bind="query-params",
-            format_func=lambda name: f"{BADGES[name][0]} {counts[name]:,}",
+            format_func=lambda name: BADGES[name][0],
             label_visibility="collapsed",
             width="content",
         )
@@ -210,8 +211,8 @@ def _pick_days(runs: RunList) -> float | None:
     """Show how old the last update may be, if there are many runs."""
     if runs.total <= _ROWS:
         return None
-    chosen = st.selectbox(
-        "Updated", tuple(_DAYS), key="updated", bind="query-params", label_visibility="collapsed", width=150
+    chosen = session.kept_in_url(
+        st.selectbox, "Updated", tuple(_DAYS), key="updated", label_visibility="collapsed", width=150
     )
     return _DAYS.get(str(chosen))
 
@@ -273,8 +274,8 @@ class _Shown:
         if primary is not None and runs.matching > len(cards):
             order = f"{'-' if primary.direction == 'max' else ''}best:{primary.metric}"
             cards += store.list_runs(replace(asked, sort=order, per_page=1)).cards
-        # Of several projects none is the best: they train different things.
-        is_mixed = not (asked.project or asked.text.strip()) and len({card.project for card in cards}) > 1
+        # Of runs that train different things none is the best.
+        may_be_best = bool(asked.project or asked.text.strip()) or are_comparable(cards)
         known = {**columns_of(runs.cards, primary), **formula_columns(chosen_columns(settings))}
         return cls(
             runs=runs,
@@ -282,7 +283,7 @@ class _Shown:
             settings=settings,
             sort=asked.sort,
             primary=primary,
-            best=primary.best_card(cards) if primary is not None and not is_mixed else None,
+            best=primary.best_card(cards) if primary is not None and may_be_best else None,
             known=known,
             specs=_specs(settings, known, default_columns(runs.cards, primary)),
         )
@@ -291,7 +292,7 @@ class _Shown:
 def _about(runs: RunList, query: RunQuery) -> None:
     hidden = sum(runs.archived_statuses.values()) if not query.archived else 0
     st.caption(
-        f"{count(runs.matching)} of {count(runs.total)} runs"
+        f"{count(runs.matching)} of {count(runs.total)} runs: {_statuses(runs, query)}"
         + (f" · {count(hidden)} archived hidden" if hidden else "")
         + f" · watching {', '.join(md(place, 80) for place in runs.places)} · listed in {runs.read_ms:.0f} ms"
     )
@@ -301,6 +302,15 @@ def _about(runs: RunList, query: RunQuery) -> None:
             "open any other run at `/overview?run=NAME`."
         )
     _problems(runs)
+
+
+def _statuses(runs: RunList, query: RunQuery) -> str:
+    counts = Counter(runs.statuses)
+    if query.archived:
+        counts.update(runs.archived_statuses)
+    return ", ".join(
+        f"{count(counts[name])} {word.lower()}" for name, (word, _) in BADGES.items() if counts[name]
+    )
 
 
 def _table(store: RunStore, found: _Shown, query: RunQuery) -> None:
@@ -561,8 +571,9 @@ def _bar(store: RunStore, found: _Shown) -> None:
 def _answer(found: _Shown) -> str:
     if found.best is None or found.primary is None:
         number = found.runs.matching
-        several = len({card.project for card in found.runs.cards}) > 1
-        how = "Pick a project, or search, to see the best one." if several else "Select rows to compare them."
+        pick = "Pick a project, or search" if len(found.runs.projects) > 1 else "Search"
+        is_mixed = not are_comparable(found.runs.cards)
+        how = f"{pick}, to see the best one." if is_mixed else "Select rows to compare them."
         return f":gray[{count(number)} {'run' if number == 1 else 'runs'}. {how}]"
     word = "lowest" if found.primary.direction == "min" else "highest"
     value = short_number(found.primary.best_of(found.best))

@@ -309,11 +309,11 @@ def choose_spans(page: RunPage, choice: SpanChoice) -> None:
                 "Rows", ("By span", "By rank"), default="By span", key="by", label_visibility="collapsed"
             )
             choice.by_rank = rows == "By rank"
-            chosen = st.selectbox(
+            chosen = session.kept_in_url(
+                st.selectbox,
                 "Rank",
                 list(choice.ranks),
                 key="rank",
-                bind="query-params",
                 width=90,
             )
             choice.rank = int(chosen or 0)

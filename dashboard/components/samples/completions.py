@@ -7,6 +7,7 @@ from typing import Final, get_args
 
 import streamlit as st
 
+from dashboard import session
 from dashboard.components.frame import RunPage, live
 from dashboard.components.samples.completion_list import (
     Side,
@@ -65,8 +66,8 @@ def _ask() -> CompletionQuery:
             label_visibility="collapsed",
             width=190,
         )
-        sort = st.selectbox(
-            "Sort", _SORTS, key="order", bind="query-params", label_visibility="collapsed", width=170
+        sort = session.kept_in_url(
+            st.selectbox, "Sort", _SORTS, key="order", label_visibility="collapsed", width=170
         )
     try:
         wanted = parse_steps(steps)

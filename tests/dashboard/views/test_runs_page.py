@@ -109,12 +109,27 @@ def test_typing_into_the_search_box_filters(five):
 
 def test_pills_filter_by_status(five):
     tab = open_page("runs")
-    pills = next(item for item in tab.get("button_group") if item.key == "status")
-    assert "Failed 1" in said(tab)
+    pills = _status_pills(tab)
+    assert "1 failed" in said(tab)
 
     pills.set_value(["failed"]).run()
 
     assert names(tab) == ["lora-b"]
+
+
+def test_a_link_holds_a_status_whatever_its_count_and_an_unknown_one_is_said(five):
+    # What a link holds is what the pills are called.
+    called = [option.content for option in _status_pills(open_page("runs")).proto.options]
+    assert called == ["Running", "Finished", "Failed", "Lost"]
+    assert names(open_page("runs", status="Failed")) == ["lora-b"]
+    assert names(open_page("runs", status="Stalled")) == []
+    tab = open_page("runs", status="Failed 4")
+    assert len(names(tab)) == 4
+    assert "Failed 4" in tab.toast[0].value
+
+
+def _status_pills(tab):
+    return next(item for item in tab.get("button_group") if item.key == "status")
 
 
 @pytest.mark.parametrize(("order", "first"), [("name", "full-c"), ("loss", "lora-b"), ("status", "full-c")])
@@ -446,3 +461,12 @@ def test_the_best_run_is_named_only_among_runs_of_one_project(logs):
     assert "Best:" not in said(open_page("runs"))
     assert "Best:" in said(open_page("runs", project="faces"))
     assert "Best:" in said(open_page("runs", q="step>0"))
+
+
+@pytest.mark.parametrize(("third", "is_named"), [({"lr": 3}, True), ({"width": 8}, False)])
+def test_without_a_project_the_best_is_named_only_among_runs_with_the_same_settings(logs, third, is_named):
+    for name, config in (("a", {"lr": 1}), ("b", {"lr": 2}), ("c", third)):
+        write_run(logs, name, start={"config": config})
+
+    assert ("Best:" in said(open_page("runs"))) is is_named
+    assert ("Search, to see the best one." in said(open_page("runs"))) is not is_named
