@@ -5,6 +5,7 @@ All of them are in one file, with one browser and one dashboard: to start those 
 
 from __future__ import annotations
 
+import json
 import math
 import re
 
@@ -28,7 +29,9 @@ from tests.browser.browser_helpers import (
 from tests.browser.growing_run import Training
 from tests.dashboard.run_folders import write_run
 from tests.records import read_records
+from tests.waiting import wait_until
 from toolkit.cli.main import main
+from toolkit.runfolder.layout import CONTROL
 
 
 @pytest.fixture(scope="module")
@@ -157,3 +160,64 @@ def test_a_report_opens_from_a_file_and_asks_for_nothing(shown, contexts, beacon
     assert [url for url in asked if not url.startswith(("blob:", "data:"))] == [target.as_uri()]
     assert trouble == []
     assert beacon.asked == before
+
+
+_CONTROL = {
+    "log_every": {"low": 5, "high": 2000},
+    "log_every_now": 10,
+    "actions": [],
+    "knobs": {"lr_scale": {"type": "float", "value": 1.0}, "early_stop": {"type": "int", "value": 10}},
+}
+
+
+def test_a_number_typed_into_any_box_is_the_number_that_counts(shown, page):
+    folder = write_run(
+        shown.root,
+        "steered",
+        curves={"train_loss": lambda step: 3.0 if step == 7 or 30 <= step < 60 else 1.0},
+        status="running",
+        control=_CONTROL,
+    )
+
+    def knobs_asked_for():
+        request = folder / CONTROL
+        return json.loads(request.read_text()).get("knobs", {}) if request.exists() else {}
+
+    def has_effect_of(label, box):
+        """Type a number, and wait for what follows from it on the page or on disk."""
+        box.scroll_into_view_if_needed()
+        box.fill("20" if label == "For records" else "25")
+        page.keyboard.press("Tab")
+        settle(page)
+        if label == "For records":
+            page.get_by_label("Name", exact=True).fill("high")
+            page.get_by_label("When", exact=True).fill("train_loss > 2")
+            page.keyboard.press("Tab")
+            expect(page.get_by_text("Would have fired once in this run, first at step 49.")).to_be_visible()
+        elif label == "steps":
+            expect(sidebar(page).get_by_role("slider")).to_have_attribute("aria-valuetext", "25")
+        else:
+            # Another box is a new one: say what follows from its number.
+            assert label in _CONTROL["knobs"]
+            row = box.locator("xpath=ancestor::*[@data-testid='stHorizontalBlock'][1]")
+            row.get_by_role("button", name="Set", exact=True).click()
+            wait_until(lambda: knobs_asked_for().get(label) == 25, timeout_s=60)
+
+    shown.open(page, "/overview", run="steered")
+    refresh_every(page, "Off")
+    links = page.locator('[data-testid="stSidebarNavLink"]')
+    pages = links.evaluate_all("all => all.map(link => link.pathname)")
+    tried = set()
+    for address in pages:
+        shown.open(page, address, run="steered")
+        while (closed := page.locator('[data-testid="stExpander"] details:not([open]) summary')).count():
+            closed.first.click()
+            settle(page)
+        for box in page.locator('[data-testid="stNumberInputField"]').all():
+            label = str(box.get_attribute("aria-label"))
+            if label not in tried:
+                has_effect_of(label, box)
+            tried.add(label)
+        # Names are not escaped where they are read aloud.
+        expect(page.locator('[aria-label*="\\\\"]')).to_have_count(0)
+    assert tried == {"steps", "lr_scale", "early_stop", "For records"}
