@@ -136,7 +136,6 @@ def _of_records(found: dict[str, Any]) -> list[list[str]]:
                 ("repair", "repaired after the kill, table rebuilt"),
                 ("read", "read record by record"),
                 ("load", "read into the dashboard's columns"),
-                ("chart", "one smoothed chart from them"),
                 ("load_again", "opened again from cached columns"),
                 ("doctor", "examined by every detector"),
                 ("ledger", "time ledger computed"),

@@ -175,7 +175,7 @@ def follow(log_dir: Path) -> None:
         key = store.list_runs().cards[0].key
         health = store.refresh(key, wait_s=60.0)
         for metric in store.metrics(key)[:8]:
-            store.series(key, metric.name, smoothing=0.9)
+            store.series(key, metric.name)
         while store.examine(key, wait_s=60.0) < 1.0:
             pass
         spent = store.time_spent(key, wait_s=60.0)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 import streamlit as st
 
@@ -19,9 +19,11 @@ from toolkit.core.user_folders import labels_dir
 from toolkit.runs.formatting import md
 from toolkit.runs.sources.local_store import LocalStore
 from toolkit.runs.sources.team_stores import TeamStores
-from toolkit.runs.store import RunStore, Smoothing
+from toolkit.runs.store import RunStore
 
 _SECONDS: Final = {"Off": None, "2 s": 2.0, "5 s": 5.0, "30 s": 30.0}
+Smoothing = float | Literal["auto"]
+"""Half the width of a centred average as a fraction of the visible x range; 0 for none."""
 SMOOTHINGS: Final[dict[str, Smoothing]] = {
     "auto": "auto",
     "off": 0.0,

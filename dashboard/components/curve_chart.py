@@ -15,7 +15,6 @@ from dashboard.charts.palette import DARK, LIGHT, SERIES
 from dashboard.components.script import redraw_only, sent_by, show_component
 from toolkit.runfolder.untrusted import is_number
 from toolkit.runs.formatting import clean, cut
-from toolkit.runs.store import Smoothing
 
 Window: TypeAlias = tuple[float, float]
 Tone: TypeAlias = Literal["muted", "info", "good", "warning", "critical"]
@@ -130,7 +129,7 @@ class View:
     """How the charts of a page are drawn: the switches above them, as the address has them."""
 
     axis: str = "step"
-    smoothing: Smoothing = "auto"
+    smoothing: session.Smoothing = "auto"
     log_x: bool = False
     log_y: bool = False
     marks: bool = True

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from dashboard.assets import page_script_url, page_style
 from tests.browser.browser_helpers import wait_for_query, wait_in
 from tests.dashboard.run_folders import append, step_record, write_run
 from tests.lengths import in_make_faults
-from toolkit.runs.columns.smoothing import smooth
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 VALUES = np.random.default_rng(4).normal(1.0, 0.1, 3000)
@@ -304,28 +302,61 @@ def test_a_spike_of_one_step_bends_no_smoothed_line(shown, page):
     assert seen(page)["curves"][0]["high"] == 6.0
 
 
-def test_the_browser_smooths_as_python_does(shown, page):
+def job(x, y, width, cell, weight=None):
+    """Return what smooth.js is asked for: half the width, and the length of a cell, in units of x."""
+    size = float(x[-1] - x[0])
+    ask = {"halfWidth": width, "cells": size / cell, "from": float(x[0]), "to": float(x[-1])}
+    return {"x": x.tolist(), "y": y.tolist(), "weight": None if weight is None else weight.tolist(), **ask}
+
+
+def test_smoothing_takes_away_noise_and_nothing_else(shown, page):
     random = np.random.default_rng(9)
-    jobs, expected = [], []
-    for count, width in itertools.product((40, 700, 2000), (0.0025, 0.03, 0.2)):
-        x = np.cumsum(random.integers(1, 5, count)).astype(float)
-        y = np.exp(-x / x[-1]) + random.normal(0, 0.1, count)
-        y[count // 2] *= 6
-        weight = random.integers(1, 20, count).astype(float)
-        size = x[-1] - x[0]
-        job = {"halfWidth": width * size, "cells": 400, "from": x[0], "to": x[-1]}
-        jobs.append({"x": x.tolist(), "y": y.tolist(), "weight": weight.tolist(), **job})
-        expected.append(smooth(x, y, width * size, size / 400, weight))
+    x = np.arange(1001.0)
+    # Every step, then every 50th, and a few records twice as often.
+    uneven = np.unique(np.concatenate((x, np.arange(1_000.0, 20_000, 50), np.arange(9_000.0, 9_500, 25))))
+    noise = random.normal(1.0, 0.1, 1001)
+    spiked = np.where(x == 500, 1e30, noise)
+    all_steps = np.arange(20_000.0)
+    values = 20 * np.exp(-all_steps / 8_000) + random.exponential(1, 20_000)
+    mean_x, means = (one.reshape(-1, 20).mean(axis=1) for one in (all_steps, values))
+    jobs = {
+        "line": job(uneven, 3 * uneven - 5, 600, 50, np.diff(uneven, prepend=-1)),
+        "step": job(x, np.where(x < 500, 0.0, np.where(x > 500, 1.0, 0.5)), 50, 1),
+        "noise": job(x, noise, 20, 1),
+        "spiked": job(x, spiked, 20, 1),
+        "huge": job(x, noise * 1e307, 50, 1),
+        "every": job(all_steps, values, 600, 50),
+        "folded": job(mean_x, means, 600, 50, np.full(1_000, 20.0)),
+        "short": job(x[:2], noise[:2], 20, 1),
+    }
     page.goto(shown.url("/_stcore/health"))
     script = Path(dashboard.components.__file__).parent / "curves" / "smooth.js"
     page.add_script_tag(content=script.read_text(encoding="utf-8"))
-    found = page.evaluate(
-        "async jobs => (await smoothCurves(jobs)).map(({ x, y }) => [Array.from(x), Array.from(y)])", jobs
+    answers = page.evaluate(
+        "async jobs => (await smoothCurves(jobs)).map(({ x, y }) => [Array.from(x), Array.from(y)])",
+        list(jobs.values()),
     )
+    found = {name: (np.array(x), np.array(y)) for name, (x, y) in zip(jobs, answers, strict=True)}
 
-    for (x, y), (own_x, own_y) in zip(found, expected, strict=True):
-        np.testing.assert_allclose(x, own_x, rtol=1e-12)
-        np.testing.assert_allclose(y, own_y, rtol=1e-9)
+    np.testing.assert_allclose(found["line"][1], 3 * found["line"][0] - 5, atol=1e-6)
+    step = found["step"][1]
+    np.testing.assert_allclose(step + step[::-1], 1.0, atol=1e-12)
+    assert (set(step[:449].tolist()), set(step[552:].tolist())) == ({0.0}, {1.0})
+    ratio = found["spiked"][1] / np.interp(found["spiked"][0], *found["noise"])
+    assert set(ratio[:440].tolist()) == set(ratio[-440:].tolist()) == {1.0}
+    assert np.abs(ratio - 1).max() < 0.01
+    assert found["noise"][1].std() < noise.std() / 3
+    assert np.isfinite(found["huge"][1]).all()
+    assert found["huge"][1].max() <= 1e307 * noise.max()
+    every, folded = found["every"], found["folded"]
+    assert np.abs(every[1] - np.interp(every[0], *folded)).max() < 0.1
+    assert found["short"][1].tolist() == noise[:2].tolist()
+
+
+def test_a_group_counts_each_run_up_to_its_last_step(shown, page):
+    page.goto(shown.url("/_stcore/health"))
+    script = Path(dashboard.components.__file__).parent / "curves" / "smooth.js"
+    page.add_script_tag(content=script.read_text(encoding="utf-8"))
     groups = page.evaluate(
         """async () => {
             const line = (value, count) => ({ x: [...Array(count).keys()], y: Array(count).fill(value) });

@@ -493,7 +493,7 @@ def fuzz_dashboard_log(data: bytes) -> None:
     for number, name in enumerate([*one_by_one._columns.metrics][:3]):
         for axis in ("step", "time", "elapsed", "epoch"):
             window = windows[(len(data) + number) % 3]
-            series = one_by_one.series(name, axis, window, 20, 0.5)  # type: ignore[arg-type]
+            series = one_by_one.series(name, axis, window, 20)  # type: ignore[arg-type]
             for segment in series.segments:
                 assert len(segment.x) == len(segment.y)
         one_by_one.means(name, 5)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from toolkit.diagnostics.finding import Finding
     from toolkit.runs.completions import Completions
-    from toolkit.runs.curve_tiles import CurveTiles, NonFiniteRun, NonFiniteStretch, TileQuery
+    from toolkit.runs.curve_tiles import CurveTiles, NonFiniteRun, TileQuery
     from toolkit.runs.rank_grid import RankGrid
     from toolkit.runs.spans import SpanTable
     from toolkit.timing.ledger import Ledger
@@ -34,10 +34,6 @@ FIRST_COLUMNS: Final = ("global_step", "time", "session")
 Floats: TypeAlias = "npt.NDArray[np.float64]"
 XAxis = Literal["step", "time", "elapsed", "epoch"]
 """The x axis of a chart: step, wall time, seconds since the start, or epoch."""
-Smoothing = float | Literal["auto"]
-"""Half the width of a centred average as a fraction of the visible x range; 0 for none.
-
-"auto" chooses the width, and does not smooth short curves."""
 SortBy = Literal["last sign", "started", "name", "loss", "progress", "duration", "status"]
 """How a list of runs is sorted; `run_search.sort_cards` defines each order."""
 
@@ -338,12 +334,8 @@ class CurveSegment:
     x: Floats
     y: Floats
     session: int
-    smoothed: Floats | None = None
-    """The smoothed value at each x, NaN where there is none; None if the curve is not smoothed."""
     time: Floats | None = None
     """The wall time of each point; None if the segment has more points than a chart shows."""
-    elapsed: Floats | None = None
-    """The seconds since the start of the run at each point, like `time`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -356,18 +348,10 @@ class Series:
     """The current curve, one segment per session."""
     superseded: tuple[CurveSegment, ...] = ()
     """Points of earlier sessions after the step from which a later one resumed."""
-    smooth: tuple[CurveSegment, ...] = ()
-    """The smoothed curve, in one piece between two breaks: a new session, or values that are not numbers."""
     non_finite: tuple[NonFiniteRun, ...] = ()
-    stretches: tuple[NonFiniteStretch, ...] = ()
-    """The longest stretches without a number."""
     drawn: int = 0
     total: int = 0
     """Points inside the window; `drawn` of them are in the segments."""
-    low: float | None = None
-    high: float | None = None
-    percentiles: tuple[float, float] | None = None
-    """The 1st and 99th percentile, for "Clip outliers"."""
 
     @property
     def empty(self) -> bool:
@@ -509,13 +493,11 @@ class RunStore(Protocol):
         axis: XAxis = "step",
         window: tuple[float, float] | None = None,
         buckets: int = 600,
-        smoothing: Smoothing = 0.0,
         rank: int = 0,
     ) -> Series:
         """Return one metric, downsampled to first, minimum, maximum and last of each bucket and all non-finite points.
 
-        The smoothed curve is made from all points, whatever is drawn of them. Evaluations, learning rates, schedules,
-        counters and constants are never smoothed. A metric that the run has not logged is an empty series.
+        A metric that the run has not logged is an empty series.
         """
 
     def tiles(
@@ -537,7 +519,6 @@ class RunStore(Protocol):
         axis: XAxis = "step",
         window: tuple[float, float] | None = None,
         buckets: int = 600,
-        smoothing: Smoothing = 0.0,
     ) -> Mapping[str, Series]:
         """Return what `series` returns for each of `keys`, in their order; keys of no run are left out."""
 

@@ -1,5 +1,5 @@
 // Smoothed curves and curves of groups, computed in a worker. The functions above `smoothWorker` are sent to it as text,
-// so they use nothing but each other. toolkit/runs/columns/smoothing.py has the same arithmetic as `smoothStretch`.
+// so they use nothing but each other.
 
 // The weight of each cell by Tukey: 1 where it is like its neighbours, 0 for a spike of a cell or two.
 function trustOfCells(means) {

@@ -75,11 +75,11 @@ def everything(log):
             {name: column.tolist() for name, column in log.table(None).items()},
             {name: column.tolist() for name, column in log.table(None, (50, 150)).items()},
             [
-                _plain(log.series(name, axis, window, buckets, smoothing))
+                _plain(log.series(name, axis, window, buckets))
                 for name in names
                 for axis in AXES
                 for window in (None, (100.0, 450.0))
-                for buckets, smoothing in ((600, 0.0), (20, 0.9))
+                for buckets in (600, 20)
             ],
         ]
     )
@@ -91,9 +91,8 @@ def _plain(series):
             [(segment.session, segment.x.tolist(), np.round(segment.y, 9).tolist()) for segment in segments]
             for segments in (series.segments, series.superseded)
         ],
-        [(segment.session, segment.x.tolist(), np.round(segment.y, 9).tolist()) for segment in series.smooth],
         series.non_finite,
-        (series.total, series.drawn, series.low, series.high, series.percentiles),
+        (series.total, series.drawn),
     ]
 
 
@@ -535,7 +534,7 @@ def test_threads_that_open_a_cached_log_together_see_each_record_once(path, cach
         def look(log=log, gate=gate):
             gate.wait()
             log.refresh(0.001)
-            log.series("train_loss", "step", None, 600, 0.9)
+            log.series("train_loss", "step", None, 600)
             log.refresh(WAIT_S)
 
         threads = [threading.Thread(target=look) for _ in range(6)]

@@ -22,7 +22,7 @@ def rows(data):
 
 
 def series_of(values, window=None):
-    return SeriesBuilder(columns_of(values)).build("loss", "step", window, 2**40, 0.0)
+    return SeriesBuilder(columns_of(values)).build("loss", "step", window, 2**40)
 
 
 @tries

@@ -29,7 +29,7 @@ def log(tmp_path):
 
 
 def test_a_formula_is_a_curve_like_any_metric(log):
-    series = log.series("= val_loss / loss", "step", None, 600, 0.0)
+    series = log.series("= val_loss / loss", "step", None, 600)
 
     assert [(segment.x.tolist(), segment.y.tolist()) for segment in series.segments] == [([5.0], [2.0])]
     assert log.recent("= loss * step", 2).tolist() == [4.0, 4.0]
@@ -64,7 +64,7 @@ def test_a_new_session_forgets_the_one_before(log):
 
     assert log.recent("= mean(loss, 100)", 1).tolist() == [10.0]
     assert log.recent("= min(loss)", 1).tolist() == [0.8]
-    series = log.series("= loss + 0", "step", None, 600, 0.0)
+    series = log.series("= loss + 0", "step", None, 600)
     assert [segment.x.tolist() for segment in series.superseded] == [[4.0, 5.0]]
 
 
@@ -80,7 +80,7 @@ def test_a_new_session_forgets_the_one_before(log):
 )
 def test_a_formula_without_a_curve_says_why(log, text, said):
     assert log.formula_column(text) == (None, said)
-    assert log.series(text, "step", None, 600, 0.0).segments == ()
+    assert log.series(text, "step", None, 600).segments == ()
     assert log.recent(text, 3).tolist() == []
 
 

@@ -36,7 +36,7 @@ def log(folder):
 
 
 def losses(log):
-    series = log.series("train_loss", "step", None, 10_000, 0.0)
+    series = log.series("train_loss", "step", None, 10_000)
     return [value for segment in series.segments for value in segment.y.tolist()]
 
 
@@ -169,7 +169,7 @@ def test_nan_and_infinity_come_back_as_what_they_are(log, folder):
 
     assert (info.count, info.non_finite, info.low, info.high) == (13, 3, 0.0, 9.0)
     assert info.last == -math.inf
-    series = log.series("train_loss", "step", None, 600, 0.0)
+    series = log.series("train_loss", "step", None, 600)
     assert [run.kind for run in series.non_finite] == ["NaN", "Infinity", "-Infinity"]
 
 

@@ -13,7 +13,6 @@ from tests.runfolder.plain_data import tries
 from toolkit.runs.columns.line_parser import Parsed
 from toolkit.runs.columns.run_columns import RunColumns
 from toolkit.runs.columns.series import SeriesBuilder
-from toolkit.runs.columns.thinning import runs_of
 
 numbers = st.one_of(
     st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0]), st.floats(-1e100, 1e100, width=64)
@@ -103,8 +102,8 @@ def columns_of(values, *, steps=None, times=None, elapsed=None, folded=None):
     return columns
 
 
-def build(columns, *, metric="loss", axis="step", window=None, buckets=600, smoothing=0.0):
-    return SeriesBuilder(columns).build(metric, axis, window, buckets, smoothing)
+def build(columns, *, metric="loss", axis="step", window=None, buckets=600):
+    return SeriesBuilder(columns).build(metric, axis, window, buckets)
 
 
 def xs(segments):
@@ -144,7 +143,6 @@ def test_no_extreme_no_end_and_nothing_non_finite_is_hidden(values, buckets, win
         numbers_drawn = [value for value in drawn.values() if math.isfinite(value)]
         assert min(numbers_drawn) <= finite.min()
         assert max(numbers_drawn) >= finite.max()
-        assert (series.low, series.high) == (min(numbers_drawn), max(numbers_drawn))
         # What the window borrows beyond its edges never replaces an extreme inside of it.
         if window is None:
             assert (min(numbers_drawn), max(numbers_drawn)) == (finite.min(), finite.max())
@@ -202,16 +200,15 @@ def test_one_spike_in_a_million_points_is_drawn_and_exact_when_zoomed():
     values[654_321] = 1e6
     builder = SeriesBuilder(columns_of(values))
 
-    whole = builder.build("loss", "step", None, 600, 0.0)
-    near = builder.build("loss", "step", (600_000, 700_000), 600, 0.0)
-    close = builder.build("loss", "step", (654_300, 654_340), 600, 0.0)
+    whole = builder.build("loss", "step", None, 600)
+    near = builder.build("loss", "step", (600_000, 700_000), 600)
+    close = builder.build("loss", "step", (654_300, 654_340), 600)
 
     assert whole.total == 1_000_000
     assert whole.drawn <= 4 * 600
     for series in (whole, near, close):
         at = np.flatnonzero(xs(series.segments) == 654_321)
         assert ys(series.segments)[at].tolist() == [1e6]
-        assert series.high == 1e6
     assert xs(close.segments).tolist() == list(range(654_299, 654_342))
     assert ys(close.segments).tolist() == values[654_299:654_342].tolist()
 
@@ -221,18 +218,6 @@ def test_a_metric_that_was_never_logged_is_an_empty_curve():
 
     assert series.empty
     assert series.segments == ()
-    assert (series.low, series.high, series.percentiles) == (None, None, None)
-
-
-def test_a_curve_of_nothing_but_nan_has_no_range():
-    series = build(columns_of([math.nan] * 20), buckets=2, smoothing=0.9)
-
-    assert (series.low, series.high, series.percentiles) == (None, None, None)
-    assert [(run.kind, run.count) for run in series.non_finite] == [("NaN", 20)]
-    assert series.smooth == ()
-    assert [(stretch.kinds, stretch.first_x, stretch.last_x) for stretch in series.stretches] == [
-        ({"NaN": 20}, 0.0, 19.0)
-    ]
 
 
 # ---------------------------------------------------------------- sessions
@@ -357,30 +342,6 @@ def test_epochs_spread_out_inside_themselves_and_in_order(rows):
     assert set(xs(thinned.segments).tolist()) <= set(xs(whole.segments).tolist())
 
 
-@tries
-@given(rows=resumed_runs(), axis=st.sampled_from(AXES), width=st.sampled_from([0.01, 0.2]))
-def test_a_smoothed_curve_breaks_where_a_session_or_the_numbers_end(rows, axis, width):
-    columns = RunColumns()
-    if rows:
-        columns.add(parsed(rows))
-
-    series = build(columns, axis=axis, buckets=1000, smoothing=width)
-
-    for segment in series.segments:
-        assert (segment.smoothed is None) is (series.smooth == ())
-        if segment.smoothed is not None:
-            finite = np.isfinite(segment.y) & np.isfinite(segment.x)
-            np.testing.assert_array_equal(np.isfinite(segment.smoothed), finite)
-    if series.smooth:
-        pieces = sum(
-            len(runs_of(np.isfinite(segment.y) & np.isfinite(segment.x))) for segment in series.segments
-        )
-        assert len(series.smooth) == pieces
-        known = [segment.y[np.isfinite(segment.y)] for segment in series.segments]
-        assert ys(series.smooth).min() >= np.concatenate(known).min()
-        assert ys(series.smooth).max() <= np.concatenate(known).max()
-
-
 # ---------------------------------------------------------------- growing
 
 
@@ -390,10 +351,9 @@ def test_a_smoothed_curve_breaks_where_a_session_or_the_numbers_end(rows, axis, 
     cuts=st.lists(st.integers(0, 100), max_size=6),
     axis=st.sampled_from(AXES),
     buckets=st.integers(1, 12),
-    smoothing=st.sampled_from([0.0, 0.1]),
     window=st.none() | st.tuples(st.floats(0, 30), st.floats(0, 30)),
 )
-def test_appending_gives_what_reading_at_once_gives(rows, cuts, axis, buckets, smoothing, window):
+def test_appending_gives_what_reading_at_once_gives(rows, cuts, axis, buckets, window):
     edges = sorted({0, len(rows), *(min(cut, len(rows)) for cut in cuts)})
     grown, at_once = RunColumns(), RunColumns()
     at_once.add(parsed(rows))
@@ -402,15 +362,13 @@ def test_appending_gives_what_reading_at_once_gives(rows, cuts, axis, buckets, s
         grown.add(parsed(rows[start:stop]))
         # A page looks while the run grows, and what it remembers must not show in what it sees later.
         for metric in ("loss", "gpu"):
-            builder.build(metric, axis, None, buckets, smoothing)
-            builder.build(metric, axis, window, buckets, smoothing)
+            builder.build(metric, axis, None, buckets)
+            builder.build(metric, axis, window, buckets)
 
     for metric in ("loss", "gpu"):
         for part in (None, window):
-            one = builder.build(metric, axis, part, buckets, smoothing)
-            other = build(
-                at_once, metric=metric, axis=axis, window=part, buckets=buckets, smoothing=smoothing
-            )
+            one = builder.build(metric, axis, part, buckets)
+            other = build(at_once, metric=metric, axis=axis, window=part, buckets=buckets)
             assert_same(one, other)
 
 
@@ -419,12 +377,7 @@ def assert_same(one, other):
         assert [segment.session for segment in mine] == [segment.session for segment in theirs]
         np.testing.assert_array_equal(xs(mine), xs(theirs))
         np.testing.assert_array_equal(ys(mine), ys(theirs))
-    assert [segment.session for segment in one.smooth] == [segment.session for segment in other.smooth]
-    np.testing.assert_array_equal(xs(one.smooth), xs(other.smooth))
-    np.testing.assert_array_equal(ys(one.smooth), ys(other.smooth))
-    assert repr(replace(one, segments=(), superseded=(), smooth=())) == repr(
-        replace(other, segments=(), superseded=(), smooth=())
-    )
+    assert repr(replace(one, segments=(), superseded=())) == repr(replace(other, segments=(), superseded=()))
 
 
 def test_a_growing_curve_is_thinned_only_where_it_grew(monkeypatch):
@@ -441,11 +394,11 @@ def test_a_growing_curve_is_thinned_only_where_it_grew(monkeypatch):
     values = np.random.default_rng(1).normal(size=100_000)
     columns = columns_of(values)
     builder = SeriesBuilder(columns)
-    builder.build("loss", "step", None, 600, 0.0)
+    builder.build("loss", "step", None, 600)
     looked_at.clear()
     columns.add(parsed([Row(1, "step", 100_000.0, 0.0, 0.0, math.nan, {"loss": 5.0})]))
 
-    series = builder.build("loss", "step", None, 600, 0.0)
+    series = builder.build("loss", "step", None, 600)
 
     assert sum(looked_at) <= 256
     assert ys(series.segments)[-1] == 5.0
@@ -485,9 +438,9 @@ def test_long_resumed_runs_grow_as_they_are_read_at_once(seed, lengths, rewinds,
     builder = SeriesBuilder(grown)
     for start in range(0, len(rows), chunk):
         grown.add(parsed(rows[start : start + chunk]))
-        series = builder.build("loss", "step", None, buckets, 0.1)
+        series = builder.build("loss", "step", None, buckets)
 
-    assert_same(series, build(at_once, buckets=buckets, smoothing=0.1))
+    assert_same(series, build(at_once, buckets=buckets))
 
 
 def test_an_average_begins_again_where_a_later_session_did():
@@ -497,12 +450,12 @@ def test_an_average_begins_again_where_a_later_session_did():
     grown.add(parsed(rows))
     at_once.add(parsed(rows + later))
     builder = SeriesBuilder(grown)
-    builder.build("loss", "step", None, 10, 0.1)
+    builder.build("loss", "step", None, 10)
     grown.add(parsed(later))
 
-    series = builder.build("loss", "step", None, 10, 0.1)
+    series = builder.build("loss", "step", None, 10)
 
-    assert_same(series, build(at_once, buckets=10, smoothing=0.1))
+    assert_same(series, build(at_once, buckets=10))
     assert xs(series.segments).tolist() == sorted(xs(series.segments).tolist())
     assert series.total == 1100
 

@@ -221,7 +221,7 @@ def test_a_chart_that_only_asks_for_what_is_new_has_the_whole_curve(rows, cuts, 
     if axis in ("step", "time"):
         assert chart.non_finite == fresh.non_finite
     if axis in ("step", "time", "elapsed", "epoch"):
-        series = fresh.queries.series("loss", axis, None, 10_000, 0.0)
+        series = fresh.queries.series("loss", axis, None, 10_000)
         for is_superseded, segments in ((False, series.segments), (True, series.superseded)):
             mine = [
                 points

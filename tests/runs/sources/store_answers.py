@@ -108,8 +108,8 @@ def _ask_about(store: RunStore, key: str, name: str) -> Iterator[tuple[str, Any]
     if edges:
         low, high = min(edges), max(edges)
         window = (low + (high - low) / 3, high - (high - low) / 4)
-        yield f"part of {name}", store.series(key, name, window=window, buckets=7, smoothing=0.9)
-    yield f"{name} of several", store.series_of([key, "no such run"], name, buckets=50, smoothing=0.5)[key]
+        yield f"part of {name}", store.series(key, name, window=window, buckets=7)
+    yield f"{name} of several", store.series_of([key, "no such run"], name, buckets=50)[key]
     yield f"recent {name}", store.recent(key, name, 10)
     yield f"means of {name}", store.means(key, name, 7)
     created = store.card(key).created or 0.0

@@ -1,1 +1,1 @@
-"""The records of a run as columns: read, thinned, smoothed, exported."""
+"""The records of a run as columns: read, thinned, exported."""

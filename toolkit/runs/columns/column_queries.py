@@ -23,7 +23,7 @@ from toolkit.runs.columns.tiles import TileBuilder
 from toolkit.runs.curve_tiles import METRIC_AXIS, CurveTiles, TileQuery
 from toolkit.runs.record_source import Place
 from toolkit.runs.spans import SpanTable
-from toolkit.runs.store import Floats, Health, MetricInfo, Points, Series, SessionStart, Smoothing, XAxis
+from toolkit.runs.store import Floats, Health, MetricInfo, Points, Series, SessionStart, XAxis
 
 
 class ColumnQueries:
@@ -132,13 +132,12 @@ class ColumnQueries:
         return replace(tiles, problem=next(filter(None, problems), tiles.problem))
 
     def series(
-        self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: Smoothing
+        self, name: str, axis: XAxis, window: tuple[float, float] | None = None, buckets: int = 600
     ) -> Series:
         """Return one metric as a curve."""
-        self.load([] if smoothing == 0 else [FOLDED])
         self.column(name)
         with self._lock:
-            return self._builder.build(name, axis, window, buckets, smoothing)
+            return self._builder.build(name, axis, window, buckets)
 
     def newest(self) -> tuple[float, int | None] | None:
         """Return time and step of the last record with metrics, or None before the first."""

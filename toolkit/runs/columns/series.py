@@ -1,44 +1,30 @@
-"""Builds the curve of one metric: window, downsampling, smoothing, and superseded points."""
+"""Builds the curve of one metric: window, downsampling, and superseded points."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
 
 from toolkit.runs.columns.run_columns import MetricColumn, RunColumns, Segment
-from toolkit.runs.columns.smoothing import (
-    AUTO_WIDTH,
-    FEWEST_POINTS,
-    FOLDED,
-    MAX_STRETCHES,
-    MOST_FOLDED,
-    may_be_smoothed,
-    smooth,
-)
+from toolkit.runs.columns.smoothing import FOLDED, MOST_FOLDED
 from toolkit.runs.columns.thinning import Indices, bucket_size, runs_of, select
 from toolkit.runs.curve_tiles import NonFiniteRun, NonFiniteStretch
 from toolkit.runs.store import (
     CurveSegment,
     Floats,
     Series,
-    Smoothing,
     XAxis,
 )
 
 _MAX_SELECTIONS: Final = 256
 _MAX_RUNS: Final = 1_000
 _MAX_STRETCHES: Final = 200
-_CELLS: Final = 400
-"""A smoothed curve has at most one point in each of so many parts of the visible range."""
-_MAX_SMOOTHED: Final = 64
 _MAX_TIMED: Final = 20_000
 """Segments with more points are read for statistics, which need no times."""
-_BACKWARDS: Final = 1e-3
-"""A curve that goes back by more than this fraction of the visible range is not smoothed."""
 
 
 @dataclass(slots=True)
@@ -62,42 +48,17 @@ class _Selection:
     chosen: Indices
 
 
-@dataclass(slots=True)
-class _Piece:
-    """The smoothed curve between two breaks, and the points it was made from."""
-
-    session: int
-    first: int
-    last: int
-    x: Floats
-    y: Floats
-
-    def inside(self, window: tuple[float, float] | None) -> _Piece:
-        """Return what is visible of it, and one point more on either side."""
-        if window is None:
-            return self
-        start, stop = np.searchsorted(self.x, (min(window), max(window))).tolist()
-        visible = slice(max(0, start - 1), stop + 1)
-        return replace(self, x=self.x[visible], y=self.y[visible])
-
-
-_SmoothKey = tuple[str, XAxis, tuple[float, float] | None, float]
-_SmoothState = tuple[int, tuple[tuple[int, int], ...]]
-"""Which points a smoothed curve was made from."""
-
-
 class SeriesBuilder:
     """Builds curves from one run's columns, and caches what a refresh need not recompute."""
 
     def __init__(self, columns: RunColumns) -> None:
         self._columns = columns
         self._selections: OrderedDict[tuple[str, int, int], _Selection] = OrderedDict()
-        self._smoothed: OrderedDict[_SmoothKey, tuple[_SmoothState, list[_Piece]]] = OrderedDict()
         self._epoch_blocks: tuple[int, Indices, Indices] | None = None
         self._epochs_version = 0
 
     def build(
-        self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: Smoothing
+        self, name: str, axis: XAxis, window: tuple[float, float] | None = None, buckets: int = 600
     ) -> Series:
         """Return the curve of the metric `name`; an empty one if it does not exist."""
         metric = self._columns.column(name)
@@ -111,20 +72,11 @@ class SeriesBuilder:
         total = sum(part.stop - part.start for part in shown)
         size = bucket_size(total, buckets)
         values = metric.values.values
-        pieces: list[_Piece] = []
-        width = smoothing
-        if width == "auto":
-            width = AUTO_WIDTH if total >= FEWEST_POINTS else 0.0
-        if width > 0:
-            pieces = self._smooth(name, metric, axis, line, window, width)
         segments, drawn = [], 0
         for part in shown:
             chosen = self._select(name, values, part, size, keep=window is None)
             drawn += len(chosen)
-            segment = self._curve_segment(metric, axis, part, chosen, values)
-            if pieces:
-                segment = replace(segment, smoothed=_at(pieces, chosen, segment.x))
-            segments.append(segment)
+            segments.append(self._curve_segment(metric, axis, part, chosen, values))
         superseded_total = sum(part.stop - part.start for part in superseded)
         superseded_size = bucket_size(superseded_total, max(1, buckets // 3))
         superseded_segments = [
@@ -137,25 +89,14 @@ class SeriesBuilder:
             )
             for part in superseded
         ]
-        finite = [segment.y[np.isfinite(segment.y)] for segment in segments]
-        numbers = np.concatenate(finite) if finite else np.empty(0)
         return Series(
             metric=name,
             axis=axis,
             segments=tuple(segment for segment in segments if len(segment.x)),
             superseded=tuple(segment for segment in superseded_segments if len(segment.x)),
-            smooth=tuple(
-                CurveSegment(x=piece.x, y=piece.y, session=piece.session)
-                for piece in (piece.inside(window) for piece in pieces)
-                if len(piece.x)
-            ),
             non_finite=self.non_finite(metric, axis, [*shown, *superseded], window),
-            stretches=self.stretches(metric, axis, shown, window),
             drawn=drawn,
             total=total,
-            low=float(numbers.min()) if len(numbers) else None,
-            high=float(numbers.max()) if len(numbers) else None,
-            percentiles=tuple(np.percentile(numbers, (1, 99)).tolist()) if len(numbers) else None,
         )
 
     # ------------------------------------------------------------ which points
@@ -202,76 +143,6 @@ class SeriesBuilder:
         rest = select(values[settled : part.stop], settled, size) + settled
         return np.concatenate((known.chosen, rest))
 
-    # ------------------------------------------------------------ smoothing
-
-    def _smooth(
-        self,
-        name: str,
-        metric: MetricColumn,
-        axis: XAxis,
-        line: list[Slice],
-        window: tuple[float, float] | None,
-        width: float,
-    ) -> list[_Piece]:
-        """Return the smoothed curve, and nothing if this metric is drawn as it was logged."""
-        key = (name, axis, window, width)
-        until = (self._columns.line_version, tuple((part.start, part.stop) for part in line))
-        known = self._smoothed.get(key)
-        if known is None or known[0] != until:
-            known = (until, self._smooth_all(name, metric, axis, line, window, width))
-        self._smoothed[key] = known
-        self._smoothed.move_to_end(key)
-        while len(self._smoothed) > _MAX_SMOOTHED:
-            self._smoothed.popitem(last=False)
-        return known[1]
-
-    def _smooth_all(
-        self,
-        name: str,
-        metric: MetricColumn,
-        axis: XAxis,
-        line: list[Slice],
-        window: tuple[float, float] | None,
-        width: float,
-    ) -> list[_Piece]:
-        values = metric.values.values
-        if not may_be_smoothed(name, metric.event, [values[part.start : part.stop] for part in line]):
-            return []
-        places = [self._all_x(metric, axis, part) for part in line]
-        low, high = (min(window), max(window)) if window is not None else _ends(places)
-        half_width, cell = width * (high - low), (high - low) / _CELLS
-        if not half_width > 0:
-            return []
-        pieces: list[_Piece] = []
-        for part, x in zip(line, places, strict=True):
-            y, start = values[part.start : part.stop], part.start
-            if window is not None:
-                # What is just outside the window counts towards the averages at its edges.
-                near = np.flatnonzero((x >= low - half_width) & (x <= high + half_width))
-                if not len(near):
-                    continue
-                start += int(near[0])
-                x, y = x[near[0] : near[-1] + 1], y[near[0] : near[-1] + 1]
-            steps = self.steps_covered(metric, start, len(x))
-            numbers = np.isfinite(y)
-            if not np.isfinite(x[[0, -1]]).all():
-                numbers &= np.isfinite(x)
-            elif not (x[1:] >= x[:-1]).all():
-                forwards = np.maximum.accumulate(x)
-                # A clock that was set back a little does not matter.
-                if not (forwards - x).max() <= _BACKWARDS * (high - low):
-                    return []
-                x = forwards
-            stretches = [(0, len(x) - 1)] if numbers.all() else runs_of(numbers)
-            if len(pieces) + len(stretches) > MAX_STRETCHES:
-                return []
-            for first, last in stretches:
-                between = slice(first, last + 1)
-                weight = None if steps is None else steps[between]
-                smooth_x, smooth_y = smooth(x[between], y[between], half_width, cell, weight)
-                pieces.append(_Piece(part.segment.session, start + first, start + last, smooth_x, smooth_y))
-        return pieces
-
     def steps_covered(self, metric: MetricColumn, start: int, count: int) -> Floats | None:
         """Return the steps that each of these records covers, its own and those folded; None if every one has 1."""
         folded = self._columns.metrics.get(FOLDED)
@@ -304,7 +175,6 @@ class SeriesBuilder:
             y=values[chosen],
             session=part.segment.session,
             time=self.x_of(metric, "time", part, chosen) if timed else None,
-            elapsed=self.x_of(metric, "elapsed", part, chosen) if timed else None,
         )
 
     def _all_x(self, metric: MetricColumn, axis: XAxis, part: Slice) -> Floats:
@@ -410,7 +280,7 @@ class SeriesBuilder:
         return _merged(sorted(found, key=lambda run: run.first_x))
 
     def stretches(
-        self, metric: MetricColumn, axis: Places, shown: list[Slice], window: tuple[float, float] | None
+        self, metric: MetricColumn, axis: Places, shown: list[Slice]
     ) -> tuple[NonFiniteStretch, ...]:
         """Return the longest stretches without a number."""
         if not metric.non_finite:
@@ -422,9 +292,6 @@ class SeriesBuilder:
             for first, last in sorted(runs, key=lambda run: run[0] - run[1])[:_MAX_STRETCHES]:
                 x = self.x_of(metric, axis, part, np.arange(first, last + 1) + part.start)
                 bad = values[first : last + 1]
-                if window is not None:
-                    inside = (x >= min(window)) & (x <= max(window))
-                    x, bad = x[inside], bad[inside]
                 counts = (
                     ("NaN", int(np.isnan(bad).sum())),
                     ("Infinity", int(np.isposinf(bad).sum())),
@@ -435,22 +302,6 @@ class SeriesBuilder:
                     found.append(NonFiniteStretch(first_x=float(x[0]), last_x=float(x[-1]), kinds=kinds))
         longest = sorted(found, key=lambda stretch: -stretch.count)[:_MAX_STRETCHES]
         return tuple(sorted(longest, key=lambda stretch: stretch.first_x))
-
-
-def _ends(places: list[Floats]) -> tuple[float, float]:
-    low = min((float(np.fmin.reduce(x)) for x in places), default=0.0)
-    high = max((float(np.fmax.reduce(x)) for x in places), default=0.0)
-    return low, high
-
-
-def _at(pieces: list[_Piece], chosen: Indices, x: Floats) -> Floats:
-    """Return the smoothed curve at the chosen points."""
-    found = np.full(len(chosen), np.nan)
-    for piece in pieces:
-        start, stop = np.searchsorted(chosen, (piece.first, piece.last + 1)).tolist()
-        if stop > start:
-            found[start:stop] = np.interp(x[start:stop], piece.x, piece.y)
-    return found
 
 
 def _merged(runs: list[NonFiniteRun]) -> tuple[NonFiniteRun, ...]:

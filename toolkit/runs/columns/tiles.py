@@ -131,9 +131,7 @@ class TileBuilder:
             low=metric.low if metric.low <= metric.high else None,
             high=metric.high if metric.low <= metric.high else None,
             non_finite=self._series.non_finite(metric, place, parts, None) if has_bad else None,
-            stretches=self._series.stretches(
-                metric, place, [part for part in line if part.start in shown], None
-            )
+            stretches=self._series.stretches(metric, place, [part for part in line if part.start in shown])
             if has_bad
             else None,
             blocks=blocks,

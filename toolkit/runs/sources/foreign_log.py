@@ -38,7 +38,7 @@ from toolkit.runs.columns.run_columns import RunColumns
 from toolkit.runs.formatting import clean
 from toolkit.runs.growable_array import GrowableArray
 from toolkit.runs.record_source import Place
-from toolkit.runs.store import Floats, Health, Series, Smoothing, XAxis
+from toolkit.runs.store import Floats, Health, Series, XAxis
 
 _ROWS_AT_ONCE: Final = 2_000
 _MAX_KEPT_BYTES: Final = 64 * 1024**2
@@ -341,10 +341,10 @@ class ForeignLog(ColumnQueries):
             return max(alike, key=lambda other: len(metrics[other].values), default=name)
 
     def series(
-        self, name: str, axis: XAxis, window: tuple[float, float] | None, buckets: int, smoothing: Smoothing
+        self, name: str, axis: XAxis, window: tuple[float, float] | None = None, buckets: int = 600
     ) -> Series:
         """Return one metric as a curve."""
-        return super().series(self.named(name), axis, window, buckets, smoothing)
+        return super().series(self.named(name), axis, window, buckets)
 
     def recent(self, name: str, count: int) -> Floats:
         """Return the last values of a metric."""

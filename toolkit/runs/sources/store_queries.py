@@ -37,7 +37,6 @@ from toolkit.runs.store import (
     RunCard,
     Series,
     SessionStart,
-    Smoothing,
     TimeSpent,
     UnknownRun,
     XAxis,
@@ -152,11 +151,10 @@ class StoreQueries:
         axis: XAxis = "step",
         window: tuple[float, float] | None = None,
         buckets: int = 600,
-        smoothing: Smoothing = 0.0,
         rank: int = 0,
     ) -> Series:
         """Return one metric as a curve that hides no extremes."""
-        return self._log(key, rank).series(metric, axis, window, max(1, buckets), smoothing)
+        return self._log(key, rank).series(metric, axis, window, max(1, buckets))
 
     def tiles(
         self, key: str, metric: str, query: TileQuery, *, axis: str = "step", rank: int = 0
@@ -178,16 +176,13 @@ class StoreQueries:
         axis: XAxis = "step",
         window: tuple[float, float] | None = None,
         buckets: int = 600,
-        smoothing: Smoothing = 0.0,
     ) -> Mapping[str, Series]:
         """Return one metric of several runs; keys of no run are left out."""
         self._load_together(keys, metric)
         found = {}
         for key in keys:
             with suppress(UnknownRun):
-                found[key] = self.series(
-                    key, metric, axis=axis, window=window, buckets=buckets, smoothing=smoothing
-                )
+                found[key] = self.series(key, metric, axis=axis, window=window, buckets=buckets)
         return found
 
     def _load_together(self, keys: Sequence[str], metric: str) -> None:
