@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import struct
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from starlette.requests import Request
 from starlette.responses import Response
+
+from dashboard.answering import computed
+from toolkit.formulas.formula import is_formula
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,7 +29,10 @@ _MOST_BUCKETS: Final = 10_000
 _WAIT_S: Final = 0.15
 """How long a request waits for records that are still being read; then it answers with what is there."""
 _LEAST_WAIT_S: Final = 0.01
+_COMPUTE_S: Final = 1.0
+"""How long formulas are computed for an answer; a chart asks again for the rest."""
 _CSV_WAIT_S: Final = 10.0
+_COMPUTE_CSV_S: Final = 30.0
 _NOT_ALL: Final = 0.999
 _LARGEST: Final = 2**53
 
@@ -40,18 +46,21 @@ async def answer_curves(request: Request) -> Response:
 
     The gates in front have checked the visitor's access, as for every file with contents of a run.
     """
-    asked = request.query_params
-    return await asyncio.to_thread(_answer, asked.get("x", "step"), asked.get("c", ""))
+    axis = request.query_params.get("x", "step")
+    try:
+        curves = _curves(axis, request.query_params.get("c", ""))
+    except _QuestionError as error:
+        return Response(f"{error}\n", 400, {"Cache-Control": "no-store"}, "text/plain")
+    has_formula = any(
+        is_formula(one) for one in (axis.removeprefix("metric:"), *(curve[1] for curve in curves))
+    )
+    return await computed(request, lambda: _answer(axis, curves), seconds=_COMPUTE_S, is_costly=has_formula)
 
 
-def _answer(axis: str, text: str) -> Response:
+def _answer(axis: str, curves: list[tuple[str, str, int, TileQuery]]) -> Response:
     # Imported here: they import numpy and pandas, which take a second.
     from dashboard import session
 
-    try:
-        curves = _curves(axis, text)
-    except _QuestionError as error:
-        return Response(f"{error}\n", 400, {"Cache-Control": "no-store"}, "text/plain")
     store = session.store()
     whole = _read_all(store, dict.fromkeys((run, rank) for run, _, rank, _ in curves))
     arrays = bytearray()
@@ -78,7 +87,8 @@ async def answer_csv(request: Request) -> Response:
     """Answer with every logged value of curves between `from` and `to`, as CSV, or with 400 and the reason."""
     asked = request.query_params
     ends = asked.get("from"), asked.get("to")
-    return await asyncio.to_thread(_csv, asked.get("x", "step"), asked.get("c", ""), ends)
+    answer = partial(_csv, asked.get("x", "step"), asked.get("c", ""), ends)
+    return await computed(request, answer, seconds=_COMPUTE_CSV_S, is_costly=True)
 
 
 def _csv(axis: str, text: str, ends: tuple[str | None, str | None]) -> Response:
@@ -115,6 +125,8 @@ def _logged(store: RunStore, named: tuple[str, str, int], axis: str, window: tup
     found = store.tiles(run, metric, TileQuery(fit=_LARGEST), axis=axis, rank=rank)
     if found.problem is not None:
         raise _QuestionError(found.problem)
+    if found.computed < 1:
+        raise _QuestionError(f"{found.computed:.0%} of {metric} are computed; try again in a moment")
     segments: tuple[list[CurveSegment], list[CurveSegment]] = ([], [])
     for block in found.blocks:
         piece, inside = found.pieces[block.piece], (block.x >= window[0]) & (block.x <= window[1])
@@ -155,6 +167,7 @@ def _one(
         found = store.tiles(run, metric, query, axis=axis, rank=rank)
     except (Refused, UnknownRun) as error:
         found, whole = CurveTiles(version="", problem=str(error)), 1.0
+    whole = min(whole, found.computed)
     answer: dict[str, Any] = {"run": run, "metric": metric, "rank": rank, "whole": whole}
     answer |= {name: getattr(found, name) for name in ("version", "smooth", "low", "high", "problem")}
     answer["pieces"] = [

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -32,6 +33,7 @@ from dashboard.access.access_options import Access
 from dashboard.access.login import CALLBACK_PATH, Login, LoginGate, UserHeader, UserHeaderGate
 from dashboard.access.token_gate import ROLE_HEADER, TokenGate
 from dashboard.access.tokens import AccessTokens
+from dashboard.answering import computed
 from dashboard.asgi import AsgiApp, Message, Receive, Send, answer
 from dashboard.assets import (
     SAMPLE_FILE_URL,
@@ -58,6 +60,7 @@ _COMPRESS_LEVEL = 5
 _SWITCH_EVERY_S = 0.001
 """How long a request waits for a thread that computes a page; Python's default is five times that."""
 _MOST_PATIENCE_S = 5.0
+_SAMPLE_FILE_S = 30.0
 _LOOK_EVERY_S = 0.005
 
 
@@ -323,13 +326,14 @@ async def answer_sample_file(request: Request) -> Response:
     The gates in front have checked the visitor's access, as for every file with contents of a run.
     """
     asked = request.query_params
-    return await asyncio.to_thread(
+    answer = partial(
         _sample_file,
         asked.get("run", ""),
         asked.get("path", ""),
         is_small="small" in asked,
         part=request.headers.get("range", ""),
     )
+    return await computed(request, answer, seconds=_SAMPLE_FILE_S)
 
 
 def _sample_file(run: str, path: str, *, is_small: bool, part: str) -> Response:

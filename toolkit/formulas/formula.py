@@ -35,6 +35,7 @@ FUNCTIONS: Final = {
 OF_ONE_VALUE: Final = ("abs", "log", "exp", "sqrt")
 """The others look at several records."""
 COMPARES: Final = ("<", "<=", ">", ">=", "==", "!=")
+_FOLLOWER_COST: Final = 5
 _AVERAGES: Final = ("ema", "mean", "median", "last")
 _WORDS: Final = ("and", "or")
 _BINDING: Final = {
@@ -102,6 +103,11 @@ class Formula:
         """The metrics that it needs."""
         return tuple(self.all_of("metric"))
 
+    @property
+    def cost(self) -> int:
+        """About how many operations it takes at each record."""
+        return _cost(self.root)
+
     def all_of(self, kind: Kind) -> dict[str, Name]:
         """Return the names of a kind, each where it is first; those of settings without `config.`."""
         found: dict[str, Name] = {}
@@ -144,6 +150,13 @@ def quoted(name: str) -> str:
         return name
     mark = next((mark for mark in "\"'`" if mark not in name), '"')
     return f"{mark}{name}{mark}"
+
+
+def _cost(node: Node) -> int:
+    if isinstance(node, Call):
+        is_follower = node.function in FUNCTIONS and node.function not in OF_ONE_VALUE
+        return sum(map(_cost, node.parts)) + (_FOLLOWER_COST if is_follower else 1)
+    return 1
 
 
 def _names_in(node: Node) -> Iterator[Name]:

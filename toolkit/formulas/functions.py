@@ -6,8 +6,8 @@ import math
 import operator
 from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Callable
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from toolkit.formulas.formula import Call
 
@@ -62,17 +62,27 @@ TAKES_MISSING: Final = ("and", "or")
 """Of these, a side that was not logged yet is false; all others wait until every metric was logged."""
 
 
-class Follower(Protocol):
+Rolling = Callable[[str, list[float], int], "list[float] | None"]
+"""Returns `min`, `max` or `median` of the last so many values at each of many; None if it cannot."""
+_MANY: Final = 500
+
+
+class Follower:
     """A function that looks at several records."""
 
     def take(self, value: float) -> float | None:
         """Return its value after one more value of its argument; None if it has none there."""
+        raise NotImplementedError
+
+    def take_all(self, values: list[float]) -> Sequence[float | None]:
+        """Return what `take` returns for each of `values`."""
+        return list(map(self.take, values))
 
     def restart(self) -> None:
         """Forget what another session logged, unless the function is about the whole run."""
 
 
-class _Ema:
+class _Ema(Follower):
     def __init__(self, weight: float) -> None:
         self._weight = weight
         self._sum = self._weights = 0.0
@@ -89,7 +99,7 @@ class _Ema:
         self._sum = self._weights = 0.0
 
 
-class _Mean:
+class _Mean(Follower):
     """Joins the last values in constant time: the rest of the block before and the begun block.
 
     Not by a running sum: after one huge value that would be wrong for good.
@@ -122,11 +132,11 @@ class _Mean:
         self._block, self._rest, self._sum, self._count = [], [], 0.0, 0
 
 
-class _Ordered:
+class _Ordered(Follower):
     """The lowest, highest or middle one of the last values; NaN is neither."""
 
-    def __init__(self, function: str, length: int) -> None:
-        self._function, self._length = function, length
+    def __init__(self, function: str, length: int, rolling: Rolling | None) -> None:
+        self._function, self._length, self._rolling = function, length, rolling
         self._values: deque[float] = deque()
         self._ordered: list[float] = []
 
@@ -144,12 +154,23 @@ class _Ordered:
         half = len(ordered) // 2
         return ordered[half] if len(ordered) % 2 else 0.5 * ordered[half - 1] + 0.5 * ordered[half]
 
+    def take_all(self, values: list[float]) -> Sequence[float | None]:
+        known = [*self._values, *values]
+        found = None
+        if self._rolling is not None and len(values) >= _MANY:
+            found = self._rolling(self._function, known, self._length)
+        if found is None:
+            return super().take_all(values)
+        self._values = deque(known[-self._length :])
+        self._ordered = sorted(value for value in self._values if value == value)
+        return found[-len(values) :]
+
     def restart(self) -> None:
         self._values.clear()
         self._ordered.clear()
 
 
-class _OfRun:
+class _OfRun(Follower):
     """The lowest, highest or first of all values so far; NaN does not count, for `best` neither does infinity."""
 
     def __init__(self, call: Call) -> None:
@@ -163,11 +184,8 @@ class _OfRun:
             self._value = value if self._value != self._value else self._join(self._value, value)
         return self._value
 
-    def restart(self) -> None:
-        pass
 
-
-class _Delta:
+class _Delta(Follower):
     _before: float | None = None
 
     def take(self, value: float) -> float | None:
@@ -178,7 +196,7 @@ class _Delta:
         self._before = None
 
 
-def follower_of(call: Call) -> Follower:
+def follower_of(call: Call, rolling: Rolling | None) -> Follower:
     """Return the function of `call`, which looks at several records, at its beginning."""
     if call.function == "ema":
         return _Ema(call.window or 0.0)
@@ -186,4 +204,5 @@ def follower_of(call: Call) -> Follower:
         return _Delta()
     if call.window is None:
         return _OfRun(call)
-    return _Mean(int(call.window)) if call.function == "mean" else _Ordered(call.function, int(call.window))
+    length = int(call.window)
+    return _Mean(length) if call.function == "mean" else _Ordered(call.function, length, rolling)

@@ -108,5 +108,7 @@ class CurveTiles:
     """None where it was not asked for: with the whole curve, or new points of which some are not finite."""
     stretches: tuple[NonFiniteStretch, ...] | None = None
     blocks: tuple[Block, ...] = ()
+    computed: float = 1.0
+    """How much of a formula was computed before the deadline of the answer; the next question continues."""
     problem: str | None = None
     """Why there is less than was asked for, as a sentence."""

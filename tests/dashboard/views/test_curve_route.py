@@ -35,7 +35,12 @@ def get(query, answer=answer_curves):
         "query_string": query.encode(),
         "headers": [],
     }
-    return asyncio.run(answer(Request(scope)))
+
+    async def answered():
+        # A client that waits for the answer.
+        return await answer(Request(scope, asyncio.Event().wait))
+
+    return asyncio.run(answered())
 
 
 def ask(*curves, x="step"):

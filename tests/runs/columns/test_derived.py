@@ -5,10 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.formulas.one_by_one import OneByOne
 from toolkit.formulas.evaluation import Evaluation
+from toolkit.formulas.formula import parse
 from toolkit.runfolder.codec import encode
+from toolkit.runs.columns import column_queries, derived
 from toolkit.runs.columns.run_log import RunLog
 from toolkit.runs.curve_axes import axes_of
+from toolkit.runs.curve_tiles import TileQuery
 from toolkit.runs.store import MetricInfo
 
 
@@ -56,6 +60,43 @@ def test_a_column_is_extended_and_not_computed_again(log, monkeypatch):
     assert log.column("= ema(loss, 0.5)") is first
     assert asked == [5, 1]
     assert len(first.values) == 6
+
+
+@pytest.mark.parametrize("odd", [None, np.inf])
+@pytest.mark.parametrize("function", ["min", "max", "median"])
+def test_many_records_at_once_have_the_values_of_one_after_the_other(log, function, odd):
+    values = np.random.default_rng(1).normal(size=1_500).round(1)
+    values[40:60], values[700] = np.nan, 0.5 if odd is None else odd
+    _append(log.path, *({"global_step": 6 + step, "x": value} for step, value in enumerate(values.tolist())))
+    log.refresh(5.0)
+    text = f"{function}(x, 30) - {function}(x, 7)"
+    single = OneByOne(parse(text))
+
+    np.testing.assert_array_equal(
+        log.column(f"= {text}").values.values, [single.take({"x": value}) for value in values.tolist()]
+    )
+
+
+def test_a_formula_is_computed_up_to_the_deadline_and_continued_by_the_next_question(log, monkeypatch):
+    monkeypatch.setattr(derived, "_AT_ONCE", 2 * parse("loss * 2").cost)
+    looks = iter([False, True, False, False, False])
+    monkeypatch.setattr(column_queries, "is_over", lambda: next(looks))
+    ask = TileQuery(fit=800)
+
+    first, whole = (log.tiles("= loss * 2", "step", ask, (None, False)) for _ in range(2))
+
+    assert (first.computed, first.pieces[0].points, first.problem) == (2 / 6, 2, None)
+    assert (whole.computed, whole.pieces[0].points) == (1.0, 5)
+
+
+def test_a_formula_that_takes_too_many_operations_is_refused_before_it_runs(log, monkeypatch):
+    monkeypatch.setattr(derived, "_MOST_OPERATIONS", 60)
+
+    assert log.formula_column("= median(loss, 950) + loss")[1] is None
+    assert log.formula_column("= median(loss, 950) + median(loss, 951)") == (
+        None,
+        "The formula is too large for this run: 13 operations at each of 5 records, where at most 60 are computed.",
+    )
 
 
 def test_a_new_session_forgets_the_one_before(log):

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from toolkit.core.deadline import is_over
 from toolkit.formulas.evaluation import Setting, no_settings
 from toolkit.formulas.formula import FormulaError, is_formula, parse
 from toolkit.runfolder.records import Record
@@ -100,25 +101,35 @@ class ColumnQueries:
             return self._columns.metrics.get(name)
 
     def formula_column(self, text: str) -> tuple[MetricColumn | None, str | None]:
-        """Return the column of a formula, or None and why there is none, in a sentence."""
+        """Return the column of a formula, or None and why there is none, in a sentence.
+
+        At the deadline of the answer it is what has been computed so far; the next call continues.
+        """
         try:
             formula = parse(text)
             self.load(formula.names)
             # Before the lock: a store takes its own lock to find them, and this one inside it.
             settings = {name: self.setting(name) for name in formula.all_of("setting")}
-            is_whole = False
-            while not is_whole:
-                # In parts, between which others get at the columns.
+            while True:
                 with self._lock:
-                    column, is_whole = self._derived.extend(
-                        text, settings.get, lambda: [one.name for one in self.metrics()]
-                    )
-                time.sleep(0.0)
+                    derived = self._derived
+                    kept = derived.find(text, settings.get, lambda: [one.name for one in self.metrics()])
+                with kept.computing:
+                    with self._lock:
+                        given = derived.given(kept)
+                    if given is None or is_over():
+                        break
+                    # Without the lock: others get at the columns.
+                    computed = derived.compute(kept, given)
+                    with self._lock:
+                        derived.add(kept, given, computed)
         except FormulaError as error:
             return None, str(error)
-        if not len(column.values):
+        if not len(kept.column.values):
+            if given is not None:
+                return None, None
             return None, "The formula has no value yet: not all of its metrics have been logged."
-        return column, None
+        return kept.column, None
 
     def tiles(self, name: str, axis: str, query: TileQuery, planned: tuple[int | None, bool]) -> CurveTiles:
         """Return what `query` asks for of one metric; `planned` are the last step and whether steps begin at 0."""
@@ -129,7 +140,8 @@ class ColumnQueries:
         with self._lock:
             column, *found = [self._columns.column(self.named(one)) for one in names]
             tiles = self._tiles.build(name, column, axis, found[0] if found else None, query, planned)
-        return replace(tiles, problem=next(filter(None, problems), tiles.problem))
+            computed = min(map(self._derived.fraction, names))
+        return replace(tiles, problem=next(filter(None, problems), tiles.problem), computed=computed)
 
     def series(
         self, name: str, axis: XAxis, window: tuple[float, float] | None = None, buckets: int = 600

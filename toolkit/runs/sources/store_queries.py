@@ -11,6 +11,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Final, TypeVar
 
+from toolkit.core.deadline import Deadline
 from toolkit.diagnostics.finding import Finding
 from toolkit.diagnostics.policy import Policy, policy_of_run
 from toolkit.formulas.evaluation import Setting
@@ -47,6 +48,8 @@ _MAX_READERS: Final = 20
 """Runs whose completions are kept in memory, at 40 bytes per completion."""
 _MAX_ANALYSES: Final = 200
 """Runs whose findings and time ledger are kept: about 100 kB each, and seconds to recompute for a long run."""
+_FORMULA_S: Final = 1.0
+"""How long a formula is computed to learn whether it has a value."""
 _IN_USE_S: Final = 60.0
 """Runs used within this time are never evicted."""
 _MEMORY_BUDGET: Final = 400_000_000
@@ -133,7 +136,7 @@ class StoreQueries:
 
     def formula_problem(self, key: str, text: str) -> str | None:
         """Return why a formula has no curve in this run, in a sentence; None if it has one."""
-        return self._log(key).formula_column(text)[1]
+        return Deadline(_FORMULA_S).run(lambda: self._log(key).formula_column(text)[1])
 
     def metrics(self, key: str, *, rank: int = 0) -> Sequence[MetricInfo]:
         """Return the metrics read so far."""
