@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -175,3 +176,31 @@ def test_the_bound_of_this_suite_can_be_reached(tmp_path):
         os._exit(0)
 
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+
+
+_RESUMED = """
+import sys
+from toolkit.telemetry import TelemetryLogger
+
+with TelemetryLogger("r", log_dir=sys.argv[1], log_every=1, resume=True, system=False) as log:
+    print("printed by the script")
+    log.log_step(1, train_loss=1.0)
+"""
+
+
+@pytest.mark.parametrize("names", [["metrics.csv", "output.log"], ["output.times"], ["metrics.jsonl"]])
+def test_nothing_is_appended_to_a_file_outside_that_a_run_has_as_a_hard_link(tmp_path, names):
+    def log():
+        subprocess.run([sys.executable, "-c", _RESUMED, tmp_path / "logs"], check=True, capture_output=True)
+
+    log()
+    for name in names:
+        (tmp_path / "logs" / "r" / name).rename(tmp_path / name)
+        os.link(tmp_path / name, tmp_path / "logs" / "r" / name)
+    before = [(tmp_path / name).read_bytes() for name in names]
+
+    log()
+
+    assert [(tmp_path / name).read_bytes() for name in names] == before
+    folders = sorted(path.name for path in (tmp_path / "logs").iterdir() if path.is_dir())
+    assert folders == (["r", "r-2"] if "metrics.jsonl" in names else ["r"])

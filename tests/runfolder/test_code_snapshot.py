@@ -98,3 +98,16 @@ def test_a_run_without_code_has_none(tmp_path):
     (tmp_path / "file").write_text("")
 
     assert read_code(tmp_path) == read_code(tmp_path / "none") == read_code(tmp_path / "file") == {}
+
+
+def test_of_more_than_a_run_keeps_a_part_is_read_and_that_is_said(tmp_path):
+    keep(tmp_path, 250, {f"m{number}.py": f"x = {number}\n" for number in range(2_010)})
+    for session in range(1, 250):
+        keep(tmp_path, session)
+
+    code = read_code(tmp_path)
+
+    assert (len(code), len(code[250].files)) == (200, 2_000)
+    assert code[250].problem == (
+        "only 2,000 of 2,010 files are read: more than a run keeps; only the newest 200 of 250 sessions are read"
+    )

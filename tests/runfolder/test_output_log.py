@@ -99,3 +99,15 @@ def test_a_folder_of_ranks_that_is_a_link_is_not_followed(tmp_path):
     with OutputLog(run, rank=1) as log:
         assert not log.exists
         assert "link" in log.problem
+
+
+def test_of_a_log_of_a_tebibyte_the_end_is_read_and_what_is_left_out_is_said(write, tmp_path):
+    write(["first"]).close()
+    with (tmp_path / "output.log").open("ab") as file:
+        file.truncate(1 << 40)
+        file.write(b"\nlast but one\nlast\n")
+
+    with OutputLog(tmp_path) as log:
+        assert [line.text for line in log.tail(2)] == ["last but one", "last"]
+        assert "its first 1,099,444,518,931 bytes are not read" in log.problem
+        assert len(log.lines(0, 1)[0].text) == 100_000

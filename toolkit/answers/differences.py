@@ -164,6 +164,9 @@ class Differences:
             return
         pairs = ((one[-1], two[-1]), (one[0], two[0]))
         self.code = list({change.path: change for x, y in pairs for change in changed_files(x, y)}.values())
+        for name, snapshot in (("a", one[-1]), ("b", two[-1])):
+            if snapshot.problem is not None:
+                yield Difference(kind=CODE, what=f"code of run {name}", weight=0.1, note=snapshot.problem)
         for change in self.code:
             if change.only_in is not None:
                 kind, weight, note = CODE, 0.1, f"kept by run {change.only_in} only"

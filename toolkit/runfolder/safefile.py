@@ -54,13 +54,30 @@ def open_regular(path: Path, *, dir_fd: int | None = None, only_name: bool = Fal
         raise
     try:
         after = os.fstat(fd)
-        _require_regular(path, after)
-        if after.st_nlink > 1 and (only_name or _is_from_another(after, path, dir_fd)):
-            raise UnsafeFile(f"{path.name} is a hard link: the file has {after.st_nlink} names")
+        _require_own(path, after, dir_fd, only_name=only_name)
         # Without O_NOFOLLOW a link put there after the first look would have been followed.
         if not NOFOLLOW and not os.path.samestat(before, after):
             raise UnsafeFile(f"{path.name} was replaced while it was being opened")
     except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def open_to_write(path: Path, flags: int, mode: int = 0o600, *, only_name: bool = True) -> int:
+    """Open the regular file at `path` with `flags`, by which it may be made, and return its descriptor to be closed.
+
+    Links, FIFOs and devices are refused as by `open_regular`: what is written must not go into a file elsewhere.
+
+    Raises:
+        UnsafeFile: something other than a regular file is there, or a hard link.
+        OSError: it cannot be opened, or is a symbolic link.
+    """
+    fd = os.open(path, flags | NONBLOCK | SAFELY, mode)
+    try:
+        _require_own(path, os.fstat(fd), None, only_name=only_name)
+    except BaseException:
+        # A sick disk is tried several times a second: what is left open would soon be all that a process may have.
         os.close(fd)
         raise
     return fd
@@ -139,6 +156,12 @@ def is_file(descriptor: int, identity: tuple[int, int]) -> bool:
 
 def _is_from_another(status: os.stat_result, path: Path, dir_fd: int | None) -> bool:
     return status.st_uid != (os.stat(path.parent) if dir_fd is None else os.fstat(dir_fd)).st_uid
+
+
+def _require_own(path: Path, status: os.stat_result, dir_fd: int | None, *, only_name: bool) -> None:
+    _require_regular(path, status)
+    if status.st_nlink > 1 and (only_name or _is_from_another(status, path, dir_fd)):
+        raise UnsafeFile(f"{path.name} is a hard link: the file has {status.st_nlink} names")
 
 
 def _require_regular(path: Path, status: os.stat_result) -> None:

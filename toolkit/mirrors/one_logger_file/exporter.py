@@ -14,19 +14,11 @@ from toolkit.mirrors.shared.span_filter import SpanFilter, SpanSelection
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.layout import make_folders
 from toolkit.runfolder.records import ERROR, LOST, SPAN, SPAN_EVENT, SPAN_START, Record
-from toolkit.runfolder.safefile import write_all
+from toolkit.runfolder.safefile import open_to_write, write_all
 from toolkit.timing.names import ONE_LOGGER_NAMES
 
 _EARLY_EVENTS_KEPT: Final = 1_000
 _LATEST_MSEC: Final = 2**62
-_OPEN: Final = (
-    os.O_RDWR
-    | os.O_CREAT
-    | os.O_APPEND
-    | getattr(os, "O_NOFOLLOW", 0)
-    | getattr(os, "O_CLOEXEC", 0)
-    | getattr(os, "O_BINARY", 0)
-)
 
 
 class OneLoggerFileExporter:
@@ -186,7 +178,7 @@ class OneLoggerFileExporter:
     def _append(self, lines: bytes) -> None:
         """Append all of `lines` or, if the disk fails, none of them."""
         make_folders(self._path.parent, 0o775)
-        descriptor = os.open(self._path, _OPEN, self._mode)
+        descriptor = open_to_write(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, self._mode)
         try:
             size = os.fstat(descriptor).st_size
             if size and _last_byte(descriptor, size) != b"\n":

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -19,7 +19,11 @@ MOST_BYTES: Final = 2_000_000
 
 _MOST_READ: Final = 4 * MOST_BYTES
 _MOST_LINES: Final = 20_000
-"""Lines of a file that are compared one by one; the time grows faster than their number."""
+"""Lines of all files that are compared one by one; the time grows faster than their number."""
+_MOST_SESSIONS: Final = 200
+_MOST_FILES: Final = 2_000
+"""With `_MOST_READ` far more than telemetry keeps of a run; the newest sessions are read first."""
+_NOT_COMPARED: Final = f"is not compared line by line: the files have more than {_MOST_LINES:,} lines"
 _SNAPSHOT: Final = re.compile(r"([1-9][0-9]{0,8})\.json")
 
 
@@ -71,14 +75,20 @@ class CodeChange:
 def read_code(folder: Path) -> dict[int, CodeSnapshot]:
     """Return the code of each session of the run in `folder`, in their order; empty where none was kept.
 
-    Never raises: what cannot be read of a session is its `problem`.
+    Never raises: what cannot be read of a session, or is more than telemetry keeps, is its `problem`.
     """
     try:
         names = os.listdir(folder / CODE)
     except OSError:
         return {}
     sessions = sorted(int(match[1]) for match in map(_SNAPSHOT.fullmatch, names) if match)
-    return {session: _read_session(folder, session) for session in sessions}
+    room = _Room()
+    found = {one: _read_session(folder, one, room) for one in reversed(sessions[-_MOST_SESSIONS:])}
+    if len(sessions) > _MOST_SESSIONS:
+        newest = found[sessions[-1]]
+        said = f"only the newest {_MOST_SESSIONS} of {len(sessions):,} sessions are read"
+        found[newest.session] = replace(newest, problem="; ".join(filter(None, (newest.problem, said))))
+    return dict(sorted(found.items()))
 
 
 def texts_of(folder: Path) -> dict[str, str]:
@@ -94,12 +104,14 @@ def texts_of(folder: Path) -> dict[str, str]:
 
 def changed_files(a: CodeSnapshot, b: CodeSnapshot) -> list[CodeChange]:
     """Return the files whose texts differ, by path: first those that both kept."""
-    changes = []
+    changes, room = [], _MOST_LINES
     for path in sorted(a.files.keys() & b.files.keys()):
         if a.files[path] != b.files[path]:
             before, after = a.text(path), b.text(path)
             if before is not None and after is not None and before != after:
-                changes.append(CodeChange(path=path, unified_diff=_unified(path, before, after)))
+                room -= max(before.count("\n"), after.count("\n"))
+                diff = _unified(path, before, after) if room >= 0 else f"{path} {_NOT_COMPARED}"
+                changes.append(CodeChange(path=path, unified_diff=diff))
     # Of a file that one of them did not keep there is no text. At the same commit git's diff has the change.
     sides: tuple[tuple[Literal["a", "b"], CodeSnapshot, CodeSnapshot], ...] = (("a", a, b), ("b", b, a))
     for side, one, other in sides:
@@ -109,19 +121,44 @@ def changed_files(a: CodeSnapshot, b: CodeSnapshot) -> list[CodeChange]:
     return changes
 
 
-def _read_session(folder: Path, session: int) -> CodeSnapshot:
+@dataclass(slots=True)
+class _Room:
+    """What may still be read of a run."""
+
+    bytes: int = _MOST_READ
+    places: set[Path] = field(default_factory=set)
+
+    def take(self, path: Path) -> bool:
+        """Return whether there is room for the file at `path`, which several sessions may have."""
+        if path not in self.places:
+            with suppress(OSError, ValueError):
+                self.bytes -= os.lstat(path).st_size
+            self.places.add(path)
+        return self.bytes >= 0 and len(self.places) <= _MOST_FILES
+
+
+def _read_session(folder: Path, session: int, room: _Room) -> CodeSnapshot:
     problems = []
     try:
-        data = read_inside(folder, f"{CODE}/{session}.json", max_bytes=_MOST_READ)
+        data = read_inside(folder, f"{CODE}/{session}.json", max_bytes=max(0, room.bytes))
+        room.bytes -= len(data)
         known = parse_object(data, f"{CODE}/{session}.json", _MOST_READ, ValueError)
     except (OSError, ValueError) as error:
         return CodeSnapshot(session=session, folder=folder, problem=clean(str(error)))
     files: dict[str, Path] = {}
-    for name, place in mapping_in(known.get("files")).items():
+    listed = mapping_in(known.get("files"))
+    for name, place in listed.items():
         try:
-            files[clean(name)] = folder.joinpath(CODE, *parts_inside(place if isinstance(place, str) else ""))
+            path = folder.joinpath(CODE, *parts_inside(place if isinstance(place, str) else ""))
         except NotInside as error:
             problems.append(str(error))
+            continue
+        if not room.take(path):
+            problems.insert(
+                0, f"only {len(files):,} of {len(listed):,} files are read: more than a run keeps"
+            )
+            break
+        files[clean(name)] = path
     diff = None
     where = known.get("diff", f"{session}.diff")
     try:
@@ -156,8 +193,6 @@ def _unified(path: str, before: str, after: str) -> str:
     import difflib
 
     old, new = before.splitlines(), after.splitlines()
-    if max(len(old), len(new)) > _MOST_LINES:
-        return f"{path} has more than {_MOST_LINES:,} lines, and is not compared line by line"
     return "\n".join(difflib.unified_diff(old, new, f"a/{path}", f"b/{path}", lineterm=""))
 
 

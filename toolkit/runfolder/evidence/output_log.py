@@ -31,7 +31,8 @@ ROW: Final = struct.Struct("<dHH")
 """Of each line: its time, its bytes with the newline, and 4 · session + stream."""
 _BLOCK: Final = 1 << 20
 _MOST_SESSIONS: Final = (1 << 14) - 1
-_MOST_BYTES: Final = 1 << 28
+_MOST_BYTES: Final = 1 << 26
+_MOST_SHOWN: Final = 100_000
 _MOST_LINES: Final = 5_000_000
 """More than telemetry's own logs have."""
 
@@ -80,6 +81,8 @@ class OutputLog:
         self._descriptor: int | None = None
         self._rows = b""
         self._size = 0
+        self._begin = 0
+        """Where the first line that is shown begins."""
         self._ends: array[int] = array("Q")
         """Where each line ends."""
         self.count = 0
@@ -127,7 +130,7 @@ class OutputLog:
 
     def offset_of(self, number: int) -> int:
         """Return where in the file a line begins."""
-        return self._ends[number - 1] if number else 0
+        return self._ends[number - 1] if number else self._begin
 
     def tail(self, count: int) -> list[OutputLine]:
         """Return the last `count` lines."""
@@ -189,11 +192,12 @@ class OutputLog:
     def _read(self, start: int, stop: int) -> bytes:
         if self._descriptor is None:
             return b""
-        begin = self._ends[start - 1] if start else 0
+        begin = self.offset_of(start)
         return pread(self._descriptor, self._ends[stop - 1] - begin, begin)
 
     def _line(self, number: int, text: bytes) -> OutputLine:
-        shown = text.decode("utf-8", "replace")
+        # A hole in a sparse file is a line of millions of zeros.
+        shown = text[:_MOST_SHOWN].decode("utf-8", "replace")
         shown = shown if shown.isprintable() else clean(shown)
         if (number + 1) * ROW.size > len(self._rows):
             return OutputLine(number, shown)
@@ -241,21 +245,25 @@ class OutputLog:
     def _find_other_ends(self) -> None:
         """Find the lines whose rows are not written yet, and the one that is being written."""
         assert self._descriptor is not None
-        at = covered = self._ends[-1] if self._ends else 0
-        data = b""
-        while at < min(self._size, covered + _MOST_BYTES) and len(self._ends) < _MOST_LINES:
+        at = self._ends[-1] if self._ends else 0
+        if self._size - at > _MOST_BYTES:
+            self._rows, self._ends, self._begin = b"", array("Q"), self._size - _MOST_BYTES
+            at = self._begin
+        while at < self._size:
             data = pread(self._descriptor, min(_BLOCK, self._size - at), at)
             if not data:
                 # It became shorter.
                 self._size = at
             self._ends.extend(at + found.end() for found in re.finditer(b"\n", data))
             at += len(data)
-        if at < self._size:
+            if (beyond := len(self._ends) - _MOST_LINES) > 0:
+                self._rows, self._begin, self._ends = b"", self._ends[beyond - 1], self._ends[beyond:]
+        if self._begin:
             self.problem = (
-                f"{self.path.name} is far larger than telemetry makes it: only its beginning is shown."
+                f"{self.path.name} is far larger than telemetry makes it: "
+                f"its first {self._begin:,} bytes are not read."
             )
-            self._size = at
-        if self._size > (self._ends[-1] if self._ends else 0):
+        if self._size > (self._ends[-1] if self._ends else self._begin):
             self._ends.append(self._size)
 
     def _why_missing(self, folder: Path, rank: int) -> str:

@@ -32,7 +32,14 @@ from toolkit.runfolder.parts import another_programs_file
 from toolkit.runfolder.portable import SAFELY, is_locked, pread, this_user, try_lock
 from toolkit.runfolder.reader import Cursor, last_record, read_from
 from toolkit.runfolder.records import LOST, START, Record
-from toolkit.runfolder.safefile import give_to_owner, open_regular, rename_over, why_not_ours, write_all
+from toolkit.runfolder.safefile import (
+    give_to_owner,
+    open_regular,
+    open_to_write,
+    rename_over,
+    why_not_ours,
+    write_all,
+)
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.runfolder.status import RUNNING, STALLED, work_out_status
 from toolkit.runfolder.table.csv_table import ALL, SHORT, columns_for, form_of_table, write_rows
@@ -464,7 +471,9 @@ def remove_half_done(folder: Path) -> None:
 
 def _append_missing(lines: list[tuple[int, bytes]], record_file: Path) -> int | None:
     """Append the lines that the file lacks and return how many; None if a live session writes the file."""
-    descriptor = os.open(record_file, os.O_RDWR | os.O_CREAT | os.O_APPEND | SAFELY, PRIVATE.file)
+    descriptor = open_to_write(
+        record_file, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE.file, only_name=False
+    )
     try:
         if try_lock(descriptor, within_s=_LOCK_PATIENCE_S) is False:
             return None

@@ -29,6 +29,7 @@ from toolkit.runfolder.safefile import (
     is_file,
     is_sharing_violation,
     open_regular,
+    open_to_write,
     rename_over,
     write_all,
 )
@@ -144,8 +145,7 @@ class CsvTable:
         self.close()
         self._reset()
         try:
-            os.close(open_regular(self.path))
-            descriptor = os.open(self.path, os.O_RDWR | os.O_APPEND | SAFELY)
+            descriptor = open_to_write(self.path, os.O_RDWR | os.O_APPEND)
         except OSError:
             return None
         ends = _read_ends(descriptor)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import re
-import stat
 import time
 from array import array
 from bisect import bisect_left, bisect_right
@@ -19,9 +18,9 @@ from toolkit.runfolder.evidence.output_log import NOTE, ROW, UNKNOWN, lengths_in
 from toolkit.runfolder.portable import SAFELY, pread
 from toolkit.runfolder.safefile import (
     NO_FILE,
-    UnsafeFile,
     identity_of,
     open_regular,
+    open_to_write,
     rename_over,
     replace_file,
     write_all,
@@ -104,11 +103,9 @@ class LogFile:
             os.close(descriptor)
 
     def _open(self) -> int:
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | SAFELY, self._mode)
+        descriptor = open_to_write(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, self._mode)
         try:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise UnsafeFile(errno.EINVAL, f"{self.path.name} is not a regular file")
             if (
                 identity_of(status) != self.identity
                 or status.st_size != self._size + len(self._open_line)
@@ -155,7 +152,7 @@ class LogFile:
 
     def _append_rows(self, rows: bytes) -> None:
         # Lines whose rows are missing have no times, and get them as unknown by the next session.
-        descriptor = os.open(self._times, os.O_WRONLY | os.O_CREAT | os.O_APPEND | SAFELY, self._mode)
+        descriptor = open_to_write(self._times, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self._mode)
         try:
             size = os.fstat(descriptor).st_size
             self._times_size = size + len(rows)

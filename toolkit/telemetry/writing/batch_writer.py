@@ -14,9 +14,8 @@ from toolkit.core.background import background_job
 from toolkit.core.guard import Guard
 from toolkit.privacy.masking import Masker
 from toolkit.runfolder.evidence.batches import NO_STEP, BatchRow, batches_file, encode_chunk
-from toolkit.runfolder.portable import SAFELY
 from toolkit.runfolder.records import BATCHES_DROPPED
-from toolkit.runfolder.safefile import write_all
+from toolkit.runfolder.safefile import open_to_write, write_all
 from toolkit.telemetry.records.batch_values import Losses
 from toolkit.telemetry.records.step_gate import NEVER, StepGate
 from toolkit.telemetry.writing.session_folder import SessionFolder
@@ -184,7 +183,7 @@ class BatchWriter:
         """Append the chunk. Raises OSError where the disk does not take it; a part of it does no harm to the file."""
         if self._chunk:
             # Opened each time: the folder may have been moved.
-            descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | SAFELY, self._mode)
+            descriptor = open_to_write(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self._mode)
             try:
                 write_all(descriptor, self._chunk)
                 self._size = os.fstat(descriptor).st_size

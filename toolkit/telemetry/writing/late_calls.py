@@ -15,9 +15,8 @@ from toolkit.core.guard import PREFIX, Guard, MisuseError
 from toolkit.core.lifetime import process_ends
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.journal.repair import is_being_written
-from toolkit.runfolder.portable import SAFELY
 from toolkit.runfolder.records import LOST
-from toolkit.runfolder.safefile import write_all
+from toolkit.runfolder.safefile import open_to_write, write_all
 from toolkit.telemetry.writing.session_folder import SessionFolder
 from toolkit.telemetry.writing.sessions import alone_in, last_seq
 
@@ -134,7 +133,7 @@ class LateCalls:
             about = {"time": time.time(), "elapsed": self._elapsed(), "seq": last_seq(path) + 1}
             rank = {"rank": where.rank} if where.rank else {}
             lost = {"session": where.session.session, **rank, "records": records, "reason": _WHY}
-            descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | SAFELY)
+            descriptor = open_to_write(path, os.O_WRONLY | os.O_APPEND, only_name=False)
             try:
                 write_all(descriptor, encode({"event": LOST, **about, **lost}))
             finally:

@@ -71,7 +71,7 @@ def manifest_of(folder: Path) -> Manifest | None:
 def not_ours(log_dir: Path, folder: Path) -> str | None:
     """Return why the run in `folder` must not be resumed: where others may write, one of them may have put it there."""
     try:
-        os.close(open_regular(rank_file(folder, 0)))
+        os.close(open_regular(rank_file(folder, 0), only_name=True))
     except UnsafeFile as error:
         return f"{folder.name} cannot be resumed: {error}; {A_FOLDER_OF_ITS_OWN}"
     except OSError as error:

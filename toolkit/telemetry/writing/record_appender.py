@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 import threading
 from collections import deque
 from pathlib import Path
 
-from toolkit.runfolder.portable import DIRECTORY, SAFELY, pread, pwrite
-from toolkit.runfolder.safefile import NO_FILE, UnsafeFile, identity_of, is_file
+from toolkit.runfolder.portable import DIRECTORY, pread, pwrite
+from toolkit.runfolder.safefile import NO_FILE, identity_of, is_file, open_to_write
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 
 _KEPT_UNSYNCED = 1024 * 1024
@@ -61,12 +60,11 @@ class RecordFile:
             OSError: it cannot be opened now.
         """
         self.close()
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | SAFELY, self._file_mode)
+        descriptor = open_to_write(
+            self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, self._file_mode, only_name=False
+        )
         try:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                # Records in a pipe or a device would be gone, or readable by the user who put it there.
-                raise UnsafeFile(errno.EINVAL, f"{self.path.name} is not a regular file")
             size, identity = status.st_size, identity_of(status)
             is_another = self._identity is not None and (identity != self._identity or size < self._size)
             if is_another:
@@ -74,7 +72,6 @@ class RecordFile:
             if is_another or self._identity is None:
                 self._ends_in_half_line = size > 0 and pread(descriptor, 1, size - 1) != b"\n"
         except BaseException:
-            # A sick disk is tried several times a second: what is left open would soon be all that a process may have.
             os.close(descriptor)
             raise
         with self._lock:
@@ -193,7 +190,7 @@ class RecordFile:
             first = held[0][0] if held else self._size
             no_longer_held = max(0, first - self._synced_upto)
         # Not the descriptor that appends: Linux appends whatever is written to such a one, wherever it is asked to.
-        descriptor = os.open(self.path, os.O_WRONLY | SAFELY)
+        descriptor = open_to_write(self.path, os.O_WRONLY, only_name=False)
         try:
             for offset, data in held:
                 view = memoryview(data)

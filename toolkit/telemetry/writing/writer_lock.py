@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from toolkit.runfolder.portable import SAFELY, inherited_descriptors, try_lock
-from toolkit.runfolder.safefile import NO_FILE, identity_of, is_file
+from toolkit.runfolder.portable import inherited_descriptors, try_lock
+from toolkit.runfolder.safefile import NO_FILE, identity_of, is_file, open_to_write
 
 _REFUSED_TIMES: Final = 5
 """A reader that looks whether a file is locked has it locked for a moment; a writer keeps it."""
@@ -78,7 +78,7 @@ class WriterLock:
         self._let_go()
         self._opening = identity
         try:
-            descriptor = os.open(self._path, os.O_RDWR | SAFELY)
+            descriptor = open_to_write(self._path, os.O_RDWR, only_name=False)
             opened = identity_of(os.fstat(descriptor))
             # Here before it is locked: a child that is forked meanwhile closes its copy.
             self._open.append((descriptor, opened))

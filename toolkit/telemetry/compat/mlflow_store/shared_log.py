@@ -16,10 +16,10 @@ import orjson
 
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.layout import PRIVATE, make_folders
-from toolkit.runfolder.portable import SAFELY, try_lock, unlock
+from toolkit.runfolder.portable import try_lock, unlock
 from toolkit.runfolder.reader import Cursor, read_from
 from toolkit.runfolder.records import Record
-from toolkit.runfolder.safefile import read_inside, replace_file, write_all
+from toolkit.runfolder.safefile import open_to_write, read_inside, replace_file, write_all
 
 BLOCK: Final = "mlflow"
 """Field of a record with what MLflow keeps and a run folder has no other place for."""
@@ -79,7 +79,7 @@ class SharedLog(Generic[_State]):
             if self._descriptor >= 0:
                 yield self._state
                 return
-            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | SAFELY)
+            self._descriptor = open_to_write(self.path, os.O_WRONLY | os.O_APPEND, only_name=False)
             try:
                 self._wait_for_lock()
                 yield self.state()
