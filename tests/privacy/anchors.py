@@ -84,7 +84,7 @@ alibaba-secret-key | service name | alibaba {l30}
 anthropic-admin-api-key | OpenAI, Anthropic and others | sk-ant-admin01-{w93}AA
 anthropic-api-key | OpenAI, Anthropic and others | sk-ant-api03-{w93}AA
 artifactory-api-key | Artifactory | AKCp{a69}
-artifactory-reference-token | Artifactory | cmVmd{a59}
+artifactory-reference-token | Artifactory reference | cmVmd{a59}
 asana-client-id | - an id: public by design |
 asana-client-secret | service name | asana {l32}
 atlassian-api-token | Atlassian | ATATT3{w186}
@@ -333,7 +333,7 @@ TwilioKeyDetector (key) | Twilio | SK{h32}
 
 OURS = _rules(r"""
 HashiCorp Vault | HashiCorp Vault | hvr.{w90}
-HashiCorp Vault, before 1.10 | HashiCorp Vault | s.{a24}
+HashiCorp Vault, before 1.10 | HashiCorp Vault before 1.10 | s.{a24}
 Docker Hub | Docker Hub | dckr_pat_{w27}
 Docker Hub, of an organisation | Docker Hub | dckr_oat_{w27}
 Discord bot | Discord bot | N{a25}.{w6}.{w38}
@@ -343,6 +343,10 @@ Comet | random | {a25}
 Langfuse | Langfuse | sk-lf-{uuid}
 Pinecone | Pinecone | pcsk_{a60}
 Fireworks | Fireworks | fw_{a24}
+Axiom | Axiom | xaat-{uuid}
+Axiom, of a person | Axiom | xapt-{uuid}
+Scaleway access key | Scaleway | SCW{u17}
+Scaleway secret key | service name | scaleway {uuid}
 Supabase | Supabase | sbp_{h40}
 Tailscale | Tailscale | tskey-auth-{a17}-{a32}
 Buildkite | Buildkite | bkua_{h40}

@@ -69,7 +69,7 @@ ENVIRONMENT_SECRETS = {
 """Secrets that only the name of their variable gives away."""
 
 SECRETS = ("environment", "jwt", "keyed", "pem", "token", "wandb", "webhook")
-"""Kinds that are masked in the run's own files too."""
+"""Kinds that are masked in the run's own files too. Those of `random` are in free text: a setting may be a name."""
 
 ENVIRON = {
     "USER": USER,
@@ -160,10 +160,12 @@ for _form in (
     _name = _letters(36)
     _plant("token", _form.format(_name), _name)
 for _form in (
-    *("hvs.{a90}", "dckr_pat_{w27}", "shpat_{h32}", "M{a23}.{a6}.{a38}", "{b40}", "FwoGZXIvYXdzE{b200}"),
-    *("{a3}8Q~{a34}", "SK{h32}", "AC{h32}", "key-{h32}", "{h32}-{h8}-{h8}", "{a14}.atlasv1.{a67}", "{a25}"),
+    *("hvs.{a90}", "dckr_pat_{w27}", "shpat_{h32}", "FwoGZXIvYXdzE{b200}", "{a3}8Q~{a34}", "SK{h32}"),
+    *("AC{h32}", "key-{h32}", "{h32}-{h8}-{h8}", "{a14}.atlasv1.{a67}"),
 ):
     _plant("token", *_drawn(_form))
+for _form in ("M{a23}.{a6}.{a38}", "{b40}", "{a25}"):
+    _plant("random", *_drawn(_form))
 for _ in range(3):
     _plant("token", "AKIA" + _letters(16, string.ascii_uppercase + string.digits))
 _plant("token", "ASIA" + _letters(16, string.ascii_uppercase + string.digits))

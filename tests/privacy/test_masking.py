@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tests.lengths import longer
 from toolkit.privacy import secret_shapes
-from toolkit.privacy.masking import Masker, mask_secrets
+from toolkit.privacy.masking import Masker, mask_secrets, mask_table
 from toolkit.privacy.secret_names import Secrecy, secrecy_of
+from toolkit.runfolder.layout import safe_run_name
 
 HF = "hf_" + "aBcDeFgHiJ" * 3 + "kLmN"
 WANDB = "0123456789abcdef0123456789abcdef01234567"
@@ -139,6 +140,8 @@ def test_plain_text_is_left_alone(text):
         ("password: str | None = None", "password: str | None = None"),
         ('password = ask() or "a1b2c3d4e5"', 'password = ask() or "***"'),
         ("deploy_key=a1b2c3d4e5f6", "deploy_key=***"),
+        ('-password = "abc"', '-password = "***"'),
+        ('config["api_key"] = "abc"', 'config["api_key"] = "***"'),
         ("sort_key=length", "sort_key=length"),
         ("X-Auth-Token: abc", "X-Auth-Token: ***"),
         ("the API key is abc123", "the API key is ***"),
@@ -197,6 +200,104 @@ def test_an_argument_after_a_secret_option_is_hidden():
         *("train.py", "--hf-token", "***", "--token=***", "--lr", "1e-4", "--max-tokens", "5"),
         *("--api_key", "--x"),
     ]
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        *(
+            "['x', '--api-key', '{}']",
+            '["x", "--api-key", "{}"]',
+            "('x', '--api-key', '{}')",
+            "['--api-key' '{}']",
+        ),
+        *(
+            "[\n 'x',\n '--api-key',\n '{}',\n]",
+            '{{\\"a\\": [\\"--api-key\\", \\"{}\\"]}}',
+            "[b'--api-key', b'{}']",
+        ),
+        *(
+            "args:\n  - --api-key\n  - {}",
+            'args:\n  - "--api-key"\n  - "{}"',
+            "x, --api-key, {}",
+            "--api-key\n{}",
+        ),
+        *(
+            "'--api-key={} and more'",
+            '["--api-key=a {}"]',
+            "'--api-key' '{}'",
+            '--api-key "{}"',
+            "api_key={}",
+        ),
+        *("dict_items([('lr', 1), ('api_key', '{}')])", '[["lr", 1], ["api_key", "{}"]]', "-api_key {}"),
+        *(
+            "['curl', '-u', 'me:{}', 'x']",
+            "['sshpass', '-p', '{}', 'ssh']",
+            "['docker', 'login', '-p', '{}']",
+        ),
+        "Command '['x', '--api-key', '{}']' returned non-zero exit status 1.",
+    ],
+)
+def test_an_argument_after_a_secret_option_is_hidden_in_every_form_of_a_list(form):
+    assert "hunter2" not in mask_secrets(form.format("hunter2"))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        *(["--password=correct hunter2"], [("lr", "1"), ("api_key", "hunter2")], [["api_key", "hunter2"]]),
+        *(("--api-key", "hunter2"), {"a": [["x"], ["--api-key", "hunter2"]]}, ["db.password=a hunter2"]),
+    ],
+)
+def test_an_argument_after_a_secret_option_is_hidden_in_every_list(given):
+    assert "hunter2" not in repr(mask_secrets(given))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("['--token', '--lr', '1']", '["token", "label"]', "use --token, or log in", "('x', 'token')"),
+        "google-auth=2.29.0",
+    ],
+)
+def test_a_list_without_a_secret_stays_as_it_is(text):
+    assert mask_secrets(text) == text
+
+
+def test_names_and_plain_settings_are_never_guessed_to_be_secrets():
+    """Not even those that are as random as a token; in free text that would be taken for one."""
+    for name in ("SDXLv10Rank64Alpha32Steps3000", "2cYcAtGhTb3xVqLmZ9KpWsXrN7d", "qX3vTzPn9LwK7sRbYcM2Hd"):
+        plain = {
+            "run_name": f"my {name}",
+            "output_dir": f"/data/{name}",
+            "x": name,
+            f"acc/{name}": 1.0,
+            "packages": {"google-auth": "2.29.0", "django-secrets": "1.0rc1", name: "1.0"},
+            "log": f"wrote /data/{name}/x.pt and {name}.safetensors, run_name={name}",
+        }
+
+        assert mask_secrets(plain) == plain
+        assert mask_table([name], [[name]]) == ([name], [[name]])
+        assert mask_secrets(f"we use {name} here") == "we use *** here"
+
+
+def test_no_masking_makes_two_names_equal():
+    masker = Masker({"DB_PASSWORD": "correct-horse"})
+    names = [
+        f"run-{HF}",
+        f"run-{HF[:-1]}Z",
+        "run-correct-horse",
+        "run-correct-horse-2",
+        "x token=a",
+        "x token=b",
+    ]
+    masked = [masker.mask_name(name) for name in names]
+
+    assert len({*masked}) == len({*map(safe_run_name, masked)}) == len(names)
+    assert all("***" in name for name in masked)
+    assert [masker.mask_name(name) for name in masked] == masked
+    assert len({masker.mask({"path": f"out/{name}"})["path"] for name in names}) == len(names)
+    assert mask_secrets(f"{HF} ***-0123abcd").startswith("*** ")
 
 
 def test_an_old_wandb_key_is_known_only_where_wandb_is_meant():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 
 import pandas as pd
 import pytest
@@ -158,7 +159,26 @@ def test_a_secret_in_what_the_run_is_called_is_masked_and_the_run_still_found_ag
     assert TOKEN.encode() not in everything_in(tmp_path)
     manifest = json.loads((folder / "run.json").read_text())
     assert len(manifest["sessions"]) == 2
-    assert (manifest["project"], manifest["tags"]) == ("***", ["***", "plain"])
+    assert manifest["project"] == manifest["tags"][0]
+    assert re.fullmatch(r"\*\*\*-[0-9a-f]{8}", manifest["project"])
+    assert manifest["tags"][1:] == ["plain"]
+
+
+@pytest.mark.parametrize(
+    "names", [("SDXLv10Rank64Alpha32Steps3000", "FluxDevRank16Alpha8Steps1500XL"), (TOKEN, TOKEN[:-1] + "8")]
+)
+def test_two_runs_stay_two_whatever_their_names_look_like(names, tmp_path):
+    for name in names:
+        log = make_logger(tmp_path, name, resume=True)
+        log.log_step(1, 0.5, **{f"acc/{one}": 1.0 for one in names})
+        log.close()
+
+    metrics = [
+        record for folder in tmp_path.iterdir() for record in read_records(folder / "metrics.jsonl", "step")
+    ]
+    assert len([*tmp_path.iterdir()]) == 2
+    assert [len([name for name in step if name.startswith("acc/")]) for step in metrics] == [2, 2]
+    assert (TOKEN in names) is (names[0].encode() not in everything_in(tmp_path))
 
 
 def test_a_secret_that_the_script_puts_into_the_environment_later_is_masked(tmp_path, monkeypatch):

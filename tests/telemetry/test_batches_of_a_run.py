@@ -78,11 +78,14 @@ def test_a_resumed_run_appends_its_batches_as_a_new_session(tmp_path):
     assert (found.ids(1), found.losses(1)) == (["a.png", "b.png"], (0.5, 0.25))
 
 
-def test_secrets_in_ids_are_masked(log):
-    log.batch(["hf_" + "aB3" * 12 + "x", "b.png"], step=1)
+def test_secrets_in_ids_are_masked_and_the_ids_stay_different(log):
+    log.batch(["hf_" + "aB3" * 12 + "x", "hf_" + "aB3" * 12 + "y", "b.png"], step=1)
     log.flush()
 
-    assert read_batches(log.run_folder).ids(0) == ["***", "b.png"]
+    *masked, plain = read_batches(log.run_folder).ids(0)
+    assert len(set(masked)) == 2
+    assert all(one.startswith("***-") for one in masked)
+    assert plain == "b.png"
 
 
 def test_a_full_file_keeps_fingerprints_and_then_nothing_and_says_so(log, monkeypatch):

@@ -19,7 +19,7 @@ from toolkit.importers.source import NO_STEP, Batch, RunSource, named_columns, r
 from toolkit.importers.summary import add_session, before, plain, with_abandoned
 from toolkit.mirrors.shared.scalars import scalars_of
 from toolkit.privacy.masking import Masker
-from toolkit.privacy.secret_shapes import mask_text
+from toolkit.privacy.secret_shapes import mask_name
 from toolkit.runfolder.codec import encodable, encode
 from toolkit.runfolder.journal.end_record import with_end_record
 from toolkit.runfolder.layout import METRICS_JSONL, other_ranks
@@ -131,7 +131,7 @@ class ExportedRun:
                 passed[reason] += count
         info = source.info
         texts = (info.name, info.group or info.format, *info.tags)
-        self.name, self.project, *tags = (encodable(mask_text(text)) for text in texts)
+        self.name, self.project, *tags = (encodable(mask_name(text)) for text in texts)
         self.tags = tuple(tags)
         masked = Masker().mask(encodable(plain(info.config)))
         self.config = masked if isinstance(masked, dict) else {}
@@ -248,12 +248,12 @@ def run_of_source(source: RunSource, scratch: Path) -> ExportedRun:
     """Return a run of another tool, to be looked at; records and images go into `scratch` if they are needed."""
     info = source.info
     run = ExportedRun(
-        name=mask_text(info.name),
+        name=mask_name(info.name),
         run_id=f"{info.format}-{info.source_id}",
-        project=mask_text(info.group or info.format),
+        project=mask_name(info.group or info.format),
         folder=scratch / info.source_id,
         keeps_names=True,
-        place=encodable(mask_text(info.pieces[0].path)) if info.pieces else "",
+        place=encodable(mask_name(info.pieces[0].path)) if info.pieces else "",
         all_records=lambda: _kept_records(run, source),
         source=source,
     )

@@ -161,7 +161,7 @@ class RecordMaker:
         self._started.add(session)
         info = self._info
         record = _record(START, time, session - 1, NO_STEP, {})
-        record["run_name"] = self._masker.rewrite_text(encodable(info.name))
+        record["run_name"] = self._masker.mask_name(encodable(info.name))
         record["imported_from"] = {"format": info.format, "source_id": info.source_id}
         if config := self._new_config():
             record[CONFIG] = config

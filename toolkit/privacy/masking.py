@@ -13,9 +13,9 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote, unquote
 
 from toolkit.privacy.configured_secrets import kept_secrets
-from toolkit.privacy.secret_names import Secrecy, secrecy_of
-from toolkit.privacy.secret_shapes import MASK, SPECIAL_TOKEN, looks_generated, mask_text
-from toolkit.privacy.text_tree import A_KEY, Position, TreeRewriter
+from toolkit.privacy.secret_names import Kind, Secrecy, kind_of, secrecy_of
+from toolkit.privacy.secret_shapes import MASK, NO_SECRET, as_name, looks_generated, mask_text
+from toolkit.privacy.text_tree import NAME, Position, TreeRewriter
 
 SHORTEST_ENVIRONMENT_SECRET: Final = 8
 
@@ -39,7 +39,7 @@ def mask_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> tuple[l
     masker = Masker()
     of_columns = [masker.of_column(name) for name in columns]
     beyond = repeat(masker.of_column(""))
-    names = [masker.rewrite_text(name, Position(path=A_KEY)) for name in columns]
+    names = [masker.mask_name(name) for name in columns]
     return names, [
         [mask(cell) for mask, cell in zip(chain(of_columns, beyond), row, strict=False)] for row in rows
     ]
@@ -47,15 +47,15 @@ def mask_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> tuple[l
 
 def without_secrets(options: _OptionsT) -> _OptionsT:
     """Return `options` with the run's labels, which are written to run.json, masked."""
+    masker = Masker()
     given = {name: getattr(options, name) for name in _LABELS}
-    masked = mask_secrets(given)
-    changed = {
-        # What could not be inspected becomes `***`, even instead of a list: then it is dropped.
-        name: masked[name] if type(masked[name]) is type(given[name]) else type(given[name])()
-        for name in _LABELS
-        if masked[name] != given[name]
+    masked = {
+        name: masker.mask_name(label)
+        if isinstance(label, str)
+        else label and tuple(map(masker.mask_name, label))
+        for name, label in given.items()
     }
-    return replace(options, **changed) if changed else options
+    return options if masked == given else replace(options, **masked)
 
 
 class Masker(TreeRewriter):
@@ -69,6 +69,16 @@ class Masker(TreeRewriter):
     def mask(self, value: Any) -> Any:
         """Return a copy of `value` in which every secret reads `***`. Never raises."""
         return self.rewrite(value)
+
+    def mask_name(self, name: str) -> str:
+        """Return a name without the secrets that it surely holds; what only looks random stays, and two stay two."""
+        return self.rewrite_text(name, NAME)
+
+    def mask_lines(self, lines: Sequence[str]) -> list[str]:
+        """Return as many lines without secrets, also those that take several lines."""
+        masked = self.rewrite_text("\n".join(lines)).split("\n")
+        # Each line by itself takes longer.
+        return masked if len(masked) == len(lines) else self.mask([*lines])
 
     def cut(self, text: str, length: int) -> str:
         """Return the first `length` characters of `text`, masked; a secret at the cut is removed completely."""
@@ -97,7 +107,7 @@ class Masker(TreeRewriter):
         secrecy = position.secrecy
         if secrecy is Secrecy.ALWAYS:
             return MASK
-        if secrecy is Secrecy.IF_TEXT and not SPECIAL_TOKEN.fullmatch(text):
+        if secrecy is Secrecy.IF_TEXT and not NO_SECRET.fullmatch(text):
             return MASK
         if secrecy is Secrecy.IF_RANDOM and looks_generated(text):
             return MASK
@@ -105,24 +115,16 @@ class Masker(TreeRewriter):
             return MASK
         if "ntfy" in position.path.lower() and _TOPIC.search(position.name):
             return MASK
+        masked = text
         for secret in self.secrets:
-            if secret in text:
-                text = text.replace(secret, MASK)
-        return mask_text(text)
-
-    def _rewrite_mapping(self, mapping: Mapping[Any, Any], position: Position) -> dict[Any, Any]:
-        # A start record has hundreds of packages: names and versions that are clearly such are searched as one text.
-        if position.name == "packages":
-            listed = "\n".join(f"{name} {version}" for name, version in mapping.items())
-            if _PACKAGES.fullmatch(listed) and not any(secret in listed for secret in self.secrets):
-                return dict(mapping)
-        return super()._rewrite_mapping(mapping, position)
+            if secret in masked:
+                masked = masked.replace(secret, MASK)
+        # Only a text by itself, or of several words, is free text. All others are names, paths and plain settings.
+        kind = kind_of(position.name) if position.path else Kind.TEXT
+        masked = mask_text(masked, guesses=kind is Kind.TEXT or (kind is Kind.SETTING and " " in text))
+        return as_name(text, masked) if kind is Kind.NAME and masked != text else masked
 
 
-_PACKAGES = re.compile(
-    r"(?:[a-z0-9]{1,19}(?:-[a-z0-9]{1,19}){0,9} "
-    r"[0-9]{1,8}(?:\.[0-9]{1,8}){0,5}(?:[.+]?[a-z]{1,4}[0-9.]{0,12})?(?:\n|\Z))+"
-)
 _NUMBERS: Final = (int, float, type(None))
 _MOST_CELLS: Final = 4_096
 _BEYOND_A_CUT: Final = 2_048

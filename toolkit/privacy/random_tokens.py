@@ -10,16 +10,18 @@ from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Final
 
 from toolkit.core.formatting import words
+from toolkit.privacy.secret_names import Secrecy, secrecy_of
 
 Mask = Callable[[str], str]
 
 
-def mask_random_tokens(text: str, mask: str, mask_text: Mask) -> str:
-    """Return `text` with each part replaced by `mask` that looks like a token, or is a secret in Base64 or hex.
+def mask_random_tokens(text: str, mask: str, mask_text: Mask, *, guesses: bool) -> str:
+    """Return `text` with each part replaced by `mask` that is called a key, or is a secret in Base64 or hex.
 
-    Commits, ids and checksums stay, as do pictures in Base64. `mask_text` says what a decoded text has of secrets.
+    With `guesses`, for free text, also each part that looks like a token. Commits, ids, checksums, pictures in Base64,
+    parts of paths and file names, and settings (`run_name=…`) stay. `mask_text` says what a decoded text holds.
     """
-    return _RUN.sub(lambda match: _masked(match, mask, mask_text), text)
+    return _RUN.sub(lambda match: _masked(match, mask, mask_text, guesses), text)
 
 
 def is_random(text: str) -> bool:
@@ -84,23 +86,30 @@ def _usual(text: str) -> float:
     return sum(map(_USUAL_PAIRS.__contains__, pairs)) / len(pairs) if pairs else 0.0
 
 
-def _masked(match: re.Match[str], mask: str, mask_text: Mask) -> str:
+def _masked(match: re.Match[str], mask: str, mask_text: Mask, guesses: bool) -> str:
     run, text, start = match[0], match.string, match.start()
     body = run.rstrip("=")
-    if _is_named(body, text, start) or _holds_a_secret(body, mask_text):
+    if _is_named(body, text, start):
         return mask
-    parts = body.split("/")
-    found = []
-    if not _is_data(run, text, start):
-        found = [number for number, part in enumerate(parts) if is_token(part)]
-        if len(found) > 1:
-            # Two of them between slashes are parts of data in Base64, not folders.
-            found = []
-    if 1 < len(parts) <= _MOST_PARTS:
-        found += [number for number, part in enumerate(parts) if _holds_a_secret(part, mask_text)]
-    if not found:
+    for part in (body, *body.split("/")):
+        if _holds_a_secret(part, mask_text):
+            return run.replace(part, mask)
+    if not guesses or _is_data(run, text, start):
         return run
-    return "/".join(mask if number in found else part for number, part in enumerate(parts)) + run[len(body) :]
+    found = [part for part in run.split("/") if is_token(part)]
+    # Two of them between slashes are parts of data in Base64.
+    return run.replace(found[0], mask) if len(found) == 1 and not _is_name(match) else run
+
+
+def _is_name(match: re.Match[str]) -> bool:
+    """Return whether a part of a text is in a path or the name of a file, or is the value of a plain setting."""
+    run, text, start = match[0], match.string, match.start()
+    if run.startswith("//") or _ADDRESS_IN_FRONT.search(text, max(0, start - _LONGEST), start):
+        return False
+    if "/" in run or text[start - 1 : start] == "\\" or _GOES_ON.match(text, match.end()):
+        return True
+    setting = _SETTING_IN_FRONT.search(text, max(0, start - 100), start)
+    return setting is not None and secrecy_of(setting[1] or setting[2]) is Secrecy.OPEN
 
 
 def _is_named(run: str, text: str, start: int) -> bool:
@@ -150,10 +159,16 @@ _LONGEST: Final = 512
 _LINE: Final = 76
 """Characters of a line of data in Base64, as e-mails and notebooks have it."""
 _KINDS: Final = str.maketrans(ascii_lowercase + ascii_uppercase + digits, "a" * 26 + "A" * 26 + "0" * 10)
-_MOST_PARTS: Final = 16
 _SHORTEST_ENCODED: Final = 24
 _LONGEST_ENCODED: Final = 4_096
 _RUN = re.compile(r"[A-Za-z0-9+/_-]{20,}={0,2}", re.ASCII)
+_ADDRESS_IN_FRONT = re.compile(r"\w://[^\s\"'<>]*\Z")
+_GOES_ON = re.compile(r"\\|\.[A-Za-z][A-Za-z0-9]{0,11}\b")
+# `run_name=…`, `"run_name": "…"`, and a line of YAML.
+_SETTING_IN_FRONT = re.compile(
+    r"""([A-Za-z_][\w.-]{0,80})(?:["']\s?:|["'\]]{0,2}\s?=)\s?["']?\Z|^[ \t-]*([A-Za-z_][\w.-]{0,80}):[ ]["']?\Z""",
+    re.MULTILINE,
+)
 _PRINTABLE = re.compile(rb"[\x20-\x7e\r\n\t]+")
 _SEPARATOR = re.compile(r"[-_]+")
 _ONE_CASE = re.compile(r"(?=[a-z0-9]*[g-z])[a-z0-9]+|(?=[A-Z0-9]*[G-Z])[A-Z0-9]+")

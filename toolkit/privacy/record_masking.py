@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from toolkit.privacy.masking import Masker
 from toolkit.privacy.secret_names import Secrecy, secrecy_of
-from toolkit.privacy.text_tree import SPEAKING_KEYS, Position
+from toolkit.privacy.text_tree import NAME, SPEAKING_KEYS, Position
 from toolkit.runfolder.codec import bounded
 from toolkit.runfolder.records import RESERVED
 
@@ -32,8 +32,8 @@ class RecordMasker(Masker):
 
     def __init__(self) -> None:
         super().__init__()
-        self._known: dict[str, str] = {}
-        """Short texts with their masked form."""
+        self._known: dict[tuple[str, str], str] = {}
+        """Short texts and the names of their fields, with their masked form."""
         self._harmless_names: set[str] = set()
         """Names that neither are nor indicate a secret."""
         self.metric_names: set[str] = set()
@@ -91,24 +91,23 @@ class RecordMasker(Masker):
 
     def mask_name(self, name: str) -> str:
         """Return the name of a record or a span without secrets."""
-        known = self._known.get(name)
-        return self.rewrite_text(name) if known is None else known
+        return self._mask_text(name, NAME)
 
-    def rewrite_text(self, text: str, position: Position = Position()) -> str:  # noqa: B008 - it cannot be changed
-        """Return `text` with its secrets masked."""
-        if len(text) > _LONGEST_KEPT or position.path:
-            return super().rewrite_text(text, position)
-        known = self._known.get(text)
+    def _mask_text(self, text: str, position: Position) -> str:
+        """Return `text`, of a name that is no secret's, masked."""
+        if len(text) > _LONGEST_KEPT:
+            return self.rewrite_text(text, position)
+        known = self._known.get((position.name, text))
         if known is None:
             if len(self._known) >= _MOST_KEPT:
                 self._known.clear()
-            known = self._known[text] = super().rewrite_text(text, position)
+            known = self._known[position.name, text] = self.rewrite_text(text, position)
         return known
 
     def _mask_one(self, name: str, value: Any) -> Any:
         """Mask the value of a harmless name, at the top level of a record or in one of its mappings."""
         if type(value) is str:
-            return self.rewrite_text(value)
+            return self._mask_text(value, Position(name=name, path=name))
         if type(value) is dict and _has_plain_keys(value):
             return self.mask_fields(value)
         return self.rewrite({name: value})[name]

@@ -52,12 +52,38 @@ def secrecy_of(name: str) -> Secrecy:
     return Secrecy.OPEN
 
 
+class Kind(enum.Enum):
+    """What a value is, by the name of its setting."""
+
+    NAME = enum.auto()
+    """Of a run, file, metric or the like: it tells things apart, so no two of them may become one."""
+    TEXT = enum.auto()
+    """That a person or a program wrote."""
+    SETTING = enum.auto()
+
+
+@lru_cache(maxsize=4096)
+def kind_of(name: str) -> Kind:
+    """Return what the value of a setting or field called `name` is."""
+    words = _WORD.findall(name)
+    last = words[-1].lower() if words else ""
+    return Kind.NAME if last in _NAMES else Kind.TEXT if last in _TEXTS else Kind.SETTING
+
+
 def is_working_directory(name: str, value: object) -> bool:
     """Return whether `name` is the shell's variable for the working folder, rather than short for a password."""
     variable = re.split(r"[/.]", name)[-1]
     return variable in ("PWD", "OLDPWD") and isinstance(value, str) and _FOLDER.match(value) is not None
 
 
+_NAMES: Final = words(
+    """
+    name names path paths file files dir folder project tag tags metric metrics column columns alias aliases
+    """
+)
+_TEXTS: Final = words(
+    "message messages text note notes reason comment description prompt completion stack output"
+)
 _FOLDER = re.compile(r"/|~|[A-Za-z]:[\\/]")
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+")
 
@@ -89,11 +115,11 @@ _DESCRIBES: Final = words(
 
 _SERVICES: Final = words(
     """
-    adafruit airtable algolia alibaba artifactory asana beamer bitbucket bittrex civitai clearml
+    adafruit airtable algolia alibaba artifactory asana axiom beamer bitbucket bittrex civitai clearml
     cloudflare codecov cohere coinbase comet confluent contentful datadog discord droneci dropbox etsy
     facebook fastly finicity finnhub flickr freshbooks gitter heroku hubspot intercom jfrog kaggle
     kraken kucoin launchdarkly linkedin looker mailchimp mailgun mapbox mattermost meraki messagebird
-    neptune netlify newrelic nytimes okta plaid rapidapi roboflow sendbird sentry snyk squarespace
+    neptune netlify newrelic nytimes okta plaid rapidapi roboflow scaleway scw sendbird sentry snyk squarespace
     sumologic telegram travis twilio twitch twitter yandex zendesk
     """
 )

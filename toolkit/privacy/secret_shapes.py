@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
@@ -15,8 +16,11 @@ from toolkit.privacy.token_shapes import long_runs, mask_tokens
 MASK: Final = "***"
 
 
-def mask_text(text: str) -> str:
-    """Return `text` with every secret that matches a pattern replaced by `***`."""
+def mask_text(text: str, *, guesses: bool = True) -> str:
+    """Return `text` with every secret that matches a pattern replaced by `***`.
+
+    With `guesses`, for free text, also what only looks random: names and plain settings may.
+    """
     if len(text) < _SHORTEST:
         return text
     # Searching for a word costs a hundredth of searching for a pattern, and most texts contain none of these.
@@ -38,13 +42,28 @@ def mask_text(text: str) -> str:
             if hint in small:
                 text = pattern.sub(rf"\1{MASK}", text)
                 break
-    if any(hint in small for hint in _HINTS_OF_NAMES):
+    if any(hint in small for hint in HINTS_OF_NAMES):
         text = _OPTION.sub(_mask_option, text)
+        text = _PAIR.sub(_mask_option, text)
         text = _mask_assignments(text)
-    text = mask_tokens(text, MASK)
+    text = mask_tokens(text, MASK, guesses=guesses)
     if any(len(run) >= SHORTEST for run in long_runs(text)):
-        text = mask_random_tokens(text, MASK, mask_text)
+        text = mask_random_tokens(text, MASK, mask_text, guesses=guesses)
     return text
+
+
+def mask_name(name: str) -> str:
+    """Return a name without secrets that it surely holds: what only looks random is a name. Two names stay two."""
+    return as_name(name, mask_text(name, guesses=False))
+
+
+def as_name(name: str, masked: str) -> str:
+    """Return `masked`, with digits that tell it from other masked names if it differs from `name`."""
+    if masked in (name, _DIGITS.sub("", name)):
+        return name
+    # Slow on purpose, as a password of a few letters could be looked for by its digits.
+    digits = hashlib.pbkdf2_hmac("sha256", name.encode("utf-8", "surrogatepass"), b"name", 1_000, 4).hex()
+    return f"{masked}-{digits}"
 
 
 def lines_of_a_key(items: Sequence[Any]) -> frozenset[int]:
@@ -85,6 +104,7 @@ _PEM_BEGIN: Final = "-----BEGIN "
 _PEM_END: Final = "-----END "
 _PEM_LINE_LENGTH: Final = 64
 _LONGEST_KEY: Final = 4096
+_DIGITS = re.compile(r"(?<=\*\*\*)-[0-9a-f]{8}\Z")
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _PIECE = re.compile(r"[A-Za-z0-9]{8,}")
 _CHANGE = re.compile(r"[0-9][A-Za-z]|[A-Za-z](?=[0-9])")
@@ -134,18 +154,21 @@ _WANDB_KEY = re.compile(
     [0-9a-f]{40}\b""",
     re.IGNORECASE | re.VERBOSE,
 )
+# Between the words of a command, which may be printed as a list.
+_GAP: Final = r"""[\s"',]{1,6}"""
 _CURL_LOGIN = re.compile(
-    r"(\bcurl\b[^\n]{0,200}?\s(?:-u|--user)[ =]{0,3}[^\s:]{1,64}:)[^\s\"']+", re.IGNORECASE
+    rf"""(\bcurl\b[^\n]{{0,200}}?{_GAP}(?:-u|--user)[\s"',=]{{0,6}}[^\s:"']{{1,64}}:)[^\s"']+""",
+    re.IGNORECASE,
 )
 _CONTAINER_LOGIN = re.compile(
-    r"(\b(?:docker|podman)\s{1,3}login\b[^\n]{0,200}?\s-p[ =]{1,3})[^\s]+", re.IGNORECASE
+    rf"""(\b(?:docker|podman){_GAP}login\b[^\n]{{0,200}}?{_GAP}-p[\s"',=]{{1,6}})[^\s"']+""", re.IGNORECASE
 )
 _NETRC = re.compile(
     r"(machine\s{1,20}[^\s]{1,253}\s{1,20}(?:(?:login|account)\s{1,20}[^\s]{1,253}\s{1,20}){0,2}password\s{1,20})[^\s]+"
 )
 # host:port:database:user:password, as PostgreSQL keeps them
 _PGPASS = re.compile(r"((?<![\w.:*-])[\w.*-]{1,253}:[0-9*]{1,5}:[\w.*-]{1,63}:[\w.*-]{1,63}:)[^\s:]{6,}")
-_SSHPASS = re.compile(r"(\bsshpass\s{1,3}-p\s{0,3})[^\s]+", re.IGNORECASE)
+_SSHPASS = re.compile(rf"""(\bsshpass{_GAP}-p[\s"',]{{0,6}})[^\s"']+""", re.IGNORECASE)
 
 # "the password is abc1": a word without a digit is more likely the rest of the sentence.
 _PASSWORD_IS = re.compile(
@@ -187,7 +210,7 @@ _BEHIND_A_WORD: Final = {
 }
 """Patterns, each with hints: a text without any of them is not searched."""
 
-_HINTS_OF_NAMES: Final = words(
+HINTS_OF_NAMES: Final = words(
     """
     pass pwd secret cred key token auth bearer cookie dsn webhook netrc connection topic contrase
     kennwort senha contribsys
@@ -195,32 +218,40 @@ _HINTS_OF_NAMES: Final = words(
 )
 """Every name of a secret contains one of these; a service's name counts in a setting, and not in a sentence."""
 
-# "--hf-token abc", in a command line that is one text.
-_OPTION = re.compile(
-    r"""(?P<name>-(?<![\w-]-)-?[A-Za-z][\w.-]{0,80})(?P<between>\s{1,3})
-    (?P<value>(?P<quote>["'])[^"'\n]{1,4096}(?P=quote)|[^\s"'`-](?:(?![,;|]-)[^\s"'`])*)""",
-    re.VERBOSE,
-)
-
 # "token=abc", "password: abc", '"api_key": "abc"', `token := "abc"`, `"token" => "abc"`, `token: string = "abc"`.
 _ASSIGNED_NAME = re.compile(
     r"""(?<![\w.-])-{0,2}(?P<name>[A-Za-z_][\w.-]{0,80})
-    (?P<between>\\{0,7}["']?\s{0,3}(?:[!?+:|]{0,2}={1,3}>?|:)\s{0,3}
+    (?P<between>\\{0,7}["']?\]?\s{0,3}(?:[!?+:|]{0,2}={1,3}>?|:)\s{0,3}
     (?:(?:str|bytes|string|String|&(?:'static\ )?str|SecretStr|Optional\[str\]|str\ ?\|\ ?None)\s{0,3}=\s{0,3})?)""",
     re.VERBOSE,
 )
 # Such a name in the reversed text: an equals sign or colon is found faster than a name.
 _ASSIGNED_NAME_REVERSED = re.compile(
-    r"""[=:][!?+:|]{0,2}\s{0,3}["']?\\{0,7}(?P<name>[\w.-]{1,83})(?![\w.-])"""
+    r"""[=:][!?+:|]{0,2}\s{0,3}\]?["']?\\{0,7}(?P<name>[\w.-]{1,83})(?![\w.-])"""
 )
 _CALL = re.compile(r"(?:await )?[A-Za-z_][\w.]{0,200}[(\[]")
 _LONGEST_CALL: Final = 400
+_QUOTES: Final = ("'", '"')
 # The quotes are escaped in JSON inside JSON. If they are not closed, the rest of the line is the value.
 _IN_QUOTES: Final = r"""(?:[bBrRuUfF]{1,2}(?=["']))?(?P<quote>\\{0,7}(?:"{3}|'{3}|["']))
     (?:(?:(?!(?P=quote))(?:\\.|[^\n\\]))*(?P=quote)|(?=\w)[^\n]*)"""
 _ASSIGNED_VALUE = re.compile(
     rf"""{_IN_QUOTES}
     |(?!\\{{0,7}}["'])(?:(?!\|-{{0,2}}[A-Za-z_][\w.-]{{0,80}}["']?\s{{0,3}}[=:])[^\s,;&"'(){{}}\[\]])+""",
+    re.VERBOSE,
+)
+# "--hf-token abc" in a command line, in a list that was printed or is in YAML, and one item a line.
+_OPTION = re.compile(
+    rf"""(?P<name>-(?<![\w-]-)-?[A-Za-z][\w.-]{{0,80}})
+    (?P<between>\s{{1,3}}|\\{{0,7}}["'],?\s{{0,40}}(?=[bBuU]?\\{{0,7}}["'])|["']?\s{{1,40}}-\s{{1,3}}
+    |,\s?(?=[^\s"'`,-][^\s"'`,]*[0-9]))
+    (?!\\{{0,7}}["']--?[A-Za-z][a-z_.-]{{0,40}}\\{{0,7}}["'=])(?P<value>{_IN_QUOTES}|[^\s"'`=-](?:(?![,;|]-)[^\s"'`])*)""",
+    re.VERBOSE,
+)
+# `[("api_key", "abc"), ("lr", "1")]`, `[["api_key", "abc"], ["lr", "1"]]`
+_PAIR = re.compile(
+    rf"""["'](?:(?<=\(["'])|(?<=\[\[["'])|(?<=\],\[["'])|(?<=\],[ ]\[["']))(?P<name>[\w. -]{{1,80}})["'],\s{{0,3}}
+    (?P<value>{_IN_QUOTES})(?=\s{{0,3}}[)\]])""",
     re.VERBOSE,
 )
 # `auth = ("jane", "abc")`, `"passwords": ["abc", "def"]`
@@ -234,8 +265,11 @@ _NO_SECRET = re.compile(
     |(?:str|bytes|string|String|SecretStr)(?=\s{0,3}(?:[,;)\]}|\n]|\Z))""",
     re.VERBOSE,
 )
-SPECIAL_TOKEN: Final = re.compile(r"<[^<>\s]{0,40}>|\[[A-Z]{1,12}\]")
-"""A tokenizer's <pad> or </s> is not a secret."""
+NO_SECRET: Final = re.compile(
+    r"<[^<>\s]{0,40}>|\[[A-Z]{1,12}\]"
+    r"|[0-9]{1,4}(?:\.[0-9]{1,5}){1,3}(?:\.?(?:a|b|rc|dev|post)[0-9]{1,8})*(?:[+=][\w.=]{1,20})?"
+)
+"""A tokenizer's <pad> or </s> is not a secret, and neither is the version of a package `google-auth`."""
 
 
 def _mask_line(match: re.Match[str]) -> str:
@@ -256,10 +290,11 @@ def _mask_login(match: re.Match[str]) -> str:
 
 
 def _mask_option(match: re.Match[str]) -> str:
-    secrecy = secrecy_of(match["name"])
-    if secrecy is Secrecy.OPEN or (secrecy is Secrecy.IF_RANDOM and not looks_generated(match["value"])):
+    secrecy, quote = secrecy_of(match["name"]), match["quote"] or ""
+    bare = match["value"].strip("bBuU\\\"'") if quote else match["value"]
+    if secrecy is Secrecy.OPEN or (secrecy is Secrecy.IF_RANDOM and not looks_generated(bare)):
         return match[0]
-    return f"{match['name']}{match['between']}{MASK}"
+    return f"{match[0][: match.start('value') - match.start()]}{quote}{MASK}{quote}"
 
 
 def _mask_assignments(text: str) -> str:
@@ -299,10 +334,20 @@ def _mask_assignments(text: str) -> str:
                 # No part of it looks random either, unless it was too long to check.
                 harmless_until = value.end() - (_LONGEST_KEY if len(bare) > _LONGEST_KEY else 0)
             continue
-        if secrecy is Secrecy.IF_TEXT and SPECIAL_TOKEN.fullmatch(bare):
+        if secrecy is Secrecy.IF_TEXT and NO_SECRET.fullmatch(bare):
             continue
         parts += [text[done : match.end()], quote, MASK, quote]
         done = value.end()
+        opening = text[match.start() - 1 : match.start()]
+        if (
+            opening in _QUOTES
+            and not quote
+            and match["between"][0] not in _QUOTES
+            and text[done : done + 1] == " "
+        ):
+            # "--password=correct horse": an item of a list goes on to its closing quote.
+            closing = text[done : done + _LONGEST_CALL].partition("\n")[0].find(opening)
+            done += max(closing, 0)
     return _mask_further_on("".join([*parts, text[done:]])) if parts else text
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
@@ -10,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from toolkit.core.guard import Guard
 from toolkit.privacy.message_services import SERVICE_BY_NAME
 from toolkit.privacy.secret_names import Secrecy, is_working_directory, secrecy_of
-from toolkit.privacy.secret_shapes import MASK, lines_of_a_key, looks_generated
+from toolkit.privacy.secret_shapes import MASK, NO_SECRET, lines_of_a_key, looks_generated
 
 MAX_DEPTH: Final = 32
 MAX_KEYS_KEPT: Final = 4096
@@ -21,8 +22,6 @@ _guard = Guard()
 """Logs the first failure of each kind. Its counts are not needed: the value that failed reads `***`."""
 
 
-A_KEY: Final = "(a key)"
-"""The path of a text that is a key."""
 ADDRESS_TO_SEND_TO: Final = "webhook_url"
 """The name given to the address of a message receiver."""
 SPEAKING_KEYS: Final = frozenset({"value", "url", "data", "stringData"})
@@ -39,6 +38,10 @@ class Position(NamedTuple):
     """All keys on the way to it, rewritten, joined by slashes."""
     containers: tuple[int, ...] = ()
     """The ids of the containers around it."""
+
+
+NAME: Final = Position(name="name", path="name")
+"""Where a name or a key is."""
 
 
 class TreeRewriter:
@@ -105,6 +108,10 @@ class TreeRewriter:
             if isinstance(key, str):
                 name = _name_beside(key, mapping) if key in SPEAKING_KEYS else key
                 key = self._rewrite_key(key, written)
+                if position.name == "packages" and isinstance(value, str) and NO_SECRET.fullmatch(value):
+                    # The name of a package, such as `google-auth`, and its version.
+                    written[key] = value
+                    continue
                 secrecy = Secrecy.OPEN if is_working_directory(name, value) else secrecy_of(name)
                 inner = position._replace(
                     secrecy=max(position.secrecy, secrecy),
@@ -121,19 +128,29 @@ class TreeRewriter:
         if written is None:
             if len(self._keys) >= MAX_KEYS_KEPT:
                 self._keys.clear()
-            written = self._keys[key] = self.rewrite_text(key, Position(path=A_KEY))
+            written = self._keys[key] = self.rewrite_text(key, NAME)
         if written == key or written not in taken:
             return written
-        # Two keys that were both secrets remain two keys.
+        # Two keys that became one, such as two paths of a redacted record, remain two keys.
         return f"{written}-{len(taken)}"
 
     def _rewrite_sequence(self, sequence: Sequence[Any], position: Position) -> list[Any] | tuple[Any, ...]:
+        if sequence and all(map(_is_pair, sequence)):
+            # [("api_key", "abc"), ("lr", 1)], as headers and the items of a mapping are.
+            pairs = [(type(pair), self._rewrite_mapping(dict([pair]), position)) for pair in sequence]
+            rewritten = [kind(item) for kind, pair in pairs for item in pair.items()]
+            return tuple(rewritten) if isinstance(sequence, tuple) else rewritten
         written = []
         option: str | None = None
         inside_a_key = lines_of_a_key(sequence)
         for number, item in enumerate(sequence):
             if number in inside_a_key:
                 written.append(self._hide(position))
+                continue
+            name, _, value = item.partition("=") if isinstance(item, str) and " " in item else ("", "", "")
+            if value and _OPTION.fullmatch(name) and secrecy_of(name) > Secrecy.IF_RANDOM:
+                # One with a space in its value, which ends with the item.
+                written.append(f"{name}={self._hide(position)}")
                 continue
             is_option = isinstance(item, str) and item.startswith("-") and len(item) > 1
             if is_option and option is not None and secrecy_of(option) is not Secrecy.OPEN:
@@ -146,6 +163,18 @@ class TreeRewriter:
             written.append(self._rewrite(item, inner))
             option = item if is_option and "=" not in item else None
         return tuple(written) if isinstance(sequence, tuple) else written
+
+
+def _is_pair(item: Any) -> bool:
+    return (
+        type(item) in (list, tuple)
+        and len(item) == 2
+        and type(item[0]) is str
+        and _OPTION.fullmatch(item[0]) is not None
+    )
+
+
+_OPTION = re.compile(r"-{0,2}[A-Za-z_][\w.+ -]{0,80}")
 
 
 def _name_beside(key: str, mapping: Mapping[Any, Any]) -> str:

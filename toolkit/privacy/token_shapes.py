@@ -32,8 +32,11 @@ SHORTEST: Final = 15
 """Characters of the shortest token."""
 
 
-def mask_tokens(text: str, mask: str) -> str:
-    """Return `text` with every token that has a known shape replaced by `mask`."""
+def mask_tokens(text: str, mask: str, *, guesses: bool = True) -> str:
+    """Return `text` with every token that has a known shape replaced by `mask`.
+
+    Without `guesses`, for names, shapes that count only where they look random are left out.
+    """
     runs = long_runs(text)
     if not runs:
         return text
@@ -45,7 +48,8 @@ def mask_tokens(text: str, mask: str) -> str:
             for hint in hints:
                 if hint in looked_at:
                     for shape in _BY_HINT[hint]:
-                        if _pattern(shape).search(looked_at):
+                        is_looked_for = guesses or shape.check not in _GUESSES
+                        if is_looked_for and _pattern(shape).search(looked_at):
                             text = _without(shape, text, mask)
     return text
 
@@ -80,19 +84,23 @@ def _is_random_key(text: str) -> bool:
 SHAPES: Final[tuple[Shape, ...]] = (
     # Models, data and training.
     Shape("Hugging Face", r"(?:hf|api_org)_[A-Za-z0-9]{20,}", ("hf_", "api_org_")),
-    Shape("OpenAI, Anthropic and others", r"sk-(?=[A-Za-z_-]{0,60}[0-9])[A-Za-z0-9_-]{16,}", ("sk-",)),
+    Shape(
+        "OpenAI, Anthropic and others",
+        r"sk-(?=[A-Za-z_-]{0,60}[0-9])(?=[A-Za-z0-9_-]{0,100}(?=[a-z]{0,10}[A-Z0-9])[A-Za-z0-9]{11})[A-Za-z0-9_-]{16,}",
+        ("sk-",),
+    ),
     Shape("Langfuse", r"[ps]k-lf-[0-9a-f-]{20,}", ("k-lf-",)),
     Shape("W&B", r"wandb_v[0-9]+_\w{20,}", ("wandb_v",)),
     Shape("Groq", r"gsk_\w{20,}", ("gsk_",)),
     Shape("Replicate", r"r8_\w{20,}", ("r8_",)),
     Shape("RunPod", r"rpa_\w{20,}", ("rpa_",)),
     Shape("NVIDIA", r"nvapi-[\w-]{20,}", ("nvapi-",)),
-    Shape("xAI", r"xai-[\w-]{20,}", ("xai-",)),
-    Shape("Perplexity", r"pplx-[\w-]{20,}", ("pplx-",)),
-    Shape("Tavily", r"tvly-[\w-]{20,}", ("tvly-",)),
-    Shape("Fireworks", r"fw[_-][\w-]{20,}", ("fw-", "fw_"), lambda text: any(map(str.isdigit, text))),
-    Shape("Cerebras", r"csk-[\w-]{20,}", ("csk-",)),
-    Shape("Jina", r"jina[_-][\w-]{20,}", ("jina-", "jina_"), lambda text: any(map(str.isdigit, text))),
+    Shape("xAI", r"xai-[A-Za-z0-9]{20,}", ("xai-",)),
+    Shape("Perplexity", r"pplx-[A-Za-z0-9]{20,}", ("pplx-",)),
+    Shape("Tavily", r"tvly-(?:[a-z]{2,8}-)?[A-Za-z0-9]{20,}", ("tvly-",)),
+    Shape("Fireworks", r"fw[_-][A-Za-z0-9]{20,}", ("fw-", "fw_")),
+    Shape("Cerebras", r"csk-[A-Za-z0-9]{20,}", ("csk-",)),
+    Shape("Jina", r"jina[_-][A-Za-z0-9]{20,}", ("jina-", "jina_")),
     Shape("Pinecone", r"pcsk_\w{20,}", ("pcsk_",)),
     Shape("LangSmith", r"lsv2_(?:pt|sk)_\w{20,}", ("lsv2_",)),
     Shape("Databricks", r"dapi[0-9a-f]{32}(?:-[0-9])?", ("dapi",)),
@@ -139,17 +147,14 @@ SHAPES: Final[tuple[Shape, ...]] = (
     Shape("DigitalOcean", r"do[opr]_v1_\w{20,}", ("doo_v1_", "dop_v1_", "dor_v1_")),
     Shape("Fly.io", r"(?:fo1_[\w-]{20,}|fm1[ar]_[\w+/=-]{20,}|fm2_[\w+/=-]{20,})", ("fo1_", "fm1", "fm2_")),
     Shape("Heroku", r"HRKU-[\w-]{36,}", ("HRKU-",)),
+    Shape("Scaleway", r"SCW[A-Z0-9]{17}(?![A-Z0-9])", ("SCW",)),
     Shape("Scalingo", r"tk-us-[\w-]{40,}", ("tk-us-",)),
     Shape("Cloudflare", r"v1\.0-[0-9a-f]{24}-[0-9a-f]{146}", ("v1.0-",)),
     Shape("PlanetScale", r"pscale_(?:tkn|oauth|pw)_[\w=.-]{20,}", ("pscale_",)),
     Shape("Supabase", r"(?:sbp_[0-9a-f]{40}|sb_secret_[\w-]{20,})", ("sbp_", "sb_secret_")),
     Shape("OpenShift", r"sha256~[\w-]{43}", ("sha256~",)),
-    Shape(
-        "HashiCorp Vault",
-        r"(?:hv[bsr]\.[\w-]{20,}|s\.[A-Za-z0-9]{24}(?!\w))",
-        ("hvb.", "hvs.", "hvr.", "s."),
-        lambda text: text[0] == "h" or _is_random_key(text),
-    ),
+    Shape("HashiCorp Vault", r"hv[bsr]\.[\w-]{20,}", ("hvb.", "hvs.", "hvr.")),
+    Shape("HashiCorp Vault before 1.10", r"s\.[A-Za-z0-9]{24}(?!\w)", ("s.",), _is_random_key),
     Shape("HashiCorp Terraform", r"[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{40,}", (".atlasv1.",)),
     Shape("Pulumi", r"pul-[0-9a-f]{40}", ("pul-",)),
     Shape("Infracost", r"ico-[A-Za-z0-9]{32}", ("ico-",)),
@@ -194,10 +199,11 @@ SHAPES: Final[tuple[Shape, ...]] = (
     Shape("Docker Hub", r"dckr_[po]at_[\w-]{20,}", ("dckr_pat_", "dckr_oat_")),
     Shape(
         "Artifactory",
-        r"(?:AKC[A-Za-z0-9]{20,}|AP[0-9A-F][A-Za-z0-9]{20,}(?![A-Za-z0-9_-])|cmVmd[A-Za-z0-9]{59})",
-        ("AKC", "AP", "cmVmd"),
-        lambda text: text[:5] == "cmVmd" or _is_random(text),
+        r"(?:AKC[A-Za-z0-9]{20,}|AP[0-9A-F][A-Za-z0-9]{20,}(?![A-Za-z0-9_-]))",
+        ("AKC", "AP"),
+        _is_random,
     ),
+    Shape("Artifactory reference", r"cmVmd[A-Za-z0-9]{59}", ("cmVmd",)),
     Shape("Sourcegraph", r"sgp_(?:(?:[0-9a-fA-F]{16}|local)_)?[0-9a-fA-F]{40}", ("sgp_",)),
     Shape("Sonar", r"sq[upa]_[0-9a-f]{40}", ("squ_", "sqp_", "sqa_")),
     Shape("Octopus Deploy", r"API-[A-Z0-9]{26}(?![A-Z0-9])", ("API-",)),
@@ -239,6 +245,7 @@ SHAPES: Final[tuple[Shape, ...]] = (
         r"NR(?:AK|II|JS|RA|BR|IQ)-[A-Za-z0-9-]{19,}",
         ("NRAK-", "NRII-", "NRJS-", "NRRA-", "NRBR-", "NRIQ-"),
     ),
+    Shape("Axiom", r"xa[aip]t-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", ("xaat-", "xait-", "xapt-")),
     Shape("Dynatrace", r"dt0[a-z][0-9]{2}\.[A-Z0-9a-z]{24}\.[A-Z0-9a-z]{64}", ("dt0",)),
     Shape("PostHog", r"ph[cxs]_\w{20,}", ("phc_", "phx_", "phs_")),
     Shape("Linear", r"lin_(?:api|oauth)_\w{20,}", ("lin_",)),
@@ -283,6 +290,7 @@ SHAPES: Final[tuple[Shape, ...]] = (
 )
 """Our own patterns for the tokens that gitleaks and detect-secrets look for, and for some that they lack."""
 
+_GUESSES: Final = frozenset({_is_random, _is_random_key})
 _A_RUN: Final = b"x" * SHORTEST
 _RUN_OR_NOT: Final = bytes(120 if re.match(rb"[\w+/=~.:|%-]", bytes([code])) else 32 for code in range(256))
 """Turns each byte that a token may contain into an x, and every other one into a space."""

@@ -97,7 +97,7 @@ def masked(content: RunContent, masker: Masker | None = None) -> RunContent:
         )
     return replace(
         content,
-        name=text(content.name),
+        name=masker.mask_name(content.name),
         why=text(content.why),
         notes=tuple(text(note) for note in content.notes),
         settings=masker.mask(dict(content.settings)),

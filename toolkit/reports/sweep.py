@@ -42,7 +42,7 @@ def sweep_report(runs: Sequence[RunCard], *, metric: str | None = None, is_chose
     direction = metric_direction(metric) or "min"
     masker = Masker()
     compared = [
-        replace(one, key=run.place, name=masker.rewrite_text(one.name), config=masker.mask(dict(one.config)))
+        replace(one, key=run.place, name=masker.mask_name(one.name), config=masker.mask(dict(one.config)))
         for run, one in zip(runs, sweep_runs(runs, metric, direction), strict=True)
     ]
     statuses = {run.place: run.status.name for run in runs}

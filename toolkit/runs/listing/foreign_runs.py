@@ -18,7 +18,7 @@ from toolkit.importers.detect import LIMIT_S, find_sources, names_of
 from toolkit.importers.source import RunSource
 from toolkit.importers.summary import plain
 from toolkit.privacy.masking import mask_secrets
-from toolkit.privacy.secret_shapes import mask_text
+from toolkit.privacy.secret_shapes import mask_name
 from toolkit.runfolder.key_values import Scalar, settings_from
 from toolkit.runfolder.labels import Labels, LabelsError, read_labels, write_labels
 from toolkit.runfolder.layout import TRASH, make_folders
@@ -153,13 +153,13 @@ class ForeignRun:
         info, summary, labels = self.reading.info, self.summary, self.labels
         status, last_sign = self._status(now, newest or self.reading)
         first, last = summary.first_time, summary.last_time
-        tags = [mask_text(tag) for tag in info.tags] if labels.tags is None else labels.tags
+        tags = [mask_name(tag) for tag in info.tags] if labels.tags is None else labels.tags
         return RunCard(
             id=clean(info.run_id or info.source_id),
             key=self.key,
             place=clean(str(self.path)),
             path=self.path,
-            name=clean(labels.display_name or mask_text(info.name)) or self.key,
+            name=clean(labels.display_name or mask_name(info.name)) or self.key,
             status=status,
             tags=tuple(clean(tag)[:100] for tag in tags),
             archived=labels.archived,

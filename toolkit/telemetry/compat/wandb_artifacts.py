@@ -16,7 +16,7 @@ from typing import IO, Any, Final
 import orjson
 
 from toolkit.privacy.masking import mask_secrets
-from toolkit.privacy.secret_shapes import mask_text
+from toolkit.privacy.secret_shapes import mask_name
 from toolkit.runfolder.layout import make_folders, safe_run_name
 from toolkit.runfolder.safefile import copy_file
 from toolkit.telemetry.compat.null_object import null_object, warn_once
@@ -39,7 +39,7 @@ class Artifact:
         use_as: str | None = None,
         **_: Any,
     ) -> None:
-        self.base_name = mask_text(str(name).rpartition("/")[2].partition(":")[0]) or "artifact"
+        self.base_name = mask_name(str(name).rpartition("/")[2].partition(":")[0]) or "artifact"
         self.type = str(type)
         self.description = description
         self.metadata: dict[str, Any] = dict(metadata or {})

@@ -40,7 +40,7 @@ def shown_locals(frame: FrameType, masker: Masker, guard: Guard) -> dict[str, st
             text = f"<{type(value).__name__}>"
             with guard.catch("reading a local value"):
                 text = _shown(value, (name,), masker)
-            found[str(masker.mask(name))] = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+            found[masker.mask_name(name)] = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     return found
 
 
@@ -79,7 +79,7 @@ def _shown_container(value: Any, path: tuple[str, ...], masker: Masker) -> str:
 
 def _shown_key(key: Any, masker: Masker) -> str:
     if type(key) is str:
-        return repr(masker.mask(_whole_words(key)))
+        return repr(masker.mask_name(_whole_words(key)))
     return repr(key) if type(key) in _PLAIN else _about(key)
 
 

@@ -196,7 +196,7 @@ _PARTS: Final[dict[str, Callable[[], Any]]] = {
     "accelerators": _accelerators,
     "git": describe_repository,
     "code_files": lambda: code_files() if find_rank().world_size > 1 else None,
-    "command_line": lambda: mask_secrets(list(sys.argv)),
+    "command_line": lambda: mask_secrets({"argv": list(sys.argv)})["argv"],
     "pid": os.getpid,
     "boot_id": boot_id,
     "process_started": this_process_began,

@@ -65,7 +65,7 @@ def describe_repository() -> dict[str, Any] | None:
     if answers["dirty"] is not None:
         described["dirty"] = bool(answers["dirty"].strip())
     if answers["remote"]:
-        described["remote"] = mask_secrets(_URL_LOGIN.sub("", answers["remote"].strip()))
+        described |= mask_secrets({"remote": _URL_LOGIN.sub("", answers["remote"].strip())})
     return described
 
 

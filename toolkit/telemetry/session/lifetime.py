@@ -23,8 +23,7 @@ from toolkit.core.run_context import RunContext, RunEvents
 from toolkit.core.sink import Sink
 from toolkit.mirrors.registry import missing_packages
 from toolkit.privacy.configured_secrets import keep_secrets_of
-from toolkit.privacy.masking import without_secrets
-from toolkit.privacy.secret_shapes import mask_text
+from toolkit.privacy.masking import Masker, without_secrets
 from toolkit.runfolder import records
 from toolkit.runfolder.records import NAN_INF_DETECTED
 from toolkit.telemetry.options import OptionsError, TelemetryOptions
@@ -117,7 +116,7 @@ class LoggerLifetime:
         options = self._options = without_secrets(self._options)
         if run_name is None:
             run_name = time.strftime("run-%Y%m%d-%H%M%S")
-        self.run_name = mask_text(str(run_name))
+        self.run_name = Masker().mask_name(str(run_name))
         clock = self._clock
         rank = self._rank or find_rank()
         if options.enabled:

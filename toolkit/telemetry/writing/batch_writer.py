@@ -170,8 +170,8 @@ class BatchWriter:
             return row
         # All at once: nearly always there is nothing to mask.
         text = "\n".join(map(str, row.ids))
-        mask = self._masker.mask
-        return row if mask(text) == text else replace(row, ids=[mask(one) for one in row.ids])
+        mask = self._masker.mask_name
+        return row if mask(text) == text else replace(row, ids=[mask(str(one)) for one in row.ids])
 
     def _say_once(self, what: str, step: int) -> None:
         if what not in self._said:

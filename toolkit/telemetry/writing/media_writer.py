@@ -13,7 +13,7 @@ from typing import Final
 
 from toolkit.core.background import background_job
 from toolkit.core.guard import Guard, MisuseError
-from toolkit.privacy.secret_shapes import mask_text
+from toolkit.privacy.secret_shapes import mask_name
 from toolkit.runfolder.layout import safe_run_name
 from toolkit.runfolder.safefile import replace_file
 
@@ -27,7 +27,7 @@ def write_media_file(run_folder: Path, subfolder: str, name: str, step: int, end
     mode = stat.S_IMODE(run_folder.stat().st_mode)
     (run_folder / subfolder).mkdir(mode=mode, exist_ok=True)
     # A name may be logged twice at one step, and both are kept.
-    file_name = f"{safe_run_name(mask_text(name))}_{step:09d}_{os.urandom(4).hex()}{ending}"
+    file_name = f"{safe_run_name(mask_name(name))}_{step:09d}_{os.urandom(4).hex()}{ending}"
     replace_file(run_folder / subfolder / file_name, data, mode=mode & 0o666)
     return f"{subfolder}/{file_name}"
 

@@ -29,7 +29,7 @@ from toolkit.importers.as_records import records_of
 from toolkit.importers.detect import find_sources
 from toolkit.importers.formats import table_file, text_log
 from toolkit.importers.source import RunSource
-from toolkit.privacy.secret_shapes import mask_text
+from toolkit.privacy.secret_shapes import mask_name
 from toolkit.reports.doctor import doctor_report
 from toolkit.reports.finding_text import (
     about_error,
@@ -116,7 +116,7 @@ def run(args: argparse.Namespace) -> int:
     answers: list[Chosen] = []
     unreadable = []
     for path in paths:
-        name = path if isinstance(path, Path) else given / mask_text(path.info.name)
+        name = path if isinstance(path, Path) else given / mask_name(path.info.name)
         progress = Progress()
         on_records = partial(_show_progress, progress, name.name)
         try:
