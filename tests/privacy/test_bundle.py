@@ -139,6 +139,10 @@ def test_code_is_included_on_request_only(folder, tmp_path):
         '{"session": 1, "files": {"train.py": "1/train.py", "x": "../../run.json"}}'
     )
 
+    # As versions before kept it.
+    (folder / "code" / "1.diff").write_text(
+        '--- a/train.py\n+++ b/train.py\n@@ -1 +1 @@\n-password = "hunter2"\n+lr = 1\n'
+    )
     without = RunBundle(folder).preview()
     contents, unpacked = unpack(RunBundle(folder, with_code=True), tmp_path)
 
@@ -149,6 +153,7 @@ def test_code_is_included_on_request_only(folder, tmp_path):
     text = (unpacked / "code" / "1" / "train.py").read_text()
     assert "lr = 1" in text
     assert "zacharias" not in text
+    assert (unpacked / "code" / "1.diff").read_text().endswith('-password = "***"\n+lr = 1\n')
 
 
 def test_packages_of_ones_own_are_not_shared(folder, tmp_path):

@@ -137,6 +137,9 @@ def test_secrets_are_masked_in_texts_and_in_the_diff(repository, tmp_path, monke
     monkeypatch.setenv("MY_SERVICE_TOKEN", "correct horse battery")
     padding = "".join(f"value_{number} = {number}\n" for number in range(300))
     secret = f'{padding}token = "{TOKEN}"\nkey = """{KEY}-----END PRIVATE KEY-----"""\nx = "correct horse battery"\n'
+    removed = 'config["api_key"] = "hunter2"\nuser, password = "jane", "hunter2"\n'
+    (repository / "train.py").write_text(removed + "import lib.x\n")
+    git(repository, "commit", "-am", "second")
     (repository / "train.py").write_text(secret)
     (repository / "new.py").write_text(padding + secret)
 
@@ -144,7 +147,8 @@ def test_secrets_are_masked_in_texts_and_in_the_diff(repository, tmp_path, monke
 
     kept = "".join(file.read_text() for file in (tmp_path / "run" / "code").rglob("*") if file.is_file())
     assert kept.count("value_299 = 299") == 4
-    for part in (TOKEN, "MIIEvQIBADAN", "VJTUt9Us8cKj", "correct horse"):
+    assert '-config["api_key"] = "***"\n' in kept
+    for part in (TOKEN, "MIIEvQIBADAN", "VJTUt9Us8cKj", "correct horse", "hunter2"):
         assert part not in kept
 
 

@@ -15,9 +15,12 @@ from typing import BinaryIO, Final
 
 import orjson
 
+from toolkit.privacy.diff_masking import mask_diff
+from toolkit.privacy.masking import Masker
 from toolkit.privacy.redaction import Redactor
 from toolkit.privacy.secret_shapes import mask_text
 from toolkit.privacy.shareable import Shareable
+from toolkit.privacy.source_masking import mask_code
 from toolkit.runfolder.codec import encode
 from toolkit.runfolder.evidence.code_snapshot import CODE, texts_of
 from toolkit.runfolder.evidence.output_log import OutputLog
@@ -171,7 +174,9 @@ class RunBundle:
                 add(OUTPUT_LOG, folder / OUTPUT_LOG)
             if self._code_redactor is not None:
                 for name, text in texts_of(self._folder).items():
-                    # Masked when it was kept; paths, addresses and names of the machine and its user may be in it.
+                    # Masked when it was kept, perhaps by an older version; paths and names may be in it.
+                    text = mask_diff(text, _mask_code, {}) if name.endswith(".diff") else text
+                    text = "\n".join(_mask_code(name, text.split("\n")))
                     archive.writestr(self._entry(name), self._code_redactor.redact_text(text))
                     members.append(name)
             contents = Contents(
@@ -266,6 +271,10 @@ class RunBundle:
             return None
         name, tags, notes = self._redactor.redact([labels.display_name, labels.tags, labels.notes])
         return Labels(display_name=name and name[:MAX_NAME_LENGTH], tags=tags, notes=notes)
+
+
+def _mask_code(name: str, lines: list[str]) -> list[str]:
+    return mask_code(name, lines, Masker().mask_lines)
 
 
 def _list_of(contents: Contents) -> bytes:

@@ -10,12 +10,15 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any, Final
 
 from toolkit.core.background import background_job
 from toolkit.core.guard import Guard
+from toolkit.privacy.diff_masking import mask_diff
 from toolkit.privacy.masking import Masker
+from toolkit.privacy.source_masking import begins_statement, mask_code
 from toolkit.runfolder.evidence.code_snapshot import CODE, MOST_BYTES, CodeSnapshot, read_code
 from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL, make_folders
 from toolkit.runfolder.safefile import replace_file
@@ -37,6 +40,10 @@ _MOST_WORK_S: Final = 0.3
 _BREATH_S: Final = 0.0005
 _SECRET_FILE: Final = re.compile(r"secret|credential|passw", re.IGNORECASE)
 _NO_TIME: Final = f"masking the secrets took {_MOST_WORK_S:g} s for the rest"
+
+
+class _NoTimeError(Exception):
+    """Masking has taken its time."""
 
 
 class CodeKeeper:
@@ -186,11 +193,11 @@ class CodeKeeper:
             pass_on_interrupt(error)
             text, why = "", error.strerror or type(error).__name__
         if not why:
-            masked = self._masked(text, masker)
-            if masked is None:
-                why = _NO_TIME
-            else:
+            try:
+                masked = "\n".join(self._masked(name, text.split("\n"), masker))
                 self._files[name] = self._place(name, f"{self._session}/{name}", masked.encode())
+            except _NoTimeError:
+                why = _NO_TIME
         if why:
             self._leave_out(name, why)
 
@@ -227,25 +234,31 @@ class CodeKeeper:
         return text, ""
 
     def _keep_diff(self, diff: str, masker: Masker) -> None:
-        masked = self._masked(diff, masker) if diff else ""
-        if masked is None:
+        if not diff:
+            return
+        assert self._code is not None
+        after = {}
+        for name in changed_names(diff):
+            with suppress(OSError, UnicodeDecodeError):
+                after[name], _ = self._read(name, self._code.root / name)
+        try:
+            masked = mask_diff(diff, lambda name, lines: self._masked(name, lines, masker), after)
+            self._known["diff"] = self._place("", f"{self._session}.diff", masked.encode())
+        except _NoTimeError:
             self._left_out["the diff"] = _NO_TIME
-        elif masked:
-            name = f"{self._session}.diff"
-            self._known["diff"] = self._place("", name, masked.encode())
 
-    def _masked(self, text: str, masker: Masker) -> str | None:
-        """Return a text without secrets, masked a piece at a time; None where there is no time left."""
-        pieces = []
-        for piece in _pieces(text):
+    def _masked(self, name: str, lines: list[str], masker: Masker) -> list[str]:
+        """Return as many lines of the file without secrets, masked a piece at a time. Raises _NoTimeError."""
+        masked: list[str] = []
+        for piece in _pieces(lines):
             if self._work_s > _MOST_WORK_S:
-                return None
+                raise _NoTimeError
             began = time.thread_time()
-            pieces.append(masker.rewrite_text(piece))
+            masked += mask_code(name, piece, masker.mask_lines)
             self._work_s += time.thread_time() - began
             # A regular expression keeps the interpreter to itself: the training comes in between.
             time.sleep(_BREATH_S)
-        return "".join(pieces)
+        return masked
 
     def _place(self, name: str, place: str, data: bytes) -> str:
         """Return where in `code/` the text is: where an earlier session put the same one, else at `place`."""
@@ -264,18 +277,18 @@ class CodeKeeper:
         replace_file(path, data, mode=self._modes.file)
 
 
-def _pieces(text: str) -> Iterator[str]:
-    """Yield parts of a text, cut where a statement ends, and not within a private key."""
+def _pieces(lines: list[str]) -> Iterator[list[str]]:
+    """Yield parts of a text, cut where a statement begins, and not within a private key."""
     piece: list[str] = []
     length, in_key = 0, False
-    for line in text.splitlines(keepends=True):
-        if length > _PIECE and not in_key and (not line[0].isspace() or not line.strip()):
-            yield "".join(piece)
+    for line in lines:
+        if length > _PIECE and not in_key and begins_statement(line):
+            yield piece
             piece, length = [], 0
         piece.append(line)
-        length += len(line)
+        length += len(line) + 1
         in_key = (in_key or "-----BEGIN " in line) and "-----END " not in line
-    yield "".join(piece)
+    yield piece
 
 
 def _is_same(path: Path, data: bytes) -> bool:
