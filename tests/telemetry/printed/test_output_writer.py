@@ -139,12 +139,15 @@ def test_secrets_are_masked_also_over_several_lines_and_in_the_line_that_is_bein
     key = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQEF\n" * 3 + "-----END PRIVATE KEY-----"
     log = make_logger(tmp_path, output=True, quiet=True)
     print(f"before\n{key}\nafter {TOKEN}")
+    for part in ("." * 12_001, " password=", "hunter2\n", "x" * 15_000, " " + TOKEN[:9], TOKEN[9:] + "\n"):
+        sys.stdout.write(part)
     sys.stdout.write(f"open {TOKEN} line")
     wait_until(lambda: "open" in (log.run_folder / "output.log").read_text())
     text = (log.run_folder / "output.log").read_text()
     log.close()
 
-    assert TOKEN not in text
+    assert TOKEN[9:] not in text
+    assert "hunter2" not in text
     assert "MIIEvQ" not in text
     assert "after ***" in text
 

@@ -98,10 +98,17 @@ class OutputWriter:
     def _shortened(self, text: str) -> str:
         """Return as much of a long text as there is room for, on the thread that prints it."""
         kept = text[: max(LONG, _MOST_LONG - self._long)]
+        if len(kept) < len(text):
+            # Half a secret would not be recognised as one.
+            kept = kept[: max(kept.rfind(" "), len(kept) - 2 * LONG)]
         self._long += len(kept)
         # With its end, so that the next line is a line of its own.
         end = "\n" if text.endswith("\n") else ""
-        return text if kept is text else f"{kept} … ({len(text) - len(kept):,} more characters were cut){end}"
+        return (
+            text
+            if len(kept) == len(text)
+            else f"{kept} … ({len(text) - len(kept):,} more characters were cut){end}"
+        )
 
     # In the background.
 
@@ -204,9 +211,5 @@ def _masked(lines: list[Line]) -> list[Line]:
     """Return `lines` without secrets."""
     if not lines:
         return lines
-    masker = Masker()
-    texts = masker.rewrite_text("\n".join(line.text for line in lines)).split("\n")
-    if len(texts) != len(lines):
-        # A secret of several lines became one: each line for itself then, which takes longer.
-        texts = masker.mask([line.text for line in lines])
+    texts = Masker().mask_lines([line.text for line in lines])
     return [line._replace(text=text) for line, text in zip(lines, texts, strict=True)]

@@ -14,6 +14,7 @@ _MOVES: Final = re.compile(r"(\n|\r|\x1b\[2?K|\x1b\[[0-9]*A)")
 _MOST_ROWS: Final = 100
 _LONGEST_ROW: Final = 12_000
 """Characters from which on what is written next is a line of its own: dots without end are not copied each time."""
+_LAST_WORDS: Final = 200
 _BARS_LAST_S: Final = 5.0
 """How long after it went up the cursor is expected to do so again."""
 
@@ -35,7 +36,10 @@ class Screen:
     def write(self, text: str, now: float) -> None:
         """Take what was written next."""
         if self._is_last and len(self._rows[-1]) > _LONGEST_ROW and not self._is_overwritten:
-            self._rows.append("")
+            # A secret and its name may be written in parts: with the last words, the rest of it is recognised.
+            row = self._rows[-1]
+            cut = max(row.rfind(" ", 0, -_LAST_WORDS), len(row) - 2 * _LAST_WORDS)
+            self._rows[-1:] = [row[:cut], row[cut:]]
             self._at += 1
         if "\r" not in text and "\x1b" not in text and not self._is_overwritten and self._is_last:
             first, *more = text.split("\n")
