@@ -45,6 +45,7 @@ def masked_source(text):
             'headers = [("api_key", "{}")]',
             'é = 1; login(user="é", password=b"{}")',
         ),
+        'token = os.environ.get("X", "a1b2c3d4e5hunter2")',
     ],
 )
 @pytest.mark.parametrize("around", ["{}", "class A:\n    def f(self):\n        {}", "x = '\\d'\n{}\ny = 2"])

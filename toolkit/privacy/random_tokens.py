@@ -41,8 +41,6 @@ def is_token(text: str) -> bool:
         # Too short, too long, or a name that a C++ compiler made.
         return False
     parts = _SEPARATOR.split(text)
-    if parts[0].lower() in _CHECKSUMS:
-        return False
     long = [part for part in parts if len(part) >= 6]
     body = "".join(long)
     longest = max(long, key=len, default="")
@@ -50,27 +48,16 @@ def is_token(text: str) -> bool:
         len(body) >= 16 and len(longest) >= 10 and is_random(body)
     ):
         return True
-    return _is_of_one_case(parts[-1], has_prefix=len(parts) > 1) or _has_telling_prefix(text)
+    return _is_of_one_case(parts[-1], has_prefix=len(parts) > 1)
 
 
 def _is_of_one_case(text: str, *, has_prefix: bool) -> bool:
     """Return whether `text` is random without mixing cases; hex, and the Base32 of checksums, may be an id."""
     if len(text) < (SHORTEST if has_prefix else 28) or not _ONE_CASE.fullmatch(text):
         return False
-    if not has_prefix and _BASE32.fullmatch(text):
-        return False
     numbers = sum(map(str.isdigit, text))
     is_mixed = 12 * numbers >= len(text) >= 2 * numbers and 5 * _changes(text) >= len(text)
     return is_mixed and _usual(text) <= (0.5 if has_prefix else 0.4)
-
-
-def _has_telling_prefix(text: str) -> bool:
-    """Return whether the last word before hex digits or a UUID names a secret: `hl_sk_…`, `signkey-prod-…`."""
-    found = _HEX_OR_UUID.search(text)
-    if found is None:
-        return False
-    parts = [part for part in _SEPARATOR.split(text[: found.start()].lower()) if part not in _OF_A_SERVICE]
-    return bool(parts) and parts[-1] in _TELLING and "cache" not in parts
 
 
 def _changes(text: str) -> int:
@@ -89,10 +76,8 @@ def _usual(text: str) -> float:
 def _masked(match: re.Match[str], mask: str, mask_text: Mask, guesses: bool) -> str:
     run, text, start = match[0], match.string, match.start()
     body = run.rstrip("=")
-    if _is_named(body, text, start):
-        return mask
-    for part in (body, *body.split("/")):
-        if _holds_a_secret(part, mask_text):
+    for part in dict.fromkeys((body, *body.split("/"))):
+        if _holds_a_secret(part, mask_text) or _is_called_a_key(part, text, start + run.find(part)):
             return run.replace(part, mask)
     if not guesses or _is_data(run, text, start):
         return run
@@ -112,14 +97,13 @@ def _is_name(match: re.Match[str]) -> bool:
     return setting is not None and secrecy_of(setting[1] or setting[2]) is Secrecy.OPEN
 
 
-def _is_named(run: str, text: str, start: int) -> bool:
-    """Return whether hex digits or a UUID, which may be a commit or an id, are called a key or a password."""
-    return (
-        len(run) >= 32
-        and _HEX_OR_UUID.fullmatch(run) is not None
-        and text[start + len(run) : start + len(run) + 1] != ":"
-        and _TELLING_IN_FRONT.search(text, max(0, start - 64), start) is not None
-    )
+def _is_called_a_key(run: str, text: str, start: int) -> bool:
+    """Return whether a word of secrets is in front of hex digits or a UUID: `hl_sk_…`, `the Deepgram key is …`."""
+    found = _HEX_OR_UUID.search(run)
+    if found is None or text[start + len(run) : start + len(run) + 1] == ":":
+        return False
+    end = start + found.start()
+    return _TELLING_IN_FRONT.search(text, max(0, end - 64), end) is not None
 
 
 def _is_data(run: str, text: str, start: int) -> bool:
@@ -172,20 +156,17 @@ _SETTING_IN_FRONT = re.compile(
 _PRINTABLE = re.compile(rb"[\x20-\x7e\r\n\t]+")
 _SEPARATOR = re.compile(r"[-_]+")
 _ONE_CASE = re.compile(r"(?=[a-z0-9]*[g-z])[a-z0-9]+|(?=[A-Z0-9]*[G-Z])[A-Z0-9]+")
-_BASE32 = re.compile(r"[a-z2-7]+|[A-Z2-7]+")
 _HEX_OR_UUID = re.compile(
     r"(?<![A-Za-z0-9])(?:[0-9a-f]{24,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\Z", re.IGNORECASE
 )
-_TELLING: Final = words("sk ak pk rk key apikey signkey api token tkn secret pat auth pwd pass credential")
-_OF_A_SERVICE: Final = {"", *words("live test prod dev v1 v2 us eu")}
 _TELLING_IN_FRONT = re.compile(
     r"""(?<!cache[ _-])(?<!primary[ _-])(?<!foreign[ _-])(?<!public[ _-])(?<!sort[ _-])(?<!hash[ _-])(?<![A-Za-z])
-    (?:key|token|secret|password|passphrase|credentials?|bearer|authorization)["'`]?
+    (?:[a-z]{0,8}key|token|tkn|secret|password|passphrase|credentials?|bearer|authorization|[spar]k(?=[-_])|api(?=[-_])|pat(?=[-_])
+    |auth(?=[-_])|pwd(?=[-_])|pass(?=[-_]))(?:[-_](?:live|test|prod|dev|v1|v2|us|eu))?[-_]?["'`]?
     (?:\s{1,2}(?:is|was|for|of|my|our|the|new|old|we|use|used|value|to|(?-i:[A-Z])[\w.]{1,20})){0,4}
     \s{0,2}[:=(]?\s{0,2}["'`(<]{0,2}\Z""",
     re.IGNORECASE | re.VERBOSE,
 )
-_CHECKSUMS: Final = words("sha1 sha224 sha256 sha384 sha512 md5 crc32 crc32c blake2b blake3 xxh64 xxh3 etag")
 _CHECKSUM_IN_FRONT = re.compile(
     r"(?:sha-?[0-9]{1,3}|md5|crc32c?|blake\w{1,3}|xxh\w{1,3}|etag|digest|checksum|hash|fingerprint|integrity|base64)"
     r"""["'\\]{0,3}\s?[-=:~,(]{0,2}\s?["'\\]{0,3}\Z""",

@@ -230,7 +230,7 @@ _ASSIGNED_NAME_REVERSED = re.compile(
     r"""[=:][!?+:|]{0,2}\s{0,3}\]?["']?\\{0,7}(?P<name>[\w.-]{1,83})(?![\w.-])"""
 )
 _CALL = re.compile(r"(?:await )?[A-Za-z_][\w.]{0,200}[(\[]")
-_LONGEST_CALL: Final = 400
+_LONGEST_ITEM: Final = 400
 _QUOTES: Final = ("'", '"')
 # The quotes are escaped in JSON inside JSON. If they are not closed, the rest of the line is the value.
 _IN_QUOTES: Final = r"""(?:[bBrRuUfF]{1,2}(?=["']))?(?P<quote>\\{0,7}(?:"{3}|'{3}|["']))
@@ -259,7 +259,6 @@ _ASSIGNED_LIST = re.compile(
     r"""[(\[]\s{0,3}(?:(?:"[^"\n]{0,400}"|'[^'\n]{0,400}')\s{0,3},?\s{0,30}){1,100}[)\]]"""
 )
 _LISTED = re.compile(r"""(?P<quote>["'])(?:(?!(?P=quote)).)*(?P=quote)""")
-_QUOTED = re.compile(r"""(?P<quote>["'])(?P<text>[^"'\n]{6,400})(?P=quote)""")
 _NO_SECRET = re.compile(
     r"""(?:None|True|False|null|true|false|""(?!")|''(?!'))(?![\w-])
     |(?:str|bytes|string|String|SecretStr)(?=\s{0,3}(?:[,;)\]}|\n]|\Z))""",
@@ -300,16 +299,13 @@ def _mask_option(match: re.Match[str]) -> str:
 def _mask_assignments(text: str) -> str:
     parts = []
     done = harmless_until = 0
+    is_code = False
     for match in _assigned_names(text):
         if match.start() < done or not _assigns_a_secret(match):
             continue
         if _CALL.match(text, match.end()):
-            # `token = os.environ.get("X", "abc")`: code, which may contain a secret.
-            line = text[match.end() : match.end() + _LONGEST_CALL].partition("\n")[0]
-            masked = _QUOTED.sub(_mask_quoted, line)
-            if masked != line:
-                parts += [text[done : match.end()], _mask_assignments(masked)]
-                done = match.end() + len(line)
+            # `token = os.environ.get("X", "abc")`: code, which is no name.
+            is_code = True
             continue
         secrecy = secrecy_of(match["name"])
         listed = _ASSIGNED_LIST.match(text, match.end())
@@ -346,9 +342,10 @@ def _mask_assignments(text: str) -> str:
             and text[done : done + 1] == " "
         ):
             # "--password=correct horse": an item of a list goes on to its closing quote.
-            closing = text[done : done + _LONGEST_CALL].partition("\n")[0].find(opening)
+            closing = text[done : done + _LONGEST_ITEM].partition("\n")[0].find(opening)
             done += max(closing, 0)
-    return _mask_further_on("".join([*parts, text[done:]])) if parts else text
+    masked = "".join([*parts, text[done:]])
+    return mask_random_tokens(masked, MASK, mask_text, guesses=True) if is_code else masked
 
 
 def _assigned_names(text: str) -> Iterator[re.Match[str]]:
@@ -364,21 +361,7 @@ def _assigned_names(text: str) -> Iterator[re.Match[str]]:
             yield match
 
 
-def _mask_further_on(text: str) -> str:
-    """Mask random texts after a secret on the same line: `password = ask() or "abc"`."""
-    lines = []
-    for line in text.split("\n"):
-        before, mask, behind = line.partition(MASK)
-        lines.append(before + mask + _QUOTED.sub(_mask_quoted, behind))
-    return "\n".join(lines)
-
-
 _COMPARES = re.compile(r"==|!=")
-
-
-def _mask_quoted(match: re.Match[str]) -> str:
-    quote = match["quote"]
-    return f"{quote}{MASK}{quote}" if looks_generated(match["text"]) else match[0]
 
 
 def _assigns_a_secret(match: re.Match[str]) -> bool:

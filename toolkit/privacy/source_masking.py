@@ -151,31 +151,24 @@ def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
 
 
-def _texts_in(node: ast.expr) -> Iterator[ast.expr]:
-    """Yield the texts of which the value may be made: in parentheses, a choice, a sum, a list or a call."""
-    if _is_text(node) or isinstance(node, ast.JoinedStr):
-        yield node
-    elif isinstance(node, ast.Call):
+def _texts_in(node: ast.AST, *, is_sure: bool = True) -> Iterator[ast.expr]:
+    """Yield the texts of which a value may be made; of those that a call is given, what looks random."""
+    if isinstance(node, (ast.Constant, ast.JoinedStr)):
+        if is_sure or looks_generated(str(getattr(node, "value", ""))):
+            yield node
+    elif not isinstance(node, (ast.Compare, ast.Lambda, ast.Subscript)):
         # SecretStr("abc") and "abc".encode() are the text, and input("Password: ") is not.
-        name = _name_of(node.func)
-        if isinstance(node.func, ast.Attribute):
-            yield from _texts_in(node.func.value)
-        is_wrapper = name[:1].isupper() or name in ("str", "bytes", "field")
-        for value in [*node.args, *(keyword.value for keyword in node.keywords)]:
-            for text in _texts_in(value):
-                if is_wrapper or (isinstance(text, ast.Constant) and looks_generated(str(text.value))):
-                    yield text
-    elif isinstance(
-        node, (ast.BoolOp, ast.IfExp, ast.BinOp, ast.List, ast.Tuple, ast.Set, ast.Dict, ast.Await)
-    ):
-        for field in ("values", "body", "orelse", "left", "right", "elts", "value"):
-            inner = getattr(node, field, ())
-            for value in inner if isinstance(inner, list) else [inner] if inner else []:
-                yield from _texts_in(value)
+        name = _name_of(node.func) if isinstance(node, ast.Call) else "A"
+        is_value = name[:1].isupper() or name in ("str", "bytes", "field")
+        for child in ast.iter_child_nodes(node):
+            is_object = isinstance(node, ast.Call) and child is node.func
+            yield from _texts_in(child, is_sure=is_sure and (is_value or is_object))
 
 
 def _is_secret(node: ast.expr, secrecy: Secrecy) -> bool:
     value = node.value if isinstance(node, ast.Constant) else "an f-string"
+    if not isinstance(value, (str, bytes)):
+        return False
     text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
     if secrecy is Secrecy.IF_RANDOM:
         return looks_generated(text)

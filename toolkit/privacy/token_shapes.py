@@ -86,7 +86,7 @@ SHAPES: Final[tuple[Shape, ...]] = (
     Shape("Hugging Face", r"(?:hf|api_org)_[A-Za-z0-9]{20,}", ("hf_", "api_org_")),
     Shape(
         "OpenAI, Anthropic and others",
-        r"sk-(?=[A-Za-z_-]{0,60}[0-9])(?=[A-Za-z0-9_-]{0,100}(?=[a-z]{0,10}[A-Z0-9])[A-Za-z0-9]{11})[A-Za-z0-9_-]{16,}",
+        r"sk-(?=[A-Za-z_-]{0,60}[0-9])(?=helicone-|[\w-]{0,100}(?=[a-z]{0,10}[A-Z0-9])[A-Za-z0-9]{11})[A-Za-z0-9_-]{16,}",
         ("sk-",),
     ),
     Shape("Langfuse", r"[ps]k-lf-[0-9a-f-]{20,}", ("k-lf-",)),

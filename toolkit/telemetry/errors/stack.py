@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from toolkit.core.guard import Guard
 from toolkit.privacy.masking import Masker
+from toolkit.privacy.source_masking import mask_code
 from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.errors.local_values import shown_locals
 
@@ -190,4 +191,4 @@ def _line(step: Walked, shown: Callable[[str], str]) -> str:
 
 def _source_line(frame: FrameType, line: int, masker: Masker) -> str:
     text = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
-    return str(masker.mask(text))[:_LONGEST_LINE]
+    return mask_code(".py", [text], masker.mask_lines)[0][:_LONGEST_LINE]
