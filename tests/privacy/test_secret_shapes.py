@@ -196,7 +196,8 @@ def test_tokens_of_services_are_masked_known_shape_or_not(record_property):
     assert not ids & named, "hex digits that are called a key"
     record_property(
         "measured",
-        f"{len(TOKENS)} kinds of token, 0 pass under a telling key; in free text {100 * len(passed) / looked_at:.1f} % of "
+        f"{len(TOKENS)} kinds of token, 0 pass under a telling key; in free text "
+        f"{100 * len(passed) / looked_at:.1f} % of "
         f"{others} kinds, and {len(ids)} kinds that are hex digits or ids",
     )
 
