@@ -30,7 +30,7 @@ _FOLDERS: Final = {
 
 def telemetry() -> int:
     """Run the command `telemetry`."""
-    return _main_of("toolkit.cli.main")
+    return _main_of("toolkit.telemetry.cli.main")
 
 
 def telemetry_dashboard() -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.trainer.command import main
+from toolkit.telemetry.trainer.command import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

@@ -20,7 +20,7 @@ from setuptools.command.egg_info import egg_info
 FINDER = (
     'import sys; sys.meta_path.append(type("AiToolkitTelemetry", (), {"find_spec": classmethod('
     'lambda own, name, path=None, target=None: __import__("ai_toolkit_telemetry").spec_of_missing(name, path, own) '
-    'if name in ("dashboard", "toolkit.runfolder", "toolkit.telemetry") else None)}))\n'
+    'if name in ("dashboard", "toolkit.telemetry.runfolder", "toolkit.telemetry") else None)}))\n'
 )
 
 
@@ -42,7 +42,7 @@ class BuildWheel(build_py):
         if self.editable_mode:
             return
         (library / "dashboard").rename(installed)
-        examples = library / "toolkit" / "trainer" / "examples"
+        examples = library / "toolkit" / "telemetry" / "trainer" / "examples"
         examples.mkdir(exist_ok=True)
         for config in sorted(Path("config", "examples").glob("*.yaml")):
             shutil.copy(config, examples)

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from benchmarks.command import Options, run_alone, say
 from benchmarks.report import Claim, Report, percentile
-from toolkit.runfolder.evidence.batches import batches_file
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.runfolder.evidence.batches import batches_file
 
 _SIZES: Final = (8, 64, 512)
 _STEP_S: Final = 0.01

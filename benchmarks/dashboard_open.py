@@ -150,8 +150,8 @@ def _report(plan: Plan, taken: Mapping[str, list[float]], read: Mapping[str, lis
 def seconds_of_reading(folder: Path, logs: str, cache: str) -> float:
     """Return how long the store takes to build every curve of the run, in a fresh process."""
     del folder
-    from toolkit.runs.curve_tiles import TileQuery
-    from toolkit.runs.sources.local_store import LocalStore
+    from toolkit.telemetry.runs.curve_tiles import TileQuery
+    from toolkit.telemetry.runs.sources.local_store import LocalStore
 
     began = time.perf_counter()
     store = LocalStore([Path(logs)], cache_dir=Path(cache))

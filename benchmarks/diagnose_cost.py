@@ -77,9 +77,9 @@ def build(options: Options) -> Report:
 def cost_of_taking(folder: Path, records: int) -> dict[str, float]:
     """Return the processor time in µs per parsed record in the examiner, and for reading it."""
     from benchmarks.large_run import write_finished_run
-    from toolkit.diagnostics.examiner import Examiner
-    from toolkit.runfolder.layout import METRICS_JSONL
-    from toolkit.runfolder.reader import blocks_of, records_in
+    from toolkit.telemetry.diagnostics.examiner import Examiner
+    from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+    from toolkit.telemetry.runfolder.reader import blocks_of, records_in
 
     run = write_finished_run(folder, "made", records)
     began = time.process_time()
@@ -101,7 +101,7 @@ def cost_of_taking(folder: Path, records: int) -> dict[str, float]:
 def cost_of_history(folder: Path, records: int) -> dict[str, Any]:
     """Return the seconds to examine a run of `records` steps from its folder, and the resident MB over time."""
     from benchmarks.large_run import write_finished_run
-    from toolkit.diagnostics.history import diagnose
+    from toolkit.telemetry.diagnostics.history import diagnose
 
     run = write_finished_run(folder, "made", records)
     process = psutil.Process()

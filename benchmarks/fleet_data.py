@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.large_run import BEGAN, write_finished_run
-from toolkit.runfolder.codec import encode
-from toolkit.runfolder.layout import rank_file
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.layout import rank_file
 
 SLOW_RANK: Final = 617
 RANKED: Final = "run-rank"

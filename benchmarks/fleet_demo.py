@@ -35,8 +35,8 @@ from dashboard.launcher import (
     wait_for_page_threads,
 )
 from tests.fleet.engines import Cluster, Embedded, NoEngine, set_up
-from toolkit.fleet.address import Address
-from toolkit.fleet.engine import Engine, EngineError
+from toolkit.telemetry.fleet.address import Address
+from toolkit.telemetry.fleet.engine import Engine, EngineError
 
 CONFIG = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
 NODES = ("node-1", "node-2")
@@ -119,7 +119,7 @@ class Demo:
         )
         for node in NODES:
             (self.folder / node / "logs").mkdir(parents=True)
-            ship = ("-m", "toolkit.cli", "ship", "logs", "--config", str(self._options))
+            ship = ("-m", "toolkit.telemetry.cli", "ship", "logs", "--config", str(self._options))
             self._run(node, *ship, "--deliver-requests", str(key))
         which = () if port is None else ("--port", str(port))
         return prepare(parse_options(["--config", str(self._options), *which]))

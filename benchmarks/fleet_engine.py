@@ -20,15 +20,15 @@ from benchmarks.fleet_data import RANKED, SLOW_RANK, write_wide_run
 from benchmarks.fleet_requests import request_to_answer
 from benchmarks.report import percentile
 from tests.fleet.engines import DATABASE, Cluster, Embedded, set_up, start_engine
-from toolkit.fleet.address import address_of
-from toolkit.fleet.commits import Commit, insert_commits
-from toolkit.fleet.engine import Engine, Shards
-from toolkit.fleet.shipping.shipper import Shipper
-from toolkit.fleet.tail import Position, RecordTail, Rows, RunKey
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runs.columns.export import metrics_to_csv
-from toolkit.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.fleet.address import address_of
+from toolkit.telemetry.fleet.commits import Commit, insert_commits
+from toolkit.telemetry.fleet.engine import Engine, Shards
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.fleet.tail import Position, RecordTail, Rows, RunKey
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runs.columns.export import metrics_to_csv
+from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 
 PATIENCE_S: Final = 600.0
 _LOOK_EVERY_S: Final = 0.5
@@ -251,7 +251,15 @@ class _Trial:
             log_dir = Path(folder) / "logs"
             log_dir.mkdir()
             shipper = subprocess.Popen(
-                [sys.executable, "-m", "toolkit.cli", "ship", str(log_dir), "--to", _url(self._engine)],
+                [
+                    sys.executable,
+                    "-m",
+                    "toolkit.telemetry.cli",
+                    "ship",
+                    str(log_dir),
+                    "--to",
+                    _url(self._engine),
+                ],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stderr=subprocess.DEVNULL,

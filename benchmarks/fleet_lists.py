@@ -19,13 +19,13 @@ from benchmarks.command import say
 from benchmarks.fleet_engine import PATIENCE_S, Meter
 from tests.fleet.engines import Embedded, set_up, start_engine
 from tests.fleet.shipped_runs import make_run
-from toolkit.fleet.engine import Engine
-from toolkit.fleet.run_rows import LABEL_COLUMNS, LABELS_TABLE, LabelRow, label_block
-from toolkit.fleet.shipping.shipper import Shipper
-from toolkit.runfolder.labels import Labels, encode_labels
-from toolkit.runfolder.manifest import Evaluation
-from toolkit.runs.sources.clickhouse.store import ClickHouseStore
-from toolkit.runs.store import RunQuery
+from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.fleet.run_rows import LABEL_COLUMNS, LABELS_TABLE, LabelRow, label_block
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.runfolder.labels import Labels, encode_labels
+from toolkit.telemetry.runfolder.manifest import Evaluation
+from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.telemetry.runs.store import RunQuery
 
 SIZES: Final = (1_000, 12_000, 200_000, 1_000_000)
 _FOLDERS: Final = 500

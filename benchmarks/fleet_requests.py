@@ -19,11 +19,11 @@ from typing import Final
 
 from benchmarks.child import ROOT
 from benchmarks.report import percentile
-from toolkit.fleet.address import Address
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.records import CONTROL_CHANGE
-from toolkit.runs.sources.clickhouse.store import ClickHouseStore
-from toolkit.runs.store import UnknownRun
+from toolkit.telemetry.fleet.address import Address
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.records import CONTROL_CHANGE
+from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.telemetry.runs.store import UnknownRun
 
 PAGE_EVERY_S: Final = 2.0
 _PATIENCE_S: Final = 120.0
@@ -54,7 +54,7 @@ def request_to_answer(address: Address, requests: int = 20) -> dict[str, float]:
         key.write_bytes(os.urandom(32).hex().encode())
         logs = Path(place) / "logs"
         logs.mkdir()
-        ship = ("-m", "toolkit.cli", "ship", logs, "--to", address, "--deliver-requests", key)
+        ship = ("-m", "toolkit.telemetry.cli", "ship", logs, "--to", address, "--deliver-requests", key)
         with _python(*ship), _python("-c", _TRAINING, logs):
             store = ClickHouseStore(address, request_key=key.read_bytes())
             run_id = _wait_for_run(store, logs)

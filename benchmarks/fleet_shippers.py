@@ -23,11 +23,11 @@ from benchmarks.report import percentile
 from tests.fleet.engines import Cluster
 from tests.provision import NoTool, tool
 from tests.waiting import wait_until
-from toolkit.fleet.address import Address
-from toolkit.fleet.engine import Engine, Shards, quote
-from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runfolder.manifest import read_manifest, write_manifest
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.fleet.address import Address
+from toolkit.telemetry.fleet.engine import Engine, Shards, quote
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runfolder.manifest import read_manifest, write_manifest
 
 _PATIENCE_S: Final = 600.0
 _RECORDS_A_SECOND: Final = 20
@@ -190,7 +190,7 @@ def _shipping(
     with _folder() as place, ExitStack() as stack:
         logs = folder or place / "logs"
         logs.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "toolkit.cli", "ship", str(logs), "--to", str(address)]
+        command = [sys.executable, "-m", "toolkit.telemetry.cli", "ship", str(logs), "--to", str(address)]
         said = [place / f"said-{number}" for number in range(count)]
         shippers = []
         for number, file in enumerate(said):

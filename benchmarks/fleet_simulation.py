@@ -21,12 +21,12 @@ from benchmarks import fleet_lists
 from benchmarks.fleet_data import trainer_values
 from benchmarks.fleet_engine import PATIENCE_S, Meter
 from tests.fleet.engines import set_up, start_engine
-from toolkit.fleet.address import Address
-from toolkit.fleet.engine import Engine
-from toolkit.fleet.shipping.sender import EVERY_S, REPORT_S
-from toolkit.fleet.shipping.shipper import Shipper
-from toolkit.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.fleet.address import Address
+from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.fleet.shipping.sender import EVERY_S, REPORT_S
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 
 NODES: Final = 1_000
 RUNS_A_DAY: Final = 100_000

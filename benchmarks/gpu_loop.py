@@ -223,8 +223,8 @@ def _check_without_sync(step: Step, folder: Path, steps: int) -> dict[str, Any]:
     """Log `steps` steps while torch raises on any synchronisation, and compare the file with the tensors."""
     import torch
 
-    from toolkit.runfolder.evidence.batches import read_batches
     from toolkit.telemetry import TelemetryLogger
+    from toolkit.telemetry.runfolder.evidence.batches import read_batches
 
     kept: list[torch.Tensor] = []
     with TelemetryLogger("sync-check", log_dir=folder, log_every=1) as log:

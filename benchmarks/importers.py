@@ -18,15 +18,15 @@ from typing import Any
 from benchmarks.child import measure_in_child
 from benchmarks.command import Options, run_alone, say
 from benchmarks.report import Claim, Report
-from toolkit.exchange.export_runs import export, look_at
-from toolkit.exchange.exported_run import run_of_source
-from toolkit.importers.detect import find_sources
-from toolkit.importers.framing import leveldb_log, tfrecord
-from toolkit.importers.source import RunSource, read_all
-from toolkit.importers.summary import summaries
-from toolkit.runfolder.codec import encode
-from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runs.sources.local_store import LocalStore
+from toolkit.telemetry.exchange.export_runs import export, look_at
+from toolkit.telemetry.exchange.exported_run import run_of_source
+from toolkit.telemetry.importers.detect import find_sources
+from toolkit.telemetry.importers.framing import leveldb_log, tfrecord
+from toolkit.telemetry.importers.source import RunSource, read_all
+from toolkit.telemetry.importers.summary import summaries
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 _TAGS = 10
 _APPENDED = 100

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.contenders import VALUES
-from toolkit.runfolder.codec import encode
-from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runfolder.manifest import Heartbeat, Manifest, Session, write_manifest
-from toolkit.runfolder.process import boot_id, host_name, process_started
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runfolder.manifest import Heartbeat, Manifest, Session, write_manifest
+from toolkit.telemetry.runfolder.process import boot_id, host_name, process_started
 
 BEGAN = 1_700_000_000.0
 SECONDS_A_STEP = 0.08

@@ -20,11 +20,11 @@ import psutil
 
 from benchmarks.load_records import held_by
 from benchmarks.load_writers import journals_for
-from toolkit.core.clock import ManualClock
-from toolkit.runfolder.control import write_request
-from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
-from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.core.clock import ManualClock
+from toolkit.telemetry.runfolder.control import write_request
+from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 SECONDS_A_STEP = 0.5
 STEPS_AN_HOUR = int(3600 / SECONDS_A_STEP)
@@ -167,7 +167,7 @@ def measure(folder: Path, hours: int) -> dict[str, Any]:
 
 def follow(log_dir: Path) -> None:
     """Read the newest run for each input line, as an open overview page does."""
-    from toolkit.runs.sources.local_store import LocalStore
+    from toolkit.telemetry.runs.sources.local_store import LocalStore
 
     store = LocalStore([log_dir], cache_dir=None)
     process = psutil.Process()

@@ -13,11 +13,11 @@ from typing import Any
 import psutil
 
 from benchmarks.load_writers import journals_for
-from toolkit.runfolder.journal.journal import pending_lines
-from toolkit.runfolder.journal.repair import repair_run
-from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
-from toolkit.runfolder.reader import Cursor, read_from
-from toolkit.runfolder.table.short_columns import WITHOUT_ROWS
+from toolkit.telemetry.runfolder.journal.journal import pending_lines
+from toolkit.telemetry.runfolder.journal.repair import repair_run
+from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL
+from toolkit.telemetry.runfolder.reader import Cursor, read_from
+from toolkit.telemetry.runfolder.table.short_columns import WITHOUT_ROWS
 
 _MB = 1024 * 1024
 _POINTS = 8
@@ -113,10 +113,10 @@ def count_records(path: Path) -> dict[str, Any]:
 
 def use(root: Path, records: int) -> dict[str, Any]:
     """Do everything people do with a killed run, once each; return the times."""
-    from toolkit.diagnostics.history import diagnose
-    from toolkit.runs.sources.local_store import LocalStore
     from toolkit.telemetry import TelemetryLogger
-    from toolkit.timing.history import read_run_time
+    from toolkit.telemetry.diagnostics.history import diagnose
+    from toolkit.telemetry.runs.sources.local_store import LocalStore
+    from toolkit.telemetry.timing.history import read_run_time
 
     folder = next(path for path in root.iterdir() if path.is_dir())
     process = psutil.Process()

@@ -14,10 +14,10 @@ from typing import Any
 import psutil
 
 from benchmarks.large_run import write_many_runs
-from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
-from toolkit.runs.listing.search import matches, parse, sort_cards
-from toolkit.runs.sources.local_store import LocalStore
-from toolkit.runs.store import RunCard, UnknownRun
+from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
+from toolkit.telemetry.runs.listing.search import matches, parse, sort_cards
+from toolkit.telemetry.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.store import RunCard, UnknownRun
 
 _PER_PAGE = 100
 _MB = 1024 * 1024

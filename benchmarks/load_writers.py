@@ -16,11 +16,11 @@ from typing import Any
 
 import orjson
 
-from toolkit.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
-from toolkit.runfolder.journal.repair import table_form
-from toolkit.runfolder.layout import MANIFEST, METRICS_CSV, METRICS_JSONL, OUTPUT_LOG, OUTPUT_TIMES
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.table.csv_table import columns_for
+from toolkit.telemetry.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
+from toolkit.telemetry.runfolder.journal.repair import table_form
+from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_CSV, METRICS_JSONL, OUTPUT_LOG, OUTPUT_TIMES
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.table.csv_table import columns_for
 
 _SPAN_EVERY = 50
 _LOOK_EVERY_S = 1.0
@@ -83,7 +83,7 @@ def write_together(
     """
     context = multiprocessing.get_context("forkserver")
     # Import first, so that only logging is measured.
-    context.set_forkserver_preload(["toolkit.telemetry.session.live_run"])
+    context.set_forkserver_preload(["toolkit.telemetry.logger.session.live_run"])
     barrier = context.Barrier(processes)
     answers = context.Queue()
     with tempfile.TemporaryDirectory() as printed:
@@ -258,7 +258,7 @@ class _Watcher:
     """A dashboard store that lists the directory and reads its runs on a separate thread."""
 
     def __init__(self, log_dir: Path) -> None:
-        from toolkit.runs.sources.local_store import LocalStore
+        from toolkit.telemetry.runs.sources.local_store import LocalStore
 
         self._store = LocalStore([log_dir], cache_dir=None)
         self._looks = self._most = self._problems = 0

@@ -184,7 +184,7 @@ def peak_in_tight_loop(folder: Path, name: str, records: int) -> dict[str, float
 
 def memory_after_a_hung_disk(folder: Path) -> dict[str, float | None]:
     """Return the MB that our logger has added once a disk that hung for seconds has taken all records."""
-    from toolkit.telemetry.writing.record_appender import RecordFile
+    from toolkit.telemetry.logger.writing.record_appender import RecordFile
 
     _import_torch()
     before = _forget_peak()

@@ -70,7 +70,7 @@ def seconds_to_answer(
     import pandas as pd
 
     from benchmarks.large_run import write_many_runs
-    from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
+    from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL
 
     write_many_runs(folder / "logs", runs, records=records)
     places = sorted((folder / "logs").iterdir())
@@ -81,7 +81,7 @@ def seconds_to_answer(
     os.sync()
     environ = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
     logs = str(folder / "logs")
-    ask = ["-m", "toolkit.cli", "sql", _STATEMENT, logs, "--csv"]
+    ask = ["-m", "toolkit.telemetry.cli", "sql", _STATEMENT, logs, "--csv"]
     found: dict[str, list[dict[str, float]]] = {"telemetry sql, cold": [_timed(ask, environ, runs + 1)]}
     for _ in range(rounds):
         for name, command, lines in (

@@ -14,8 +14,8 @@ import numpy as np
 
 from benchmarks.command import Options, run_alone, say
 from benchmarks.report import Claim, Report
-from toolkit.runs.sweep.answer import SweepAnswer, answer
-from toolkit.runs.sweep.runs import SweepRun
+from toolkit.telemetry.runs.sweep.answer import SweepAnswer, answer
+from toolkit.telemetry.runs.sweep.runs import SweepRun
 
 RUNS: Final = 30
 FEWER: Final = 24

@@ -65,7 +65,7 @@ def _measure(runs: int, seconds: float) -> dict[str, float]:
         live = subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         wait_until((folder / "the-live-run" / "run.json").exists, live)
         began = time.monotonic()
-        command = [sys.executable, "-m", "toolkit.cli", "top", str(folder)]
+        command = [sys.executable, "-m", "toolkit.telemetry.cli", "top", str(folder)]
         terminal = PseudoTerminal(command, columns=120, rows=40, env={"XDG_CACHE_HOME": name})
         try:
             terminal.wait_for("the-live-run")

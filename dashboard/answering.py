@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 from starlette.requests import Request
 from starlette.responses import Response
 
-from toolkit.core.deadline import Deadline
+from toolkit.telemetry.core.deadline import Deadline
 
 _THREADS: Final = 8
 _COSTLY: Final = 4

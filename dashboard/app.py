@@ -15,9 +15,9 @@ from dashboard.components.login_page import login_page
 from dashboard.components.page_states import guarded
 from dashboard.components.settings_dialog import ask_for_settings, settings_button
 from dashboard.components.shortcuts import shortcuts
-from toolkit.runfolder.records import COMPLETION, HISTOGRAM, SAMPLE, TABLE
-from toolkit.runs.formatting import md
-from toolkit.runs.store import UnknownRun
+from toolkit.telemetry.runfolder.records import COMPLETION, HISTOGRAM, SAMPLE, TABLE
+from toolkit.telemetry.runs.formatting import md
+from toolkit.telemetry.runs.store import UnknownRun
 
 _READ_S: Final = 0.3
 _IN_SAMPLES: Final = (SAMPLE, COMPLETION, HISTOGRAM, TABLE, "text")

@@ -13,13 +13,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dashboard.answering import computed
-from toolkit.formulas.formula import is_formula
+from toolkit.telemetry.formulas.formula import is_formula
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from toolkit.runs.curve_tiles import CurveTiles, TileQuery
-    from toolkit.runs.store import RunStore, Series
+    from toolkit.telemetry.runs.curve_tiles import CurveTiles, TileQuery
+    from toolkit.telemetry.runs.store import RunStore, Series
 
 CURVES_URL: Final = "/curves"
 CSV_URL: Final = "/curves.csv"
@@ -93,8 +93,8 @@ async def answer_csv(request: Request) -> Response:
 
 def _csv(axis: str, text: str, ends: tuple[str | None, str | None]) -> Response:
     from dashboard import session
-    from toolkit.runs.columns.export import CurvePoints, TooManyRows, curves_to_csv
-    from toolkit.runs.store import Refused, UnknownRun
+    from toolkit.telemetry.runs.columns.export import CurvePoints, TooManyRows, curves_to_csv
+    from toolkit.telemetry.runs.store import Refused, UnknownRun
 
     store = session.store()
     kept = {"Cache-Control": "no-store"}
@@ -118,8 +118,8 @@ def _csv(axis: str, text: str, ends: tuple[str | None, str | None]) -> Response:
 
 def _logged(store: RunStore, named: tuple[str, str, int], axis: str, window: tuple[float, float]) -> Series:
     """Return every logged point of a curve inside the window."""
-    from toolkit.runs.curve_tiles import TileQuery
-    from toolkit.runs.store import CurveSegment, Series
+    from toolkit.telemetry.runs.curve_tiles import TileQuery
+    from toolkit.telemetry.runs.store import CurveSegment, Series
 
     run, metric, rank = named
     found = store.tiles(run, metric, TileQuery(fit=_LARGEST), axis=axis, rank=rank)
@@ -143,7 +143,7 @@ def _end(name: str, text: str | None, otherwise: float) -> float:
 
 
 def _read(store: RunStore, run: str, rank: int, wait_s: float) -> float | str:
-    from toolkit.runs.store import Refused, StoreUnavailable, UnknownRun
+    from toolkit.telemetry.runs.store import Refused, StoreUnavailable, UnknownRun
 
     try:
         if rank and rank not in store.ranks(run):
@@ -157,8 +157,8 @@ def _read(store: RunStore, run: str, rank: int, wait_s: float) -> float | str:
 def _one(
     store: RunStore, curve: tuple[str, str, int, TileQuery], axis: str, whole: float | str, arrays: bytearray
 ) -> dict[str, Any]:
-    from toolkit.runs.curve_tiles import CurveTiles
-    from toolkit.runs.store import Refused, UnknownRun
+    from toolkit.telemetry.runs.curve_tiles import CurveTiles
+    from toolkit.telemetry.runs.store import Refused, UnknownRun
 
     run, metric, rank, query = curve
     try:
@@ -203,7 +203,7 @@ def _blocks(found: CurveTiles, arrays: bytearray) -> list[dict[str, Any]]:
 
 
 def _curves(axis: str, text: str) -> list[tuple[str, str, int, TileQuery]]:
-    from toolkit.runs.curve_tiles import AXES, METRIC_AXIS
+    from toolkit.telemetry.runs.curve_tiles import AXES, METRIC_AXIS
 
     if axis not in AXES and not (axis.startswith(METRIC_AXIS) and axis != METRIC_AXIS):
         raise _QuestionError(f"x is {_short(axis)}; it must be one of {', '.join(AXES)}, or metric:NAME")
@@ -221,7 +221,7 @@ def _curves(axis: str, text: str) -> list[tuple[str, str, int, TileQuery]]:
 
 
 def _curve(number: int, asked: Any) -> tuple[str, str, int, TileQuery]:
-    from toolkit.runs.curve_tiles import TileQuery
+    from toolkit.telemetry.runs.curve_tiles import TileQuery
 
     def check(is_right: bool, name: str, value: object, allowed: str) -> None:
         if not is_right:

@@ -25,9 +25,9 @@ from dashboard.listening import DEFAULT_HOST, DEFAULT_PORT, Listener, ListenErro
 from dashboard.missing_packages import missing_login_packages_message, missing_packages_message
 from dashboard.network_guard import PublicUrl
 from dashboard.settings import DashboardSettings, EngineSettings, PageAccess, default_log_dirs
-from toolkit.fleet.address import AddressError, address_of
-from toolkit.fleet.object_store import PlaceError, object_store
-from toolkit.fleet.options import add_engine_arguments, add_objects_arguments, file_path, fill_in
+from toolkit.telemetry.fleet.address import AddressError, address_of
+from toolkit.telemetry.fleet.object_store import PlaceError, object_store
+from toolkit.telemetry.fleet.options import add_engine_arguments, add_objects_arguments, file_path, fill_in
 
 if TYPE_CHECKING:
     from dashboard.server import DashboardServer
@@ -314,9 +314,9 @@ def prepare(options: LaunchOptions) -> PreparedDashboard:
 
 def _check_engine(engine: EngineSettings) -> str | None:
     """Return why an engine does not answer, which may be for a moment. Raises LaunchError for everything else."""
-    from toolkit.fleet.engine import Engine, EngineError, UnreachableError
-    from toolkit.fleet.schema import require_tables
-    from toolkit.fleet.signed_requests import read_key
+    from toolkit.telemetry.fleet.engine import Engine, EngineError, UnreachableError
+    from toolkit.telemetry.fleet.schema import require_tables
+    from toolkit.telemetry.fleet.signed_requests import read_key
 
     try:
         if engine.objects is not None:

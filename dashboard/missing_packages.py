@@ -7,7 +7,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-from toolkit.core.install import install_command
+from toolkit.telemetry.core.install import install_command
 
 _REQUIRED = ("streamlit", "pandas", "plotly", "pyarrow", "orjson", "yaml")
 _INSTALLED_AS = {"yaml": "PyYAML"}

@@ -339,8 +339,8 @@ async def answer_sample_file(request: Request) -> Response:
 def _sample_file(run: str, path: str, *, is_small: bool, part: str) -> Response:
     # Imported here: they import pandas and pyarrow, which take a second.
     from dashboard import session
-    from toolkit.runs.files.sample_files import sample_file
-    from toolkit.runs.store import Refused, StoreUnavailable, UnknownRun
+    from toolkit.telemetry.runs.files.sample_files import sample_file
+    from toolkit.telemetry.runs.store import Refused, StoreUnavailable, UnknownRun
 
     try:
         found = sample_file(session.store(), run, path, small=is_small)
@@ -376,8 +376,8 @@ _NO_LOGIN = tuple(Route(path, _not_here) for path in ("/auth/login", "/auth/logo
 
 
 _FIRST_NEEDED = """
-    numpy pyarrow pyarrow.compute toolkit.runs.store toolkit.runs.columns.column_queries
-    dashboard.session toolkit.diagnostics.examiner toolkit.reports.ledger_labels PIL.PngImagePlugin
+    numpy pyarrow pyarrow.compute toolkit.telemetry.runs.store toolkit.telemetry.runs.columns.column_queries
+    dashboard.session toolkit.telemetry.diagnostics.examiner toolkit.telemetry.reports.ledger_labels PIL.PngImagePlugin
     dashboard.components.frame dashboard.components.curve_panel dashboard.components.cards
     dashboard.components.alert_card dashboard.components.resume_card dashboard.components.event_list
     dashboard.components.pictures dashboard.components.settings_dialog dashboard.components.shortcuts
@@ -390,7 +390,7 @@ def _warm_up(is_busy: Callable[[], bool]) -> None:
     for module in _FIRST_NEEDED:
         _wait_while(is_busy, until)
         importlib.import_module(module)
-    importlib.import_module("toolkit.diagnostics.examiner").Examiner()
+    importlib.import_module("toolkit.telemetry.diagnostics.examiner").Examiner()
     session = importlib.import_module("dashboard.session")
     if not session.settings().engines:
         session.store().list_runs()

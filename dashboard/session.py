@@ -15,11 +15,11 @@ import streamlit as st
 from dashboard.access.roles import Role, role_named
 from dashboard.charts.packing import Window
 from dashboard.settings import DashboardSettings, EngineSettings
-from toolkit.core.user_folders import labels_dir
-from toolkit.runs.formatting import md
-from toolkit.runs.sources.local_store import LocalStore
-from toolkit.runs.sources.team_stores import TeamStores
-from toolkit.runs.store import RunStore
+from toolkit.telemetry.core.user_folders import labels_dir
+from toolkit.telemetry.runs.formatting import md
+from toolkit.telemetry.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.sources.team_stores import TeamStores
+from toolkit.telemetry.runs.store import RunStore
 
 _SECONDS: Final = {"Off": None, "2 s": 2.0, "5 s": 5.0, "30 s": 30.0}
 Smoothing = float | Literal["auto"]
@@ -73,10 +73,10 @@ def _store(chosen: DashboardSettings, labels: str | None) -> RunStore:
 
 def _engine_store(engine: EngineSettings, read_only: bool) -> RunStore:
     # Imported here: a dashboard of folders opens a tenth of a second sooner without them.
-    from toolkit.fleet.address import address_of
-    from toolkit.fleet.object_store import object_store
-    from toolkit.fleet.signed_requests import read_key
-    from toolkit.runs.sources.clickhouse.store import ClickHouseStore
+    from toolkit.telemetry.fleet.address import address_of
+    from toolkit.telemetry.fleet.object_store import object_store
+    from toolkit.telemetry.fleet.signed_requests import read_key
+    from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 
     return ClickHouseStore(
         address_of(engine.url, password_file=engine.password_file, ca=engine.ca),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 from dashboard.access.login import AllowList, LoginError
-from toolkit.core.user_folders import user_folder
+from toolkit.telemetry.core.user_folders import user_folder
 
 SETTINGS_VARIABLE = "TELEMETRY_DASHBOARD_SETTINGS"
 CACHE_DIR_VARIABLE = "TELEMETRY_DASHBOARD_CACHE_DIR"

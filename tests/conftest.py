@@ -19,8 +19,8 @@ from tests.lengths import is_long, longer
 from tests.same_worker import make_scheduler, when_it_begins
 from tests.time_limit import pytest_timeout_cancel_timer, pytest_timeout_set_timer
 from tests.waiting import TIME_TO_CLOSE_S
-from toolkit.runfolder.records import OF_THE_JOB
-from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.runfolder.records import OF_THE_JOB
 
 __all__ = ["git_is_asked_once", "pytest_timeout_cancel_timer", "pytest_timeout_set_timer"]
 
@@ -88,7 +88,7 @@ def _state_of_the_process_is_restored():
     hooks = sys.excepthook, threading.excepthook
     # A page that is run in this process takes the place of the main module, which a process that is started would run.
     sys.modules["__main__"] = _MAIN
-    start_record = sys.modules.get("toolkit.telemetry.session.start_record")
+    start_record = sys.modules.get("toolkit.telemetry.logger.session.start_record")
     if start_record is not None:
         # Loggers that are made within some seconds share a look at the machine, and those of two tests must not.
         start_record._newest = None

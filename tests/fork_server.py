@@ -188,10 +188,10 @@ def serve() -> None:
     number, *modules = sys.argv[1:]
     for name in modules:
         _import(name)
-    if "toolkit.telemetry.machine.environment" in sys.modules:
+    if "toolkit.telemetry.logger.machine.environment" in sys.modules:
         from tests.git_once import ask_git_once
         from tests.leftovers import recover_only_runs_below
-        from toolkit.telemetry.options import TelemetryOptions
+        from toolkit.telemetry.logger.options import TelemetryOptions
 
         ask_git_once()
         recover_only_runs_below()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.lengths import is_long
-from toolkit.telemetry.machine import environment
+from toolkit.telemetry.logger.machine import environment
 
 _ask_git = environment.describe_repository
 

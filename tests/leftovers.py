@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from toolkit.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
-from toolkit.telemetry.writing import pipeline
+from toolkit.telemetry.logger.writing import pipeline
+from toolkit.telemetry.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
 
 _BELOW = "RECOVER_RUNS_BELOW"
 

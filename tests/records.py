@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.field_types import wrong_types
-from toolkit.runfolder.records import ENVELOPE
+from toolkit.telemetry.runfolder.records import ENVELOPE
 
 Record = dict[str, Any]
 

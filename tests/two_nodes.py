@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.core.ranks import Rank
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.writing import rank_folder
+from toolkit.telemetry.core.ranks import Rank
+from toolkit.telemetry.logger.writing import rank_folder
 
 RUN_ID = "0123456789abcdef"
 

@@ -25,7 +25,7 @@ from benchmarks.agents.questions import FOREIGN_ASKED, Question, questions, runs
 from benchmarks.command import say
 from benchmarks.figures import APPENDICES, put_between_marks
 from tests.importers.samples import fingerprint
-from toolkit.agents.answer import USUAL_TOKENS, count_tokens
+from toolkit.telemetry.agents.answer import USUAL_TOKENS, count_tokens
 
 DOCUMENT: Final = APPENDICES / "agents.md"
 BEGIN: Final = "<!-- agents: written by make agents-eval -->"
@@ -138,7 +138,9 @@ def _floors(question: Question, root: Path) -> tuple[int, int | None]:
         return raw, None
     run, other = question.runs[0], question.runs[-1]
     command = [word.format(folder=root / "ours", run=run, other=other) for word in _COMMANDS[question.tool]]
-    done = subprocess.run([sys.executable, "-m", "toolkit.cli", *command], capture_output=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "toolkit.telemetry.cli", *command], capture_output=True, check=False
+    )
     return raw, count_tokens(done.stdout.decode())
 
 

@@ -36,7 +36,7 @@ class Asker:
 @asynccontextmanager
 async def server(folders: Sequence[Path], *options: str) -> AsyncIterator[Asker]:
     """Start a server for `folders` and yield what asks it."""
-    arguments = ["-m", "toolkit.cli", "mcp", *options, *map(str, folders)]
+    arguments = ["-m", "toolkit.telemetry.cli", "mcp", *options, *map(str, folders)]
     started = StdioServerParameters(command=sys.executable, args=arguments, env=dict(os.environ))
     unasked: list[str] = []
 

@@ -17,9 +17,9 @@ from benchmarks.answers.resume_cases import CAUSES, HELD_OUT, RIGHT, TRAINERS, T
 from benchmarks.answers.resume_runs import make_all
 from benchmarks.command import say
 from benchmarks.diagnose_eval.markdown import table
-from toolkit.answers.evidence import read_evidence
-from toolkit.answers.resume import answer_resumes
-from toolkit.diagnostics.resume.judge import SAME, UNKNOWN
+from toolkit.telemetry.answers.evidence import read_evidence
+from toolkit.telemetry.answers.resume import answer_resumes
+from toolkit.telemetry.diagnostics.resume.judge import SAME, UNKNOWN
 
 ALL: Final = "everything recorded"
 SETTINGS: Final = "losses, lr and settings"

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from benchmarks.answers.why_runs import CAUSES, NO_CAUSE, Pair, make, plan
 from benchmarks.command import say
-from toolkit.answers import differences as kinds
-from toolkit.answers.evidence import read_evidence
-from toolkit.answers.why import Why, why
+from toolkit.telemetry.answers import differences as kinds
+from toolkit.telemetry.answers.evidence import read_evidence
+from toolkit.telemetry.answers.why import Why, why
 
 _FIRST: Final = 10_000
 """The number of the first pair that is published; thresholds and weights were chosen with pairs below 1,000."""

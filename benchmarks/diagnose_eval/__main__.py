@@ -31,7 +31,7 @@ from benchmarks.diagnose_eval.delay import Delay, delays
 from benchmarks.diagnose_eval.ours import Examined, follow
 from benchmarks.diagnose_eval.scores import FAMILIES, counts_of, worse
 from benchmarks.figures import put_between_marks
-from toolkit.diagnostics.finding import INFO
+from toolkit.telemetry.diagnostics.finding import INFO
 
 _PARTS: dict[str, Callable[[Sequence[Split], Evaluator], Any]] = {
     "made": made.measure,

@@ -29,7 +29,7 @@ from benchmarks.diagnose_eval.markdown import table
 from benchmarks.diagnose_eval.other_thresholds import other_thresholds
 from benchmarks.diagnose_eval.ours import predictions
 from benchmarks.diagnose_eval.scores import INSTABILITY
-from toolkit.diagnostics import thresholds
+from toolkit.telemetry.diagnostics import thresholds
 
 FOLDS = 10
 SHUFFLES = 5

@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.diagnose_eval.corpus import Rows
 from benchmarks.diagnose_eval.ours import Examined
 from benchmarks.diagnose_eval.scores import FAMILIES
-from toolkit.diagnostics.robust import median
+from toolkit.telemetry.diagnostics.robust import median
 
 EVALS_AFTER_THE_BEST = 4
 RISE = 0.1

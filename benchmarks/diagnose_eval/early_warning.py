@@ -16,9 +16,9 @@ from benchmarks.diagnose_eval.corpus import Evaluator, Prediction, Rows, Split
 from benchmarks.diagnose_eval.markdown import table
 from benchmarks.diagnose_eval.other_thresholds import other_thresholds
 from benchmarks.diagnose_eval.ours import predictions
-from toolkit.diagnostics import thresholds
-from toolkit.diagnostics.examiner import Examiner
-from toolkit.diagnostics.finding import INFO
+from toolkit.telemetry.diagnostics import thresholds
+from toolkit.telemetry.diagnostics.examiner import Examiner
+from toolkit.telemetry.diagnostics.finding import INFO
 
 BAD_ENDS = ("nan", "divergence")
 """Sure labels of these kinds are what a warning should come before; the first one of a run counts."""

@@ -19,7 +19,7 @@ from benchmarks.diagnose_eval.made import made_split, said_of
 from benchmarks.diagnose_eval.markdown import table
 from benchmarks.diagnose_eval.scores import counts_of
 from benchmarks.made_curves.file import MadeFileError, made_runs
-from toolkit.diagnostics import thresholds
+from toolkit.telemetry.diagnostics import thresholds
 
 OF_RUNS = ("overfit", "plateau")
 """Kinds that are counted in runs instead of events, as in the goals."""

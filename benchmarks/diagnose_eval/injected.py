@@ -11,8 +11,8 @@ from typing import Any
 
 from benchmarks.diagnose_eval import injected_learning
 from benchmarks.diagnose_eval.ours import predictions
-from toolkit.diagnostics.examiner import examine
-from toolkit.diagnostics.finding import INFO
+from toolkit.telemetry.diagnostics.examiner import examine
+from toolkit.telemetry.diagnostics.finding import INFO
 
 Record = dict[str, Any]
 Fault = tuple[list[Record], int]

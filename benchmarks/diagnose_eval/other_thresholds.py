@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from toolkit.diagnostics import thresholds
+from toolkit.telemetry.diagnostics import thresholds
 
 
 @contextmanager

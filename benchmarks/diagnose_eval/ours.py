@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from benchmarks.diagnose_eval.corpus import Prediction, Rows
-from toolkit.diagnostics.examiner import Examiner, examine
-from toolkit.diagnostics.finding import INFO, SEVERITIES, Finding
+from toolkit.telemetry.diagnostics.examiner import Examiner, examine
+from toolkit.telemetry.diagnostics.finding import INFO, SEVERITIES, Finding
 
 _AS_LABELLED = {"memory_growth": "mem_leak"}
 """Kinds that have another name in the corpus."""

@@ -23,8 +23,8 @@ from benchmarks.diagnose_eval.corpus import DEFAULT, Evaluator, Prediction, Rows
 from benchmarks.diagnose_eval.markdown import table
 from benchmarks.diagnose_eval.ours import as_predictions, findings_of
 from benchmarks.diagnose_eval.scores import FAMILIES, INSTABILITY
-from toolkit.diagnostics.finding import INFO
-from toolkit.diagnostics.robust import CHANGE_TO_SIGMA
+from toolkit.telemetry.diagnostics.finding import INFO
+from toolkit.telemetry.diagnostics.robust import CHANGE_TO_SIGMA
 
 JOBS = 2
 MOST_ROWS = 6_000

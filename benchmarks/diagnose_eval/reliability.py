@@ -23,13 +23,13 @@ from benchmarks.diagnose_eval.ours import as_predictions
 from benchmarks.diagnose_eval.scores import FAMILIES, INSTABILITY
 from benchmarks.figures import put_between_marks
 from benchmarks.report import RESULTS
-from toolkit.diagnostics import thresholds
-from toolkit.diagnostics.confidence import CLEAR, DOUBTED, TAKEN_BACK, USUAL, strength_of
-from toolkit.diagnostics.examiner import Examiner
-from toolkit.diagnostics.finding import INFO, WARNING, Finding
+from toolkit.telemetry.diagnostics import thresholds
+from toolkit.telemetry.diagnostics.confidence import CLEAR, DOUBTED, TAKEN_BACK, USUAL, strength_of
+from toolkit.telemetry.diagnostics.examiner import Examiner
+from toolkit.telemetry.diagnostics.finding import INFO, WARNING, Finding
 
 RESULT = RESULTS / "confidence.json"
-TABLE = ROOT / "toolkit" / "diagnostics" / "confidence_table.py"
+TABLE = ROOT / "toolkit" / "telemetry" / "diagnostics" / "confidence_table.py"
 BEGIN = "<!-- how sure a finding is: written by make diagnose-eval -->"
 
 NAN = "nan"

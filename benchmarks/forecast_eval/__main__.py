@@ -19,10 +19,10 @@ from benchmarks.command import say
 from benchmarks.diagnose_eval.corpus import DEFAULT, CorpusError
 from benchmarks.figures import APPENDICES, END, put_between_marks
 from benchmarks.forecast_eval import losses
-from toolkit.forecasts.series import Fitted
+from toolkit.telemetry.forecasts.series import Fitted
 
 DOCUMENT: Final = APPENDICES / "forecasts.md"
-CONSTANTS: Final = ROOT / "toolkit" / "forecasts" / "constants.py"
+CONSTANTS: Final = ROOT / "toolkit" / "telemetry" / "forecasts" / "constants.py"
 OTHERS: Final = ("stopping",)
 """Other parts of the document: modules here with `run() -> str`."""
 
@@ -67,7 +67,7 @@ def source_of(fitted: Fitted) -> str:
         "",
         "from typing import Final",
         "",
-        "from toolkit.forecasts.series import Fitted",
+        "from toolkit.telemetry.forecasts.series import Fitted",
         "",
         "FITTED: Final = Fitted(",
         f"    done={fitted.done},",

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from benchmarks.forecast_eval.series import Case
-from toolkit.forecasts.series import Fitted
-from toolkit.forecasts.signs import MOVES, SMALLEST
+from toolkit.telemetry.forecasts.series import Fitted
+from toolkit.telemetry.forecasts.signs import MOVES, SMALLEST
 
 Floats = npt.NDArray[np.float64]
 

@@ -13,9 +13,9 @@ import numpy as np
 from benchmarks.forecast_eval.fit import SHARES, fit, fold_of
 from benchmarks.forecast_eval.series import Case, Series, cases_of, open_series, series_of
 from benchmarks.made_curves.file import CURVES, made_runs
-from toolkit.forecasts.constants import FITTED
-from toolkit.forecasts.curve import Forecast, forecast_curve
-from toolkit.forecasts.series import Fitted
+from toolkit.telemetry.forecasts.constants import FITTED
+from toolkit.telemetry.forecasts.curve import Forecast, forecast_curve
+from toolkit.telemetry.forecasts.series import Fitted
 
 FOLDS: Final = 10
 CUTS: Final = (0.25, 0.5, 0.75)

@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.diagnose_eval.corpus import splits_of
-from toolkit.forecasts.curve import FEWEST, refusal
-from toolkit.forecasts.schedule import rest_of_schedule
-from toolkit.forecasts.series import Curve, Plan
-from toolkit.forecasts.signs import Signs, signs_of
+from toolkit.telemetry.forecasts.curve import FEWEST, refusal
+from toolkit.telemetry.forecasts.schedule import rest_of_schedule
+from toolkit.telemetry.forecasts.series import Curve, Plan
+from toolkit.telemetry.forecasts.signs import Signs, signs_of
 
 LONG: Final = 40
 """Records that a whole curve needs to be counted."""

@@ -1,4 +1,4 @@
-"""How the rule of `toolkit/forecasts/stopping.py` and others do on whole sweeps that were trained to their end."""
+"""How the rule of `toolkit/telemetry/forecasts/stopping.py` and others do on whole sweeps that were trained to their end."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy as np
 
 from benchmarks.command import say
 from benchmarks.made_curves.file import MadeSweep, SweepRun, made_sweeps
-from toolkit.forecasts.curve import Curve, Plan
-from toolkit.forecasts.stopping import FEWEST, FIRST, FITTED, Fit, SweptRun, compare, which_to_stop
+from toolkit.telemetry.forecasts.curve import Curve, Plan
+from toolkit.telemetry.forecasts.stopping import FEWEST, FIRST, FITTED, Fit, SweptRun, compare, which_to_stop
 
 ETA: Final = 3
 _LOOKS: Final = 20

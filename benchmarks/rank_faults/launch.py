@@ -34,8 +34,12 @@ _AFTER_FAULT_S: Final = 16.0
 _DOCTOR_EVERY_S: Final = 1.0
 _IMPORTED: Final = (
     *("torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo", "torch.profiler", "psutil"),
-    *("toolkit.telemetry.logger", "toolkit.mirrors.findings", "toolkit.diagnostics.history"),
-    *("toolkit.diagnostics.rank_watch", "toolkit.diagnostics.rank_files"),
+    *(
+        "toolkit.telemetry.logger.logger",
+        "toolkit.telemetry.mirrors.findings",
+        "toolkit.telemetry.diagnostics.history",
+    ),
+    *("toolkit.telemetry.diagnostics.rank_watch", "toolkit.telemetry.diagnostics.rank_files"),
 )
 _NEW_HOST_NAME: Final = 0x04000000
 

@@ -83,7 +83,7 @@ def _times(place: Path, what: str) -> list[float]:
 
 def ask_doctor(case: Case, place: Path) -> bool:
     """Ask `telemetry doctor` about a run whose rank 0 is gone or stopped; keep the answer once it names a rank."""
-    from toolkit.diagnostics.history import diagnose
+    from toolkit.telemetry.diagnostics.history import diagnose
 
     diagnosis = diagnose(place / "logs" / "run")
     now = time.time()

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from toolkit.runfolder.portable import this_user
+from toolkit.telemetry.runfolder.portable import this_user
 
 _MAX_BYTES = 64 * 1024
 

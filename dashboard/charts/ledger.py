@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from dashboard.charts.palette import entry_color
-from toolkit.reports.ledger_labels import label_of, percent
-from toolkit.runs.formatting import NO_VALUE, duration
-from toolkit.timing import names
-from toolkit.timing.ledger import Ledger, Line
+from toolkit.telemetry.reports.ledger_labels import label_of, percent
+from toolkit.telemetry.runs.formatting import NO_VALUE, duration
+from toolkit.telemetry.timing import names
+from toolkit.telemetry.timing.ledger import Ledger, Line
 
 _HATCHED: Final = frozenset({names.STALLED, names.REWORK})
 """Lost time is also hatched, so that it is recognisable without colours."""

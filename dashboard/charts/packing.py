@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from toolkit.runs.store import Floats, XAxis
+from toolkit.telemetry.runs.store import Floats, XAxis
 
 Window = tuple[float, float]
 """A range of the x axis."""

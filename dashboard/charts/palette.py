@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
-from toolkit.runs.store import RunCard
-from toolkit.timing import names
+from toolkit.telemetry.runs.store import RunCard
+from toolkit.telemetry.timing import names
 
 SERIES: Final = 6
 """Number of line colours; further curves differ by dash pattern."""

@@ -25,14 +25,14 @@ from dashboard.components.curve_panel import Around, change_mark, curve_panel
 from dashboard.components.evidence import Evidence, around, metric_of, slope
 from dashboard.components.frame import RunPage
 from dashboard.components.page_states import section
-from toolkit.diagnostics.catalogue import OF_RANKS
-from toolkit.reports.finding_text import basis_text, numbers_of, sure_text, value_of
-from toolkit.runfolder.labels import Labels
-from toolkit.runfolder.layout import OUTPUT_LOG
-from toolkit.runfolder.records import CONTROL_CHANGE, ERROR, FINDING
-from toolkit.runfolder.status import FAILED, LOST, STALLED
-from toolkit.runs.findings.alerts import NOT_FINITE, Alert, AlertGroup
-from toolkit.runs.findings.remedies import (
+from toolkit.telemetry.diagnostics.catalogue import OF_RANKS
+from toolkit.telemetry.reports.finding_text import basis_text, numbers_of, sure_text, value_of
+from toolkit.telemetry.runfolder.labels import Labels
+from toolkit.telemetry.runfolder.layout import OUTPUT_LOG
+from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, ERROR, FINDING
+from toolkit.telemetry.runfolder.status import FAILED, LOST, STALLED
+from toolkit.telemetry.runs.findings.alerts import NOT_FINITE, Alert, AlertGroup
+from toolkit.telemetry.runs.findings.remedies import (
     RECORDS_BESIDE,
     Effect,
     Offer,
@@ -41,9 +41,9 @@ from toolkit.runs.findings.remedies import (
     own_answer,
     remedy_for,
 )
-from toolkit.runs.findings.what_now import Checkpoint, WhatNow, what_now
-from toolkit.runs.formatting import ago, clean, clock, count, md, short_number, size
-from toolkit.runs.listing.run_start import start_of, training_settings
+from toolkit.telemetry.runs.findings.what_now import Checkpoint, WhatNow, what_now
+from toolkit.telemetry.runs.formatting import ago, clean, clock, count, md, short_number, size
+from toolkit.telemetry.runs.listing.run_start import start_of, training_settings
 
 Tone = Literal["red", "orange", "blue"]
 

@@ -11,11 +11,11 @@ import streamlit as st
 from dashboard.charts.ledger import bar_of, table_of
 from dashboard.components.chart import PALETTES
 from dashboard.components.script import show_component
-from toolkit.reports.ledger_labels import advice_on, percent
-from toolkit.runs.formatting import clean, count, duration, md
-from toolkit.runs.store import TimeSpent
-from toolkit.timing.ledger import Ledger, SessionLedger
-from toolkit.timing.names import IN_TRAINING
+from toolkit.telemetry.reports.ledger_labels import advice_on, percent
+from toolkit.telemetry.runs.formatting import clean, count, duration, md
+from toolkit.telemetry.runs.store import TimeSpent
+from toolkit.telemetry.timing.ledger import Ledger, SessionLedger
+from toolkit.telemetry.timing.names import IN_TRAINING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -162,7 +162,7 @@ function saveFile(name, parts) {
   setTimeout(() => URL.revokeObjectURL(link.href), 60000);
 }
 
-// What a spreadsheet runs as a formula; toolkit/runfolder/columns.py has the same pattern.
+// What a spreadsheet runs as a formula; toolkit/telemetry/runfolder/columns.py has the same pattern.
 const FORMULA = /^[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]/;
 
 // What a chart shows, as rows: its curves and bars by name, and the cells of a map.

@@ -11,13 +11,13 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.components import page_states
-from toolkit.runfolder.control import LOG_EVERY_HIGH, LOG_EVERY_LOW, LOG_EVERY_PAUSE_S, MAX_TEXT
-from toolkit.runfolder.records import CHECKPOINT, CONTROL_CHANGE, Record
-from toolkit.runfolder.status import FAILED, FINISHED, LOST, STOPPED
-from toolkit.runfolder.untrusted import is_number, texts_in, whole_in
-from toolkit.runs.findings.remedies import knob_changes_text
-from toolkit.runs.formatting import ago, clean, md, short_number
-from toolkit.runs.store import NO_END, UNREADABLE, Refused, RunStore
+from toolkit.telemetry.runfolder.control import LOG_EVERY_HIGH, LOG_EVERY_LOW, LOG_EVERY_PAUSE_S, MAX_TEXT
+from toolkit.telemetry.runfolder.records import CHECKPOINT, CONTROL_CHANGE, Record
+from toolkit.telemetry.runfolder.status import FAILED, FINISHED, LOST, STOPPED
+from toolkit.telemetry.runfolder.untrusted import is_number, texts_in, whole_in
+from toolkit.telemetry.runs.findings.remedies import knob_changes_text
+from toolkit.telemetry.runs.formatting import ago, clean, md, short_number
+from toolkit.telemetry.runs.store import NO_END, UNREADABLE, Refused, RunStore
 
 _ENDED: Final = {
     FINISHED: "has finished",

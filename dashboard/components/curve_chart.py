@@ -13,8 +13,8 @@ import streamlit as st
 from dashboard import session
 from dashboard.charts.palette import DARK, LIGHT, SERIES
 from dashboard.components.script import redraw_only, sent_by, show_component
-from toolkit.runfolder.untrusted import is_number
-from toolkit.runs.formatting import clean, cut
+from toolkit.telemetry.runfolder.untrusted import is_number
+from toolkit.telemetry.runs.formatting import clean, cut
 
 Window: TypeAlias = tuple[float, float]
 Tone: TypeAlias = Literal["muted", "info", "good", "warning", "critical"]
@@ -161,9 +161,9 @@ def draw_curves(spec: ChartSpec, *, key: str, on_star: Callable[[], None] | None
 def _picture(spec: ChartSpec) -> str:
     """Return the chart as HTML with SVG, for a browser that gets no values or cannot draw them."""
     # Imported here: hardly any visitor needs them.
-    from toolkit.reports.document import SECONDS, STEP, Chart, Line
-    from toolkit.reports.stored_run import curve_of
-    from toolkit.reports.svg import chart_html
+    from toolkit.telemetry.reports.document import SECONDS, STEP, Chart, Line
+    from toolkit.telemetry.reports.stored_run import curve_of
+    from toolkit.telemetry.reports.svg import chart_html
 
     lines = []
     ask = partial(session.store().series, buckets=_PICTURE_BUCKETS)

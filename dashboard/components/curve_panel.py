@@ -26,17 +26,17 @@ from dashboard.components.curve_chart import (
 )
 from dashboard.components.frame import RunPage, has_rest
 from dashboard.components.page_states import section
-from toolkit.diagnostics.metric_aliases import signal_of
-from toolkit.runfolder.labels import LabelsError
-from toolkit.runfolder.metrics import INTERNAL
-from toolkit.runfolder.records import CONTROL_CHANGE, Record, is_spread
-from toolkit.runfolder.untrusted import number_in
-from toolkit.runs.curve_axes import axes_of
-from toolkit.runs.findings.alerts import findings_of
-from toolkit.runs.findings.remedies import knob_changes_text
-from toolkit.runs.formatting import md
-from toolkit.runs.listing.pins import MAX_PINS, Pins, moved, pins_of, save_hidden, save_pinned
-from toolkit.runs.store import Refused
+from toolkit.telemetry.diagnostics.metric_aliases import signal_of
+from toolkit.telemetry.runfolder.labels import LabelsError
+from toolkit.telemetry.runfolder.metrics import INTERNAL
+from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, Record, is_spread
+from toolkit.telemetry.runfolder.untrusted import number_in
+from toolkit.telemetry.runs.curve_axes import axes_of
+from toolkit.telemetry.runs.findings.alerts import findings_of
+from toolkit.telemetry.runs.findings.remedies import knob_changes_text
+from toolkit.telemetry.runs.formatting import md
+from toolkit.telemetry.runs.listing.pins import MAX_PINS, Pins, moved, pins_of, save_hidden, save_pinned
+from toolkit.telemetry.runs.store import Refused
 
 _LOOKED_AT: Final = 5
 """Metrics in which an epoch is looked for, if the list of runs has none."""

@@ -11,16 +11,16 @@ import streamlit as st
 from dashboard.components.page_states import section
 from dashboard.components.run_select import option_texts
 from dashboard.components.run_table import fact_table
-from toolkit.answers import differences
-from toolkit.answers.differences import Made, MadeRow, made_differently
-from toolkit.answers.evidence import read_evidence
-from toolkit.answers.why import Why, why
-from toolkit.reports.document import Block, Colour, Table
-from toolkit.runfolder.evidence.code_snapshot import CodeChange, changed_files, read_code
-from toolkit.runs.formatting import clean, count, md
-from toolkit.runs.listing.config_diff import flatten
-from toolkit.runs.listing.run_start import start_of
-from toolkit.runs.store import RunCard, RunStore
+from toolkit.telemetry.answers import differences
+from toolkit.telemetry.answers.differences import Made, MadeRow, made_differently
+from toolkit.telemetry.answers.evidence import read_evidence
+from toolkit.telemetry.answers.why import Why, why
+from toolkit.telemetry.reports.document import Block, Colour, Table
+from toolkit.telemetry.runfolder.evidence.code_snapshot import CodeChange, changed_files, read_code
+from toolkit.telemetry.runs.formatting import clean, count, md
+from toolkit.telemetry.runs.listing.config_diff import flatten
+from toolkit.telemetry.runs.listing.run_start import start_of
+from toolkit.telemetry.runs.store import RunCard, RunStore
 
 _MOST_ROWS: Final = 200
 _MOST_FILES: Final = 20

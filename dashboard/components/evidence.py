@@ -10,10 +10,10 @@ from typing import Final
 import numpy as np
 
 from dashboard.components.curve_chart import Band, Level, Mark, Tone, Window
-from toolkit.runfolder.untrusted import is_number
-from toolkit.runs.findings.alerts import Alert
-from toolkit.runs.formatting import short_number
-from toolkit.runs.store import MetricInfo, Series
+from toolkit.telemetry.runfolder.untrusted import is_number
+from toolkit.telemetry.runs.findings.alerts import Alert
+from toolkit.telemetry.runs.formatting import short_number
+from toolkit.telemetry.runs.store import MetricInfo, Series
 
 _RECORDS_BEFORE: Final = 60
 _RECORDS_AFTER: Final = 300

@@ -21,12 +21,12 @@ from dashboard.components.page_states import section
 from dashboard.components.run_menu import run_menu
 from dashboard.components.run_select import option_texts
 from dashboard.components.script import show_component
-from toolkit.forecasts.run import end_of_run, last_step
-from toolkit.runfolder.records import CONTROL_CHANGE, FINDING
-from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
-from toolkit.runs.findings.alerts import Alert, alerts_of, unseen_alerts
-from toolkit.runs.formatting import ago, clean, clock, count, duration, md, short_number, size
-from toolkit.runs.store import (
+from toolkit.telemetry.forecasts.run import end_of_run, last_step
+from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, FINDING
+from toolkit.telemetry.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
+from toolkit.telemetry.runs.findings.alerts import Alert, alerts_of, unseen_alerts
+from toolkit.telemetry.runs.formatting import ago, clean, clock, count, duration, md, short_number, size
+from toolkit.telemetry.runs.store import (
     NO_END,
     STARTING,
     STILL_LOOKING,

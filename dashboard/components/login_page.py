@@ -7,7 +7,7 @@ import streamlit as st
 from dashboard import session
 from dashboard.access.roles import Role
 from dashboard.components.page_states import page_title, section
-from toolkit.runs.formatting import md
+from toolkit.telemetry.runs.formatting import md
 
 
 def login_page() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dashboard.components.script import sent_by, show_component
-from toolkit.runs.formatting import clean
+from toolkit.telemetry.runs.formatting import clean
 
 MAX_NOTES: Final = 100_000
 _HTML: Final = (

@@ -12,8 +12,8 @@ import streamlit as st
 from dashboard import session
 from dashboard.components.frame import RunPage, live
 from dashboard.components.script import redraw_only, sent_by, show_component
-from toolkit.runfolder.evidence.output_log import STREAMS, OutputLine, OutputLog
-from toolkit.runs.formatting import clean, clock, count, md
+from toolkit.telemetry.runfolder.evidence.output_log import STREAMS, OutputLine, OutputLog
+from toolkit.telemetry.runs.formatting import clean, clock, count, md
 
 _SHOWN: Final = 500
 _LONGEST: Final = 2_000

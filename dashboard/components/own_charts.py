@@ -13,11 +13,11 @@ from dashboard.charts.palette import DASHES, looks_of_runs
 from dashboard.components.curve_chart import ChartSpec, CurveSpec, draw_curves
 from dashboard.components.own_views import pick_view, save_settings, show_view, view_name
 from dashboard.components.page_states import section
-from toolkit.formulas.formula import is_formula
-from toolkit.runfolder.labels import ProjectSettings
-from toolkit.runs.curve_axes import axes_of
-from toolkit.runs.formatting import clean, md
-from toolkit.runs.listing.views import (
+from toolkit.telemetry.formulas.formula import is_formula
+from toolkit.telemetry.runfolder.labels import ProjectSettings
+from toolkit.telemetry.runs.curve_axes import axes_of
+from toolkit.telemetry.runs.formatting import clean, md
+from toolkit.telemetry.runs.listing.views import (
     MOST_CHARS,
     MOST_CHARTS,
     MOST_CURVES,
@@ -26,7 +26,7 @@ from toolkit.runs.listing.views import (
     views_of,
     with_view,
 )
-from toolkit.runs.store import MetricInfo, RunCard, RunStore
+from toolkit.telemetry.runs.store import MetricInfo, RunCard, RunStore
 
 _USUAL: Final = "My charts"
 _AS_PAGE: Final = ""

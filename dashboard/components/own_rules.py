@@ -10,11 +10,11 @@ from dashboard import session
 from dashboard.components import page_states
 from dashboard.components.alert_card import SEVERITIES
 from dashboard.components.frame import RunPage
-from toolkit.diagnostics.policy import RULES
-from toolkit.diagnostics.rules import Rule, read_rules
-from toolkit.runfolder.labels import ProjectSettings
-from toolkit.runs.findings.rule_preview import preview
-from toolkit.runs.formatting import count, md
+from toolkit.telemetry.diagnostics.policy import RULES
+from toolkit.telemetry.diagnostics.rules import Rule, read_rules
+from toolkit.telemetry.runfolder.labels import ProjectSettings
+from toolkit.telemetry.runs.findings.rule_preview import preview
+from toolkit.telemetry.runs.formatting import count, md
 
 
 def own_rules(page: RunPage) -> None:

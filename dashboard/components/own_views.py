@@ -11,13 +11,13 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.components import page_states
-from toolkit.formulas.formula import is_formula
-from toolkit.runfolder.labels import ProjectSettings
-from toolkit.runfolder.metrics import metric_direction
-from toolkit.runs.formatting import clean, md
-from toolkit.runs.listing.run_table import Column, Primary, formula_column, formula_problem
-from toolkit.runs.listing.views import MOST_CHARS, NamedView, views_of, with_view, without_view
-from toolkit.runs.store import RunCard, RunList, RunStore
+from toolkit.telemetry.formulas.formula import is_formula
+from toolkit.telemetry.runfolder.labels import ProjectSettings
+from toolkit.telemetry.runfolder.metrics import metric_direction
+from toolkit.telemetry.runs.formatting import clean, md
+from toolkit.telemetry.runs.listing.run_table import Column, Primary, formula_column, formula_problem
+from toolkit.telemetry.runs.listing.views import MOST_CHARS, NamedView, views_of, with_view, without_view
+from toolkit.telemetry.runs.store import RunCard, RunList, RunStore
 
 ColumnSpec = tuple[str, int | None, bool]
 """The id of a column, its width in pixels, and whether it is pinned."""

@@ -15,9 +15,9 @@ from typing import Final, Literal
 
 import streamlit as st
 
-from toolkit.runfolder.labels import LabelsError
-from toolkit.runs.formatting import clean, clock, count, duration, md, size
-from toolkit.runs.store import Health, Refused, RunCard, RunList, StoreUnavailable, UnknownRun
+from toolkit.telemetry.runfolder.labels import LabelsError
+from toolkit.telemetry.runs.formatting import clean, clock, count, duration, md, size
+from toolkit.telemetry.runs.store import Health, Refused, RunCard, RunList, StoreUnavailable, UnknownRun
 
 _PASTE = """\
 telemetry:

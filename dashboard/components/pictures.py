@@ -17,9 +17,9 @@ from dashboard.assets import SAMPLE_FILE_URL
 from dashboard.components.frame import RunPage
 from dashboard.components.page_states import section
 from dashboard.components.script import sent_by, show_component
-from toolkit.runs.files.samples import Sample, SampleSeries, samples_of_run, thinned
-from toolkit.runs.formatting import clean, count
-from toolkit.runs.store import RunStore
+from toolkit.telemetry.runs.files.samples import Sample, SampleSeries, samples_of_run, thinned
+from toolkit.telemetry.runs.formatting import clean, count
+from toolkit.telemetry.runs.store import RunStore
 
 View = Literal["step", "all"]
 

@@ -11,10 +11,10 @@ import streamlit as st
 
 from dashboard.components.frame import RunPage
 from dashboard.components.run_table import fact_table
-from toolkit.answers.evidence import read_evidence
-from toolkit.answers.resume import answer_resumes
-from toolkit.diagnostics.resume.judge import CAUSES, DIFFERENT, SAME, Judgement
-from toolkit.runs.formatting import count, md
+from toolkit.telemetry.answers.evidence import read_evidence
+from toolkit.telemetry.answers.resume import answer_resumes
+from toolkit.telemetry.diagnostics.resume.judge import CAUSES, DIFFERENT, SAME, Judgement
+from toolkit.telemetry.runs.formatting import count, md
 
 _FIRST_STEPS: Final = 200
 """So long the answer about a live session may change."""

@@ -10,11 +10,11 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.charts.palette import free_colours
-from toolkit.core.run_search import completed, completions
-from toolkit.runfolder.labels import LabelsError
-from toolkit.runs.formatting import clean, md
-from toolkit.runs.listing.search import names_in
-from toolkit.runs.store import Refused, RunCard, RunList, RunStore, UnknownRun
+from toolkit.telemetry.core.run_search import completed, completions
+from toolkit.telemetry.runfolder.labels import LabelsError
+from toolkit.telemetry.runs.formatting import clean, md
+from toolkit.telemetry.runs.listing.search import names_in
+from toolkit.telemetry.runs.store import Refused, RunCard, RunList, RunStore, UnknownRun
 
 _KEY = "q"
 

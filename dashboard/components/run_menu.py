@@ -11,15 +11,15 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.components import page_states
-from toolkit.reports.document import Document
-from toolkit.reports.html_page import to_html
-from toolkit.reports.markdown import to_markdown
-from toolkit.reports.overview import overview
-from toolkit.reports.stored_run import content_of_run
-from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runs.columns.export import download_name, metrics_to_csv, metrics_to_parquet
-from toolkit.runs.formatting import clean, md, size
-from toolkit.runs.store import Refused, RunCard, RunQuery, RunStore
+from toolkit.telemetry.reports.document import Document
+from toolkit.telemetry.reports.html_page import to_html
+from toolkit.telemetry.reports.markdown import to_markdown
+from toolkit.telemetry.reports.overview import overview
+from toolkit.telemetry.reports.stored_run import content_of_run
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runs.columns.export import download_name, metrics_to_csv, metrics_to_parquet
+from toolkit.telemetry.runs.formatting import clean, md, size
+from toolkit.telemetry.runs.store import Refused, RunCard, RunQuery, RunStore
 
 _RENAME, _REPORT, _EXPORT, _LINK = "Rename and tag…", "Report…", "Export…", "Link and location…"
 _ARCHIVE, _UNARCHIVE, _DELETE = "Archive", "Unarchive", "Delete"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from toolkit.runs.formatting import clean, cut
-from toolkit.runs.store import RunCard, card_labels
+from toolkit.telemetry.runs.formatting import clean, cut
+from toolkit.telemetry.runs.store import RunCard, card_labels
 
 _LONGEST: Final = 120
 

@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 from dashboard.components.chart import PALETTES
 from dashboard.components.script import sent_by, show_component
-from toolkit.runs.formatting import clean, count, short_number
-from toolkit.runs.listing.run_table import Column
-from toolkit.runs.store import RunCard
+from toolkit.telemetry.runs.formatting import clean, count, short_number
+from toolkit.telemetry.runs.listing.run_table import Column
+from toolkit.telemetry.runs.store import RunCard
 
 _MAX_TEXT: Final = 2_000
 """Characters of a fact."""

@@ -14,9 +14,9 @@ from dashboard.components.login_page import account
 from dashboard.components.page_states import section
 from dashboard.components.run_table import fact_table
 from dashboard.components.script import show_component
-from toolkit.runs.formatting import ago, clean, clock, count, md, size
-from toolkit.runs.labels import RunName, labels_of
-from toolkit.runs.store import StoreState
+from toolkit.telemetry.runs.formatting import ago, clean, clock, count, md, size
+from toolkit.telemetry.runs.labels import RunName, labels_of
+from toolkit.telemetry.runs.store import StoreState
 
 _CLOCK_SHOWN_S: Final = 2.0
 _ASKED: Final = "_settings_asked"

@@ -9,7 +9,7 @@ import streamlit as st
 
 from dashboard import session
 from dashboard.components.script import show_component
-from toolkit.runs.store import RunQuery
+from toolkit.telemetry.runs.store import RunQuery
 
 
 @dataclass(frozen=True, slots=True)

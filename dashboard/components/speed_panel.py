@@ -10,8 +10,8 @@ import streamlit as st
 from dashboard import session
 from dashboard.components.page_states import section
 from dashboard.components.run_table import fact_table
-from toolkit.runfolder.records import START
-from toolkit.runs.columns.speed import (
+from toolkit.telemetry.runfolder.records import START
+from toolkit.telemetry.runs.columns.speed import (
     METRICS,
     JobGroup,
     JobSpeed,
@@ -21,8 +21,8 @@ from toolkit.runs.columns.speed import (
     jobs_of,
     step_time,
 )
-from toolkit.runs.formatting import NO_VALUE, count, md, short_number
-from toolkit.runs.store import RunCard, RunStore
+from toolkit.telemetry.runs.formatting import NO_VALUE, count, md, short_number
+from toolkit.telemetry.runs.store import RunCard, RunStore
 
 _MAX_RUNS: Final = 30
 _TONES: Final = {

@@ -19,12 +19,12 @@ from dashboard.components.control_box import (
     show_answers,
 )
 from dashboard.components.page_states import section
-from toolkit.forecasts.stopping import Judged, Stopping
-from toolkit.forecasts.sweep import saved_text, stopping_of, stopping_text
-from toolkit.runfolder.metrics import Direction
-from toolkit.runfolder.untrusted import texts_in
-from toolkit.runs.formatting import count, md
-from toolkit.runs.store import RunCard, RunStore
+from toolkit.telemetry.forecasts.stopping import Judged, Stopping
+from toolkit.telemetry.forecasts.sweep import saved_text, stopping_of, stopping_text
+from toolkit.telemetry.runfolder.metrics import Direction
+from toolkit.telemetry.runfolder.untrusted import texts_in
+from toolkit.telemetry.runs.formatting import count, md
+from toolkit.telemetry.runs.store import RunCard, RunStore
 
 _NAME: Final = "What can be stopped"
 _CONFIRM: Final = "_stop_these"

@@ -24,18 +24,18 @@ from dashboard.components.run_table import ShownColumn, row_of, run_table
 from dashboard.components.script import sent_by, show_component
 from dashboard.components.stopping_list import stopping_list
 from dashboard.components.verdict_line import verdict_line
-from toolkit.answers.verdict import best_against, result_of
-from toolkit.reports.document import Document
-from toolkit.reports.sweep import sweep_document
-from toolkit.runfolder.metrics import metric_direction
-from toolkit.runs.formatting import clean, count, md, short_number
-from toolkit.runs.listing.run_table import NAME, Primary, cell, columns_of, metrics_of, primary_of
-from toolkit.runs.listing.search import QueryError
-from toolkit.runs.settings import as_number, setting_text
-from toolkit.runs.store import RunCard, RunList, RunQuery, RunStore, labelled
-from toolkit.runs.sweep.answer import SweepAnswer, answer, is_log_scale
-from toolkit.runs.sweep.runs import Direction, SweepRun, of_one_project, sweep_runs
-from toolkit.runs.sweep.text import Marks, answer_text, beyond_chance
+from toolkit.telemetry.answers.verdict import best_against, result_of
+from toolkit.telemetry.reports.document import Document
+from toolkit.telemetry.reports.sweep import sweep_document
+from toolkit.telemetry.runfolder.metrics import metric_direction
+from toolkit.telemetry.runs.formatting import clean, count, md, short_number
+from toolkit.telemetry.runs.listing.run_table import NAME, Primary, cell, columns_of, metrics_of, primary_of
+from toolkit.telemetry.runs.listing.search import QueryError
+from toolkit.telemetry.runs.settings import as_number, setting_text
+from toolkit.telemetry.runs.store import RunCard, RunList, RunQuery, RunStore, labelled
+from toolkit.telemetry.runs.sweep.answer import SweepAnswer, answer, is_log_scale
+from toolkit.telemetry.runs.sweep.runs import Direction, SweepRun, of_one_project, sweep_runs
+from toolkit.telemetry.runs.sweep.text import Marks, answer_text, beyond_chance
 
 Take = Literal["best", "last"]
 _TAKES: Final[dict[str, Take]] = {"Best value": "best", "Last value": "last"}

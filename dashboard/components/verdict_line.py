@@ -7,10 +7,10 @@ from typing import Final
 
 import streamlit as st
 
-from toolkit.answers.verdict import Verdict, best_against, compared_settings, result_of
-from toolkit.runfolder.metrics import TRAIN_LOSSES, guess_primary_metric, metric_direction
-from toolkit.runs.formatting import md
-from toolkit.runs.store import RunCard, RunStore
+from toolkit.telemetry.answers.verdict import Verdict, best_against, compared_settings, result_of
+from toolkit.telemetry.runfolder.metrics import TRAIN_LOSSES, guess_primary_metric, metric_direction
+from toolkit.telemetry.runs.formatting import md
+from toolkit.telemetry.runs.store import RunCard, RunStore
 
 _POINTS: Final = 400
 _ICONS: Final = {

@@ -14,12 +14,19 @@ from dashboard.components import page_states
 from dashboard.components.alert_card import SEVERITIES, alert_card, save_labels
 from dashboard.components.frame import RunPage, live, notification_choice, open_run, read
 from dashboard.components.own_rules import own_rules, rules_of
-from toolkit.diagnostics.catalogue import CATALOGUE, OF_RANKS, title_of
-from toolkit.diagnostics.finding import OPEN, RESOLVED
-from toolkit.runfolder.labels import Labels
-from toolkit.runs.findings.alerts import RECORDS_LOST, Alert, AlertGroup, alerts_of, grouped, is_dismissed
-from toolkit.runs.formatting import count, md
-from toolkit.runs.store import Health
+from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, OF_RANKS, title_of
+from toolkit.telemetry.diagnostics.finding import OPEN, RESOLVED
+from toolkit.telemetry.runfolder.labels import Labels
+from toolkit.telemetry.runs.findings.alerts import (
+    RECORDS_LOST,
+    Alert,
+    AlertGroup,
+    alerts_of,
+    grouped,
+    is_dismissed,
+)
+from toolkit.telemetry.runs.formatting import count, md
+from toolkit.telemetry.runs.store import Health
 
 _KINDS: Final = (*CATALOGUE, "error", RECORDS_LOST)
 _MAX_SHOWN: Final = 30

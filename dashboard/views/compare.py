@@ -31,16 +31,16 @@ from dashboard.components.run_select import in_address, option_texts
 from dashboard.components.run_table import Row, ShownColumn, row_of, run_table
 from dashboard.components.speed_panel import speed_panel
 from dashboard.components.verdict_line import verdict_of_chosen
-from toolkit.reports.compare import PageView
-from toolkit.reports.compare import compare as comparison
-from toolkit.reports.document import Colour, Document, Table
-from toolkit.reports.drawn_curves import DrawnLine, DrawnView, drawn_chart
-from toolkit.reports.stored_run import content_of_run, points_for
-from toolkit.runfolder.metrics import LIKELY, NOT_RESULTS, is_evaluation
-from toolkit.runfolder.records import is_spread
-from toolkit.runs.curve_axes import axes_of
-from toolkit.runs.formatting import clean, count, md, short_number
-from toolkit.runs.listing.compared_runs import (
+from toolkit.telemetry.reports.compare import PageView
+from toolkit.telemetry.reports.compare import compare as comparison
+from toolkit.telemetry.reports.document import Colour, Document, Table
+from toolkit.telemetry.reports.drawn_curves import DrawnLine, DrawnView, drawn_chart
+from toolkit.telemetry.reports.stored_run import content_of_run, points_for
+from toolkit.telemetry.runfolder.metrics import LIKELY, NOT_RESULTS, is_evaluation
+from toolkit.telemetry.runfolder.records import is_spread
+from toolkit.telemetry.runs.curve_axes import axes_of
+from toolkit.telemetry.runs.formatting import clean, count, md, short_number
+from toolkit.telemetry.runs.listing.compared_runs import (
     BY_TAG,
     RunGroup,
     figure_rows,
@@ -50,9 +50,9 @@ from toolkit.runs.listing.compared_runs import (
     joined_metrics,
     named_choices,
 )
-from toolkit.runs.listing.run_table import Column, differences_of, primary_of
-from toolkit.runs.settings import setting_names, setting_text
-from toolkit.runs.store import RunCard, RunQuery, RunStore, UnknownRun, labelled
+from toolkit.telemetry.runs.listing.run_table import Column, differences_of, primary_of
+from toolkit.telemetry.runs.settings import setting_names, setting_text
+from toolkit.telemetry.runs.store import RunCard, RunQuery, RunStore, UnknownRun, labelled
 
 _MAX_RUNS: Final = 50
 _MAX_GROUPS: Final = 12

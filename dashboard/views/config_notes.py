@@ -17,16 +17,16 @@ from dashboard.components.notes import notes_field, notes_in
 from dashboard.components.output import draw_output
 from dashboard.components.page_states import section
 from dashboard.components.run_table import fact_table
-from toolkit.runfolder.evidence.code_snapshot import CodeSnapshot, changed_files, read_code
-from toolkit.runfolder.labels import LabelsError
-from toolkit.runfolder.records import ENVELOPE, OF_THE_JOB, well_known
-from toolkit.runfolder.untrusted import finite_in, mapping_in
-from toolkit.runs.formatting import clean, clock, count, duration, md, size
-from toolkit.runs.listing import config_summary
-from toolkit.runs.listing.config_diff import flatten, to_yaml
-from toolkit.runs.listing.notes import notes_markdown
-from toolkit.runs.settings import setting_text
-from toolkit.runs.store import Refused, RunMeta, RunQuery
+from toolkit.telemetry.runfolder.evidence.code_snapshot import CodeSnapshot, changed_files, read_code
+from toolkit.telemetry.runfolder.labels import LabelsError
+from toolkit.telemetry.runfolder.records import ENVELOPE, OF_THE_JOB, well_known
+from toolkit.telemetry.runfolder.untrusted import finite_in, mapping_in
+from toolkit.telemetry.runs.formatting import clean, clock, count, duration, md, size
+from toolkit.telemetry.runs.listing import config_summary
+from toolkit.telemetry.runs.listing.config_diff import flatten, to_yaml
+from toolkit.telemetry.runs.listing.notes import notes_markdown
+from toolkit.telemetry.runs.settings import setting_text
+from toolkit.telemetry.runs.store import Refused, RunMeta, RunQuery
 
 _MACHINE: Final = (
     *"host os python cpu memory_gb accelerators packages packages_left_out cuda cudnn driver determinism".split(),

@@ -28,14 +28,14 @@ from dashboard.components.forecast_line import forecast_line
 from dashboard.components.frame import RunPage, curves_from, open_run, read
 from dashboard.components.own_charts import own_charts
 from dashboard.components.page_states import section
-from toolkit.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_of
-from toolkit.runfolder.codec import encodable
-from toolkit.runfolder.metrics import INTERNAL
-from toolkit.runfolder.records import EPOCH, EVAL, is_spread
-from toolkit.runs.columns.export import download_name, metrics_to_csv, shown_frame
-from toolkit.runs.formatting import count, md
-from toolkit.runs.listing.pins import Pins
-from toolkit.runs.store import MetricInfo, XAxis
+from toolkit.telemetry.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_of
+from toolkit.telemetry.runfolder.codec import encodable
+from toolkit.telemetry.runfolder.metrics import INTERNAL
+from toolkit.telemetry.runfolder.records import EPOCH, EVAL, is_spread
+from toolkit.telemetry.runs.columns.export import download_name, metrics_to_csv, shown_frame
+from toolkit.telemetry.runs.formatting import count, md
+from toolkit.telemetry.runs.listing.pins import Pins
+from toolkit.telemetry.runs.store import MetricInfo, XAxis
 
 _MOST_OPEN = 24
 """Groups are open from the top until they hold so many charts."""

@@ -25,16 +25,16 @@ from dashboard.components.forecast_line import forecast_line
 from dashboard.components.frame import RunPage, curves_from, footer, has_rest, live, open_run, read
 from dashboard.components.pictures import latest_samples
 from dashboard.components.resume_card import resume_card
-from toolkit.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR
-from toolkit.reports.ledger_labels import has_content
-from toolkit.runfolder.metrics import INTERNAL
-from toolkit.runfolder.records import SAMPLE, is_spread
-from toolkit.runs.findings.alerts import Alert
-from toolkit.runs.formatting import learning_rate, short_number, size
-from toolkit.runs.listing.pins import Pins
-from toolkit.runs.signals import KNOWN, metric_of, validation_loss_of
-from toolkit.runs.statistics import trend_of
-from toolkit.runs.store import MetricInfo, TimeSpent
+from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR
+from toolkit.telemetry.reports.ledger_labels import has_content
+from toolkit.telemetry.runfolder.metrics import INTERNAL
+from toolkit.telemetry.runfolder.records import SAMPLE, is_spread
+from toolkit.telemetry.runs.findings.alerts import Alert
+from toolkit.telemetry.runs.formatting import learning_rate, short_number, size
+from toolkit.telemetry.runs.listing.pins import Pins
+from toolkit.telemetry.runs.signals import KNOWN, metric_of, validation_loss_of
+from toolkit.telemetry.runs.statistics import trend_of
+from toolkit.telemetry.runs.store import MetricInfo, TimeSpent
 
 _SPARK_POINTS = 64
 _SPEEDS = ("samples_per_sec", "tokens_per_sec")

@@ -36,11 +36,11 @@ from dashboard.components.run_filter import pick_project, search_box, suggest_na
 from dashboard.components.run_select import in_address
 from dashboard.components.run_table import Row, ShownColumn, row_of, run_table
 from dashboard.components.sweep_view import sweep_view
-from toolkit.formulas.formula import is_formula
-from toolkit.runfolder.labels import ProjectSettings
-from toolkit.runfolder.metrics import metric_direction
-from toolkit.runs.formatting import clean, count, md, short_number
-from toolkit.runs.listing.run_table import (
+from toolkit.telemetry.formulas.formula import is_formula
+from toolkit.telemetry.runfolder.labels import ProjectSettings
+from toolkit.telemetry.runfolder.metrics import metric_direction
+from toolkit.telemetry.runs.formatting import clean, count, md, short_number
+from toolkit.telemetry.runs.listing.run_table import (
     NAME,
     Column,
     Primary,
@@ -53,9 +53,9 @@ from toolkit.runs.listing.run_table import (
     metrics_of,
     primary_of,
 )
-from toolkit.runs.listing.search import QueryError
-from toolkit.runs.listing.views import NamedView
-from toolkit.runs.store import (
+from toolkit.telemetry.runs.listing.search import QueryError
+from toolkit.telemetry.runs.listing.views import NamedView
+from toolkit.telemetry.runs.store import (
     STILL_LOOKING,
     Refused,
     RunCard,
@@ -66,7 +66,7 @@ from toolkit.runs.store import (
     card_labels,
     labelled,
 )
-from toolkit.runs.sweep.runs import are_comparable
+from toolkit.telemetry.runs.sweep.runs import are_comparable
 
 _ROWS: Final = 100
 """Rows that are sent at first; more follow when the end is reached. Sorting and searching are over all runs."""

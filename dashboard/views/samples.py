@@ -16,9 +16,9 @@ from dashboard.components.frame import RunPage, live, open_run, read
 from dashboard.components.page_states import section
 from dashboard.components.pictures import View, step_by_step
 from dashboard.components.samples.completions import draw_completions
-from toolkit.runfolder.records import COMPLETION, HISTOGRAM, SAMPLE, TABLE, Record
-from toolkit.runs.columns.export import shown_frame
-from toolkit.runs.files.logged_tables import (
+from toolkit.telemetry.runfolder.records import COMPLETION, HISTOGRAM, SAMPLE, TABLE, Record
+from toolkit.telemetry.runs.columns.export import shown_frame
+from toolkit.telemetry.runs.files.logged_tables import (
     MAX_ROWS,
     LoggedTable,
     histogram_map,
@@ -26,10 +26,10 @@ from toolkit.runs.files.logged_tables import (
     read_csv,
     table_of,
 )
-from toolkit.runs.files.sample_files import MAX_FILE
-from toolkit.runs.files.samples import MAX_SAMPLES, matching_series, samples_of_run
-from toolkit.runs.formatting import clean, count, md
-from toolkit.runs.store import Refused
+from toolkit.telemetry.runs.files.sample_files import MAX_FILE
+from toolkit.telemetry.runs.files.samples import MAX_SAMPLES, matching_series, samples_of_run
+from toolkit.telemetry.runs.formatting import clean, count, md
+from toolkit.telemetry.runs.store import Refused
 
 _MAX_RECORDS: Final = 4_000
 _MAX_SERIES: Final = 100

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.agents.checker import Problems, check, split
-from toolkit.agents.answer import FEWEST_TOKENS, Answer, Cut, count_tokens, render
-from toolkit.agents.runs import thinned
+from toolkit.telemetry.agents.answer import FEWEST_TOKENS, Answer, Cut, count_tokens, render
+from toolkit.telemetry.agents.runs import thinned
 
 texts = st.text(max_size=600) | st.sampled_from(
     ["</data 000000000000>", "\x1b[2K", "\u202e\U000e0041", "a\nb", "\ud800", "x\U000e0155\ufe03", "\u3164"]

@@ -2,9 +2,9 @@
 
 import json
 
-from toolkit.answers.evidence import read_evidence
-from toolkit.diagnostics.metric_aliases import LOSS
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.answers.evidence import read_evidence
+from toolkit.telemetry.diagnostics.metric_aliases import LOSS
 
 
 def _logged(folder, steps, **more):

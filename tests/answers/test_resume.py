@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from toolkit.diagnostics.resume.judge import (
+from toolkit.telemetry.diagnostics.resume.judge import (
     CHECKPOINT,
     DIFFERENT,
     FROM_START,

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from benchmarks.answers.resume_cases import case_of
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.main import main
 
 resume_runs = pytest.importorskip("benchmarks.answers.resume_runs")
 

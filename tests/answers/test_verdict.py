@@ -8,7 +8,8 @@ import random
 
 import pytest
 
-from toolkit.answers.sequential_test import (
+from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.answers.sequential_test import (
     ALPHA,
     Noise,
     critical,
@@ -20,9 +21,8 @@ from toolkit.answers.sequential_test import (
     share_of_try,
     upper_tail,
 )
-from toolkit.answers.verdict import Result, best_against, pick_groups, verdict
-from toolkit.cli.main import main
-from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.answers.verdict import Result, best_against, pick_groups, verdict
+from toolkit.telemetry.cli.main import main
 
 NOISE = [-0.9, 0.4, 1.1, -0.3, 0.2, -1.2, 0.8, -0.1, 0.6, 0.4]
 

@@ -9,12 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.answers.departure import find_departure
-from toolkit.answers.differences import COSMETIC, DATA, DTYPE, LR, SCHEDULE, SEED, SETTING, kind_of_setting
-from toolkit.answers.evidence import read_evidence
-from toolkit.answers.why import Why, why
-from toolkit.cli.main import main
-from toolkit.runfolder.evidence.batches import BatchRow, batches_file, encode_chunk
+from toolkit.telemetry.answers.departure import find_departure
+from toolkit.telemetry.answers.differences import (
+    COSMETIC,
+    DATA,
+    DTYPE,
+    LR,
+    SCHEDULE,
+    SEED,
+    SETTING,
+    kind_of_setting,
+)
+from toolkit.telemetry.answers.evidence import read_evidence
+from toolkit.telemetry.answers.why import Why, why
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runfolder.evidence.batches import BatchRow, batches_file, encode_chunk
 
 
 def _loss(step: int) -> float:

@@ -434,7 +434,7 @@ def event(tag, value=b"\x15\0\0\x80\x3f"):
 
 def record(data):
     """Yield the parts of a record of an event file, without the checksum of its data."""
-    from toolkit.importers.framing.tfrecord import checksum_of_length
+    from toolkit.telemetry.importers.framing.tfrecord import checksum_of_length
 
     yield struct.pack("<QI", len(data), checksum_of_length(len(data)))
     yield data
@@ -552,14 +552,14 @@ def _megabytes(name):
 
 
 def listed_by_the_command(folder):
-    from toolkit.cli.run_list import list_runs
+    from toolkit.telemetry.cli.run_list import list_runs
 
     # Text logs are read only where one is named.
     return [run.card.name for run in list_runs([folder, *folder.rglob("*.log")]).runs]
 
 
 def listed_by_the_dashboard(folder):
-    from toolkit.runs.listing.foreign_runs import ForeignRuns
+    from toolkit.telemetry.runs.listing.foreign_runs import ForeignRuns
 
     page = ForeignRuns([folder], None)
     end = time.monotonic() + 600

@@ -120,9 +120,9 @@ def commands(run: Path, room: Path) -> Iterator[tuple[str, list[str]]]:
 
 def questions(store: Any, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Yield a name and a call for each query that a page makes about a run."""
-    from toolkit.runfolder.labels import Labels
-    from toolkit.runs import spans
-    from toolkit.runs.completions import CompletionQuery
+    from toolkit.telemetry.runfolder.labels import Labels
+    from toolkit.telemetry.runs import spans
+    from toolkit.telemetry.runs.completions import CompletionQuery
 
     def curves() -> Any:
         names = [metric.name for metric in store.metrics(key)][:60]
@@ -191,15 +191,15 @@ NAMES_THAT_LEAD_OUT = (
 
 def expected() -> tuple[type[Exception], ...]:
     """Return the exceptions that the store promises to raise when it refuses."""
-    from toolkit.runs.store import Refused, UnknownRun
+    from toolkit.telemetry.runs.store import Refused, UnknownRun
 
     return Refused, UnknownRun
 
 
 def main(root: Path, out: Path, limit_s: float, memory: int, only: str) -> None:
     """Run every entry point with every run below `root`."""
-    from toolkit.cli.main import main as telemetry
-    from toolkit.runs.sources.local_store import LocalStore
+    from toolkit.telemetry.cli.main import main as telemetry
+    from toolkit.telemetry.runs.sources.local_store import LocalStore
 
     walk = _Walk(limit_s)
     with contextlib.suppress(ModuleNotFoundError):

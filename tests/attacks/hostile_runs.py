@@ -12,8 +12,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from toolkit.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL, RANKS
-from toolkit.runfolder.process import boot_id, host_name, process_started
+from toolkit.telemetry.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL, RANKS
+from toolkit.telemetry.runfolder.process import boot_id, host_name, process_started
 
 BEGAN = 1_700_000_000.0
 STEPS = 24

@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 from tests.mirrors.messages.local_receivers import receiving
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 

@@ -14,7 +14,7 @@ from tests.lengths import longer
 MOST_MEGABYTES = 300.0
 MOST_SECONDS = 30.0
 """Of the processor, far above what is measured: the figure is what counts."""
-LISTS = ("toolkit.cli.run_list", "toolkit.runs.listing.foreign_runs")
+LISTS = ("toolkit.telemetry.cli.run_list", "toolkit.telemetry.runs.listing.foreign_runs")
 
 
 @pytest.mark.parametrize("group", sorted({name.partition("_")[0] for name in BOMBS}))

@@ -12,9 +12,9 @@ import pytest
 
 from tests.attacks.hostile_folders import ODD
 from tests.lengths import longer
-from toolkit.runfolder.control import ControlRefused, read_request, write_request
-from toolkit.runfolder.reader import read_from
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.runfolder.control import ControlRefused, read_request, write_request
+from toolkit.telemetry.runfolder.reader import read_from
 
 posix = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="there are no owners and modes to check")
 as_root = pytest.mark.skipif(

@@ -12,8 +12,8 @@ from tests.attacks.entry_points import look_at_all
 from tests.attacks.hostile_folders import EVENTS, LINES, an_ordinary_run, as_line, odd_records
 from tests.dashboard.run_folders import step_record
 from tests.lengths import is_long, longer
-from toolkit.cli.main import main
-from toolkit.runfolder.reader import read_from
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runfolder.reader import read_from
 
 NASTY = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e\u2066\x00\x7f\r"
 

@@ -25,10 +25,10 @@ from tests.attacks.hostile_folders import (
 from tests.dashboard.run_folders import BEGAN, step_record
 from tests.lengths import in_make_faults, is_long, longer
 from tests.records import read_records
-from toolkit.runfolder.labels import LabelsError, read_labels
-from toolkit.runfolder.reader import read_from
-from toolkit.runfolder.safefile import NotInside, UnsafeFile, read_inside
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.runfolder.labels import LabelsError, read_labels
+from toolkit.telemetry.runfolder.reader import read_from
+from toolkit.telemetry.runfolder.safefile import NotInside, UnsafeFile, read_inside
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither FIFOs nor O_NOFOLLOW")
 

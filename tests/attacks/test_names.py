@@ -10,10 +10,10 @@ import pytest
 
 from tests.attacks.entry_points import NAMES_THAT_LEAD_OUT
 from tests.attacks.hostile_folders import SECRET, an_ordinary_run, as_line, outside
-from toolkit.cli.main import main
-from toolkit.runs.sources.local_store import LocalStore
-from toolkit.runs.store import Refused, UnknownRun
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.store import Refused, UnknownRun
 
 WAYS_OUT = (
     *(name for name in NAMES_THAT_LEAD_OUT if name),

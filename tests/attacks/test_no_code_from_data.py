@@ -12,8 +12,8 @@ import pytest
 
 from tests.fork_server import run_python
 from tests.lengths import in_make_faults
-from toolkit.cli.main import main
-from toolkit.core.plugins import KINDS
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.core.plugins import KINDS
 
 ROOT = Path(__file__).parents[2]
 OURS = sorted([*(ROOT / "toolkit").rglob("*.py"), *(ROOT / "dashboard").rglob("*.py"), *ROOT.glob("run*.py")])
@@ -52,8 +52,8 @@ def test_no_module_of_ours_can_run_what_it_reads(record_property):
 
     # Plug-ins, which docs/plugins.md describes; the script that `python -m toolkit.telemetry.run` is asked to run; and
     # `log_step`, made of a constant text and names of our own.
-    made = ["toolkit/telemetry/steps/log_step.py"] * 2
-    asked_for = ["toolkit/core/plugins.py", "toolkit/telemetry/run.py"]
+    made = ["toolkit/telemetry/logger/steps/log_step.py"] * 2
+    asked_for = ["toolkit/telemetry/core/plugins.py", "toolkit/telemetry/run.py"]
     assert [line.split(":")[0] for line in found] == [*asked_for, *made]
     record_property("measured", f"{len(OURS)} modules, {calls:,} calls, 0 that run data")
 
@@ -93,8 +93,8 @@ def test_no_plug_in_is_loaded_because_it_is_installed(tmp_path):
     script = """
         import sys
         from toolkit.telemetry import TelemetryLogger
-        from toolkit.cli.main import main
-        import toolkit.runs.sources.local_store
+        from toolkit.telemetry.cli.main import main
+        import toolkit.telemetry.runs.sources.local_store
         with TelemetryLogger("r", log_dir=sys.argv[1], system=False) as log:
             log.log_step(1, train_loss=1.0)
         main(["doctor", str(log.run_folder)])
@@ -126,7 +126,7 @@ YAMLS = (
 
 @pytest.mark.parametrize("command", [["usage", "--show"], ["usage"], ["message", "--show"], ["run.py"]])
 def test_a_yaml_that_would_run_something_is_only_refused(tmp_path, monkeypatch, capsys, command):
-    from toolkit.trainer.command import main as train
+    from toolkit.telemetry.trainer.command import main as train
 
     mark = tmp_path / "executed"
     monkeypatch.chdir(tmp_path)
@@ -154,7 +154,7 @@ def test_a_yaml_that_grows_when_it_is_unfolded_ends_in_time(tmp_path, capsys):
         levels.append(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]")
     path = tmp_path / "bomb.yaml"
     path.write_text("\n".join([*levels, "telemetry: {}", "config: {name: x}"]))
-    script = "import sys; from toolkit.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    script = "import sys; from toolkit.telemetry.cli.main import main; sys.exit(main(sys.argv[1:]))"
     for arguments in (["usage", "--show"], ["message", "--show"]):
         done = run_python(
             ["-c", script, *arguments, path],

@@ -8,12 +8,12 @@ import os
 import pytest
 
 from tests.attacks.hostile_folders import an_ordinary_run
-from toolkit.cli.main import main
-from toolkit.core.ranks import Rank
-from toolkit.runfolder.safefile import why_not_ours
-from toolkit.runfolder.trash import TrashError, list_trash, move_to_trash
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.writing import rank_folder
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.core.ranks import Rank
+from toolkit.telemetry.logger.writing import rank_folder
+from toolkit.telemetry.runfolder.safefile import why_not_ours
+from toolkit.telemetry.runfolder.trash import TrashError, list_trash, move_to_trash
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can make another user's file"

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.lengths import in_make_faults
-from toolkit.cli.main import main
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.compat import wandb
 
 posix = pytest.mark.skipif(os.name != "posix", reason="modes of this kind are POSIX's")

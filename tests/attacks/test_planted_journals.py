@@ -16,14 +16,20 @@ import pytest
 
 from tests.attacks.hostile_folders import an_ordinary_run, as_line
 from tests.dashboard.run_folders import BEGAN
-from toolkit.cli.main import main
-from toolkit.runfolder.journal.head import Owner
-from toolkit.runfolder.journal.journal import PREFIX, SUFFIX, Journal, journals_in, shared_memory_folders
-from toolkit.runfolder.journal.repair import discard_journals, recover_killed, repair_run
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.reader import read_from
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.writing import pipeline
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.logger.writing import pipeline
+from toolkit.telemetry.runfolder.journal.head import Owner
+from toolkit.telemetry.runfolder.journal.journal import (
+    PREFIX,
+    SUFFIX,
+    Journal,
+    journals_in,
+    shared_memory_folders,
+)
+from toolkit.telemetry.runfolder.journal.repair import discard_journals, recover_killed, repair_run
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.reader import read_from
 
 SHM = shared_memory_folders()
 pytestmark = pytest.mark.skipif(not SHM, reason="there is no shared memory that a journal could lie in")

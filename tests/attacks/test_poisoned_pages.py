@@ -35,9 +35,9 @@ from tests.dashboard.views.pages import (
     texts,
 )
 from tests.lengths import in_make_faults, longer
-from toolkit.runfolder.labels import Labels
-from toolkit.runs.files.sample_files import sample_file
-from toolkit.runs.store import Refused
+from toolkit.telemetry.runfolder.labels import Labels
+from toolkit.telemetry.runs.files.sample_files import sample_file
+from toolkit.telemetry.runs.store import Refused
 
 _BEACON = "127.0.0.1:9"
 _KINDS = len(payloads(_BEACON))

@@ -12,16 +12,16 @@ import numpy as np
 import pandas as pd
 
 from tests.lengths import is_long
-from toolkit.cli.main import main
-from toolkit.exchange.kept_files import file_keeper
-from toolkit.importers.source import Event
-from toolkit.runfolder.journal.repair import build_table
-from toolkit.runfolder.table import columns as table_columns
-from toolkit.runfolder.table.csv_table import SHORT
-from toolkit.runs.columns import export
-from toolkit.runs.columns.export import CurvePoints, curves_to_csv
-from toolkit.runs.store import CurveSegment, Series
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.exchange.kept_files import file_keeper
+from toolkit.telemetry.importers.source import Event
+from toolkit.telemetry.runfolder.journal.repair import build_table
+from toolkit.telemetry.runfolder.table import columns as table_columns
+from toolkit.telemetry.runfolder.table.csv_table import SHORT
+from toolkit.telemetry.runs.columns import export
+from toolkit.telemetry.runs.columns.export import CurvePoints, curves_to_csv
+from toolkit.telemetry.runs.store import CurveSegment, Series
 
 ROOT = Path(__file__).parents[2]
 TRIGGERS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
@@ -114,9 +114,9 @@ def test_every_table_is_written_by_the_function_that_marks_formulas():
     }
 
     assert {name: calls for name, calls in found.items() if calls and calls != ["write_csv("]} == {
-        "toolkit/runfolder/table/columns.py": ["csv.writer(", "write_csv("],
+        "toolkit/telemetry/runfolder/table/columns.py": ["csv.writer(", "write_csv("],
         # The body of a download: columns of numbers alone.
-        "toolkit/runs/columns/export.py": ["pa_csv.write_csv(", "write_csv("],
+        "toolkit/telemetry/runs/columns/export.py": ["pa_csv.write_csv(", "write_csv("],
     }
 
 
@@ -133,5 +133,5 @@ def test_every_table_of_a_page_which_has_a_button_that_saves_it_is_without_formu
 
 
 def test_scripts_of_pages_know_the_same_beginnings():
-    for script in ("toolkit/reports/report.js", "dashboard/components/chart.js"):
+    for script in ("toolkit/telemetry/reports/report.js", "dashboard/components/chart.js"):
         assert f"/^{table_columns._FORMULA.pattern}/" in (ROOT / script).read_text("utf-8")

@@ -12,8 +12,8 @@ from pathlib import Path
 from tests.attacks.entry_points import look_at_all
 from tests.attacks.hostile_folders import an_ordinary_run
 from tests.lengths import in_make_faults, longer
-from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 ROOT = Path(__file__).parents[2]
 
@@ -37,9 +37,9 @@ def test_a_million_files_next_to_the_runs_hide_none_and_the_listing_is_bounded(t
     script = """
         import sys, time
         from pathlib import Path
-        from toolkit.runs.sources.local_store import LocalStore
+        from toolkit.telemetry.runs.sources.local_store import LocalStore
         from tests.attacks.entry_points import peak_mb
-        from toolkit.cli.main import main
+        from toolkit.telemetry.cli.main import main
         store = LocalStore([Path(sys.argv[1])], cache_dir=None)
         began = time.perf_counter()
         found = store.list_runs()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.attacks.hostile_folders import an_ordinary_run
 from tests.fork_server import run_python
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.main import main
 
 ROOT = Path(__file__).parents[2]
 PROGRAMS = Path(__file__).with_name("programs")

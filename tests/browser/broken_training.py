@@ -15,8 +15,8 @@ from typing import Any
 import torch
 import yaml
 
-from toolkit.trainer.command import main
-from toolkit.trainer.pictures import BatchOrder
+from toolkit.telemetry.trainer.command import main
+from toolkit.telemetry.trainer.pictures import BatchOrder
 
 _EXAMPLE = Path(__file__).parents[2] / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
 

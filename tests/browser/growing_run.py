@@ -13,8 +13,8 @@ from pathlib import Path
 from tests.dashboard.run_folders import append, write_run
 from tests.faults.children import Child
 from tests.waiting import wait_until
-from toolkit.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
-from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
+from toolkit.telemetry.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
+from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 
 _TRAINING = """
 folder, name = sys.argv[1:]

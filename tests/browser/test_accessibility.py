@@ -14,7 +14,7 @@ from tests.dashboard.run_folders import BEGAN, write_run
 from tests.dashboard.timed_runs import USUAL
 from tests.dashboard.troubled_runs import steps, with_findings
 from tests.lengths import in_make_faults
-from toolkit.runfolder.labels import read_project
+from toolkit.telemetry.runfolder.labels import read_project
 
 pytest.importorskip("axe_playwright_python")
 

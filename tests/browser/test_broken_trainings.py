@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from tests.browser.browser_helpers import settle, status
 from tests.lengths import is_long
 from tests.waiting import wait_until
-from toolkit.diagnostics.catalogue import CATALOGUE
+from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
 
 pytest.importorskip("torch")
 

@@ -24,7 +24,7 @@ from tests.fleet.requests_to_runs import start_shipper, write_key
 from tests.fleet.shipped_runs import id_of
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
-from toolkit.fleet.engine import Engine, quote
+from toolkit.telemetry.fleet.engine import Engine, quote
 
 # tests/fleet/test_courier.py steers a run in `make test`.
 pytestmark = in_make_faults

@@ -20,7 +20,7 @@ from tests.browser.browser_helpers import (
 )
 from tests.browser.growing_run import Growing, Training
 from tests.lengths import in_make_faults
-from toolkit.runfolder.control import read_request
+from toolkit.telemetry.runfolder.control import read_request
 
 # tests/browser/test_main_paths.py watches a run in `make test`.
 pytestmark = in_make_faults

@@ -30,8 +30,8 @@ from tests.browser.growing_run import Training
 from tests.dashboard.run_folders import write_run
 from tests.records import read_records
 from tests.waiting import wait_until
-from toolkit.cli.main import main
-from toolkit.runfolder.layout import CONTROL
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runfolder.layout import CONTROL
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from tests.browser.browser_helpers import fits_into, place_of, sidebar, wait_for
 from tests.dashboard.run_folders import write_run
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
-from toolkit.runfolder.labels import read_labels
+from toolkit.telemetry.runfolder.labels import read_labels
 
 STEPS = range(0, 100, 20)
 HOSTILE = "<img src=x onerror='window.hacked = 1'> **a dog**"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.main import main
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from tests.cli.runs import write_run, write_table
 from tests.project.markdown import ROOT
 from tests.waiting import wait_until
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.main import main
 
 LIVE = """
 import sys, time
@@ -76,7 +76,18 @@ def test_a_live_run_answers_and_is_followed_to_its_end(live, capsys):
     asked: list[int] = []
     stopping = threading.Thread(target=lambda: asked.append(main(["ask", str(live), "--stop"])))
     follower = subprocess.Popen(
-        [sys.executable, "-m", "toolkit.cli", "tail", "-f", "-n", "2", "--all", "--json", str(live)],
+        [
+            sys.executable,
+            "-m",
+            "toolkit.telemetry.cli",
+            "tail",
+            "-f",
+            "-n",
+            "2",
+            "--all",
+            "--json",
+            str(live),
+        ],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -132,7 +143,7 @@ def test_the_last_records_are_printed_one_to_a_line(run, capsys):
 
 
 def test_many_records_are_found_however_long_the_lines_between_are(run, capsys, monkeypatch):
-    monkeypatch.setattr("toolkit.cli.commands.look.tail._BLOCK_BYTES", 300)
+    monkeypatch.setattr("toolkit.telemetry.cli.commands.look.tail._BLOCK_BYTES", 300)
     assert main(["tail", str(run), "-n", "1000", "--all", "--json"]) == 0
 
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -149,7 +160,7 @@ def test_another_tool_s_file_is_read_and_followed_by_its_new_rows(tmp_path, caps
         ["step", "2", "train/loss=1.5"],
     ]
     follower = subprocess.Popen(
-        [sys.executable, "-m", "toolkit.cli", "tail", "-f", "-n", "1", "--json", str(table.parent)],
+        [sys.executable, "-m", "toolkit.telemetry.cli", "tail", "-f", "-n", "1", "--json", str(table.parent)],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,

@@ -9,7 +9,7 @@ import json
 import pytest
 
 from tests.cli.runs import write_run, write_table
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.main import main
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from toolkit.cli.main import SUBCOMMANDS, main
+from toolkit.telemetry.cli.main import SUBCOMMANDS, main
 
 PROBE = """
 COMP_WORDS=({words}); COMP_CWORD={last}; COMP_LINE="{line}"; COMP_POINT=${{#COMP_LINE}}

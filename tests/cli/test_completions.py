@@ -7,8 +7,8 @@ import math
 
 import pytest
 
-from toolkit.cli.main import main
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ import pytest
 from tests.fork_server import run_python, start_python
 from tests.lengths import in_make_faults
 from tests.records import read_records
-from toolkit.cli.main import main
-from toolkit.diagnostics.catalogue import CATALOGUE
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
 
 
 def log_run(folder, name, losses, **declared):
@@ -161,7 +161,7 @@ def in_a_terminal(*arguments, **environ):
     """Return what the doctor writes to a terminal, stdout and stderr together."""
     ours, theirs = pty.openpty()
     with start_python(
-        ["-m", "toolkit.cli", "doctor", *map(str, arguments)],
+        ["-m", "toolkit.telemetry.cli", "doctor", *map(str, arguments)],
         stdout=theirs,
         stderr=theirs,
         env={name: value for name, value in os.environ.items() if name != "NO_COLOR"}
@@ -433,7 +433,7 @@ def test_numbers_that_json_lacks_are_null(tmp_path, doctor):
 
 
 def test_progress_is_not_printed_for_scripts(bad, doctor, monkeypatch):
-    monkeypatch.setattr("toolkit.cli.terminal._PROGRESS_AFTER_S", 0.0)
+    monkeypatch.setattr("toolkit.telemetry.cli.terminal._PROGRESS_AFTER_S", 0.0)
 
     assert doctor(bad, "--json")[2] == ""
 
@@ -517,7 +517,7 @@ def test_a_run_that_cannot_be_read_does_not_hide_the_others(bad, good, doctor):
 
 def test_it_brings_no_numpy_and_no_logger_along():
     code = (
-        "import sys; from toolkit.cli.main import main\n"
+        "import sys; from toolkit.telemetry.cli.main import main\n"
         "main(['doctor', 'nowhere'])\n"
         "print([name for name in sys.modules if name in ('numpy', 'pandas', 'torch', 'toolkit.telemetry')])"
     )

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from toolkit.cli.main import main
-from toolkit.runfolder.codec import encode
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runfolder.codec import encode
 
 
 @pytest.fixture

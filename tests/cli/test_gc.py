@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from tests.cli.runs import write_run, write_table
-from toolkit.agents.runs import Runs
-from toolkit.cli.main import main
-from toolkit.runfolder.codec import encode
-from toolkit.runfolder.journal.head import Owner
-from toolkit.runfolder.journal.journal import Journal
-from toolkit.runfolder.trash import list_trash
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.agents.runs import Runs
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.journal.head import Owner
+from toolkit.telemetry.runfolder.journal.journal import Journal
+from toolkit.telemetry.runfolder.trash import list_trash
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def memory(tmp_path, monkeypatch):
     """A folder for journals of its own: other tests have theirs in shared memory."""
     folder = tmp_path / "memory"
     folder.mkdir()
-    monkeypatch.setattr("toolkit.cli.leftovers.shared_memory_folders", lambda: [folder])
+    monkeypatch.setattr("toolkit.telemetry.cli.leftovers.shared_memory_folders", lambda: [folder])
     return folder
 
 

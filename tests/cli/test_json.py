@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.cli.runs import write_run
-from toolkit.cli.main import SUBCOMMANDS, main, parser_of, subcommand_of
+from toolkit.telemetry.cli.main import SUBCOMMANDS, main, parser_of, subcommand_of
 
 MESSAGES = """
 job: extension

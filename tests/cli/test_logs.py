@@ -7,9 +7,9 @@ import json
 import pytest
 
 from tests.dashboard.run_folders import BEGAN, SECONDS_A_STEP, write_run
-from toolkit.cli.main import main
-from toolkit.runfolder.layout import RANKS
-from toolkit.telemetry.printed.log_file import Line, LogFile
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.logger.printed.log_file import Line, LogFile
+from toolkit.telemetry.runfolder.layout import RANKS
 
 
 @pytest.fixture
@@ -98,8 +98,8 @@ def test_a_live_run_is_followed_to_its_end_also_through_a_cut(tmp_path, capsys, 
             file.append([Line(BEGAN + 1 + number, 0, f"line {number} {'x' * 60}")], f"a bar at {number} %")
         return next(states, "finished")
 
-    monkeypatch.setattr("toolkit.cli.commands.look.logs.status_of", status_of)
-    monkeypatch.setattr("toolkit.cli.commands.look.logs._LOOK_EVERY_S", 0.0)
+    monkeypatch.setattr("toolkit.telemetry.cli.commands.look.logs.status_of", status_of)
+    monkeypatch.setattr("toolkit.telemetry.cli.commands.look.logs._LOOK_EVERY_S", 0.0)
     code, lines, _ = answers(capsys, folder, "-f")
 
     assert code == 0

@@ -12,10 +12,10 @@ from io import StringIO
 import pytest
 
 from tests.cli.runs import write_run, write_table
-from toolkit.cli.main import main
-from toolkit.runfolder.labels import Labels, write_labels
-from toolkit.runs.frame import steps
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runfolder.labels import Labels, write_labels
+from toolkit.telemetry.runs.frame import steps
 
 
 @pytest.fixture(scope="module")
@@ -224,8 +224,8 @@ def test_columns_are_named_by_commas_with_the_names_that_a_configuration_has(tmp
 def test_a_run_is_found_by_what_ls_prints_of_it_and_of_namesakes_it_is_the_newest(
     tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr("toolkit.cli.chosen_run.LOGS", tmp_path)
-    monkeypatch.setattr("toolkit.cli.run_list.LOGS", tmp_path)
+    monkeypatch.setattr("toolkit.telemetry.cli.chosen_run.LOGS", tmp_path)
+    monkeypatch.setattr("toolkit.telemetry.cli.run_list.LOGS", tmp_path)
     for loss in (0.5, 0.25):
         write_labels(write_run(tmp_path, f"of-{loss}", [loss]), Labels(display_name="same"))
     table = write_table(tmp_path / "theirs" / "metrics.csv", [1.0])

@@ -15,12 +15,12 @@ import pytest
 from tests.cli.pseudo_terminal import PseudoTerminal
 from tests.cli.runs import write_run
 from tests.project.markdown import ROOT
-from toolkit.cli import commands
-from toolkit.cli.commands import look
-from toolkit.cli.document import document
-from toolkit.cli.main import GROUPS, SUBCOMMANDS, grouped, main
-from toolkit.runfolder.labels import Labels, write_labels
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli import commands
+from toolkit.telemetry.cli.commands import look
+from toolkit.telemetry.cli.document import document
+from toolkit.telemetry.cli.main import GROUPS, SUBCOMMANDS, grouped, main
+from toolkit.telemetry.runfolder.labels import Labels, write_labels
 
 
 def test_without_a_subcommand_the_help_lists_all_of_them(capsys):
@@ -52,7 +52,7 @@ def test_the_dashboard_gets_its_options_as_they_are(capsys):
 
 
 def test_without_the_dashboard_its_command_says_how_to_install_it(capsys, monkeypatch):
-    monkeypatch.setattr("toolkit.cli.commands.look.dashboard.find_spec", lambda _name: None)
+    monkeypatch.setattr("toolkit.telemetry.cli.commands.look.dashboard.find_spec", lambda _name: None)
 
     assert main(["dashboard", "--help"]) == 2
     assert capsys.readouterr().err.strip().endswith("pip install 'ai-toolkit-telemetry[dashboard]'")
@@ -119,11 +119,11 @@ def test_any_text_is_printed_and_a_reader_that_is_gone_is_no_failure(tmp_path, e
     run = write_run(tmp_path, "run", [0.5] * 3000)
     write_labels(run, Labels(display_name="näme"))
     environ = {**os.environ, "PYTHONIOENCODING": encoding}
-    command = [sys.executable, "-m", "toolkit.cli"]
+    command = [sys.executable, "-m", "toolkit.telemetry.cli"]
     listed = subprocess.run([*command, "ls", tmp_path], env=environ, capture_output=True, check=True)
     assert ("näme".encode(encoding, "backslashreplace")) in listed.stdout
 
-    closed = f"{sys.executable} -m toolkit.cli ls {tmp_path} >&- 2>&-"
+    closed = f"{sys.executable} -m toolkit.telemetry.cli ls {tmp_path} >&- 2>&-"
     assert subprocess.run(["bash", "-c", closed], env=environ).returncode == 0
 
     with subprocess.Popen(
@@ -135,7 +135,7 @@ def test_any_text_is_printed_and_a_reader_that_is_gone_is_no_failure(tmp_path, e
 
 
 def test_a_table_may_be_as_wide_as_the_terminal():
-    script = "from toolkit.cli.terminal import *; write_any_text(); print('wide', terminal_width())"
+    script = "from toolkit.telemetry.cli.terminal import *; write_any_text(); print('wide', terminal_width())"
     terminal = PseudoTerminal([sys.executable, "-c", script], columns=132)
     try:
         assert terminal.wait_for_end() == 0
@@ -181,10 +181,10 @@ def test_the_version_is_the_installed_one(capsys):
 
 def test_one_subcommand_does_not_import_another():
     code = (
-        "import sys; from toolkit.cli.main import main\n"
+        "import sys; from toolkit.telemetry.cli.main import main\n"
         "try: main(['repair', '--help'])\n"
         "except SystemExit: pass\n"
-        "print('toolkit.cli.commands.look.show' in sys.modules, 'pandas' in sys.modules)"
+        "print('toolkit.telemetry.cli.commands.look.show' in sys.modules, 'pandas' in sys.modules)"
     )
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
@@ -256,7 +256,7 @@ def test_a_subcommand_is_added_with_one_file_and_one_line(tmp_path, monkeypatch,
         assert "| [`toy`](#telemetry-toy) | print a word |" in document()
         assert "| `--word WORD` | the word to print |" in document()
     finally:
-        sys.modules.pop("toolkit.cli.commands.look.toy", None)
+        sys.modules.pop("toolkit.telemetry.cli.commands.look.toy", None)
 
     contracts = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    assert 'modules = ["toolkit.cli.commands.*.*"]' in contracts
+    assert 'modules = ["toolkit.telemetry.cli.commands.*.*"]' in contracts

@@ -13,8 +13,8 @@ import pytest
 
 from tests.mirrors.messages.local_receivers import receiving
 from tests.project.markdown import ROOT, blocks, commands
-from toolkit.cli.main import main
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
 
 DOCUMENT = ROOT / "docs" / "messages.md"
 VARIABLES = ("LARK_WEBHOOK", "LARK_SECRET", "SLACK_WEBHOOK", "NTFY_TOPIC")
@@ -77,7 +77,7 @@ def test_the_commands_of_the_document_send_what_its_yaml_asks_for(tmp_path, monk
         done = {}
         for command in (shown, sent):
             assert command.startswith("telemetry message ")
-            words = [sys.executable, "-m", "toolkit.cli", *shlex.split(command)[1:]]
+            words = [sys.executable, "-m", "toolkit.telemetry.cli", *shlex.split(command)[1:]]
             done[command] = subprocess.run(
                 words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100
             )

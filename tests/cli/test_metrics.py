@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.telemetry.logged import make_logger
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.main import main
 
 
 def samples_in(text):
@@ -46,7 +46,7 @@ def logs(tmp_path):
 
 
 def test_prometheus_scrapes_the_runs_of_this_machine(logs):
-    command = [sys.executable, "-m", "toolkit.cli", "metrics", str(logs), "--port", "0"]
+    command = [sys.executable, "-m", "toolkit.telemetry.cli", "metrics", str(logs), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         url = process.stdout.readline().removeprefix("serving ").strip()

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-import toolkit.cli.notebook as notebook
+import toolkit.telemetry.cli.notebook as notebook
 from tests.lengths import in_make_faults
 from tests.project.markdown import ROOT
 from tests.reports.report_parts import Page
-from toolkit.core.install import install_extra
-from toolkit.reports.content import RunContent
-from toolkit.reports.run_parts import verdict_of
 from toolkit.telemetry import TelemetryLogger, read_run
+from toolkit.telemetry.core.install import install_extra
+from toolkit.telemetry.reports.content import RunContent
+from toolkit.telemetry.reports.run_parts import verdict_of
 
 HOSTILE = "</style></svg><script>alert(1)</script><img src=https://evil.example/x onerror=alert(1)>\x1b[31m"
 
@@ -80,9 +80,9 @@ def test_the_bare_install_shows_all_but_curves_and_says_what_a_report_needs(tmp_
 import sys
 for name in ("numpy", "pandas", "pyarrow", "PIL", "IPython"):
     sys.modules[name] = None
-import toolkit.cli.notebook as notebook
+import toolkit.telemetry.cli.notebook as notebook
 from tests.cli.test_notebook import check_the_hostile_run
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.main import main
 from toolkit.telemetry import read_run
 data = read_run({str(log.run_folder)!r})
 notebook._WAIT_S = 1000.0
@@ -100,8 +100,8 @@ sys.exit(main(["report", {str(log.run_folder)!r}]))
 
 def test_a_long_run_is_shown_as_far_as_it_was_read_and_read_on_when_it_is_shown_again(tmp_path, monkeypatch):
     # numpy, which the bare install lacks.
-    from toolkit.runs.findings.run_analysis import RunFindings, RunLedger
-    from toolkit.runs.sources.local_store import LocalStore
+    from toolkit.telemetry.runs.findings.run_analysis import RunFindings, RunLedger
+    from toolkit.telemetry.runs.sources.local_store import LocalStore
 
     log = hostile_run(tmp_path)
     data = read_run(log.run_folder)
@@ -129,10 +129,10 @@ import asyncio, sys, time
 from traitlets.config import Config
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.core.displaypub import CapturingDisplayPublisher
-import toolkit.cli.notebook as notebook
-from toolkit.core import lifetime
-from toolkit.runs.findings.run_analysis import RunFindings
-from toolkit.runs.sources.local_store import LocalStore
+import toolkit.telemetry.cli.notebook as notebook
+from toolkit.telemetry.core import lifetime
+from toolkit.telemetry.runs.findings.run_analysis import RunFindings
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 from toolkit.telemetry import TelemetryLogger
 
 def interrupt(_seconds):
@@ -226,7 +226,7 @@ CELLS = [
     """
 import os, signal, threading, time
 from IPython.display import DisplayHandle
-import toolkit.cli.notebook as notebook
+import toolkit.telemetry.cli.notebook as notebook
 from toolkit.telemetry import TelemetryLogger
 
 %load_ext toolkit.telemetry.notebook

@@ -6,7 +6,7 @@ import pytest
 
 from tests.importers import samples
 from tests.lengths import in_make_faults
-from toolkit.cli.main import SUBCOMMANDS, main
+from toolkit.telemetry.cli.main import SUBCOMMANDS, main
 
 COMMANDS = {
     "ask": [["{run}", "--log-every", "5", "--timeout", "1"]],
@@ -77,7 +77,7 @@ def run_every_command(folder, out):
 
 @pytest.fixture(autouse=True)
 def _no_journals_of_other_tests(monkeypatch, tmp_path):
-    monkeypatch.setattr("toolkit.cli.leftovers.shared_memory_folders", list)
+    monkeypatch.setattr("toolkit.telemetry.cli.leftovers.shared_memory_folders", list)
     monkeypatch.chdir(tmp_path)
 
 

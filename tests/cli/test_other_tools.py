@@ -8,13 +8,13 @@ import sqlite3
 import pytest
 
 from tests.importers.samples import fingerprint, ours
-from toolkit.cli.main import main
-from toolkit.diagnostics.history import is_run_folder
-from toolkit.fleet.run_folders import run_folders
-from toolkit.importers.detect import find_sources
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runs.sources.local_store import LocalStore
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.diagnostics.history import is_run_folder
+from toolkit.telemetry.fleet.run_folders import run_folders
+from toolkit.telemetry.importers.detect import find_sources
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 
 def test_every_run_of_every_tool_is_listed_and_no_file_is_changed(capsys, monkeypatch):
@@ -39,7 +39,7 @@ def test_every_run_of_every_tool_is_listed_and_no_file_is_changed(capsys, monkey
             place,
             err,
         )
-    monkeypatch.setattr("toolkit.cli.leftovers.shared_memory_folders", list)
+    monkeypatch.setattr("toolkit.telemetry.cli.leftovers.shared_memory_folders", list)
     assert main(["gc", str(samples), "--yes", "--keep-cache", "--older-than", "5200w"]) == 0
 
     assert fingerprint(samples) == before

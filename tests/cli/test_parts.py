@@ -5,7 +5,7 @@ import json
 import pytest
 
 from tests.two_nodes import bring_together, write_two_nodes
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.main import main
 
 
 @pytest.fixture

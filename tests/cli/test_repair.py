@@ -12,12 +12,12 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from toolkit.cli.main import main
-from toolkit.runfolder.codec import encode
-from toolkit.runfolder.journal.head import Owner
-from toolkit.runfolder.journal.journal import Journal, journals_in, shared_memory_folders
-from toolkit.runfolder.manifest import Manifest, Session, read_manifest, write_manifest
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.journal.head import Owner
+from toolkit.telemetry.runfolder.journal.journal import Journal, journals_in, shared_memory_folders
+from toolkit.telemetry.runfolder.manifest import Manifest, Session, read_manifest, write_manifest
 
 OWNER = Owner(run_id="r1", session=1, started=1.7e9)
 NOBODY = 65534

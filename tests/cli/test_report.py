@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.runs import write_run, write_table
 from tests.reports.report_parts import Page
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.main import main
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from toolkit.cli.main import main
-from toolkit.runfolder.read_run import read_run
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runfolder.read_run import read_run
 
 
 def _session(folder, steps, change=0.0, lr=0.1, **more):

@@ -7,7 +7,7 @@ import zipfile
 import pytest
 
 from tests.telemetry.logged import make_logger
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.main import main
 
 
 @pytest.fixture

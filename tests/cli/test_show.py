@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from toolkit.cli.main import main
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
 
 
 @pytest.fixture
@@ -72,7 +72,9 @@ def test_own_metrics_are_shown_without_pandas_numpy_or_the_table(run, capsys, mo
 
 
 def test_a_reader_that_has_seen_enough_is_no_failure(run):
-    command = f"{sys.executable} -m toolkit.cli show {run} --rows 20 | head -1; exit ${{PIPESTATUS[0]}}"
+    command = (
+        f"{sys.executable} -m toolkit.telemetry.cli show {run} --rows 20 | head -1; exit ${{PIPESTATUS[0]}}"
+    )
     finished = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
 
     assert finished.returncode == 0

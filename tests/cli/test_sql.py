@@ -18,9 +18,9 @@ pytest.importorskip("pandas")
 import pandas as pd
 
 from tests.cli.runs import write_run, write_table
-from toolkit.cli.commands.look import sql as command
-from toolkit.cli.main import main
-from toolkit.runs import frame
+from toolkit.telemetry.cli.commands.look import sql as command
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runs import frame
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "sql.md"
 STATEMENT = (

@@ -9,7 +9,7 @@ import pytest
 from tests.cli.runs import write_run
 from tests.telemetry.logged import make_logger
 from tests.waiting import wait_until
-from toolkit.cli.main import RENAMED, main
+from toolkit.telemetry.cli.main import RENAMED, main
 
 
 def test_a_running_run_says_how_far_it_is(tmp_path, capsys):

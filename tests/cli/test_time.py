@@ -6,8 +6,8 @@ import os
 import pytest
 
 from tests.records import read_records
-from toolkit.cli.main import main
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
 
 BEGAN = 1_700_000_000.0
 

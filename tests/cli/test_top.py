@@ -21,16 +21,16 @@ from tests.cli.runs import write_run, write_table
 from tests.lengths import in_make_faults
 from tests.project.markdown import ROOT
 from tests.waiting import PATIENCE_S, wait_until
-from toolkit.cli.commands.look import top
-from toolkit.cli.main import main
-from toolkit.cli.top.app import Lines, Top
-from toolkit.cli.top.plot import Plot
-from toolkit.cli.top.reading import Curve, Opened, Runs, View
-from toolkit.cli.top.text import Text, needs_ascii
-from toolkit.runfolder.labels import Labels, write_labels
-from toolkit.runs.curve_tiles import NonFiniteRun
-from toolkit.runs.store import CurveSegment, Series
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.commands.look import top
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.cli.top.app import Lines, Top
+from toolkit.telemetry.cli.top.plot import Plot
+from toolkit.telemetry.cli.top.reading import Curve, Opened, Runs, View
+from toolkit.telemetry.cli.top.text import Text, needs_ascii
+from toolkit.telemetry.runfolder.labels import Labels, write_labels
+from toolkit.telemetry.runs.curve_tiles import NonFiniteRun
+from toolkit.telemetry.runs.store import CurveSegment, Series
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J[red]x[/red]\n\r\t日本\u202egnp.\u0301\u0302\u0303\u0304\u0305\ufe0f\u200b"
 
@@ -204,7 +204,7 @@ def test_what_it_needs_is_said_in_a_sentence(tmp_path, capsys, monkeypatch):
 _BARE = """
 import sys
 sys.modules.update(dict.fromkeys(("numpy", "pyarrow", "PIL", "pandas")))
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -258,7 +258,7 @@ def test_without_numpy_runs_are_listed_and_sigterm_leaves_the_terminal_as_it_was
     ],
 )
 def test_every_end_leaves_the_terminal_as_it_was(tmp_path, end, expected):
-    assert end_in_a_terminal(tmp_path, ["-m", "toolkit.cli"], {}, end)[0] == expected
+    assert end_in_a_terminal(tmp_path, ["-m", "toolkit.telemetry.cli"], {}, end)[0] == expected
 
 
 @in_make_faults

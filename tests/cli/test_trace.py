@@ -8,7 +8,7 @@ import pytest
 
 from tests.timing.span_run import write_span_run
 from tests.timing.trace_checker import check_trace, slices
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.main import main
 
 
 @pytest.fixture

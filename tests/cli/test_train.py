@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.project.markdown import ROOT
-from toolkit.cli.commands.setup import train
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.commands.setup import train
+from toolkit.telemetry.cli.main import main
 
 
 def test_an_invalid_configuration_is_refused_under_its_own_name(tmp_path, capsys):
@@ -54,7 +54,7 @@ def test_options_of_the_embedded_trainer_are_refused_for_ai_toolkit(tmp_path, ca
 
 
 def test_a_configuration_must_be_given_to_run_py():
-    from toolkit.trainer.command import main as run_py
+    from toolkit.telemetry.trainer.command import main as run_py
 
     with pytest.raises(SystemExit):
         run_py([])

@@ -16,10 +16,10 @@ from tests.mirrors.messages.local_receivers import receiving
 from tests.mirrors.usage.posthog_server import KEY, KEY_ENV, arrived
 from tests.project.markdown import README, ROOT, blocks, commands
 from tests.telemetry.logged import make_logger
-from toolkit.cli.main import main
-from toolkit.mirrors.usage.allowed import EVENTS
-from toolkit.mirrors.usage.events import OF_THE_SERVICE
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.mirrors.usage.allowed import EVENTS
+from toolkit.telemetry.mirrors.usage.events import OF_THE_SERVICE
 
 DOCUMENT = ROOT / "docs" / "usage-reports.md"
 NO_KEY = "the environment variable TELEMETRY_USAGE_KEY (telemetry.usage_reports.key_env) is not set"

@@ -11,9 +11,9 @@ import pytest
 
 from tests.lengths import in_make_faults, longer
 from tests.waiting import PATIENCE_S, wait_until
-from toolkit.core import background as module
-from toolkit.core.background import Background, background_job, next_due
-from toolkit.core.job import own_thread_job
+from toolkit.telemetry.core import background as module
+from toolkit.telemetry.core.background import Background, background_job, next_due
+from toolkit.telemetry.core.job import own_thread_job
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from toolkit.core.guard import Guard, describe_error, guarded
+from toolkit.telemetry.core.guard import Guard, describe_error, guarded
 
 
 class Guarded:

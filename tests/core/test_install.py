@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from toolkit.core import install
+from toolkit.telemetry.core import install
 
 
 @pytest.mark.parametrize(

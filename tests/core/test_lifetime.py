@@ -4,7 +4,7 @@ import sys
 import threading
 import time
 
-from toolkit.core.lifetime import CloseOnce
+from toolkit.telemetry.core.lifetime import CloseOnce
 
 
 def traced(call, at_each_step):

@@ -3,8 +3,8 @@ from __future__ import annotations
 import threading
 
 from tests.waiting import wait_until
-from toolkit.core.guard import Guard
-from toolkit.core.outbox import NotSentError, Outbox, backoff_s
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.core.outbox import NotSentError, Outbox, backoff_s
 
 
 class Server:

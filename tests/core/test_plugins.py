@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.core.plugins import KINDS
+from toolkit.telemetry.core.plugins import KINDS
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = Path(__file__).parent / "plugin_package"
@@ -130,21 +130,21 @@ def test_broken_ones_are_named_in_the_output_of_the_training(trained):
 def test_an_importer_and_a_command_of_a_package_work(python, tmp_path):
     (tmp_path / "one.toy").write_text("\n".join(map(str, LOSSES)))
 
-    formats = python("-m", "toolkit.cli", "ls", "--formats")
-    listed = python("-m", "toolkit.cli", "ls", str(tmp_path), "--json")
-    shown = python("-m", "toolkit.cli", "show", str(tmp_path / "one.toy"), "--json")
-    said = python("-m", "toolkit.cli", "toy", "--word", "hello")
+    formats = python("-m", "toolkit.telemetry.cli", "ls", "--formats")
+    listed = python("-m", "toolkit.telemetry.cli", "ls", str(tmp_path), "--json")
+    shown = python("-m", "toolkit.telemetry.cli", "show", str(tmp_path / "one.toy"), "--json")
+    said = python("-m", "toolkit.telemetry.cli", "toy", "--word", "hello")
 
     assert "logs of the toy tool (*.toy)" in formats.stdout
     assert '"toylog"' in listed.stdout
     assert "train_loss" in shown.stdout
     assert said.stdout == "the word is hello\n"
-    assert "print a word (toy-plugins 1.2)" in python("-m", "toolkit.cli", "--help").stdout
+    assert "print a word (toy-plugins 1.2)" in python("-m", "toolkit.telemetry.cli", "--help").stdout
     assert "'absent' (importers) of toy-plugins 1.2 is skipped: ModuleNotFoundError" in listed.stderr
 
 
 def test_a_command_that_raises_is_named(python):
-    done = python("-m", "toolkit.cli", "raises")
+    done = python("-m", "toolkit.telemetry.cli", "raises")
 
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1] == (
@@ -153,7 +153,7 @@ def test_a_command_that_raises_is_named(python):
 
 
 def test_each_is_listed_and_a_broken_one_with_its_problem(python):
-    done = python("-m", "toolkit.cli", "plugins", "--json")
+    done = python("-m", "toolkit.telemetry.cli", "plugins", "--json")
 
     rows = {(row["kind"], row["name"]): row for row in json.loads(done.stdout)["plugins"]}
     assert done.returncode == 1
@@ -169,6 +169,6 @@ def test_each_is_listed_and_a_broken_one_with_its_problem(python):
 
 @pytest.mark.parametrize(("said", "count"), [("off", 0), ("another-package", 0), ("toy-plugins, other", 20)])
 def test_a_variable_says_which_packages_may_bring_plug_ins(python, said, count):
-    done = python("-m", "toolkit.cli", "plugins", "--json", TELEMETRY_PLUGINS=said)
+    done = python("-m", "toolkit.telemetry.cli", "plugins", "--json", TELEMETRY_PLUGINS=said)
 
     assert len(json.loads(done.stdout)["plugins"]) == count

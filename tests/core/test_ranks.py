@@ -5,8 +5,8 @@ import types
 
 import pytest
 
-from toolkit.core.ranks import Rank, find_rank, given_run_id, is_chosen, launch_id, node_name
-from toolkit.runfolder.process import host_name
+from toolkit.telemetry.core.ranks import Rank, find_rank, given_run_id, is_chosen, launch_id, node_name
+from toolkit.telemetry.runfolder.process import host_name
 
 
 @pytest.fixture(autouse=True)

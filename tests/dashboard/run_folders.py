@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from toolkit.runfolder.codec import encode
-from toolkit.runfolder.key_values import key_values_in
-from toolkit.runfolder.labels import Labels, write_labels
-from toolkit.runfolder.layout import METRICS_JSONL, rank_file
-from toolkit.runfolder.manifest import Heartbeat, Manifest, Session, write_manifest
-from toolkit.runfolder.process import boot_id, host_name, process_started
-from toolkit.runfolder.status import HEARTBEAT_S
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.key_values import key_values_in
+from toolkit.telemetry.runfolder.labels import Labels, write_labels
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL, rank_file
+from toolkit.telemetry.runfolder.manifest import Heartbeat, Manifest, Session, write_manifest
+from toolkit.telemetry.runfolder.process import boot_id, host_name, process_started
+from toolkit.telemetry.runfolder.status import HEARTBEAT_S
 
 BEGAN = 1_700_000_000.0
 """When a run that has ended began; a live one begins so that its last record is of this moment."""

@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from toolkit.runfolder.manifest import Session
-from toolkit.runs.columns.speed import groups_of, jobs_of
+from toolkit.telemetry.runfolder.manifest import Session
+from toolkit.telemetry.runs.columns.speed import groups_of, jobs_of
 
 
 def step_times(seed, count=400, *, seconds=0.5, noise=0.06, memory=0.0):

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from dashboard.answering import computed
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.serving import PATIENCE_S, dashboard
-from toolkit.core.deadline import is_over
+from toolkit.telemetry.core.deadline import is_over
 
 RECORDS = 60_000
 

@@ -5,7 +5,7 @@ import gc
 import pytest
 
 from dashboard.connections import REQUEST_S, UNREAD_S, ConnectionLimits, accept_batch_size, max_connections
-from toolkit.core.clock import ManualClock
+from toolkit.telemetry.core.clock import ManualClock
 
 
 class Transport:

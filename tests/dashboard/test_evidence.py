@@ -9,9 +9,9 @@ import pytest
 
 from dashboard.components.curve_chart import Band, ChartSpec, Mark, chart_data
 from dashboard.components.evidence import around, metric_of, slope
-from toolkit.diagnostics.catalogue import CATALOGUE
-from toolkit.runs.findings.alerts import Alert
-from toolkit.runs.store import CurveSegment, MetricInfo, Series
+from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
+from toolkit.telemetry.runs.findings.alerts import Alert
+from toolkit.telemetry.runs.store import CurveSegment, MetricInfo, Series
 
 
 def info(name="train_loss", count=1000, last_step=9_990.0):

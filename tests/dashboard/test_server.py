@@ -89,5 +89,5 @@ def test_the_warm_up_waits_for_idle_moments_but_not_for_ever(monkeypatch):
     server._warm_up(lambda: True)
 
     assert next(waits, None) is None
-    needed = ["json", "csv", "toolkit.diagnostics.examiner", "dashboard.session", "pandas"]
+    needed = ["json", "csv", "toolkit.telemetry.diagnostics.examiner", "dashboard.session", "pandas"]
     assert imported == needed * 2

@@ -18,7 +18,7 @@ from dashboard.settings import (
     PageAccess,
     SettingsError,
 )
-from toolkit.core.user_folders import user_folder
+from toolkit.telemetry.core.user_folders import user_folder
 
 names = st.text(st.characters(exclude_characters="\0"), min_size=1)
 
@@ -79,7 +79,7 @@ def test_an_empty_environment_gives_the_defaults(tmp_path, monkeypatch):
     ],
 )
 def test_what_can_be_computed_again_goes_where_each_system_keeps_it(monkeypatch, platform, environ, folder):
-    monkeypatch.setattr("toolkit.core.user_folders.sys.platform", platform)
+    monkeypatch.setattr("toolkit.telemetry.core.user_folders.sys.platform", platform)
 
     assert user_folder("cache", environ) == Path(folder).expanduser() / "ai-toolkit-telemetry"
 
@@ -87,7 +87,7 @@ def test_what_can_be_computed_again_goes_where_each_system_keeps_it(monkeypatch,
 @pytest.mark.parametrize("home", [None, "relative"])
 def test_a_user_without_a_home_has_no_cache(monkeypatch, tmp_path, home):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("toolkit.core.user_folders.sys.platform", "linux")
+    monkeypatch.setattr("toolkit.telemetry.core.user_folders.sys.platform", "linux")
     if home is None:
         monkeypatch.delenv("HOME", raising=False)
         monkeypatch.setattr("pathlib.Path.home", _no_home)

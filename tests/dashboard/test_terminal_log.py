@@ -7,7 +7,7 @@ import pytest
 
 from dashboard.terminal_log import MAX_PER_KIND, PERIOD_S, concise_logging
 from tests.lengths import in_make_faults
-from toolkit.core.clock import ManualClock
+from toolkit.telemetry.core.clock import ManualClock
 
 
 @pytest.fixture

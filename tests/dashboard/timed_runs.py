@@ -6,10 +6,10 @@ import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from toolkit.core.clock import ManualClock
 from toolkit.telemetry import TelemetryLogger
-from toolkit.timing.ledger import Ledger, Line
-from toolkit.timing.names import ENTRIES
+from toolkit.telemetry.core.clock import ManualClock
+from toolkit.telemetry.timing.ledger import Ledger, Line
+from toolkit.telemetry.timing.names import ENTRIES
 
 BEGAN = 1_700_000_000.0
 

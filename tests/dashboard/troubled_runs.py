@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tests.dashboard.run_folders import BEGAN, step_record
-from toolkit.diagnostics.examiner import Examiner
+from toolkit.telemetry.diagnostics.examiner import Examiner
 
 
 def steps(trouble: str = "", count: int = 400, **more: Any) -> list[dict[str, Any]]:

@@ -20,6 +20,6 @@ _FIRST_USED_WHEN_SERVING = (
 
 for name in _FIRST_USED_WHEN_SERVING:
     importlib.import_module(name)
-for package in ("toolkit.runs", "dashboard.charts", "dashboard.components"):
+for package in ("toolkit.telemetry.runs", "dashboard.charts", "dashboard.components"):
     for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
         importlib.import_module(f"{package}.{module.name}")

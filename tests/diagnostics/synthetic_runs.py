@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from tests.lengths import longer
-from toolkit.diagnostics.examiner import Examiner, examine
-from toolkit.diagnostics.finding import Finding
+from toolkit.telemetry.diagnostics.examiner import Examiner, examine
+from toolkit.telemetry.diagnostics.finding import Finding
 
 Record = dict[str, Any]
 

@@ -12,11 +12,11 @@ from tests.diagnostics.test_reinforcement import explodes, rl_run
 from tests.diagnostics.test_start_of_run import leaking, still
 from tests.diagnostics.test_throughput import beside_others
 from tests.diagnostics.test_underflow import norms
-from toolkit.diagnostics import detectors, silent_ranks
-from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, describe, short
-from toolkit.diagnostics.examiner import Examiner
-from toolkit.diagnostics.finding import SEVERITIES
-from toolkit.diagnostics.incident import Incidents
+from toolkit.telemetry.diagnostics import detectors, silent_ranks
+from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, describe, short
+from toolkit.telemetry.diagnostics.examiner import Examiner
+from toolkit.telemetry.diagnostics.finding import SEVERITIES
+from toolkit.telemetry.diagnostics.incident import Incidents
 
 KINDS = {
     *("nan", "spike", "divergence", "plateau", "overfit", "exploding_grad", "vanishing_grad", "val_spike"),

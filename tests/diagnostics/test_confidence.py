@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from tests.diagnostics.synthetic_runs import curve, detect, evaluated, run_of
-from toolkit.diagnostics import thresholds as at
-from toolkit.diagnostics.catalogue import CATALOGUE
-from toolkit.diagnostics.confidence import (
+from toolkit.telemetry.diagnostics import thresholds as at
+from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
+from toolkit.telemetry.diagnostics.confidence import (
     CLEAR,
     DOUBTED,
     TAKEN_BACK,
@@ -18,10 +18,10 @@ from toolkit.diagnostics.confidence import (
     is_too_weak,
     strength_of,
 )
-from toolkit.diagnostics.confidence_table import KINDS, RUNS, STRENGTHS
-from toolkit.diagnostics.examiner import examine
-from toolkit.diagnostics.finding import Finding
-from toolkit.diagnostics.policy import Policy
+from toolkit.telemetry.diagnostics.confidence_table import KINDS, RUNS, STRENGTHS
+from toolkit.telemetry.diagnostics.examiner import examine
+from toolkit.telemetry.diagnostics.finding import Finding
+from toolkit.telemetry.diagnostics.policy import Policy
 
 RISES = [2.0, 1.6, 1.3, 1.15, 1.1, 1.18, 1.3, 1.45, 1.6, 1.75, 1.9, 2.05]
 HEALS = [*RISES, 1.6, 1.2, 0.9, 0.8, 0.75, 0.7]

@@ -17,7 +17,7 @@ from tests.diagnostics.synthetic_runs import (
     evaluated,
     run_of,
 )
-from toolkit.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS
+from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS
 
 BEGINS = 2000
 LOSSES = ("train_loss", "val_loss")

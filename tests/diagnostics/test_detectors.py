@@ -10,11 +10,11 @@ import pytest
 
 from tests.diagnostics.synthetic_runs import run_of
 from tests.project.markdown import ROOT
-from toolkit.diagnostics import detectors
-from toolkit.diagnostics.catalogue import CATALOGUE, Kind
-from toolkit.diagnostics.examiner import examine
-from toolkit.diagnostics.finding import WARNING
-from toolkit.diagnostics.incident import Incidents
+from toolkit.telemetry.diagnostics import detectors
+from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, Kind
+from toolkit.telemetry.diagnostics.examiner import examine
+from toolkit.telemetry.diagnostics.finding import WARNING
+from toolkit.telemetry.diagnostics.incident import Incidents
 
 
 def test_every_file_in_detectors_is_listed():
@@ -33,7 +33,7 @@ def test_every_kind_of_finding_is_named_and_explained_in_the_document():
 
 
 TOY = """
-from toolkit.diagnostics.metric_aliases import LOSS
+from toolkit.telemetry.diagnostics.metric_aliases import LOSS
 
 
 class Toy:
@@ -64,7 +64,7 @@ def test_a_detector_is_added_with_a_file_a_line_and_a_kind(tmp_path, monkeypatch
     try:
         found = [finding for finding in examine(run_of([1.0, 42.0, 1.0])) if finding.kind == "toy"]
     finally:
-        sys.modules.pop("toolkit.diagnostics.detectors.toy", None)
+        sys.modules.pop("toolkit.telemetry.diagnostics.detectors.toy", None)
 
     assert [finding.message for finding in found] == ["loss is 42 at step 2."]
 

@@ -4,9 +4,9 @@ import os
 import random
 import time
 
-from toolkit.diagnostics.ending import Endings
-from toolkit.runfolder.manifest import Heartbeat, Manifest, Session
-from toolkit.runfolder.process import boot_id, host_name, process_started
+from toolkit.telemetry.diagnostics.ending import Endings
+from toolkit.telemetry.runfolder.manifest import Heartbeat, Manifest, Session
+from toolkit.telemetry.runfolder.process import boot_id, host_name, process_started
 
 STEP = {"event": "step", "session": 1, "global_step": 7}
 ERROR = {

@@ -22,10 +22,10 @@ from tests.diagnostics.synthetic_runs import (
 )
 from tests.lengths import longer
 from tests.runfolder.plain_data import without_haste
-from toolkit.diagnostics import metric_aliases
-from toolkit.diagnostics.examiner import Examiner, examine
-from toolkit.diagnostics.incident import MOST_INCIDENTS
-from toolkit.diagnostics.policy import Policy
+from toolkit.telemetry.diagnostics import metric_aliases
+from toolkit.telemetry.diagnostics.examiner import Examiner, examine
+from toolkit.telemetry.diagnostics.incident import MOST_INCIDENTS
+from toolkit.telemetry.diagnostics.policy import Policy
 
 tries = settings(without_haste, max_examples=longer(30, 120), suppress_health_check=list(HealthCheck))
 

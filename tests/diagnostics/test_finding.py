@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import without_haste
-from toolkit.diagnostics.finding import OPEN, RESOLVED, SEVERITIES, Finding, finding_from
+from toolkit.telemetry.diagnostics.finding import OPEN, RESOLVED, SEVERITIES, Finding, finding_from
 
 _steps = st.integers(min_value=0, max_value=2**53 - 1)
 _texts = st.lists(st.text(max_size=20), max_size=3).map(tuple)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from tests.diagnostics.synthetic_runs import changed, clean_run
 from tests.lengths import in_make_faults
 from tests.runfolder.plain_data import without_haste
-from toolkit.diagnostics.foreign_file import ForeignFile, NoRecordsError
-from toolkit.diagnostics.history import diagnose
-from toolkit.runfolder.reader import blocks_of, unended_line
-from toolkit.runfolder.records import MAX_LINE_BYTES
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.diagnostics.foreign_file import ForeignFile, NoRecordsError
+from toolkit.telemetry.diagnostics.history import diagnose
+from toolkit.telemetry.runfolder.reader import blocks_of, unended_line
+from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
 
 
 def records_of(path):

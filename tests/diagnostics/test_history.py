@@ -10,12 +10,12 @@ import pytest
 from tests.diagnostics.synthetic_runs import changed, clean_run
 from tests.fork_server import run_python
 from tests.lengths import in_make_faults
-from toolkit.diagnostics.examiner import examine
-from toolkit.diagnostics.foreign_file import NoRecordsError
-from toolkit.diagnostics.history import diagnose, find_runs
-from toolkit.runfolder.codec import encode
-from toolkit.runfolder.records import MAX_LINE_BYTES
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.diagnostics.examiner import examine
+from toolkit.telemetry.diagnostics.foreign_file import NoRecordsError
+from toolkit.telemetry.diagnostics.history import diagnose, find_runs
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
 
 
 def broken_run(seed=1, **about):
@@ -174,7 +174,7 @@ ALONE = """
 # In a process of its own, where no other test's threads allocate anything meanwhile.
 import sys, tracemalloc
 from pathlib import Path
-from toolkit.diagnostics.history import diagnose
+from toolkit.telemetry.diagnostics.history import diagnose
 
 # Once before, so that what is made on first use does not count.
 diagnose(Path(sys.argv[1]))

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.diagnostics.incident import MOST_INCIDENTS, Incidents
+from toolkit.telemetry.diagnostics.incident import MOST_INCIDENTS, Incidents
 
 
 def _open(incidents, step, **evidence):

@@ -7,8 +7,8 @@ import pytest
 
 from tests.diagnostics.synthetic_runs import changed, clean_run, curve, detect, detect_one_by_one, run_of
 from tests.lengths import longer
-from toolkit.diagnostics.catalogue import title_of
-from toolkit.diagnostics.examiner import Examiner, examine
+from toolkit.telemetry.diagnostics.catalogue import title_of
+from toolkit.telemetry.diagnostics.examiner import Examiner, examine
 
 KINDS = ("spike", "divergence")
 SHAPES = {"falling": {"first": 3.0, "last": 0.5}, "flat": {"first": 1.0, "last": 1.0}}

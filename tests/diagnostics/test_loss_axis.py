@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import without_haste
-from toolkit.diagnostics.robust import LossAxis
+from toolkit.telemetry.diagnostics.robust import LossAxis
 
 
 def _after(*losses):

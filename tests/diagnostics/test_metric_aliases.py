@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from toolkit.diagnostics import metric_aliases
-from toolkit.diagnostics.metric_aliases import Row, name_of, number_in, signal_of
+from toolkit.telemetry.diagnostics import metric_aliases
+from toolkit.telemetry.diagnostics.metric_aliases import Row, name_of, number_in, signal_of
 
 
 def _row(last_step=0, **record):

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from tests.diagnostics.synthetic_runs import curve, detect, detect_one_by_one, run_of
-from toolkit.runfolder.codec import decode, encode
+from toolkit.telemetry.runfolder.codec import decode, encode
 
 
 def _run(*, losses=None, **others):

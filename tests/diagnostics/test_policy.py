@@ -5,10 +5,10 @@ import math
 import pytest
 
 from tests.diagnostics.synthetic_runs import curve, run_of
-from toolkit.diagnostics.catalogue import CATALOGUE
-from toolkit.diagnostics.examiner import examine
-from toolkit.diagnostics.finding import SEVERITIES
-from toolkit.diagnostics.policy import ACTIONS, OFF, Policy, PolicyError, policy_from
+from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
+from toolkit.telemetry.diagnostics.examiner import examine
+from toolkit.telemetry.diagnostics.finding import SEVERITIES
+from toolkit.telemetry.diagnostics.policy import ACTIONS, OFF, Policy, PolicyError, policy_from
 
 
 def _severity(policy, kind="spike", found=None):

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from toolkit.diagnostics.finding import ranks_in
-from toolkit.diagnostics.rank_differences import RankDifferences
-from toolkit.runfolder.evidence.batches import BatchRow, batches_file, encode_chunk
-from toolkit.runfolder.layout import rank_file
+from toolkit.telemetry.diagnostics.finding import ranks_in
+from toolkit.telemetry.diagnostics.rank_differences import RankDifferences
+from toolkit.telemetry.runfolder.evidence.batches import BatchRow, batches_file, encode_chunk
+from toolkit.telemetry.runfolder.layout import rank_file
 
 USUAL = {
     "code_files": {"train.py": "aa", "model.py": "bb"},

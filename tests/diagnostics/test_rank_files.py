@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from toolkit.diagnostics import rank_files
-from toolkit.diagnostics.rank_files import RankFiles
-from toolkit.runfolder.layout import LinkedRanks, other_ranks
+from toolkit.telemetry.diagnostics import rank_files
+from toolkit.telemetry.diagnostics.rank_files import RankFiles
+from toolkit.telemetry.runfolder.layout import LinkedRanks, other_ranks
 
 
 def write(folder, rank, *records):

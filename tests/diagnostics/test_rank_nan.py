@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from toolkit.diagnostics.examiner import Examiner, examine
+from toolkit.telemetry.diagnostics.examiner import Examiner, examine
 
 
 def records_of(ranks, bad, *, every=lambda rank: 1, steps=60, metric="train_loss"):

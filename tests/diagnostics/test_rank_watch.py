@@ -14,13 +14,13 @@ from dataclasses import replace
 
 import pytest
 
-from toolkit.diagnostics.finding import ranks_as_evidence, ranks_in, ranks_in_words
-from toolkit.diagnostics.history import diagnose
-from toolkit.diagnostics.rank_watch import RankWatch
-from toolkit.diagnostics.silent_ranks import lost_ranks, read_tails
-from toolkit.runfolder.layout import rank_file
-from toolkit.runfolder.parts import RankProcess, process_of, record_files
-from toolkit.runfolder.process import boot_id, host_name
+from toolkit.telemetry.diagnostics.finding import ranks_as_evidence, ranks_in, ranks_in_words
+from toolkit.telemetry.diagnostics.history import diagnose
+from toolkit.telemetry.diagnostics.rank_watch import RankWatch
+from toolkit.telemetry.diagnostics.silent_ranks import lost_ranks, read_tails
+from toolkit.telemetry.runfolder.layout import rank_file
+from toolkit.telemetry.runfolder.parts import RankProcess, process_of, record_files
+from toolkit.telemetry.runfolder.process import boot_id, host_name
 
 GONE = 2**22 + 5
 """No process has this number: it is above the largest that Linux gives."""

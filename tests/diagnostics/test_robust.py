@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import without_haste
-from toolkit.diagnostics.robust import Trend, Window, change_sigma, median, start_of_streak, trend
+from toolkit.telemetry.diagnostics.robust import Trend, Window, change_sigma, median, start_of_streak, trend
 
 _numbers = st.lists(st.floats(min_value=-1e9, max_value=1e9), min_size=1, max_size=60)
 

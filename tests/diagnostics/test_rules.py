@@ -8,14 +8,14 @@ import random
 import pytest
 
 from tests.diagnostics.synthetic_runs import evaluated, run_of
-from toolkit.diagnostics.catalogue import title_of
-from toolkit.diagnostics.examiner import Examiner, examine
-from toolkit.diagnostics.history import diagnose
-from toolkit.diagnostics.policy import PolicyError, policy_from, policy_of_run
-from toolkit.diagnostics.rules import read_rules
-from toolkit.runfolder.codec import encode
-from toolkit.runfolder.labels import ProjectSettings, write_project
-from toolkit.runfolder.manifest import Manifest, write_manifest
+from toolkit.telemetry.diagnostics.catalogue import title_of
+from toolkit.telemetry.diagnostics.examiner import Examiner, examine
+from toolkit.telemetry.diagnostics.history import diagnose
+from toolkit.telemetry.diagnostics.policy import PolicyError, policy_from, policy_of_run
+from toolkit.telemetry.diagnostics.rules import read_rules
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.labels import ProjectSettings, write_project
+from toolkit.telemetry.runfolder.manifest import Manifest, write_manifest
 
 
 def _policy(*rules, **more):

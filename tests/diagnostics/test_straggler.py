@@ -7,7 +7,7 @@ import pytest
 
 from tests.diagnostics.synthetic_runs import clean_run, detect, wait_for_each_other
 from tests.lengths import longer
-from toolkit.diagnostics.examiner import Examiner, examine
+from toolkit.telemetry.diagnostics.examiner import Examiner, examine
 
 
 def _ranks(seed, count, slow, *, noise=0.05):

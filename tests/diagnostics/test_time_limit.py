@@ -6,7 +6,7 @@ import pytest
 
 from tests.diagnostics.synthetic_runs import clean_run, detect, detect_one_by_one, paused
 from tests.lengths import longer
-from toolkit.diagnostics.examiner import examine
+from toolkit.telemetry.diagnostics.examiner import examine
 
 KIND = "time_limit"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.main import main
 
 
 def telemetry(capsys, *arguments, code=0):

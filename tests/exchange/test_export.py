@@ -16,9 +16,9 @@ from tests.exchange.commands import files_in, telemetry
 from tests.importers import samples
 from tests.importers.reading import only_run
 from tests.lengths import in_make_faults
-from toolkit.cli.main import main
-from toolkit.importers.source import NO_STEP, read_all
-from toolkit.runfolder.codec import encode
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.importers.source import NO_STEP, read_all
+from toolkit.telemetry.runfolder.codec import encode
 
 NAN = math.nan
 

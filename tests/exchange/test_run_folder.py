@@ -10,11 +10,11 @@ from tests.exchange.commands import telemetry
 from tests.importers import samples
 from tests.lengths import longer
 from tests.records import read_records
-from toolkit.cli.main import main
-from toolkit.runfolder.journal.repair import build_table
-from toolkit.runfolder.layout import METRICS_CSV, METRICS_JSONL
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.metrics import NOT_METRICS
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runfolder.journal.repair import build_table
+from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.metrics import NOT_METRICS
 
 FEW = (
     "tensorboard/tensorboardx_2_6_everything",

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.logger_internals import internals
+from toolkit.telemetry.logger.logger_internals import internals
 
 HERE = Path(__file__)
 

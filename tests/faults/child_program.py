@@ -8,10 +8,10 @@ import struct
 import time
 
 from tests.waiting import TIME_TO_CLOSE_S
-from toolkit.runfolder.process import is_in_container
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.options import TelemetryOptions
-from toolkit.telemetry.writing import rank_folder
+from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.logger.writing import rank_folder
+from toolkit.telemetry.runfolder.process import is_in_container
 
 __all__ = ["Acknowledged", "SlowestCall", "TelemetryLogger"]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from tests.fork_server import A_RUN, start_python
 from tests.lengths import longer
 from tests.waiting import wait_until
-from toolkit.cli.main import main as telemetry_command
+from toolkit.telemetry.cli.main import main as telemetry_command
 
 ROOT = Path(__file__).parents[2]
 

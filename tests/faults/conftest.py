@@ -11,8 +11,8 @@ import pytest
 from tests.faults.children import Background, Child
 from tests.faults.faulty_disk import FaultyDisk
 from tests.leftovers import remove_journals_of_runs_below
-from toolkit.runfolder.process import is_in_container
-from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.runfolder.process import is_in_container
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 
 from tests.records import Record, read_records
-from toolkit.runfolder.journal.repair import table_form
-from toolkit.runfolder.table.csv_table import columns_for
+from toolkit.telemetry.runfolder.journal.repair import table_form
+from toolkit.telemetry.runfolder.table.csv_table import columns_for
 
 
 def assert_nothing_is_missing(records: list[Record], *, first: int = 0) -> None:

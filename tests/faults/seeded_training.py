@@ -29,11 +29,11 @@ from torch.utils.data import DataLoader, Dataset
 
 from tests.faults.all_features import call_everything, keep_house
 from tests.faults.failpoints import Failpoint, reached_by
-from toolkit.core.clock import SystemClock
-from toolkit.runfolder.journal.journal import Journal
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.machine.samplers.host import HostSampler
-from toolkit.telemetry.writing.record_appender import RecordFile
+from toolkit.telemetry.core.clock import SystemClock
+from toolkit.telemetry.logger.machine.samplers.host import HostSampler
+from toolkit.telemetry.logger.writing.record_appender import RecordFile
+from toolkit.telemetry.runfolder.journal.journal import Journal
 
 EXIT_CODE = 7
 TRY_EVERY = int(os.environ.get("TRY_EVERY", "1"))

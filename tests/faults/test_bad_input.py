@@ -22,7 +22,7 @@ from tests.faults.crash_checks import assert_nothing_is_missing, with_rows
 from tests.lengths import in_make_faults, is_long, longer
 from tests.records import read_records, with_event
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.logger_internals import internals
+from toolkit.telemetry.logger.logger_internals import internals
 
 LIVE: list[TelemetryLogger] = []
 """The logger that evil values log to from within."""
@@ -393,7 +393,7 @@ def test_a_bug_while_the_run_is_set_up_leaves_a_logger_that_does_nothing(tmp_pat
     def bug(*_, **__):
         raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr("toolkit.telemetry.session.live_run.SpanRecorder", bug)
+    monkeypatch.setattr("toolkit.telemetry.logger.session.live_run.SpanRecorder", bug)
     log = TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False)
     log.log_step(1, train_loss=0.5)
     with log.span("forward"), log.profile_block("block"):
@@ -410,7 +410,7 @@ def test_a_part_that_cannot_be_set_up_does_not_affect_the_others(tmp_path, monke
     def bug(*_, **__):
         raise RuntimeError("a bug of ours")
 
-    monkeypatch.setattr(f"toolkit.telemetry.writing.pipeline.{part.partition('.')[2]}", bug)
+    monkeypatch.setattr(f"toolkit.telemetry.logger.writing.pipeline.{part.partition('.')[2]}", bug)
     with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False, tags=["a"]) as log:
         log.log_step(1, train_loss=0.5)
 

@@ -14,8 +14,8 @@ from tests.faults.faulty_disk import FaultyDisk
 from tests.lengths import in_make_faults, longer
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
-from toolkit.core.sink import MemorySink
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.core.sink import MemorySink
 
 
 class RaisingSink:

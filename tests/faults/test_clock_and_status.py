@@ -8,10 +8,10 @@ import time
 from tests.faults.crash_checks import whole_run
 from tests.lengths import longer
 from tests.records import with_event
-from toolkit.core.clock import ManualClock
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.status import GIVEN_UP_S, HEARTBEAT_S, work_out_status
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.core.clock import ManualClock
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.status import GIVEN_UP_S, HEARTBEAT_S, work_out_status
 
 YEAR_S = 365 * 24 * 3600.0
 

@@ -16,13 +16,13 @@ from tests.faults.crash_checks import whole_run
 from tests.lengths import in_make_faults, longer
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
-from toolkit.runfolder.journal.journal import journals_in, shared_memory_folders
-from toolkit.runfolder.journal.repair import is_being_written, repair_run
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.process import is_in_container, pid_namespace
-from toolkit.runfolder.status import work_out_status
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.writing import sessions as writing_sessions
+from toolkit.telemetry.logger.writing import sessions as writing_sessions
+from toolkit.telemetry.runfolder.journal.journal import journals_in, shared_memory_folders
+from toolkit.telemetry.runfolder.journal.repair import is_being_written, repair_run
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.process import is_in_container, pid_namespace
+from toolkit.telemetry.runfolder.status import work_out_status
 
 pytestmark = [
     pytest.mark.root,
@@ -30,7 +30,7 @@ pytestmark = [
 ]
 
 LOGS_FOR_EVER = """
-from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.logger.options import TelemetryOptions
 TelemetryOptions.__init__.__kwdefaults__["journal"] = sys.argv[2]
 acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False)

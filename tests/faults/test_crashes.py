@@ -13,8 +13,8 @@ from tests.faults.crashing import Twice, assert_same_end, kill_when_it_says, scr
 from tests.lengths import in_make_faults, longer
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.status import work_out_status
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.status import work_out_status
 
 TRAINS = """
 for step in range(5):

@@ -12,8 +12,8 @@ from tests.faults.crash_checks import assert_nothing_is_missing, whole_run
 from tests.lengths import in_make_faults, longer
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
-from toolkit.runfolder.journal.journal import shared_memory_folders
-from toolkit.runfolder.journal.repair import journals_of
+from toolkit.telemetry.runfolder.journal.journal import shared_memory_folders
+from toolkit.telemetry.runfolder.journal.repair import journals_of
 
 AT_ONCE_S = 3.0
 MOST_TRIES = 5

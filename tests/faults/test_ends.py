@@ -17,9 +17,9 @@ from tests.faults.crash_checks import assert_nothing_is_missing, assert_steps, w
 from tests.lengths import longer
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.status import work_out_status
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.status import work_out_status
 
 LOGS_500_STEPS = """
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False)

@@ -14,12 +14,12 @@ import pytest
 from tests.faults.children import LONGEST_PAUSE_S, PROGRAMS, repair
 from tests.faults.crash_checks import assert_nothing_is_missing, whole_run
 from tests.records import read_records, with_event
-from toolkit.runfolder.journal.head import Owner
-from toolkit.runfolder.journal.journal import Journal, journals_in, remove_unbegun
-from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.writing import record_appender
-from toolkit.telemetry.writing.record_appender import RecordFile
+from toolkit.telemetry.logger.writing import record_appender
+from toolkit.telemetry.logger.writing.record_appender import RecordFile
+from toolkit.telemetry.runfolder.journal.head import Owner
+from toolkit.telemetry.runfolder.journal.journal import Journal, journals_in, remove_unbegun
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 
 def test_a_script_that_has_used_up_all_descriptors_loses_nothing(tmp_path, start, record_property):

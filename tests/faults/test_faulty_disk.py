@@ -15,8 +15,8 @@ from tests.faults.fault_rules import Rules, set_rules
 from tests.lengths import in_make_faults, longer
 from tests.records import with_event
 from tests.waiting import wait_until
-from toolkit.cli.main import main
-from toolkit.runfolder.manifest import read_manifest
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 FAULTS = {
     "hangs": ("write", "hang", None),

@@ -23,14 +23,14 @@ from tests.faults.crash_checks import (
 )
 from tests.lengths import in_make_faults
 from tests.records import read_records, with_event
-from toolkit.mirrors.csv_mirror import CsvMirror
-from toolkit.runfolder.journal.journal import pending_lines
-from toolkit.runfolder.journal.repair import journals_of
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.table import csv_table
-from toolkit.runfolder.table.csv_table import SHORT
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.options import OptionsError
+from toolkit.telemetry.logger.options import OptionsError
+from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
+from toolkit.telemetry.runfolder.journal.journal import pending_lines
+from toolkit.telemetry.runfolder.journal.repair import journals_of
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.table import csv_table
+from toolkit.telemetry.runfolder.table.csv_table import SHORT
 
 
 @pytest.mark.parametrize("removed", ["the run folder", "all of log_dir"])

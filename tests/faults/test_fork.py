@@ -14,7 +14,7 @@ from tests.faults.crash_checks import whole_run
 from tests.fork_server import A_TRAINING
 from tests.lengths import in_make_faults, is_long, longer
 from tests.records import with_event
-from toolkit.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from tests.faults.crash_checks import whole_run
 from tests.fork_server import run_python
 from tests.lengths import longer
 from tests.records import with_event
-from toolkit.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 HANG = PROGRAMS / "hang_in_writes.py"
 STEPS = longer(3_000, 20_000)
@@ -55,7 +55,7 @@ def test_a_write_that_arrives_after_the_end_was_given_up_comes_once(tmp_path, st
     child = start(HANG, tmp_path, CLOSE_TIMEOUT_S, STEPS, "records", "answer_late")
     child.wait_for_line("closed")
     meanwhile = run_python(
-        ["-m", "toolkit.cli", "repair", str(tmp_path / "run")],
+        ["-m", "toolkit.telemetry.cli", "repair", str(tmp_path / "run")],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -208,7 +208,7 @@ def test_the_hung_disk_of_another_killed_run_does_not_concern_this_one(tmp_path,
     try:
         child = start(
             """
-            import toolkit.telemetry.session.live_run
+            import toolkit.telemetry.logger.session.live_run
             print("ready", flush=True)
             sys.stdin.readline()
             log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)

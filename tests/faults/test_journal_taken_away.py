@@ -8,9 +8,9 @@ from tests.faults.children import repair
 from tests.faults.crash_checks import whole_run
 from tests.records import with_event
 from tests.waiting import wait_until
-from toolkit.runfolder.journal.journal import pending_lines, shared_memory_folders
-from toolkit.runfolder.journal.repair import journals_of
-from toolkit.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.journal.journal import pending_lines, shared_memory_folders
+from toolkit.telemetry.runfolder.journal.repair import journals_of
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 LOGS_FOR_EVER = """
 acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])

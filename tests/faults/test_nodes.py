@@ -15,8 +15,8 @@ from tests.fork_server import A_TRAINING
 from tests.lengths import in_make_faults
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
-from toolkit.runfolder.parts import record_files
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.runfolder.parts import record_files
 
 pytest.importorskip("torch.distributed", reason="torch is not installed")
 
@@ -127,7 +127,7 @@ def test_ranks_on_another_node_write_a_part_of_the_same_run_and_lose_nothing_whe
 
 
 A_RANK = """
-from toolkit.telemetry.writing import rank_folder
+from toolkit.telemetry.logger.writing import rank_folder
 
 # The disk is known not to be shared.
 rank_folder._WAIT_FOR_FOLDER_S = 0.0
@@ -241,7 +241,7 @@ THE_STORE_IS_SILENT = """
 from datetime import timedelta
 import torch
 import torch.distributed as distributed
-from toolkit.telemetry.writing import rank_folder
+from toolkit.telemetry.logger.writing import rank_folder
 
 rank_folder._WAIT_FOR_RANK_ZERO_S = 1.0
 # Who waits for an answer waits longer than the test.
@@ -301,7 +301,7 @@ def test_a_store_that_does_not_answer_holds_up_no_rank(tmp_path, start):
 LAUNCHED_BY_TORCHRUN = """
 import torch.distributed as distributed
 
-from toolkit.telemetry.writing import rank_folder
+from toolkit.telemetry.logger.writing import rank_folder
 
 rank_folder._WAIT_FOR_RANK_ZERO_S = 120.0
 distributed.init_process_group("gloo")

@@ -13,10 +13,10 @@ from tests.faults.children import repair
 from tests.faults.crash_checks import assert_steps, whole_run
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
-from toolkit.runfolder.journal.journal import head_of, pending_lines, shared_memory_folders
-from toolkit.runfolder.journal.repair import journals_of
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.trash import empty_trash, move_to_trash
+from toolkit.telemetry.runfolder.journal.journal import head_of, pending_lines, shared_memory_folders
+from toolkit.telemetry.runfolder.journal.repair import journals_of
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.trash import empty_trash, move_to_trash
 
 SHM = shared_memory_folders()
 pytestmark = pytest.mark.skipif(not SHM, reason="there is no shared memory that a journal could lie in")
@@ -35,7 +35,7 @@ signal.pause()
 """
 
 AGAIN = """
-from toolkit.telemetry.session import live_run
+from toolkit.telemetry.logger.session import live_run
 
 # Whatever else runs on this machine may have the journal locked for a moment, when it looks for what is left itself.
 live_run._RECOVER_EVERY_S = 0.1
@@ -215,12 +215,12 @@ def test_what_was_logged_before_anything_could_be_written_is_recovered_where_it_
 ):
     writer = start_in_background(
         """
-import toolkit.telemetry.writing.record_appender as r
+import toolkit.telemetry.logger.writing.record_appender as r
 
 def full(*_):
     raise OSError(28, "No space left on device")
 
-import toolkit.runfolder.safefile as safefile
+import toolkit.telemetry.runfolder.safefile as safefile
 r.RecordFile.open = full
 safefile.write_all = full
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, csv=False, journal="shm")

@@ -26,13 +26,13 @@ from tests.lengths import in_make_faults, longer
 from tests.provision import NoTool, tool
 from tests.records import with_event
 from tests.waiting import wait_until
-from toolkit.mirrors.csv_mirror import CsvMirror
-from toolkit.runfolder.codec import encode
-from toolkit.runfolder.journal.repair import build_table, journals_of, repair_run
-from toolkit.runfolder.manifest import ManifestError, read_manifest
-from toolkit.runfolder.reader import Cursor, read_from
-from toolkit.runfolder.table.csv_table import ALL
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.journal.repair import build_table, journals_of, repair_run
+from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
+from toolkit.telemetry.runfolder.reader import Cursor, read_from
+from toolkit.telemetry.runfolder.table.csv_table import ALL
 
 SYNC_INTERVAL_S = 0.4
 

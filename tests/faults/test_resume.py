@@ -17,10 +17,10 @@ from tests.faults.crash_checks import whole_run
 from tests.lengths import in_make_faults, longer
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
-from toolkit.runfolder.journal.journal import shared_memory_folders
-from toolkit.runfolder.journal.repair import journals_of
-from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.runfolder.journal.journal import shared_memory_folders
+from toolkit.telemetry.runfolder.journal.repair import journals_of
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 LOGS_FOR_EVER = """
 acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
@@ -135,7 +135,7 @@ def test_a_run_whose_process_is_alive_is_not_resumed(tmp_path, start_in_backgrou
 ELSEWHERE = {"host": "elsewhere", "boot_id": "theirs"}
 
 HAS_NO_SHARED_MEMORY = (
-    "import toolkit.telemetry.writing.pipeline as r\nr.shared_memory_folders = lambda: []\n"
+    "import toolkit.telemetry.logger.writing.pipeline as r\nr.shared_memory_folders = lambda: []\n"
 )
 
 

@@ -16,9 +16,9 @@ from tests.faults.children import LONGEST_PAUSE_S, PROGRAMS
 from tests.faults.crash_checks import whole_run
 from tests.lengths import in_make_faults, is_long, longer
 from tests.records import with_event
-from toolkit.core.clock import ManualClock
-from toolkit.core.guard import Guard
-from toolkit.telemetry.machine.samplers.host import HostSampler
+from toolkit.telemetry.core.clock import ManualClock
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine.samplers.host import HostSampler
 
 FUNCTIONS = [
     "nvmlInitWithFlags",

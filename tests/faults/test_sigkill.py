@@ -25,12 +25,12 @@ from tests.fork_server import run_python
 from tests.lengths import is_long, longer
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
-from toolkit.runfolder.codec import decode
-from toolkit.runfolder.journal.journal import pending_lines
-from toolkit.runfolder.journal.repair import journals_of
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.reader import Cursor, read_from
-from toolkit.runfolder.status import work_out_status
+from toolkit.telemetry.runfolder.codec import decode
+from toolkit.telemetry.runfolder.journal.journal import pending_lines
+from toolkit.telemetry.runfolder.journal.repair import journals_of
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.reader import Cursor, read_from
+from toolkit.telemetry.runfolder.status import work_out_status
 
 LOGS_FOR_EVER = """
 acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
@@ -185,7 +185,7 @@ def test_a_line_that_the_kill_cut_is_completed(tmp_path, start, written, steps, 
 @pytest.mark.parametrize("by", ["repair", "the next session"])
 def test_a_kill_without_shared_memory_loses_nothing_either(tmp_path, start, by):
     no_shared_memory = (
-        "import toolkit.telemetry.writing.pipeline as r\nr.shared_memory_folders = lambda: []\n"
+        "import toolkit.telemetry.logger.writing.pipeline as r\nr.shared_memory_folders = lambda: []\n"
     )
     child = start(no_shared_memory + LOGS_FOR_EVER, tmp_path, "run")
     child.wait_for_step(2000)
@@ -251,7 +251,7 @@ def test_repair_leaves_a_living_run_alone(tmp_path, start):
     child = start(LOGS_FOR_EVER, tmp_path, "run")
     child.wait_for_step(100)
     done = run_python(
-        ["-m", "toolkit.cli", "repair", str(tmp_path / "run")],
+        ["-m", "toolkit.telemetry.cli", "repair", str(tmp_path / "run")],
         capture_output=True,
         text=True,
         cwd=ROOT,

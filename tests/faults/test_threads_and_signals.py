@@ -11,7 +11,7 @@ from tests.faults.crash_checks import whole_run
 from tests.lengths import longer
 from tests.records import with_event
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.steps import step_records
+from toolkit.telemetry.logger.steps import step_records
 
 STEPS = longer(8_000, 30_000)
 

@@ -9,7 +9,7 @@ import pytest
 from tests.fleet.engines import NoEngine, engine_names, set_up, start_engine
 from tests.fleet.s3_server import NoS3, S3Server
 from tests.lengths import is_long
-from toolkit.fleet.engine import Engine
+from toolkit.telemetry.fleet.engine import Engine
 
 
 @pytest.fixture(scope="session", params=engine_names())

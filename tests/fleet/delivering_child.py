@@ -12,10 +12,10 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 
-from toolkit.fleet.address import address_of
-from toolkit.fleet.engine import Engine
-from toolkit.fleet.shipping import courier, shipper
-from toolkit.fleet.signed_requests import read_key
+from toolkit.telemetry.fleet.address import address_of
+from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.fleet.shipping import courier, shipper
+from toolkit.telemetry.fleet.signed_requests import read_key
 
 
 def main(address: str, logs: str, key_file: str, marker: str) -> None:

@@ -18,9 +18,9 @@ from unittest import mock
 
 from tests.provision import NoTool, tool
 from tests.waiting import wait_until
-from toolkit.fleet import schema
-from toolkit.fleet.address import Address, address_of
-from toolkit.fleet.engine import Engine, EngineError
+from toolkit.telemetry.fleet import schema
+from toolkit.telemetry.fleet.address import Address, address_of
+from toolkit.telemetry.fleet.engine import Engine, EngineError
 
 ROOT = Path(__file__).parents[2]
 DATABASE = "telemetry"

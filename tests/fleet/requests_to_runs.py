@@ -12,11 +12,11 @@ from pathlib import Path
 
 from tests.fleet.engines import ROOT
 from tests.fleet.shipped_runs import make_run, write
-from toolkit.fleet.binary_form import native_block
-from toolkit.fleet.engine import Engine
-from toolkit.fleet.shipping.shipper import Shipper
-from toolkit.fleet.signed_requests import SignedRequest
-from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
+from toolkit.telemetry.fleet.binary_form import native_block
+from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.fleet.signed_requests import SignedRequest
+from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 
 KEY = b"k" * 16 + bytes(range(65, 97))
 
@@ -105,7 +105,7 @@ def start_shipper(engine, logs: Path, key_file: Path) -> subprocess.Popen[str]:
     hosts = ",".join(f"127.0.0.1:{number}" for _, number in engine.address().hosts)
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "toolkit.cli", "ship", str(logs)),
+            *(sys.executable, "-m", "toolkit.telemetry.cli", "ship", str(logs)),
             *("--to", f"clickhouse://{hosts}/telemetry", "--deliver-requests", str(key_file)),
         ],
         cwd=ROOT,

@@ -18,16 +18,16 @@ from typing import Any
 import orjson
 
 from tests.waiting import wait_until
-from toolkit.core.prometheus import Exposition
-from toolkit.fleet.engine import Engine, quote
-from toolkit.fleet.shipping.last_values import HELP, samples
-from toolkit.fleet.shipping.shipper import Shipper
-from toolkit.runfolder.layout import rank_file
-from toolkit.runfolder.manifest import Heartbeat, Manifest, Session, read_manifest, write_manifest
-from toolkit.runfolder.metrics import metrics_of
-from toolkit.runfolder.process import boot_id, host_name
-from toolkit.runfolder.reader import parse_line
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.core.prometheus import Exposition
+from toolkit.telemetry.fleet.engine import Engine, quote
+from toolkit.telemetry.fleet.shipping.last_values import HELP, samples
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.runfolder.layout import rank_file
+from toolkit.telemetry.runfolder.manifest import Heartbeat, Manifest, Session, read_manifest, write_manifest
+from toolkit.telemetry.runfolder.metrics import metrics_of
+from toolkit.telemetry.runfolder.process import boot_id, host_name
+from toolkit.telemetry.runfolder.reader import parse_line
 
 
 def metrics_text(shipper: Shipper) -> bytes:

@@ -13,11 +13,11 @@ import sys
 import threading
 from pathlib import Path
 
-from toolkit.core import outbox
-from toolkit.fleet import tail
-from toolkit.fleet.address import address_of
-from toolkit.fleet.engine import Engine
-from toolkit.fleet.shipping import claims, sender, shipper
+from toolkit.telemetry.core import outbox
+from toolkit.telemetry.fleet import tail
+from toolkit.telemetry.fleet.address import address_of
+from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.fleet.shipping import claims, sender, shipper
 
 
 def main(address: str, logs: str, seed: str, marker: str = "") -> None:

@@ -11,11 +11,11 @@ import signal
 import sys
 from pathlib import Path
 
-from toolkit.fleet import objects
-from toolkit.fleet.address import address_of
-from toolkit.fleet.engine import Engine
-from toolkit.fleet.object_store import S3Store, object_store
-from toolkit.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.fleet import objects
+from toolkit.telemetry.fleet.address import address_of
+from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.fleet.object_store import S3Store, object_store
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
 
 
 def main(address: str, logs: str, place: str, seed: str) -> int:

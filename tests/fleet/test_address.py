@@ -13,12 +13,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from toolkit.core.outbox import Backoff
-from toolkit.core.prometheus import Exposition, PrometheusError, host_and_port
-from toolkit.fleet import engine, schema
-from toolkit.fleet.address import AddressError, address_of, read_password
-from toolkit.fleet.binary_form import native_block, rows_of
-from toolkit.fleet.engine import Engine, EngineError, chunks, quote
+from toolkit.telemetry.core.outbox import Backoff
+from toolkit.telemetry.core.prometheus import Exposition, PrometheusError, host_and_port
+from toolkit.telemetry.fleet import engine, schema
+from toolkit.telemetry.fleet.address import AddressError, address_of, read_password
+from toolkit.telemetry.fleet.binary_form import native_block, rows_of
+from toolkit.telemetry.fleet.engine import Engine, EngineError, chunks, quote
 
 
 def test_an_address_names_user_hosts_and_database():

@@ -29,9 +29,9 @@ from tests.fleet.shipped_runs import (
     write,
 )
 from tests.lengths import in_make_faults
-from toolkit.cli.main import main
-from toolkit.fleet.engine import quote
-from toolkit.runfolder.manifest import read_manifest, write_manifest
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.fleet.engine import quote
+from toolkit.telemetry.runfolder.manifest import read_manifest, write_manifest
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def test_clickhouse_and_pyarrow_read_the_archive_on_s3(s3, engine, ask, logs, mo
 @in_make_faults
 def test_killed_at_any_moment_the_archive_has_whole_files_and_is_completed(logs, place):
     folders = [make_run(logs, f"run-{number}", 400) for number in range(30)]
-    command = [sys.executable, "-m", "toolkit.cli", "archive", str(logs), "--to", f"file://{place}"]
+    command = [sys.executable, "-m", "toolkit.telemetry.cli", "archive", str(logs), "--to", f"file://{place}"]
     for pause in (0.2, 0.4, 0.6, 0.8, 1.0, 1.2):
         child = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL)
         time.sleep(pause)  # where it is killed is left to chance

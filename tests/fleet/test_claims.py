@@ -14,11 +14,11 @@ from tests.fleet.shipped_runs import (
     newest_bytes,
     record_bytes,
 )
-from toolkit.fleet import run_rows
-from toolkit.fleet.engine import Engine
-from toolkit.fleet.shipping import claims
-from toolkit.fleet.shipping.shipper import Shipper
-from toolkit.runfolder.process import host_name
+from toolkit.telemetry.fleet import run_rows
+from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.fleet.shipping import claims
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.runfolder.process import host_name
 
 
 def started(engine, logs, *nodes):

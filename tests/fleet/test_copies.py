@@ -23,14 +23,14 @@ from tests.fleet.shipped_runs import (
     ship,
 )
 from tests.lengths import in_make_faults
-from toolkit.fleet import commits, pull
-from toolkit.fleet.engine import Engine, quote
-from toolkit.fleet.schema import require_tables
-from toolkit.fleet.shipping import sender
-from toolkit.fleet.shipping.shipper import Shipper
-from toolkit.fleet.shipping.verify import lags_of
-from toolkit.runfolder.layout import rank_file
-from toolkit.runfolder.process import host_name
+from toolkit.telemetry.fleet import commits, pull
+from toolkit.telemetry.fleet.engine import Engine, quote
+from toolkit.telemetry.fleet.schema import require_tables
+from toolkit.telemetry.fleet.shipping import sender
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.fleet.shipping.verify import lags_of
+from toolkit.telemetry.runfolder.layout import rank_file
+from toolkit.telemetry.runfolder.process import host_name
 
 pytestmark = pytest.mark.parametrize("engine", ["26.9"], indirect=True)
 

@@ -6,13 +6,13 @@ import pytest
 
 from tests.fleet.engines import Embedded, set_up
 from tests.fleet.shipped_runs import id_of, log_run, make_run, record_bytes, ship
-from toolkit.cli.main import main
-from toolkit.fleet import copy as copying
-from toolkit.fleet.copy import EVERYTHING, ONLY_THERE
-from toolkit.fleet.engine import Engine
-from toolkit.fleet.pull import pull
-from toolkit.runfolder.labels import Labels
-from toolkit.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.fleet import copy as copying
+from toolkit.telemetry.fleet.copy import EVERYTHING, ONLY_THERE
+from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.fleet.pull import pull
+from toolkit.telemetry.runfolder.labels import Labels
+from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 
 
 @pytest.fixture

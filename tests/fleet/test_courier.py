@@ -29,18 +29,18 @@ from tests.fleet.requests_to_runs import (
 from tests.fleet.shipped_runs import id_of, ship
 from tests.lengths import in_make_faults, is_long
 from tests.waiting import wait_until
-from toolkit.cli.main import main
-from toolkit.fleet.address import AddressError
-from toolkit.fleet.engine import Engine, quote
-from toolkit.fleet.shipping import courier
-from toolkit.fleet.signed_requests import SignedRequest, read_key
-from toolkit.runfolder.control import peek, read_request
-from toolkit.runfolder.process import host_name
-from toolkit.runfolder.records import CONTROL_CHANGE
-from toolkit.runs.sources.clickhouse import requests as engine_requests
-from toolkit.runs.sources.clickhouse import runs as engine_runs
-from toolkit.runs.sources.clickhouse.store import ClickHouseStore
-from toolkit.runs.store import Refused
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.fleet.address import AddressError
+from toolkit.telemetry.fleet.engine import Engine, quote
+from toolkit.telemetry.fleet.shipping import courier
+from toolkit.telemetry.fleet.signed_requests import SignedRequest, read_key
+from toolkit.telemetry.runfolder.control import peek, read_request
+from toolkit.telemetry.runfolder.process import host_name
+from toolkit.telemetry.runfolder.records import CONTROL_CHANGE
+from toolkit.telemetry.runs.sources.clickhouse import requests as engine_requests
+from toolkit.telemetry.runs.sources.clickhouse import runs as engine_runs
+from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.telemetry.runs.store import Refused
 
 PATIENCE_S = 120.0
 

@@ -19,9 +19,9 @@ from tests.fleet.engines import NoEngine, free_ports, server_command
 from tests.lengths import in_make_faults
 from tests.project.markdown import ROOT
 from tests.waiting import wait_until
-from toolkit.fleet.address import address_of
-from toolkit.fleet.engine import Engine
-from toolkit.runfolder.manifest import read_manifest
+from toolkit.telemetry.fleet.address import address_of
+from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 RUNS = 20
 

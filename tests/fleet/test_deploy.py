@@ -21,8 +21,8 @@ from tests.fleet.engines import ROOT, free_ports
 from tests.lengths import in_make_faults
 from tests.provision import NoTool, tool
 from tests.waiting import wait_until
-from toolkit.cli.main import parser_of
-from toolkit.fleet.options import VARIABLE, fill_in
+from toolkit.telemetry.cli.main import parser_of
+from toolkit.telemetry.fleet.options import VARIABLE, fill_in
 
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text("utf-8")
@@ -165,7 +165,7 @@ def test_health_checks_need_no_token_and_no_engine(tmp_path):
         [*ship[:1], "logs", "--to", "clickhouse://127.0.0.1:1"],
         [*serve, "--log-dir", "logs", "--port", str(page)],
     ):
-        command = [sys.executable, "-m", "toolkit.cli", *arguments]
+        command = [sys.executable, "-m", "toolkit.telemetry.cli", *arguments]
         started.append(subprocess.Popen(command, cwd=tmp_path, env=environ, stdout=subprocess.DEVNULL))
 
     def answers(port, real, process):

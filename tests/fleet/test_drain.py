@@ -13,11 +13,11 @@ from tests.fleet.shipped_runs import append, engine_bytes, id_of, make_run, reco
 from tests.fork_server import start_python
 from tests.lengths import longer
 from tests.waiting import wait_until
-from toolkit.fleet.engine import Engine, quote
-from toolkit.fleet.shipping import sender
-from toolkit.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.fleet.engine import Engine, quote
+from toolkit.telemetry.fleet.shipping import sender
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
 
-SHIPPER = ("toolkit.cli.commands.send.ship", "toolkit.cli.main", "toolkit.telemetry")
+SHIPPER = ("toolkit.telemetry.cli.commands.send.ship", "toolkit.telemetry.cli.main", "toolkit.telemetry")
 
 TRAINING = """
 import os, signal, sys, time
@@ -50,7 +50,7 @@ def test_a_job_whose_shipper_is_stopped_as_it_ends_is_shipped_whole(
         said = tmp_path / f"said {number}"
         with said.open("w") as stderr:
             shipper = start_python(
-                ["-m", "toolkit.cli", "ship", place, "--to", f"clickhouse://{hosts}/telemetry"],
+                ["-m", "toolkit.telemetry.cli", "ship", place, "--to", f"clickhouse://{hosts}/telemetry"],
                 SHIPPER,
                 stderr=stderr,
             )

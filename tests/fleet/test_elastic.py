@@ -23,8 +23,8 @@ import yaml
 from tests.fleet.engines import ROOT
 from tests.fleet.shipped_runs import append, log_run, make_run
 from tests.waiting import wait_until
-from toolkit.runfolder.reader import parse_line
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.runfolder.reader import parse_line
 
 TAILERS = ROOT / "config" / "tailers"
 TEMPLATE = json.loads((TAILERS / "elastic_template.json").read_text())["template"]

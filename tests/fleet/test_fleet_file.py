@@ -11,8 +11,8 @@ import pytest
 from dashboard.launcher import parse_options
 from tests.fleet.engines import ROOT
 from tests.fleet.shipped_runs import id_of, log_run
-from toolkit.cli.main import main
-from toolkit.fleet.options import COMMANDS, KEYS, VARIABLE
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.fleet.options import COMMANDS, KEYS, VARIABLE
 
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 has no tomllib")
 

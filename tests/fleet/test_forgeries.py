@@ -10,11 +10,11 @@ from tests.fleet.engines import Embedded, NoEngine, set_up
 from tests.fleet.requests_to_runs import KEY
 from tests.fleet.shipped_runs import append, id_of, make_run, record_bytes, ship
 from tests.lengths import is_long
-from toolkit.fleet.engine import Engine, EngineError, quote
-from toolkit.fleet.pull import PullError, pull
-from toolkit.fleet.signed_requests import token_of
-from toolkit.runfolder.labels import Labels, write_labels
-from toolkit.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.telemetry.fleet.engine import Engine, EngineError, quote
+from toolkit.telemetry.fleet.pull import PullError, pull
+from toolkit.telemetry.fleet.signed_requests import token_of
+from toolkit.telemetry.runfolder.labels import Labels, write_labels
+from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 
 PATIENCE_S = 120.0
 OTHER_KEY = b"o" * 32

@@ -12,8 +12,8 @@ import pytest
 from tests.fleet.engines import Cluster, NoEngine, set_up
 from tests.fleet.shipped_runs import engine_bytes, id_of, make_run, record_bytes, ship
 from tests.lengths import in_make_faults
-from toolkit.fleet.engine import Engine, EngineError
-from toolkit.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.fleet.engine import Engine, EngineError
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
 
 pytestmark = in_make_faults
 

@@ -13,8 +13,8 @@ import pytest
 from tests.fleet.engines import ROOT
 from tests.fleet.shipped_runs import append, id_of, make_run, ship, write
 from tests.lengths import is_long
-from toolkit.fleet.engine import Engine
-from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
+from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 
 DASHBOARDS = {
     path.stem: json.loads(path.read_text()) for path in (ROOT / "config" / "grafana").glob("*.json")

@@ -14,17 +14,17 @@ import pytest
 from tests.fleet.engines import Embedded, NoEngine, set_up
 from tests.fleet.requests_to_runs import Node, make_live_run
 from tests.fleet.shipped_runs import append, id_of, make_run, record_bytes, ship, step_line, write
-from toolkit.cli.main import main
-from toolkit.fleet.engine import Engine, EngineError, RefusedError
-from toolkit.fleet.object_store import FolderStore
-from toolkit.fleet.objects import ObjectShipper
-from toolkit.fleet.pull import pull
-from toolkit.fleet.schema import TABLES, require_tables
-from toolkit.fleet.shipping.verify import Lag, lags_of
-from toolkit.fleet.signed_requests import read_key
-from toolkit.fleet.teams import grants
-from toolkit.runfolder.labels import Labels, write_labels
-from toolkit.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError
+from toolkit.telemetry.fleet.object_store import FolderStore
+from toolkit.telemetry.fleet.objects import ObjectShipper
+from toolkit.telemetry.fleet.pull import pull
+from toolkit.telemetry.fleet.schema import TABLES, require_tables
+from toolkit.telemetry.fleet.shipping.verify import Lag, lags_of
+from toolkit.telemetry.fleet.signed_requests import read_key
+from toolkit.telemetry.fleet.teams import grants
+from toolkit.telemetry.runfolder.labels import Labels, write_labels
+from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 
 PATIENCE_S = 120.0
 OTHER = "telemetry_y"

@@ -27,11 +27,11 @@ from tests.fleet.shipped_runs import (
 from tests.fork_server import start_python
 from tests.lengths import longer
 from tests.waiting import wait_until
-from toolkit.fleet.engine import Engine, quote
-from toolkit.runfolder.layout import rank_file
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.fleet.engine import Engine, quote
+from toolkit.telemetry.runfolder.layout import rank_file
 
-SHIPPER = ("toolkit.fleet.shipping.shipper", "toolkit.telemetry")
+SHIPPER = ("toolkit.telemetry.fleet.shipping.shipper", "toolkit.telemetry")
 
 
 @pytest.fixture(params=engine_names())

@@ -13,12 +13,12 @@ from tests.fleet.test_store import ON_26_9
 from tests.lengths import is_long
 from tests.runs.sources.store_answers import comparable
 from tests.waiting import wait_until
-from toolkit.fleet.engine import Engine
-from toolkit.runfolder.labels import Labels, write_labels
-from toolkit.runfolder.manifest import Evaluation, read_manifest, write_manifest
-from toolkit.runs.sources.clickhouse.store import ClickHouseStore
-from toolkit.runs.sources.local_store import LocalStore
-from toolkit.runs.store import RunQuery
+from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.runfolder.labels import Labels, write_labels
+from toolkit.telemetry.runfolder.manifest import Evaluation, read_manifest, write_manifest
+from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.telemetry.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.store import RunQuery
 
 _RUNS = 40
 _QUERIES = 1_500 if is_long() else 40

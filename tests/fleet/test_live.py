@@ -28,7 +28,7 @@ def shipper(engine, logs):
     hosts = ",".join(f"127.0.0.1:{number}" for _, number in engine.address().hosts)
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "toolkit.cli", "ship", str(logs)),
+            *(sys.executable, "-m", "toolkit.telemetry.cli", "ship", str(logs)),
             *("--to", f"clickhouse://{hosts}/telemetry", "--metrics", f"127.0.0.1:{port}"),
         ],
         cwd=ROOT,
@@ -81,7 +81,7 @@ def test_training_imports_nothing_of_the_fleet():
         "import sys, tempfile; from toolkit.telemetry import TelemetryLogger\n"
         "with TelemetryLogger('run', log_dir=tempfile.mkdtemp()) as log:\n"
         "    log.log_start(); log.log_step(1, train_loss=1.0)\n"
-        "print([name for name in sys.modules if name.startswith('toolkit.fleet') or name == 'http.client'])"
+        "print([name for name in sys.modules if name.startswith('toolkit.telemetry.fleet') or name == 'http.client'])"
     )
 
     found = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from toolkit.fleet.objects import checked_path
-from toolkit.runfolder.safefile import NotInside
+from toolkit.telemetry.fleet.objects import checked_path
+from toolkit.telemetry.runfolder.safefile import NotInside
 
 
 @pytest.mark.parametrize(

@@ -21,17 +21,17 @@ from tests.fleet.s3_server import BUCKET, SECRET
 from tests.fleet.shipped_runs import append, id_of, make_run, metrics_text, step_line, write
 from tests.lengths import in_make_faults, longer
 from tests.waiting import wait_until
-from toolkit.cli.main import main
-from toolkit.core import outbox
-from toolkit.fleet import objects
-from toolkit.fleet.engine import Engine, quote
-from toolkit.fleet.object_store import FolderStore, PlaceError, StoreError, object_store
-from toolkit.fleet.objects import MAX_BYTES, ObjectShipper, missing_objects, stored_objects
-from toolkit.fleet.pull import pull
-from toolkit.fleet.shipping import sender
-from toolkit.fleet.shipping.shipper import Shipper
-from toolkit.runs.sources.clickhouse.store import ClickHouseStore
-from toolkit.runs.store import Refused
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.core import outbox
+from toolkit.telemetry.fleet import objects
+from toolkit.telemetry.fleet.engine import Engine, quote
+from toolkit.telemetry.fleet.object_store import FolderStore, PlaceError, StoreError, object_store
+from toolkit.telemetry.fleet.objects import MAX_BYTES, ObjectShipper, missing_objects, stored_objects
+from toolkit.telemetry.fleet.pull import pull
+from toolkit.telemetry.fleet.shipping import sender
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.telemetry.runs.store import Refused
 
 PNG = b"\x89PNG" + bytes(range(200))
 

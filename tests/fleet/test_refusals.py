@@ -34,13 +34,13 @@ from tests.fleet.shipped_runs import (
     write,
 )
 from tests.waiting import wait_until
-from toolkit.cli.main import main
-from toolkit.core import outbox
-from toolkit.fleet.address import address_of
-from toolkit.fleet.engine import Engine, EngineError, RefusedError, UnreachableError
-from toolkit.fleet.shipping import sender as sender_module
-from toolkit.fleet.shipping.shipper import Shipper
-from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.core import outbox
+from toolkit.telemetry.fleet.address import address_of
+from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError, UnreachableError
+from toolkit.telemetry.fleet.shipping import sender as sender_module
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 
 
 @pytest.fixture

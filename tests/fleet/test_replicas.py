@@ -13,13 +13,13 @@ from tests.fleet.shipped_runs import append, engine_bytes, id_of, make_run, reco
 from tests.lengths import in_make_faults
 from tests.provision import NoTool, install_package, tool
 from tests.waiting import wait_until
-from toolkit.cli.main import main
-from toolkit.fleet import schema
-from toolkit.fleet.address import address_of
-from toolkit.fleet.engine import Engine, EngineError
-from toolkit.fleet.schema import Tables, statements
-from toolkit.fleet.shipping.shipper import Shipper
-from toolkit.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.fleet import schema
+from toolkit.telemetry.fleet.address import address_of
+from toolkit.telemetry.fleet.engine import Engine, EngineError
+from toolkit.telemetry.fleet.schema import Tables, statements
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 
 _MORE = """<zookeeper><node><host>127.0.0.1</host><port>{port}</port></node>
 <session_timeout_ms>6000</session_timeout_ms></zookeeper>

@@ -13,20 +13,20 @@ import pytest
 from tests.fleet.engines import free_ports
 from tests.fleet.shipped_runs import append, id_of, make_run, metrics_text, ship
 from tests.runs.sources.store_answers import comparable
-from toolkit.fleet.address import address_of
-from toolkit.fleet.commits import Commit
-from toolkit.fleet.engine import EngineError, UnreachableError, quote
-from toolkit.fleet.run_folders import read_run_folder
-from toolkit.fleet.run_rows import RunReport, send, status_of
-from toolkit.fleet.shipping import shipper as shipper_module
-from toolkit.fleet.shipping.shipper import Shipper
-from toolkit.fleet.shipping.verify import Lag
-from toolkit.fleet.shipping.watch import Totals
-from toolkit.fleet.tail import Position, RecordTail, Rows
-from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
-from toolkit.runs.sources.clickhouse.link import EngineLink
-from toolkit.runs.sources.clickhouse.store import ClickHouseStore
-from toolkit.runs.sources.local_store import LocalStore
+from toolkit.telemetry.fleet.address import address_of
+from toolkit.telemetry.fleet.commits import Commit
+from toolkit.telemetry.fleet.engine import EngineError, UnreachableError, quote
+from toolkit.telemetry.fleet.run_folders import read_run_folder
+from toolkit.telemetry.fleet.run_rows import RunReport, send, status_of
+from toolkit.telemetry.fleet.shipping import shipper as shipper_module
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.fleet.shipping.verify import Lag
+from toolkit.telemetry.fleet.shipping.watch import Totals
+from toolkit.telemetry.fleet.tail import Position, RecordTail, Rows
+from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
+from toolkit.telemetry.runs.sources.clickhouse.link import EngineLink
+from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 ON_ONE_ENGINE = pytest.mark.parametrize("engine", ["26.9"], indirect=True)
 

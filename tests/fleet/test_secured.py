@@ -18,13 +18,13 @@ from tests.fleet.engines import PASSWORD, ROOT, Cluster, NoEngine, free_ports, h
 from tests.fleet.shipped_runs import engine_bytes, id_of, make_run, newest_or_nothing, record_bytes
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
-from toolkit.cli.main import main
-from toolkit.fleet.address import address_of
-from toolkit.fleet.engine import Engine
-from toolkit.fleet.shipping.shipper import Shipper
-from toolkit.runfolder.labels import Labels
-from toolkit.runs.sources.clickhouse.store import ClickHouseStore
-from toolkit.runs.store import Refused
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.fleet.address import address_of
+from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.runfolder.labels import Labels
+from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.telemetry.runs.store import Refused
 
 WRONG = "wr0ng-hunter2"
 _TLS = (
@@ -180,7 +180,7 @@ def test_a_shipper_never_shows_its_password(secured, logs, tmp_path):
     with output.open("wb") as file:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "toolkit.cli", "ship", str(logs), "--to", secured.url()),
+                *(sys.executable, "-m", "toolkit.telemetry.cli", "ship", str(logs), "--to", secured.url()),
                 *("--ca", str(secured.ca), "--password-file", str(secured.password_file)),
             ],
             cwd=ROOT,

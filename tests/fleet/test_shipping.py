@@ -27,15 +27,15 @@ from tests.fleet.shipped_runs import (
     step_line,
     write,
 )
-from toolkit.core.ranks import node_name
-from toolkit.fleet import tail as tail_module
-from toolkit.fleet.engine import Engine, EngineError, quote
-from toolkit.fleet.pull import PullError, pull
-from toolkit.fleet.schema import VERSION, require_tables
-from toolkit.fleet.shipping import sender as sender_module
-from toolkit.fleet.shipping.shipper import Shipper
-from toolkit.runfolder.journal.repair import build_table, table_form
-from toolkit.runfolder.layout import rank_file
+from toolkit.telemetry.core.ranks import node_name
+from toolkit.telemetry.fleet import tail as tail_module
+from toolkit.telemetry.fleet.engine import Engine, EngineError, quote
+from toolkit.telemetry.fleet.pull import PullError, pull
+from toolkit.telemetry.fleet.schema import VERSION, require_tables
+from toolkit.telemetry.fleet.shipping import sender as sender_module
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.runfolder.journal.repair import build_table, table_form
+from toolkit.telemetry.runfolder.layout import rank_file
 
 
 def test_a_run_of_the_logger_comes_back_byte_for_byte(engine, ask, logs, tmp_path):

@@ -40,7 +40,7 @@ def job(tmp_path):
     logger.write_text(f'#!/bin/sh\necho "$@" >>{said}\n')
     logger.chmod(0o755)
     command = tmp_path / "telemetry"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m toolkit.cli "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m toolkit.telemetry.cli "$@"\n')
     command.chmod(0o755)
     return {
         **os.environ,

@@ -15,13 +15,13 @@ from tests.lengths import in_make_faults
 from tests.runs.sources.store_answers import answers_of
 from tests.runs.sources.test_store_answers import write_rich_run
 from tests.waiting import wait_until
-from toolkit.fleet.engine import Engine, quote
-from toolkit.runfolder.labels import Labels
-from toolkit.runfolder.process import host_name
-from toolkit.runs.columns.export import metrics_to_csv, metrics_to_parquet
-from toolkit.runs.sources.clickhouse.store import ClickHouseStore
-from toolkit.runs.sources.local_store import LocalStore
-from toolkit.runs.store import Refused, RunQuery, StoreUnavailable, UnknownRun
+from toolkit.telemetry.fleet.engine import Engine, quote
+from toolkit.telemetry.runfolder.labels import Labels
+from toolkit.telemetry.runfolder.process import host_name
+from toolkit.telemetry.runs.columns.export import metrics_to_csv, metrics_to_parquet
+from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.telemetry.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.store import Refused, RunQuery, StoreUnavailable, UnknownRun
 
 PATIENCE_S = 120.0
 ON_26_9 = pytest.mark.parametrize("engine", ["26.9"], indirect=True)
@@ -85,7 +85,7 @@ def test_all_metrics_of_a_page_and_of_a_table_are_asked_for_together(engine, log
         asked.clear()
         return found
 
-    monkeypatch.setattr("toolkit.runs.sources.clickhouse.columns._FEW_POINTS", 0)
+    monkeypatch.setattr("toolkit.telemetry.runs.sources.clickhouse.columns._FEW_POINTS", 0)
     store.load(key, [name + end for name in names[:40] for end in ("", "_min", "_max")])
     assert questions() == 1
     drawn = [store.series(key, name + end) for name in names[:40] for end in ("", "_min", "_max")]
@@ -96,10 +96,10 @@ def test_all_metrics_of_a_page_and_of_a_table_are_asked_for_together(engine, log
     assert questions() == 1
     assert metrics_to_parquet(store, key, names) == metrics_to_parquet(local, "wide", names)
 
-    monkeypatch.setattr("toolkit.runs.sources.clickhouse.columns._POINTS_AT_ONCE", 60)
+    monkeypatch.setattr("toolkit.telemetry.runs.sources.clickhouse.columns._POINTS_AT_ONCE", 60)
     assert store_again(engine, key).table(key).keys() == local.table("wide").keys()
     assert questions() == 16
-    monkeypatch.setattr("toolkit.runs.sources.clickhouse.columns._FEW_POINTS", 10_000)
+    monkeypatch.setattr("toolkit.telemetry.runs.sources.clickhouse.columns._FEW_POINTS", 10_000)
     again = store_again(engine, key)
     again.metrics(key)
     again.recent(key, names[7], 9)
@@ -125,7 +125,7 @@ def look_now(store, key):
 
 @pytest.mark.parametrize("few", [400_000, 0], ids=["added up here", "by the engine"])
 def test_ranks_whose_lines_were_sent_twice_count_once(engine, logs, monkeypatch, few):
-    monkeypatch.setattr("toolkit.runs.sources.clickhouse.rank_grid._FEW_POINTS", few)
+    monkeypatch.setattr("toolkit.telemetry.runs.sources.clickhouse.rank_grid._FEW_POINTS", few)
     folder = make_run(logs, "ranked", lines=40)
     for rank in (1, 2):
         append(folder, range(40), rank=rank, sec_per_step=0.1 * rank)

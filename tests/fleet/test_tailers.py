@@ -17,7 +17,7 @@ from tests.fleet.shipped_runs import append, log_run, make_run
 from tests.lengths import in_make_faults, longer
 from tests.provision import NoTool, install_package, tool
 from tests.waiting import wait_until
-from toolkit.fleet.engine import Engine
+from toolkit.telemetry.fleet.engine import Engine
 
 TAILERS = ROOT / "config" / "tailers"
 

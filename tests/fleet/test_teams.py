@@ -9,15 +9,15 @@ from tests.fleet.shipped_runs import append, id_of, make_run
 from tests.fleet.test_store import PATIENCE_S
 from tests.runs.sources.store_answers import answers_of
 from tests.runs.sources.test_store_answers import write_rich_run
-from toolkit.core.run_search import QueryError
-from toolkit.fleet.address import address_of
-from toolkit.fleet.engine import Engine
-from toolkit.fleet.shipping.shipper import Shipper
-from toolkit.runfolder.labels import Labels, ProjectSettings
-from toolkit.runs.sources.clickhouse.store import ClickHouseStore
-from toolkit.runs.sources.local_store import LocalStore
-from toolkit.runs.sources.team_stores import TeamStores
-from toolkit.runs.store import Refused, RunQuery, StoreUnavailable, UnknownRun
+from toolkit.telemetry.core.run_search import QueryError
+from toolkit.telemetry.fleet.address import address_of
+from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.runfolder.labels import Labels, ProjectSettings
+from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.telemetry.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.sources.team_stores import TeamStores
+from toolkit.telemetry.runs.store import Refused, RunQuery, StoreUnavailable, UnknownRun
 
 TEAMS = ("vision", "robots")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from unittest import mock
 
 from tests.fleet.shipped_runs import append, drop_parts, id_of, make_run, newest_bytes, record_bytes, ship
-from toolkit.fleet.engine import Engine, EngineError, quote
-from toolkit.fleet.shipping import sender as sender_module
-from toolkit.fleet.shipping.shipper import Shipper
-from toolkit.fleet.tail import RecordTail
+from toolkit.telemetry.fleet.engine import Engine, EngineError, quote
+from toolkit.telemetry.fleet.shipping import sender as sender_module
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.fleet.tail import RecordTail
 
 
 def test_a_live_run_is_shipped_between_the_slices_of_a_verify(engine, ask, logs, monkeypatch):

@@ -9,11 +9,11 @@ from collections import Counter
 import pytest
 
 from tests.fleet.shipped_runs import append, id_of, make_run, newest_bytes, record_bytes
-from toolkit.cli.main import main
-from toolkit.fleet.engine import Engine, quote
-from toolkit.fleet.shipping.shipper import Shipper
-from toolkit.runfolder.labels import Labels, write_labels
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.fleet.engine import Engine, quote
+from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.runfolder.labels import Labels, write_labels
 
 pytestmark = pytest.mark.parametrize("engine", ["26.9"], indirect=True)
 

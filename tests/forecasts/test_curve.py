@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from benchmarks.forecast_eval.__main__ import CONSTANTS, source_of
-from toolkit.forecasts.constants import FITTED
-from toolkit.forecasts.curve import Curve, Forecast, NoForecast, Plan, forecast_curve
-from toolkit.forecasts.schedule import rest_of_schedule
+from toolkit.telemetry.forecasts.constants import FITTED
+from toolkit.telemetry.forecasts.curve import Curve, Forecast, NoForecast, Plan, forecast_curve
+from toolkit.telemetry.forecasts.schedule import rest_of_schedule
 
 END = 1000
 

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.dashboard.run_folders import SECONDS_A_STEP, append, write_run
-from toolkit.cli.main import main
-from toolkit.forecasts.curve import Forecast, NoForecast
-from toolkit.forecasts.ends import Moment, end_of, full_at
-from toolkit.forecasts.run import Limit, RunForecast, forecast_run
-from toolkit.forecasts.words import between, said_of, value_of
-from toolkit.runs.sources.local_store import LocalStore
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.forecasts.curve import Forecast, NoForecast
+from toolkit.telemetry.forecasts.ends import Moment, end_of, full_at
+from toolkit.telemetry.forecasts.run import Limit, RunForecast, forecast_run
+from toolkit.telemetry.forecasts.words import between, said_of, value_of
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 DONE, PLANNED = 100, 200
 AHEAD_S = 3600.0

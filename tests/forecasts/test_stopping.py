@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from tests.dashboard.run_folders import SECONDS_A_STEP, append, write_run
-from toolkit.cli.main import main
-from toolkit.forecasts import sweep
-from toolkit.forecasts.curve import Curve, Plan
-from toolkit.forecasts.stopping import SweptRun, which_to_stop
-from toolkit.forecasts.sweep import stopping_of, stopping_text
-from toolkit.runfolder.status import HEARTBEAT_S
-from toolkit.runs.sources.local_store import LocalStore
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.forecasts import sweep
+from toolkit.telemetry.forecasts.curve import Curve, Plan
+from toolkit.telemetry.forecasts.stopping import SweptRun, which_to_stop
+from toolkit.telemetry.forecasts.sweep import stopping_of, stopping_text
+from toolkit.telemetry.runfolder.status import HEARTBEAT_S
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 PLANNED = 1000
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from toolkit.formulas.evaluation import Evaluation
+from toolkit.telemetry.formulas.evaluation import Evaluation
 
 
 class OneByOne(Evaluation):

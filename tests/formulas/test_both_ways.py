@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.formulas.one_by_one import OneByOne
-from toolkit.formulas.evaluation import Evaluation
-from toolkit.formulas.formula import parse
+from toolkit.telemetry.formulas.evaluation import Evaluation
+from toolkit.telemetry.formulas.formula import parse
 
 FORMULAS = [
     "val_loss / loss",

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from tests.formulas.one_by_one import OneByOne
-from toolkit.formulas.formula import MAX_LENGTH, FormulaError, parse, quoted
+from toolkit.telemetry.formulas.formula import MAX_LENGTH, FormulaError, parse, quoted
 
 
 def value(text, **metrics):

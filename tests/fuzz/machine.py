@@ -28,16 +28,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from tests.fuzz.session_server import receive, send
 from tests.fuzz.targets import columns_of
-from toolkit.runfolder.codec import with_non_finite
-from toolkit.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
-from toolkit.runfolder.journal.repair import repair_run, table_form
-from toolkit.runfolder.layout import CONTROL
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.reader import Cursor, read_from
-from toolkit.runfolder.safefile import replace_file
-from toolkit.runfolder.status import work_out_status
-from toolkit.runfolder.table.csv_table import columns_for
-from toolkit.runs.columns.run_log import RunLog
+from toolkit.telemetry.runfolder.codec import with_non_finite
+from toolkit.telemetry.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
+from toolkit.telemetry.runfolder.journal.repair import repair_run, table_form
+from toolkit.telemetry.runfolder.layout import CONTROL
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.reader import Cursor, read_from
+from toolkit.telemetry.runfolder.safefile import replace_file
+from toolkit.telemetry.runfolder.status import work_out_status
+from toolkit.telemetry.runfolder.table.csv_table import columns_for
+from toolkit.telemetry.runs.columns.run_log import RunLog
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 60.0

@@ -38,7 +38,7 @@ def apply(name: str) -> None:
 
 
 def _keep_no_journal() -> None:
-    from toolkit.runfolder.journal.journal import Journal
+    from toolkit.telemetry.runfolder.journal.journal import Journal
 
     create = Journal.create.__func__  # type: ignore[attr-defined]
 
@@ -49,8 +49,8 @@ def _keep_no_journal() -> None:
 
 
 def _glue_to_a_torn_line() -> None:
-    from toolkit.runfolder.journal import repair
-    from toolkit.telemetry.writing.record_appender import RecordFile
+    from toolkit.telemetry.logger.writing.record_appender import RecordFile
+    from toolkit.telemetry.runfolder.journal import repair
 
     repair._torn_tail = lambda _: b""
     RecordFile._ends_in_half_line = property(lambda _: False, lambda *_: None)  # type: ignore[assignment]
@@ -59,20 +59,20 @@ def _glue_to_a_torn_line() -> None:
 def _number_from_the_start() -> None:
     from dataclasses import replace
 
-    from toolkit.telemetry.writing import session_folder
+    from toolkit.telemetry.logger.writing import session_folder
 
     real = session_folder._new_session_of
     session_folder._new_session_of = lambda *given: replace(real(*given), first_seq=0, missing=None)
 
 
 def _write_twice() -> None:
-    from toolkit.runfolder.journal import repair
+    from toolkit.telemetry.runfolder.journal import repair
 
     repair._last_seq = lambda _: -1
 
 
 def _drop_bytes() -> None:
-    from toolkit.telemetry.writing.record_appender import RecordFile
+    from toolkit.telemetry.logger.writing.record_appender import RecordFile
 
     append = RecordFile._append
 
@@ -85,25 +85,25 @@ def _drop_bytes() -> None:
 
 
 def _trust_the_table() -> None:
-    from toolkit.mirrors.csv_mirror import CsvMirror
+    from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
 
     CsvMirror._are_all_of_records = lambda *_: True  # type: ignore[method-assign]
 
 
 def _forget_what_it_took() -> None:
-    from toolkit.telemetry.control import requests as control_requests
+    from toolkit.telemetry.logger.control import requests as control_requests
 
     control_requests.Newest.__contains__ = lambda *_: False  # type: ignore[method-assign]
 
 
 def _forget_what_was_answered() -> None:
-    from toolkit.telemetry.session import live_run
+    from toolkit.telemetry.logger.session import live_run
 
     live_run.was_answered = lambda *_, **__: False
 
 
 def _forget_when_the_session_began() -> None:
-    from toolkit.telemetry.control.poller import ControlPoller
+    from toolkit.telemetry.logger.control.poller import ControlPoller
 
     begin = ControlPoller.__init__
 

@@ -123,9 +123,9 @@ class Training:
 def serve(commands: int, replies: int, mutation: str) -> None:
     """Fork a training process for every one that is asked for; both numbers are descriptors of pipes."""
     # Imported once, here, so that a fork is all that a session costs.
-    import toolkit.telemetry.session.live_run  # noqa: F401
-    from toolkit.runfolder.table import csv_table
-    from toolkit.telemetry.writing import mirror
+    import toolkit.telemetry.logger.session.live_run  # noqa: F401
+    from toolkit.telemetry.logger.writing import mirror
+    from toolkit.telemetry.runfolder.table import csv_table
 
     # Mirrors wait a second for bad lines to become good ones, as they do after a sync that failed; none fails here, and
     # the waiting was most of what a history took.

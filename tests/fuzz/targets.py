@@ -27,46 +27,53 @@ from typing import Any
 import numpy as np
 import orjson
 
-from toolkit.cli import main as command_line
-from toolkit.core.clock import SystemClock
-from toolkit.diagnostics.examiner import examine
-from toolkit.diagnostics.policy import policy_of_run
-from toolkit.mirrors.messages import post
-from toolkit.mirrors.messages.delivery import _refusal
-from toolkit.mirrors.messages.post import HttpResponse, NotDelivered
-from toolkit.mirrors.messages.services import SERVICES
-from toolkit.mirrors.messages.web_address import AddressError, web_address
-from toolkit.mirrors.one_logger_file.exporter import OneLoggerFileExporter
-from toolkit.mirrors.shared.scalars import scalars_of
-from toolkit.privacy.masking import Masker
-from toolkit.privacy.redaction import Redactor
-from toolkit.runfolder.codec import RecordError, decode, encode, with_non_finite
-from toolkit.runfolder.control import ControlRefused, decode_request, encode_request
-from toolkit.runfolder.journal.journal import pending_lines, record_file_of
-from toolkit.runfolder.journal.repair import build_table, drain_journal
-from toolkit.runfolder.key_values import trend_of
-from toolkit.runfolder.labels import LabelsError, read_labels, write_labels
-from toolkit.runfolder.layout import CONTROL, LABELS, MANIFEST, METRICS_JSONL
-from toolkit.runfolder.manifest import ManifestError, read_manifest, write_manifest
-from toolkit.runfolder.reader import Cursor, blocks_of, last_record, offset_behind, read_from, records_in
-from toolkit.runfolder.records import MAX_RECORD_BYTES, Record
-from toolkit.runfolder.table.csv_table import ALL, SHORT, CsvTable
-from toolkit.runs.columns import line_parser
-from toolkit.runs.columns.column_cache import ColumnCache
-from toolkit.runs.columns.completion_reader import CompletionReader
-from toolkit.runs.columns.run_log import RunLog
-from toolkit.runs.completions import CompletionQuery
-from toolkit.runs.findings.error_details import details_of
-from toolkit.runs.formatting import clean
-from toolkit.runs.listing.config_diff import diff, flatten, to_yaml
-from toolkit.runs.listing.run_listing import RootListing, card_of, read_start
-from toolkit.runs.listing.search import QueryError, SortBy, matches, parse, sort_cards
-from toolkit.telemetry.control.poller import ControlPoller
-from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
-from toolkit.timing.chrome_trace import chrome_trace
-from toolkit.timing.ledger import LedgerBuilder
-from toolkit.timing.span_record import read_span
-from toolkit.trainer.config import read_training_yaml
+from toolkit.telemetry.cli import main as command_line
+from toolkit.telemetry.core.clock import SystemClock
+from toolkit.telemetry.diagnostics.examiner import examine
+from toolkit.telemetry.diagnostics.policy import policy_of_run
+from toolkit.telemetry.logger.control.poller import ControlPoller
+from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions, options_from_config
+from toolkit.telemetry.mirrors.messages import post
+from toolkit.telemetry.mirrors.messages.delivery import _refusal
+from toolkit.telemetry.mirrors.messages.post import HttpResponse, NotDelivered
+from toolkit.telemetry.mirrors.messages.services import SERVICES
+from toolkit.telemetry.mirrors.messages.web_address import AddressError, web_address
+from toolkit.telemetry.mirrors.one_logger_file.exporter import OneLoggerFileExporter
+from toolkit.telemetry.mirrors.shared.scalars import scalars_of
+from toolkit.telemetry.privacy.masking import Masker
+from toolkit.telemetry.privacy.redaction import Redactor
+from toolkit.telemetry.runfolder.codec import RecordError, decode, encode, with_non_finite
+from toolkit.telemetry.runfolder.control import ControlRefused, decode_request, encode_request
+from toolkit.telemetry.runfolder.journal.journal import pending_lines, record_file_of
+from toolkit.telemetry.runfolder.journal.repair import build_table, drain_journal
+from toolkit.telemetry.runfolder.key_values import trend_of
+from toolkit.telemetry.runfolder.labels import LabelsError, read_labels, write_labels
+from toolkit.telemetry.runfolder.layout import CONTROL, LABELS, MANIFEST, METRICS_JSONL
+from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest, write_manifest
+from toolkit.telemetry.runfolder.reader import (
+    Cursor,
+    blocks_of,
+    last_record,
+    offset_behind,
+    read_from,
+    records_in,
+)
+from toolkit.telemetry.runfolder.records import MAX_RECORD_BYTES, Record
+from toolkit.telemetry.runfolder.table.csv_table import ALL, SHORT, CsvTable
+from toolkit.telemetry.runs.columns import line_parser
+from toolkit.telemetry.runs.columns.column_cache import ColumnCache
+from toolkit.telemetry.runs.columns.completion_reader import CompletionReader
+from toolkit.telemetry.runs.columns.run_log import RunLog
+from toolkit.telemetry.runs.completions import CompletionQuery
+from toolkit.telemetry.runs.findings.error_details import details_of
+from toolkit.telemetry.runs.formatting import clean
+from toolkit.telemetry.runs.listing.config_diff import diff, flatten, to_yaml
+from toolkit.telemetry.runs.listing.run_listing import RootListing, card_of, read_start
+from toolkit.telemetry.runs.listing.search import QueryError, SortBy, matches, parse, sort_cards
+from toolkit.telemetry.timing.chrome_trace import chrome_trace
+from toolkit.telemetry.timing.ledger import LedgerBuilder
+from toolkit.telemetry.timing.span_record import read_span
+from toolkit.telemetry.trainer.config import read_training_yaml
 
 LONGEST_INPUT = 16 * 1024
 """Longer inputs find little more and are slow; what is about size has tests of its own."""
@@ -120,7 +127,7 @@ _SPAN = (
 # ---------------------------------------------------------------- the record file
 
 
-@_target("toolkit.runfolder.reader", "toolkit.runfolder.codec", tokens=_JSON + _RECORD)
+@_target("toolkit.telemetry.runfolder.reader", "toolkit.telemetry.runfolder.codec", tokens=_JSON + _RECORD)
 def fuzz_records(data: bytes) -> None:
     """A reader shows each whole line that is a record, once, and nothing else; read as it grows or all at once."""
     path = _scratch() / METRICS_JSONL
@@ -171,7 +178,7 @@ def fuzz_records(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.runfolder.codec",
+    "toolkit.telemetry.runfolder.codec",
     tokens=(b"\xed\xa0\x80", b"non_finite", b"cut", b"unencodable", b"event", b"seq"),
 )
 def fuzz_encode(data: bytes) -> None:
@@ -193,8 +200,8 @@ def fuzz_encode(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.runfolder.journal.journal",
-    "toolkit.runfolder.journal.repair",
+    "toolkit.telemetry.runfolder.journal.journal",
+    "toolkit.telemetry.runfolder.journal.repair",
     tokens=(b'{"seq":1}\n', b'"seq":', b"\n", b"\0"),
 )
 def fuzz_journal(data: bytes) -> None:
@@ -239,8 +246,8 @@ def fuzz_journal(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.runfolder.table.csv_table",
-    "toolkit.runfolder.table.columns",
+    "toolkit.telemetry.runfolder.table.csv_table",
+    "toolkit.telemetry.runfolder.table.columns",
     tokens=_JSON + _RECORD + (b'"=1"', b'"a,b"'),
 )
 def fuzz_table_of_records(data: bytes) -> None:
@@ -275,13 +282,13 @@ def fuzz_table_of_records(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.runfolder.table.csv_table",
-    "toolkit.mirrors.csv_mirror",
+    "toolkit.telemetry.runfolder.table.csv_table",
+    "toolkit.telemetry.mirrors.csv_mirror",
     tokens=(b",", b'"', b"\n", b"\0", b'""', b"\r"),
 )
 def fuzz_found_table(data: bytes) -> None:
     """Whatever is in metrics.csv, the run's table has its newest rows in the end, and any CSV reader opens it."""
-    from toolkit.mirrors.csv_mirror import CsvMirror
+    from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
 
     folder = _scratch()
     header = (
@@ -310,7 +317,10 @@ def fuzz_found_table(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.runfolder.manifest", "toolkit.runfolder.status", "toolkit.runs.listing.run_listing", tokens=_JSON
+    "toolkit.telemetry.runfolder.manifest",
+    "toolkit.telemetry.runfolder.status",
+    "toolkit.telemetry.runs.listing.run_listing",
+    tokens=_JSON,
 )
 def fuzz_manifest(data: bytes) -> None:
     """A run.json is understood or refused; what is understood is shown, found, sorted and written again unchanged."""
@@ -338,7 +348,7 @@ def fuzz_manifest(data: bytes) -> None:
     assert repr(read_manifest(folder)) == repr(manifest)
 
 
-@_target("toolkit.runfolder.labels", "toolkit.runs.listing.run_listing", tokens=_JSON)
+@_target("toolkit.telemetry.runfolder.labels", "toolkit.telemetry.runs.listing.run_listing", tokens=_JSON)
 def fuzz_labels(data: bytes) -> None:
     """A labels.json is understood or refused, and what is understood can be written again unchanged."""
     folder = _scratch()
@@ -364,11 +374,11 @@ _CONTROL = (
 
 
 @_target(
-    "toolkit.runfolder.control",
-    "toolkit.telemetry.control.control_file",
-    "toolkit.telemetry.control.declarations",
-    "toolkit.telemetry.control.poller",
-    "toolkit.telemetry.control.requests",
+    "toolkit.telemetry.runfolder.control",
+    "toolkit.telemetry.logger.control.control_file",
+    "toolkit.telemetry.logger.control.declarations",
+    "toolkit.telemetry.logger.control.poller",
+    "toolkit.telemetry.logger.control.requests",
     tokens=_JSON + _CONTROL,
 )
 def fuzz_control(data: bytes) -> None:
@@ -463,10 +473,10 @@ def _is_allowed(name: str, value: Any) -> bool:
 
 
 @_target(
-    "toolkit.runs.columns.run_log",
-    "toolkit.runs.columns.line_parser",
-    "toolkit.runs.columns.run_columns",
-    "toolkit.runs.columns.series",
+    "toolkit.telemetry.runs.columns.run_log",
+    "toolkit.telemetry.runs.columns.line_parser",
+    "toolkit.telemetry.runs.columns.run_columns",
+    "toolkit.telemetry.runs.columns.series",
     tokens=_JSON + _RECORD,
 )
 def fuzz_dashboard_log(data: bytes) -> None:
@@ -509,7 +519,10 @@ def fuzz_dashboard_log(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.runs.columns.span_reader", "toolkit.runs.spans", "toolkit.timing", tokens=_JSON + _RECORD + _SPAN
+    "toolkit.telemetry.runs.columns.span_reader",
+    "toolkit.telemetry.runs.spans",
+    "toolkit.telemetry.timing",
+    tokens=_JSON + _RECORD + _SPAN,
 )
 def fuzz_spans(data: bytes) -> None:
     """Spans of any shape become a table, a ledger that adds up and a trace that is JSON."""
@@ -536,7 +549,9 @@ def fuzz_spans(data: bytes) -> None:
     json.loads(b"".join(chrome_trace([(0, records)])), parse_constant=_no_constant)
 
 
-@_target("toolkit.diagnostics", "toolkit.runs.findings.error_details", tokens=_JSON + _RECORD)
+@_target(
+    "toolkit.telemetry.diagnostics", "toolkit.telemetry.runs.findings.error_details", tokens=_JSON + _RECORD
+)
 def fuzz_findings(data: bytes) -> None:
     """The detectors and the error details take any record, and what they say can be shown and written."""
     path = _scratch() / METRICS_JSONL
@@ -553,8 +568,8 @@ def fuzz_findings(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.runs.columns.completion_reader",
-    "toolkit.runs.completions",
+    "toolkit.telemetry.runs.columns.completion_reader",
+    "toolkit.telemetry.runs.completions",
     tokens=_JSON,
 )
 def fuzz_completions(data: bytes) -> None:
@@ -584,7 +599,10 @@ def fuzz_completions(data: bytes) -> None:
         fresh.at(place)
 
 
-@_target("toolkit.runs.columns.column_cache", tokens=(b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff"))
+@_target(
+    "toolkit.telemetry.runs.columns.column_cache",
+    tokens=(b"\xff\xff\xff\xff", b"\0\0\0\0", b"\x7f\xff\xff\xff"),
+)
 def fuzz_column_cache(data: bytes) -> None:
     """A cache file that was torn or tampered with is left unused, or read; it never ends the process."""
     folder = _scratch()
@@ -616,9 +634,9 @@ def fuzz_column_cache(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.diagnostics.foreign_file",
-    "toolkit.importers.formats.table_file",
-    "toolkit.cli.commands.look.doctor",
+    "toolkit.telemetry.diagnostics.foreign_file",
+    "toolkit.telemetry.importers.formats.table_file",
+    "toolkit.telemetry.cli.commands.look.doctor",
     tokens=_JSON + _RECORD + (b",", b";", b"\t", b"step,loss\n"),
 )
 def fuzz_foreign_file(data: bytes) -> None:
@@ -640,10 +658,10 @@ def fuzz_foreign_file(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.trainer.config",
-    "toolkit.telemetry.options",
-    "toolkit.core.checks",
-    "toolkit.core.fields",
+    "toolkit.telemetry.trainer.config",
+    "toolkit.telemetry.logger.options",
+    "toolkit.telemetry.core.checks",
+    "toolkit.telemetry.core.fields",
     tokens=(*_JSON, b"telemetry:\n  ", *b"messages: errors: !!python/object/apply:os.system &a *a".split()),
 )
 def fuzz_training_yaml(data: bytes) -> None:
@@ -664,9 +682,9 @@ def fuzz_training_yaml(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.telemetry.options",
-    "toolkit.core.checks",
-    "toolkit.core.fields",
+    "toolkit.telemetry.logger.options",
+    "toolkit.telemetry.core.checks",
+    "toolkit.telemetry.core.fields",
     tokens=_JSON
     + _fields(" ".join(TelemetryOptions.__dataclass_fields__))
     + tuple(
@@ -691,7 +709,7 @@ def fuzz_options(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.runs.listing.search",
+    "toolkit.telemetry.runs.listing.search",
     tokens=tuple(b'tag: status: loss< >= " - 1h30m 50% duration> progress< 1e-4'.split()),
 )
 def fuzz_search(data: bytes) -> None:
@@ -711,7 +729,7 @@ def fuzz_search(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.privacy",
+    "toolkit.telemetry.privacy",
     tokens=(b"--password ", b"-----BEGIN ", *b"token= https://a:b@c.de/ /home/x/ hf_ AKIA eyJ @".split()),
 )
 def fuzz_masking(data: bytes) -> None:
@@ -733,8 +751,8 @@ def fuzz_masking(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.mirrors.messages",
-    "toolkit.mirrors.messages.web_address",
+    "toolkit.telemetry.mirrors.messages",
+    "toolkit.telemetry.mirrors.messages.web_address",
     tokens=(
         *_JSON,
         *b'"code": "ok":false "msg": https:// [::1] @ %00'.split(),
@@ -762,7 +780,7 @@ def fuzz_answers(data: bytes) -> None:
         assert not any(letter in address.target + address.authority for letter in "\r\n\0 ")
 
 
-@_target("toolkit.mirrors", tokens=_JSON + _RECORD + _SPAN)
+@_target("toolkit.telemetry.mirrors", tokens=_JSON + _RECORD + _SPAN)
 def fuzz_exporters(data: bytes) -> None:
     """Exporters take any record that a run may write, and what they write is JSON."""
     path = _scratch() / METRICS_JSONL

@@ -16,7 +16,7 @@ from tests.fuzz.loop import Crashed, fuzz
 from tests.fuzz.provision import has_atheris
 from tests.fuzz.targets import TARGETS
 from tests.lengths import is_long, longer
-from toolkit.runfolder.reader import BadLine, parse_line, read_from
+from toolkit.telemetry.runfolder.reader import BadLine, parse_line, read_from
 
 _SEED = 8
 _EXECUTIONS = 120

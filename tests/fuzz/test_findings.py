@@ -8,18 +8,18 @@ import io
 import pytest
 
 from tests.dashboard.run_folders import step_record, write_run
-from toolkit.core.checks import OptionsError
-from toolkit.mirrors.csv_mirror import CsvMirror
-from toolkit.mirrors.one_logger_file.exporter import OneLoggerFileExporter
-from toolkit.runfolder.codec import encode
-from toolkit.runfolder.manifest import ManifestError, read_manifest
-from toolkit.runfolder.table.columns import Columns
-from toolkit.runfolder.table.csv_table import ALL, CsvTable
-from toolkit.runs.columns.column_cache import ColumnCache
-from toolkit.runs.columns.run_log import RunLog
-from toolkit.runs.listing.run_listing import RootListing, read_start
-from toolkit.runs.listing.search import MAX_QUERY_LENGTH, QueryError, parse
-from toolkit.trainer.config import parse_config, read_training_yaml
+from toolkit.telemetry.core.checks import OptionsError
+from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
+from toolkit.telemetry.mirrors.one_logger_file.exporter import OneLoggerFileExporter
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
+from toolkit.telemetry.runfolder.table.columns import Columns
+from toolkit.telemetry.runfolder.table.csv_table import ALL, CsvTable
+from toolkit.telemetry.runs.columns.column_cache import ColumnCache
+from toolkit.telemetry.runs.columns.run_log import RunLog
+from toolkit.telemetry.runs.listing.run_listing import RootListing, read_start
+from toolkit.telemetry.runs.listing.search import MAX_QUERY_LENGTH, QueryError, parse
+from toolkit.telemetry.trainer.config import parse_config, read_training_yaml
 
 DEEP = "[" * 1_000 + "]" * 1_000
 

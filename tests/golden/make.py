@@ -11,10 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
-from toolkit.runfolder.manifest import Heartbeat, read_manifest, write_manifest
+from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.machine import environment
-from toolkit.core.clock import ManualClock
+from toolkit.telemetry.logger.machine import environment
+from toolkit.telemetry.core.clock import ManualClock
 
 CONFIG = {
     "job": "extension",

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.runs.findings.alerts import alerts_of
-from toolkit.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.findings.alerts import alerts_of
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 from tests.telemetry.logged import PATIENCE_S
-from toolkit.cli.main import main
-from toolkit.runfolder.codec import with_non_finite
-from toolkit.runfolder.reader import read_from
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runfolder.codec import with_non_finite
+from toolkit.telemetry.runfolder.reader import read_from
 from toolkit.telemetry import TelemetryLogger
-from toolkit.timing.history import read_run_time
+from toolkit.telemetry.timing.history import read_run_time
 
 SAMPLE = Path(__file__).parent / "ai_toolkit_fork" / "greyjacket"
 LAST_STEP, STEPS, SECONDS = 18, 18, 46.0

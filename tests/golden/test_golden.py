@@ -7,12 +7,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from toolkit.runfolder.codec import with_non_finite
-from toolkit.runfolder.table.csv_table import CsvTable
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.reader import last_record, offset_behind, read_from
-from toolkit.runfolder.journal.repair import build_table, repair_run
-from toolkit.runfolder.status import work_out_status
+from toolkit.telemetry.runfolder.codec import with_non_finite
+from toolkit.telemetry.runfolder.table.csv_table import CsvTable
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.reader import last_record, offset_behind, read_from
+from toolkit.telemetry.runfolder.journal.repair import build_table, repair_run
+from toolkit.telemetry.runfolder.status import work_out_status
 from toolkit.telemetry import TelemetryLogger
 
 FOLDERS = sorted(path.parent for path in Path(__file__).parent.glob("format_*/*/run.json"))

@@ -18,7 +18,7 @@ from tests.importers import samples
 
 
 def telemetry(*arguments):
-    command = [sys.executable, "-m", "toolkit.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "toolkit.telemetry.cli", *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.strip()[-300:])

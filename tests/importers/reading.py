@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from toolkit.importers.detect import find_sources
-from toolkit.importers.source import read_all
+from toolkit.telemetry.importers.detect import find_sources
+from toolkit.telemetry.importers.source import read_all
 
 
 def points_in(batches, into=None):

@@ -16,13 +16,13 @@ import pytest
 
 from tests.importers.reading import cold, only_run, points_in
 from tests.importers.samples import fingerprint, names, ours
-from toolkit.cli.main import main
-from toolkit.importers import detect
-from toolkit.importers.detect import FORMATS, find_sources
-from toolkit.importers.folders import Found
-from toolkit.importers.source import read_all
-from toolkit.importers.summary import summarise
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.importers import detect
+from toolkit.telemetry.importers.detect import FORMATS, find_sources
+from toolkit.telemetry.importers.folders import Found
+from toolkit.telemetry.importers.source import read_all
+from toolkit.telemetry.importers.summary import summarise
 
 
 def formats_in(path):

@@ -9,9 +9,9 @@ import pytest
 
 from tests.importers.reading import points_in
 from tests.importers.samples import ours
-from toolkit.importers import files
-from toolkit.importers.detect import find_sources
-from toolkit.importers.source import read_all
+from toolkit.telemetry.importers import files
+from toolkit.telemetry.importers.detect import find_sources
+from toolkit.telemetry.importers.source import read_all
 
 GROWING = [
     "dvclive/live_3_49",

@@ -7,7 +7,7 @@ import sys
 
 LIMITED = """
 import resource
-from toolkit.importers.limited_child import Limits
+from toolkit.telemetry.importers.limited_child import Limits
 resource.setrlimit(resource.RLIMIT_FSIZE, (10**6, 10**6))
 Limits(10**9, 100.0, 10**9).apply()
 print(resource.getrlimit(resource.RLIMIT_FSIZE))

@@ -12,7 +12,7 @@ from tests.importers.samples import fingerprint
 from tests.importers.writers import FLUSHED, PACKAGES, ROWS, WRITERS, Writer
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
-from toolkit.importers.detect import find_sources
+from toolkit.telemetry.importers.detect import find_sources
 
 _KILLS = 5
 

@@ -14,8 +14,8 @@ import pytest
 
 from tests.importers.samples import ours
 from tests.lengths import is_long, longer
-from toolkit.importers.detect import find_sources
-from toolkit.importers.source import read_all
+from toolkit.telemetry.importers.detect import find_sources
+from toolkit.telemetry.importers.source import read_all
 
 SEEDS = {
     "ai_toolkit": ("ai_toolkit/nan_values", "loss_log.db"),
@@ -159,7 +159,7 @@ class Cost:
 def test_damaged_files_raise_nothing(name, tmp_path, monkeypatch, record_property):
     # The walk and the summary catch what a format raises; here it must raise nothing.
     monkeypatch.setattr(
-        "toolkit.core.guard.Guard.call", lambda guard, doing, function, *args: function(*args)
+        "toolkit.telemetry.core.guard.Guard.call", lambda guard, doing, function, *args: function(*args)
     )
     contents = copied(name, tmp_path / "run")
     root, only = (next(iter(contents)), "text") if name == "text" else (tmp_path, None)

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.importers.reading import only_run
-from toolkit.cli.main import main
-from toolkit.importers import files
-from toolkit.importers.detect import find_sources
-from toolkit.importers.source import read_all
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.importers import files
+from toolkit.telemetry.importers.detect import find_sources
+from toolkit.telemetry.importers.source import read_all
 
 SAMPLES = Path(__file__).with_name("rollouts")
 
@@ -64,9 +64,9 @@ def test_rollouts_of_nemo_rl_are_completions_of_their_last_message(capsys):
 
 def test_pages_find_them_and_those_of_a_later_step(tmp_path):
     pytest.importorskip("numpy")
-    from toolkit.runs.columns.completion_reader import CompletionReader
-    from toolkit.runs.completions import CompletionQuery
-    from toolkit.runs.sources.foreign_log import ForeignLog
+    from toolkit.telemetry.runs.columns.completion_reader import CompletionReader
+    from toolkit.telemetry.runs.completions import CompletionQuery
+    from toolkit.telemetry.runs.sources.foreign_log import ForeignLog
 
     shutil.copytree(SAMPLES / "verl" / "rollout", tmp_path / "rollout")
     (tmp_path / "rollout" / "2.jsonl").unlink()

@@ -9,7 +9,7 @@ import pytest
 from tests.importers import samples
 from tests.importers.agreement import compared
 from tests.lengths import in_make_faults
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.main import main
 
 
 def compare(capsys, root, name):

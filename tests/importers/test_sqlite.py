@@ -13,12 +13,12 @@ import pytest
 from tests.importers.reading import cold, only_run, points_in
 from tests.importers.samples import fingerprint, ours
 from tests.waiting import wait_until
-from toolkit.cli.main import main
-from toolkit.importers import budget
-from toolkit.importers.detect import find_sources
-from toolkit.importers.framing import sqlite_view
-from toolkit.importers.framing.sqlite_view import DatabaseError, opened
-from toolkit.runs.listing.foreign_runs import ForeignRuns
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.importers import budget
+from toolkit.telemetry.importers.detect import find_sources
+from toolkit.telemetry.importers.framing import sqlite_view
+from toolkit.telemetry.importers.framing.sqlite_view import DatabaseError, opened
+from toolkit.telemetry.runs.listing.foreign_runs import ForeignRuns
 
 
 def ai_toolkit(path, *, wal=True):

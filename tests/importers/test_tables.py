@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 from tests.importers.reading import only_run, points_in
-from toolkit.importers.formats import table_file
-from toolkit.importers.source import NO_STEP, read_all
+from toolkit.telemetry.importers.formats import table_file
+from toolkit.telemetry.importers.source import NO_STEP, read_all
 
 CELLS = ["0.5", "1e400", "-7", "", " 2.5", "nan", "-inf", "Infinity", "9" * 20, "1_0", "0x1p3", "٣"]
 TEXTS = ["yes", "2024-01-01", "true", "", "\N{SNOWMAN}", " "]

@@ -14,9 +14,9 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboardX import SummaryWriter
 
 from tests.importers.reading import cold, only_run, points_in
-from toolkit.importers.detect import find_sources
-from toolkit.importers.framing import tfrecord
-from toolkit.importers.source import read_all
+from toolkit.telemetry.importers.detect import find_sources
+from toolkit.telemetry.importers.framing import tfrecord
+from toolkit.telemetry.importers.source import read_all
 
 
 @functools.cache

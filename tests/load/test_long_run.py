@@ -10,12 +10,12 @@ import pytest
 from benchmarks import load_records
 from tests.lengths import in_make_faults, longer
 from tests.waiting import wait_until
-from toolkit.runfolder.manifest import MAX_MANIFEST_BYTES, Session, read_manifest, write_manifest
-from toolkit.runfolder.table import csv_table
-from toolkit.runfolder.table.csv_table import CsvTable
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.control import control_file, requests
-from toolkit.telemetry.control.control_file import was_answered
+from toolkit.telemetry.logger.control import control_file, requests
+from toolkit.telemetry.logger.control.control_file import was_answered
+from toolkit.telemetry.runfolder.manifest import MAX_MANIFEST_BYTES, Session, read_manifest, write_manifest
+from toolkit.telemetry.runfolder.table import csv_table
+from toolkit.telemetry.runfolder.table.csv_table import CsvTable
 
 RECORDS = longer(20_000, 1_000_000)
 

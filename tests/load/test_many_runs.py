@@ -12,8 +12,8 @@ from benchmarks.large_run import write_many_runs
 from benchmarks.load_runs import ORDERS, QUERIES, ask_for_nothing, one_look, touch, usage
 from tests.lengths import in_make_faults, is_long, longer
 from tests.waiting import wait_until
-from toolkit.runs.listing import run_listing
-from toolkit.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.listing import run_listing
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 RUNS = longer(300, 10_000)
 LOOKS = longer(40, 200)

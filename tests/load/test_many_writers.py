@@ -10,7 +10,7 @@ import pytest
 from benchmarks import load_writers
 from benchmarks.load_writers import look_into, write_together
 from tests.lengths import in_make_faults, longer
-from toolkit.runfolder.layout import PRIVATE, claim_folder
+from toolkit.telemetry.runfolder.layout import PRIVATE, claim_folder
 
 PROCESSES = longer(4, 64)
 

@@ -10,11 +10,11 @@ import pytest
 
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
-from toolkit.diagnostics.confidence import confidence_of
-from toolkit.diagnostics.examiner import Examiner
-from toolkit.diagnostics.finding import finding_from
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.telemetry.writing import pipeline
+from toolkit.telemetry.diagnostics.confidence import confidence_of
+from toolkit.telemetry.diagnostics.examiner import Examiner
+from toolkit.telemetry.diagnostics.finding import finding_from
+from toolkit.telemetry.logger.writing import pipeline
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import string
 from pathlib import Path
 from typing import NamedTuple
 
-from toolkit.privacy.token_shapes import SHAPES
+from toolkit.telemetry.privacy.token_shapes import SHAPES
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "figures" / "secret-shapes.md"
 

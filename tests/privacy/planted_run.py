@@ -9,8 +9,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from toolkit.runfolder.labels import Labels, write_labels
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.runfolder.labels import Labels, write_labels
 
 PATIENCE_S = 60.0
 """For all that has to be written at the end, on a slow machine."""

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from tests.telemetry.logged import make_logger
-from toolkit.privacy.bundle import RunBundle
-from toolkit.runfolder.labels import Labels, read_labels, write_labels
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.reader import read_from
+from toolkit.telemetry.privacy.bundle import RunBundle
+from toolkit.telemetry.runfolder.labels import Labels, read_labels, write_labels
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.reader import read_from
 
 
 @pytest.fixture

@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.core.checks import OptionsError
-from toolkit.privacy import configured_secrets
-from toolkit.privacy.configured_secrets import credentials_in, keep_secrets_of, parts_of_address
-from toolkit.privacy.masking import Masker, mask_secrets
-from toolkit.privacy.record_masking import RecordMasker
-from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.core.checks import OptionsError
+from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.privacy import configured_secrets
+from toolkit.telemetry.privacy.configured_secrets import credentials_in, keep_secrets_of, parts_of_address
+from toolkit.telemetry.privacy.masking import Masker, mask_secrets
+from toolkit.telemetry.privacy.record_masking import RecordMasker
 
 MATTERMOST = "https://chat.example.org/hooks/abcdefghijklmnopqrstuvwxyz"
 CUSTOM = "https://chat.example.org/team/garden-of-the-east"

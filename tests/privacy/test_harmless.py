@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.lengths import longer
-from toolkit.privacy.masking import Masker, mask_secrets
+from toolkit.telemetry.privacy.masking import Masker, mask_secrets
 
 PATHS = (
     *("/usr/share/dict/words", "/usr/share/zoneinfo/UTC"),

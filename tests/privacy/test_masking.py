@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lengths import longer
-from toolkit.privacy import secret_shapes
-from toolkit.privacy.masking import Masker, mask_secrets, mask_table
-from toolkit.privacy.secret_names import Secrecy, secrecy_of
-from toolkit.runfolder.layout import safe_run_name
+from toolkit.telemetry.privacy import secret_shapes
+from toolkit.telemetry.privacy.masking import Masker, mask_secrets, mask_table
+from toolkit.telemetry.privacy.secret_names import Secrecy, secrecy_of
+from toolkit.telemetry.runfolder.layout import safe_run_name
 
 HF = "hf_" + "aBcDeFgHiJ" * 3 + "kLmN"
 WANDB = "0123456789abcdef0123456789abcdef01234567"

@@ -15,9 +15,9 @@ from tests.fork_server import run_python
 from tests.lengths import longer
 from tests.privacy.planted import ENVIRON, HARMLESS, PLANTED, SECRETS, found_in, leaks_in
 from tests.privacy.planted_run import write_notes
-from toolkit.cli.main import main
-from toolkit.runfolder.reader import read_from
-from toolkit.runfolder.table.csv_table import SHORT, columns_for
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runfolder.reader import read_from
+from toolkit.telemetry.runfolder.table.csv_table import SHORT, columns_for
 
 ROOT = Path(__file__).resolve().parents[2]
 IN_A_LINE = "planted-In-A-Line-4711"

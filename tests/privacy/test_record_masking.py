@@ -12,11 +12,11 @@ import pytest
 from tests.privacy.planted import HARMLESS
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
-from toolkit.privacy.record_masking import RecordMasker
-from toolkit.runfolder.records import MAX_RECORD_BYTES
 from toolkit.telemetry.compat.wandb_artifacts import Artifact, ArtifactStore
 from toolkit.telemetry.compat.wandb_media import MediaTarget, Table
-from toolkit.telemetry.logger_internals import internals
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.privacy.record_masking import RecordMasker
+from toolkit.telemetry.runfolder.records import MAX_RECORD_BYTES
 
 PIN = 918273645546372819
 TOKEN = "hf_" + "aBcDeFgHiJ" * 3 + "kLm7"

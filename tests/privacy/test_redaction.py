@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in
-from toolkit.privacy.redaction import Redactor
+from toolkit.telemetry.privacy.redaction import Redactor
 
 CONTEXTS = ("{}", "could not use {} now", "({})", 'File "{}", line 3', "x={}")
 FREE = [value for kind, value in PLANTED if kind != "model"]

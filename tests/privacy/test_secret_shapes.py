@@ -18,10 +18,10 @@ from tests.privacy.anchors import (
 )
 from tests.privacy.token_samples import samples
 from tests.telemetry.logged import make_logger
-from toolkit.privacy import token_shapes
-from toolkit.privacy.masking import Masker
-from toolkit.privacy.secret_shapes import mask_text
-from toolkit.privacy.token_shapes import SHAPES, SHORTEST, Shape
+from toolkit.telemetry.privacy import token_shapes
+from toolkit.telemetry.privacy.masking import Masker
+from toolkit.telemetry.privacy.secret_shapes import mask_text
+from toolkit.telemetry.privacy.token_shapes import SHAPES, SHORTEST, Shape
 
 APPLYING = [rule for rule in (*GITLEAKS, *DETECT_SECRETS, *OURS) if rule.applies]
 SERVICES = {shape.service: shape for shape in SHAPES}

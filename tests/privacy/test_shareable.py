@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.privacy.planted import ENVIRON, PLANTED, found_in
-from toolkit.privacy.redaction import Redactor
-from toolkit.privacy.shareable import MODEL_SETTINGS, TEXT_SETTINGS, Shareable
+from toolkit.telemetry.privacy.redaction import Redactor
+from toolkit.telemetry.privacy.shareable import MODEL_SETTINGS, TEXT_SETTINGS, Shareable
 
 FIELDS = (
     *sorted(TEXT_SETTINGS | MODEL_SETTINGS),

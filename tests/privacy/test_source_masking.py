@@ -6,9 +6,9 @@ import warnings
 
 import pytest
 
-from toolkit.privacy.diff_masking import mask_diff
-from toolkit.privacy.masking import Masker
-from toolkit.privacy.source_masking import mask_code, mask_source
+from toolkit.telemetry.privacy.diff_masking import mask_diff
+from toolkit.telemetry.privacy.masking import Masker
+from toolkit.telemetry.privacy.source_masking import mask_code, mask_source
 
 
 def masked_source(text):

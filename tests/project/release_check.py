@@ -31,7 +31,7 @@ with TelemetryLogger("own_loop", log_dir="logs") as log:
 
 OLD_IMPORTS = """
 import dashboard.launcher, toolkit.telemetry
-from toolkit.cli.main import SUBCOMMANDS, parser_of
+from toolkit.telemetry.cli.main import SUBCOMMANDS, parser_of
 for name in SUBCOMMANDS:
     parser_of(name)
 """
@@ -112,7 +112,7 @@ class Environment:
         self._run(work, "telemetry", "train", "--copy-examples", "examples")
         assert len(list((work / "examples").iterdir())) == 2
         self._run(work, "python", "-c", OLD_IMPORTS)
-        for module in ("toolkit.telemetry", "toolkit.cli", "dashboard"):
+        for module in ("toolkit.telemetry", "toolkit.telemetry.cli", "dashboard"):
             self._run(work, "python", "-m", module, "--help")
         yield "python -m, old imports"
         checkout = self._made("ai-toolkit", AI_TOOLKIT)

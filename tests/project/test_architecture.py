@@ -7,7 +7,7 @@ import pytest
 from tests.project import rooms
 from tests.project.markdown import ROOT
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.records.folded_metrics import COLUMNS
+from toolkit.telemetry.logger.records.folded_metrics import COLUMNS
 
 
 def test_the_rooms_in_the_document_are_those_of_the_code():

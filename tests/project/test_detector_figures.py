@@ -16,7 +16,7 @@ from benchmarks.diagnose_eval.ours import follow, predictions
 from benchmarks.diagnose_eval.scores import counts_of, precision, recall, worse
 from benchmarks.figures import put_between_marks
 from tests.lengths import in_make_faults
-from toolkit.diagnostics.examiner import examine
+from toolkit.telemetry.diagnostics.examiner import examine
 
 CORPUS = Path(os.environ.get("TELEMETRY_CORPUS") or DEFAULT)
 

@@ -26,7 +26,7 @@ from tests.project.markdown import (
     commands,
     links,
 )
-from toolkit.telemetry.options import TelemetryOptions, options_from_config
+from toolkit.telemetry.logger.options import TelemetryOptions, options_from_config
 
 
 def run_block(text, folder, *frameworks):
@@ -149,7 +149,7 @@ def test_the_commands_of_a_page_run_after_its_python(document, folder_after_the_
     assert ours, "the page shows no command"
     for command in ours:
         finished = run_python(
-            ["-m", "toolkit.cli", *shlex.split(command)[1:]],
+            ["-m", "toolkit.telemetry.cli", *shlex.split(command)[1:]],
             cwd=folder,
             env={**os.environ, "PYTHONPATH": str(ROOT)},
             capture_output=True,
@@ -210,7 +210,7 @@ def test_a_page_shows_what_its_command_prints(page, number, script, command, tmp
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     run_python(["train.py"], A_RUN, cwd=tmp_path, env=environ, capture_output=True, timeout=110)
     printed = run_python(
-        ["-m", "toolkit.cli", *shlex.split(command)[1:]],
+        ["-m", "toolkit.telemetry.cli", *shlex.split(command)[1:]],
         cwd=tmp_path,
         env=environ,
         capture_output=True,

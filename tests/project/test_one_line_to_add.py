@@ -10,20 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.core.fields import options_of
-from toolkit.core.option_docs import documents
-from toolkit.telemetry.options import TelemetryOptions
-from toolkit.telemetry.training import TrainingConfig
-from toolkit.trainer.config import ProcessOptions
+from toolkit.telemetry.core.fields import options_of
+from toolkit.telemetry.core.option_docs import documents
+from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.logger.training import TrainingConfig
+from toolkit.telemetry.trainer.config import ProcessOptions
 
 ROOT = Path(__file__).parents[2]
 
 EXPORTER = '''
 from dataclasses import dataclass
 
-from toolkit.core.checks import boolean
-from toolkit.core.fields import option
-from toolkit.mirrors.shared.exporter import Exporter
+from toolkit.telemetry.core.checks import boolean
+from toolkit.telemetry.core.fields import option
+from toolkit.telemetry.mirrors.shared.exporter import Exporter
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class ToySampler:
 PROGRAM = """
 import time
 
-from toolkit.core.option_docs import documents
+from toolkit.telemetry.core.option_docs import documents
 from toolkit.telemetry import OptionsError, TelemetryLogger, TelemetryOptions
 
 for wrong in ({"toy": 5}, {"toys": True}, {"toy_count": 0}):
@@ -96,21 +96,21 @@ def test_an_exporter_a_sampler_and_an_option_are_added_where_the_table_says(tmp_
     shutil.copytree(
         ROOT / "toolkit", tmp_path / "toolkit", ignore=shutil.ignore_patterns("__pycache__", "*.safetensors")
     )
-    mirrors = tmp_path / "toolkit/mirrors"
-    samplers = tmp_path / "toolkit/telemetry/machine/samplers"
+    mirrors = tmp_path / "toolkit/telemetry/mirrors"
+    samplers = tmp_path / "toolkit/telemetry/logger/machine/samplers"
     (mirrors / "toy").mkdir()
     (mirrors / "toy/options.py").write_text(EXPORTER)
     insert(
         mirrors / "registry.py",
-        "from toolkit.mirrors.wandb",
-        "from toolkit.mirrors.toy.options import ToyOptions",
+        "from toolkit.telemetry.mirrors.wandb",
+        "from toolkit.telemetry.mirrors.toy.options import ToyOptions",
     )
     insert(mirrors / "registry.py", "    WandbOptions,", "    ToyOptions,")
     (samplers / "toy.py").write_text(SAMPLER)
     insert(
         samplers / "registry.py",
         "SAMPLERS: Final",
-        "from toolkit.telemetry.machine.samplers.toy import ToySampler",
+        "from toolkit.telemetry.logger.machine.samplers.toy import ToySampler",
     )
     insert(
         samplers / "registry.py",
@@ -118,7 +118,7 @@ def test_an_exporter_a_sampler_and_an_option_are_added_where_the_table_says(tmp_
         "    lambda log_dir, guard: ToySampler(),",
     )
     insert(
-        tmp_path / "toolkit/telemetry/options/telemetry_options.py",
+        tmp_path / "toolkit/telemetry/logger/options/telemetry_options.py",
         "    strict: bool = option",
         '    toy_count: int = option(1, "Number of toys.", whole(1, 9))',
     )
@@ -141,7 +141,7 @@ def test_an_exporter_a_sampler_and_an_option_are_added_where_the_table_says(tmp_
         "start",
         "True",
         "docs/options.md True True",
-        "toolkit/telemetry/options/options_dict.py True True",
+        "toolkit/telemetry/logger/options/options_dict.py True True",
     ]
 
 
@@ -167,7 +167,7 @@ def test_every_option_is_described_in_one_line_and_says_what_is_allowed(cls):
 
 
 def test_the_type_of_the_overrides_has_every_option():
-    module = ast.parse((ROOT / "toolkit/telemetry/options/options_dict.py").read_text())
+    module = ast.parse((ROOT / "toolkit/telemetry/logger/options/options_dict.py").read_text())
     [typed] = [node for node in module.body if isinstance(node, ast.ClassDef)]
 
     names = {node.target.id for node in typed.body if isinstance(node, ast.AnnAssign)}

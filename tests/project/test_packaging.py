@@ -163,9 +163,9 @@ def test_the_wheel_has_weights_examples_and_scripts_of_the_pages(wheel):
     files = set(wheel.namelist())
 
     assert "toolkit/py.typed" in files
-    assert any(re.fullmatch(r"toolkit/trainer/weights/.*\.safetensors", name) for name in files)
+    assert any(re.fullmatch(r"toolkit/telemetry/trainer/weights/.*\.safetensors", name) for name in files)
     for path in (ROOT / "config" / "examples").glob("*.yaml"):
-        assert wheel.read(f"toolkit/trainer/examples/{path.name}") == path.read_bytes()
+        assert wheel.read(f"toolkit/telemetry/trainer/examples/{path.name}") == path.read_bytes()
     for path in (ROOT / "dashboard").rglob("*"):
         if path.suffix in (".py", ".js", ".png"):
             assert f"ai_toolkit_telemetry_dashboard/{path.relative_to(ROOT / 'dashboard')}" in files
@@ -211,7 +211,7 @@ def test_a_checkout_with_its_own_telemetry_keeps_it(in_folder):
 
 
 def test_other_modules_that_their_toolkit_lacks_stay_missing(in_folder):
-    code = "import importlib.util as u; print(u.find_spec('toolkit.core'), u.find_spec('toolkit.timing'))"
+    code = "import importlib.util as u; print(u.find_spec('toolkit.telemetry.core'), u.find_spec('toolkit.telemetry.timing'))"
 
     assert in_folder(AI_TOOLKIT, "-c", code) == "None None\n"
 
@@ -237,7 +237,7 @@ def test_a_dashboard_that_a_later_finder_has_wins(in_folder):
 
 
 def test_old_imports_work_where_there_is_no_other_dashboard(in_folder):
-    code = "import dashboard.launcher, toolkit.cli.main; print(dashboard.__file__)"
+    code = "import dashboard.launcher, toolkit.telemetry.cli.main; print(dashboard.__file__)"
 
     assert "ai_toolkit_telemetry_dashboard" in in_folder({}, "-c", code)
 
@@ -251,7 +251,7 @@ def test_nothing_of_ours_is_imported_when_python_starts(in_folder):
 
 def test_the_installed_command_logs_trains_and_copies_the_examples(in_folder, tmp_path):
     in_folder({}, "-c", OWN_LOOP)
-    printed = in_folder({}, "-m", "toolkit.cli", "ls", "--json")
+    printed = in_folder({}, "-m", "toolkit.telemetry.cli", "ls", "--json")
     assert [run["name"] for run in json.loads(printed)["runs"]] == ["own_loop"], printed
     in_folder({}, "-m", "ai_toolkit_telemetry", "train", "--copy-examples", "mine")
     assert {path.name for path in (tmp_path / "mine").iterdir()} == {

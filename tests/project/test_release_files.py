@@ -140,7 +140,7 @@ def test_the_action_writes_findings_and_a_report_into_the_job_summary(tmp_path):
     run = write_run(tmp_path / "logs", "```run", [1.0, 0.5, float("nan"), float("nan")]).with_name("run")
     telemetry = tmp_path / "bin" / "telemetry"
     telemetry.parent.mkdir()
-    telemetry.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m toolkit.cli "$@"\n')
+    telemetry.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m toolkit.telemetry.cli "$@"\n')
     telemetry.chmod(0o755)
     summary = tmp_path / "summary.md"
     script = in_yaml(ACTION)["runs"]["steps"][-1]

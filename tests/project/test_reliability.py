@@ -11,9 +11,9 @@ from benchmarks.diagnose_eval.corpus import DEFAULT, CorpusError, Evaluator, spl
 from benchmarks.diagnose_eval.reliability import Sample, fit, interval, said_of
 from benchmarks.figures import put_between_marks
 from tests.lengths import in_make_faults
-from toolkit.diagnostics import thresholds
-from toolkit.diagnostics.confidence import CLEAR, DOUBTED, TAKEN_BACK, USUAL
-from toolkit.diagnostics.confidence_table import STRENGTHS
+from toolkit.telemetry.diagnostics import thresholds
+from toolkit.telemetry.diagnostics.confidence import CLEAR, DOUBTED, TAKEN_BACK, USUAL
+from toolkit.telemetry.diagnostics.confidence_table import STRENGTHS
 
 CORPUS = Path(os.environ.get("TELEMETRY_CORPUS") or DEFAULT)
 

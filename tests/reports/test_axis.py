@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit.reports.document import Chart, Curve, Line, Point
-from toolkit.reports.svg import chart_html, look, tick_text, x_axis, y_axis
+from toolkit.telemetry.reports.document import Chart, Curve, Line, Point
+from toolkit.telemetry.reports.svg import chart_html, look, tick_text, x_axis, y_axis
 
 FINITE = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30)
 

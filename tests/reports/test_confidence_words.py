@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.diagnostics.confidence import USUAL
-from toolkit.diagnostics.confidence_table import KINDS, RUNS, STRENGTHS
-from toolkit.reports.finding_text import basis_text, sure_text
+from toolkit.telemetry.diagnostics.confidence import USUAL
+from toolkit.telemetry.diagnostics.confidence_table import KINDS, RUNS, STRENGTHS
+from toolkit.telemetry.reports.finding_text import basis_text, sure_text
 
 
 def test_a_share_is_given_with_its_counts():

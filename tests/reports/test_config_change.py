@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.diagnostics.finding import Finding
-from toolkit.reports.config_change import change_for
+from toolkit.telemetry.diagnostics.finding import Finding
+from toolkit.telemetry.reports.config_change import change_for
 
 AI_TOOLKIT = {
     "config": {"process": [{"train": {"lr": "4e-4", "steps": 2000}, "datasets": [{"num_workers": 0}]}]}

@@ -7,9 +7,9 @@ import pytest
 
 from tests.records import read_records
 from tests.reports.report_parts import Page
-from toolkit.cli.main import main
-from toolkit.runfolder.metrics import metrics_of
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runfolder.metrics import metrics_of
 
 HOSTILE = '</script><script>alert(1)</script><img src="https://evil.example/x" onerror=alert(1)>'
 TOKEN = "hf_" + "abcdefghij" * 3 + "wxyz"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.dashboard.timed_runs import ledger
-from toolkit.reports.ledger_labels import LABELS, advice_on, has_content, label_of, percent
-from toolkit.timing.ledger import LedgerBuilder
-from toolkit.timing.names import ENTRIES
+from toolkit.telemetry.reports.ledger_labels import LABELS, advice_on, has_content, label_of, percent
+from toolkit.telemetry.timing.ledger import LedgerBuilder
+from toolkit.telemetry.timing.names import ENTRIES
 
 
 def test_every_entry_has_a_word():

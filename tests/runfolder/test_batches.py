@@ -5,7 +5,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.runfolder.evidence.batches import (
+from toolkit.telemetry.runfolder.evidence.batches import (
     BatchRow,
     batches_file,
     encode_chunk,

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from toolkit.runfolder.evidence.code_snapshot import changed_files, read_code
+from toolkit.telemetry.runfolder.evidence.code_snapshot import changed_files, read_code
 
 DIFF = "diff --git a/lib/x.py b/lib/x.py\n--- a/lib/x.py\n+++ b/lib/x.py\n@@ -1 +1 @@\n-x = 0\n+x = 1\n"
 

@@ -8,14 +8,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import huge_texts, long_lists, nested, records, tries, values
-from toolkit.runfolder.codec import (
+from toolkit.telemetry.runfolder.codec import (
     RecordError,
     decode,
     decode_many,
     encode,
     with_non_finite,
 )
-from toolkit.runfolder.records import MAX_RECORD_BYTES
+from toolkit.telemetry.runfolder.records import MAX_RECORD_BYTES
 
 
 def strictly_parsed(line):

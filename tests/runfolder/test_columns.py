@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
-from toolkit.runfolder.codec import decode, encode
-from toolkit.runfolder.table.columns import FIRST_COLUMNS, MAX_COLUMNS, Columns, cell, no_formula
+from toolkit.telemetry.runfolder.codec import decode, encode
+from toolkit.telemetry.runfolder.table.columns import FIRST_COLUMNS, MAX_COLUMNS, Columns, cell, no_formula
 
 texts = st.text(st.characters(codec="utf-8"), max_size=30)
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import without_haste
-from toolkit.runfolder.control import (
+from toolkit.telemetry.runfolder.control import (
     MAX_BYTES,
     ControlRefused,
     ControlRequest,

@@ -20,12 +20,12 @@ from tests.fork_server import start_python
 from tests.lengths import in_make_faults, longer
 from tests.runfolder.plain_data import tries
 from tests.waiting import wait_until
-from toolkit.runfolder.codec import decode, encode
-from toolkit.runfolder.journal.repair import build_table
-from toolkit.runfolder.reader import read_from
-from toolkit.runfolder.table import csv_table
-from toolkit.runfolder.table.columns import FIRST_COLUMNS
-from toolkit.runfolder.table.csv_table import ALL, SHORT, Adopted, CsvTable
+from toolkit.telemetry.runfolder.codec import decode, encode
+from toolkit.telemetry.runfolder.journal.repair import build_table
+from toolkit.telemetry.runfolder.reader import read_from
+from toolkit.telemetry.runfolder.table import csv_table
+from toolkit.telemetry.runfolder.table.columns import FIRST_COLUMNS
+from toolkit.telemetry.runfolder.table.csv_table import ALL, SHORT, Adopted, CsvTable
 
 # The pandas after next reads every number exactly and wants no asking for it.
 pytestmark = pytest.mark.filterwarnings("ignore:The 'float_precision' argument is deprecated")

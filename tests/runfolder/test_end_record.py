@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from toolkit.cli.main import main as telemetry
-from toolkit.runfolder.journal.end_record import settle_manifest, with_end_record
-from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
-from toolkit.runfolder.manifest import read_manifest, write_manifest
-from toolkit.runfolder.reader import end_in, last_step, tail_lines
-from toolkit.runfolder.status import work_out_status
-from toolkit.runs.sources.local_store import LocalStore
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main as telemetry
+from toolkit.telemetry.runfolder.journal.end_record import settle_manifest, with_end_record
+from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
+from toolkit.telemetry.runfolder.manifest import read_manifest, write_manifest
+from toolkit.telemetry.runfolder.reader import end_in, last_step, tail_lines
+from toolkit.telemetry.runfolder.status import work_out_status
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 
 @pytest.fixture
@@ -114,7 +114,9 @@ def test_a_killed_run_without_an_end_is_lost_and_read_once(run, monkeypatch):
     runs = LocalStore([run.parent], cache_dir=None)
     assert [card.status.name for card in runs.list_runs().cards] == ["lost"]
 
-    monkeypatch.setattr("toolkit.runfolder.listed_run.with_end_record", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(
+        "toolkit.telemetry.runfolder.listed_run.with_end_record", lambda *_: pytest.fail("read again")
+    )
     assert [card.status.name for card in runs.list_runs().cards] == ["lost"]
 
 

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from tests.fork_server import run_python
 from tests.runfolder.plain_data import tries
-from toolkit.runfolder.codec import encode
-from toolkit.runfolder.journal import journal
-from toolkit.runfolder.journal.head import COMMITTED, HEADER_BYTES, MAX_SEGMENTS, Owner, id_key
-from toolkit.runfolder.journal.journal import (
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.journal import journal
+from toolkit.telemetry.runfolder.journal.head import COMMITTED, HEADER_BYTES, MAX_SEGMENTS, Owner, id_key
+from toolkit.telemetry.runfolder.journal.journal import (
     PREFIX,
     SUFFIX,
     Journal,
@@ -27,7 +27,7 @@ from toolkit.runfolder.journal.journal import (
     record_file_of,
     shared_memory_folders,
 )
-from toolkit.runfolder.portable import is_locked
+from toolkit.telemetry.runfolder.portable import is_locked
 
 SEGMENT = 4096
 HEADER = HEADER_BYTES
@@ -312,7 +312,7 @@ def test_a_journal_that_lost_its_lock_is_not_abandoned_while_its_writer_lives(ma
     script = """
         import sys
         from pathlib import Path
-        from toolkit.runfolder.journal.journal import hold_abandoned
+        from toolkit.telemetry.runfolder.journal.journal import hold_abandoned
 
         print(hold_abandoned(Path(sys.argv[1])) is None)
     """
@@ -597,10 +597,10 @@ def test_what_a_killed_process_left_is_found_with_its_numbers_and_its_file(tmp_p
     script = f"""
         import os, signal, sys
         from pathlib import Path
-        from toolkit.runfolder.codec import encode
-        from toolkit.runfolder.journal import journal
-        from toolkit.runfolder.journal.journal import Journal
-        from toolkit.runfolder.journal.head import Owner
+        from toolkit.telemetry.runfolder.codec import encode
+        from toolkit.telemetry.runfolder.journal import journal
+        from toolkit.telemetry.runfolder.journal.journal import Journal
+        from toolkit.telemetry.runfolder.journal.head import Owner
 
         folder = Path(sys.argv[1])
         if sys.argv[2] == "mapped":

@@ -6,9 +6,9 @@ import os
 
 import pytest
 
-from toolkit.runfolder.codec import encode
-from toolkit.runfolder.journal.repair import repair_run
-from toolkit.runfolder.table import kept_table
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.journal.repair import repair_run
+from toolkit.telemetry.runfolder.table import kept_table
 
 
 def line(seq, **fields):

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.runfolder import key_values
-from toolkit.runfolder.codec import encode
-from toolkit.runfolder.key_values import (
+from toolkit.telemetry.runfolder import key_values
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.key_values import (
     MAX_SETTINGS,
     MAX_VALUE_CHARS,
     KeyValues,
@@ -14,7 +14,7 @@ from toolkit.runfolder.key_values import (
     settings_from,
     settings_of,
 )
-from toolkit.runfolder.manifest import Evaluation, evaluations_from
+from toolkit.telemetry.runfolder.manifest import Evaluation, evaluations_from
 
 
 def step(number, **metrics):

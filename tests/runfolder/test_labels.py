@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
-from toolkit.runfolder.labels import MAX_LABELS_BYTES, Labels, LabelsError, read_labels, write_labels
+from toolkit.telemetry.runfolder.labels import (
+    MAX_LABELS_BYTES,
+    Labels,
+    LabelsError,
+    read_labels,
+    write_labels,
+)
 
 texts = st.text(st.characters(codec="utf-8"), max_size=10)
 short = texts.filter(str.strip)

@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
-from toolkit.runfolder.layout import (
+from toolkit.telemetry.runfolder.layout import (
     METRICS_JSONL,
     PRIVATE,
     SHARED,

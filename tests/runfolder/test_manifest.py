@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
-from toolkit.runfolder.manifest import (
+from toolkit.telemetry.runfolder.manifest import (
     MAX_MANIFEST_BYTES,
     Heartbeat,
     Manifest,

@@ -1,7 +1,12 @@
 import pytest
 
-from toolkit.runfolder.metrics import INTERNAL, guess_primary_metric, is_evaluation, metric_direction
-from toolkit.timing.names import DEVICE_TIME_PREFIX, LEDGER_PREFIX, PROFILING_PREFIX, TIME_PREFIX
+from toolkit.telemetry.runfolder.metrics import (
+    INTERNAL,
+    guess_primary_metric,
+    is_evaluation,
+    metric_direction,
+)
+from toolkit.telemetry.timing.names import DEVICE_TIME_PREFIX, LEDGER_PREFIX, PROFILING_PREFIX, TIME_PREFIX
 
 
 @pytest.mark.parametrize(

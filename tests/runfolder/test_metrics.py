@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from toolkit.runfolder.codec import decode, encode
-from toolkit.runfolder.metrics import Position, metrics_of, position_of
+from toolkit.telemetry.runfolder.codec import decode, encode
+from toolkit.telemetry.runfolder.metrics import Position, metrics_of, position_of
 
 
 def test_numbers_of_a_step_are_metrics_in_the_order_of_its_fields():

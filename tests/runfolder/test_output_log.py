@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.runfolder.evidence.output_log import NOTE, STDERR, STDOUT, UNKNOWN, OutputLog, packed
+from toolkit.telemetry.runfolder.evidence.output_log import NOTE, STDERR, STDOUT, UNKNOWN, OutputLog, packed
 
 BEGAN = 1_700_000_000.0
 

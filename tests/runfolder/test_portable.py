@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from toolkit.runfolder import portable
-from toolkit.runfolder.portable import (
+from toolkit.telemetry.runfolder import portable
+from toolkit.telemetry.runfolder.portable import (
     allocate,
     is_locked,
     off_the_usual_numbers,
@@ -17,7 +17,7 @@ from toolkit.runfolder.portable import (
     this_user,
     try_lock,
 )
-from toolkit.runfolder.safefile import is_ours
+from toolkit.telemetry.runfolder.safefile import is_ours
 
 
 @pytest.fixture

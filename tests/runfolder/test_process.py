@@ -10,9 +10,9 @@ import time
 import psutil
 import pytest
 
-from toolkit.runfolder import process
-from toolkit.runfolder.process import process_began
-from toolkit.telemetry.machine import environment
+from toolkit.telemetry.logger.machine import environment
+from toolkit.telemetry.runfolder import process
+from toolkit.telemetry.runfolder.process import process_began
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="start times come from /proc")
 

@@ -1,6 +1,6 @@
 import pytest
 
-from toolkit.runfolder.labels import (
+from toolkit.telemetry.runfolder.labels import (
     PROJECTS,
     ProjectSettings,
     ProjectSettingsError,

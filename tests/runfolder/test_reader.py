@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.fork_server import run_python
 from tests.runfolder.plain_data import tries
-from toolkit.runfolder import reader
-from toolkit.runfolder.codec import encode
-from toolkit.runfolder.reader import Cursor, last_record, offset_behind, read_from
-from toolkit.runfolder.records import MAX_LINE_BYTES
+from toolkit.telemetry.runfolder import reader
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.reader import Cursor, last_record, offset_behind, read_from
+from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links and FIFOs are POSIX's")
 

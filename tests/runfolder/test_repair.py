@@ -14,20 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
-from toolkit.runfolder.codec import encode
-from toolkit.runfolder.journal import journal, repair
-from toolkit.runfolder.journal.head import Owner
-from toolkit.runfolder.journal.journal import Journal, journals_in
-from toolkit.runfolder.journal.repair import (
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.journal import journal, repair
+from toolkit.telemetry.runfolder.journal.head import Owner
+from toolkit.telemetry.runfolder.journal.journal import Journal, journals_in
+from toolkit.telemetry.runfolder.journal.repair import (
     build_table,
     drain_journal,
     journals_of,
     recover_killed,
     repair_run,
 )
-from toolkit.runfolder.manifest import Manifest, Session, write_manifest
-from toolkit.runfolder.portable import try_lock
-from toolkit.runfolder.table.csv_table import SHORT
+from toolkit.telemetry.runfolder.manifest import Manifest, Session, write_manifest
+from toolkit.telemetry.runfolder.portable import try_lock
+from toolkit.telemetry.runfolder.table.csv_table import SHORT
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="recovery needs record locks")
 

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from toolkit.runfolder import safefile
-from toolkit.runfolder.safefile import UnsafeFile, open_regular, replace_file
+from toolkit.telemetry.runfolder import safefile
+from toolkit.telemetry.runfolder.safefile import UnsafeFile, open_regular, replace_file
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links, FIFOs and modes are POSIX's")
 

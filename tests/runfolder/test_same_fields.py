@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from toolkit.runfolder.records import FixedRecords, has_event, runs_of
+from toolkit.telemetry.runfolder.records import FixedRecords, has_event, runs_of
 
 
 def _records():

@@ -10,10 +10,10 @@ import pytest
 
 import toolkit
 from tests.waiting import wait_until
-from toolkit.core.guard import Guard
-from toolkit.runfolder.script_interrupts import interrupt_behind
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.session.start_record import EnvironmentProbe
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.session.start_record import EnvironmentProbe
+from toolkit.telemetry.runfolder.script_interrupts import interrupt_behind
 
 RAISED = TimeoutError("the script's own limit")
 

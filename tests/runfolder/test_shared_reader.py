@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.runfolder import reader as shared_reader
-from toolkit.runfolder.reader import Cursor, read_shared
+from toolkit.telemetry.runfolder import reader as shared_reader
+from toolkit.telemetry.runfolder.reader import Cursor, read_shared
 
 
 @pytest.fixture

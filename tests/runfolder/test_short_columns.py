@@ -9,10 +9,10 @@ import math
 import pandas as pd
 import pytest
 
-from toolkit.runfolder.codec import decode, encode
-from toolkit.runfolder.table.columns import FIRST_COLUMNS, MAX_COLUMNS, OF_THE_END, Columns
-from toolkit.runfolder.table.csv_table import ALL, SHORT, CsvTable, form_of_table
-from toolkit.runfolder.table.short_columns import ShortColumns
+from toolkit.telemetry.runfolder.codec import decode, encode
+from toolkit.telemetry.runfolder.table.columns import FIRST_COLUMNS, MAX_COLUMNS, OF_THE_END, Columns
+from toolkit.telemetry.runfolder.table.csv_table import ALL, SHORT, CsvTable, form_of_table
+from toolkit.telemetry.runfolder.table.short_columns import ShortColumns
 
 START = {"event": "start", "run_name": "r", "learning_rate": 0.1, "config": {"a": 1}, "host": "h", "pid": 5}
 STEP = {"event": "step", "time": 5.5, "global_step": 1, "train_loss": 0.5, "reward": 2.0, "time/forward": 0.1}

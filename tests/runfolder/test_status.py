@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import wait_until
-from toolkit.runfolder import process, status
-from toolkit.runfolder.manifest import Heartbeat, Manifest, Session
-from toolkit.runfolder.process import boot_id, host_name, is_alive, pid_namespace, process_started
-from toolkit.runfolder.status import work_out_status
+from toolkit.telemetry.runfolder import process, status
+from toolkit.telemetry.runfolder.manifest import Heartbeat, Manifest, Session
+from toolkit.telemetry.runfolder.process import boot_id, host_name, is_alive, pid_namespace, process_started
+from toolkit.telemetry.runfolder.status import work_out_status
 
 NOW = 1_700_000_000.0
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="start times come from /proc")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolkit.runfolder.records import shows_count_from_zero, steps_done
+from toolkit.telemetry.runfolder.records import shows_count_from_zero, steps_done
 
 
 @pytest.mark.parametrize(

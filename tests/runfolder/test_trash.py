@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import any_text, tries
-from toolkit.runfolder import trash
-from toolkit.runfolder.trash import TrashError
+from toolkit.telemetry.runfolder import trash
+from toolkit.telemetry.runfolder.trash import TrashError
 
 
 def make_run(root, name, files=None):

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from toolkit.runfolder.untrusted import (
+from toolkit.telemetry.runfolder.untrusted import (
     finite_in,
     mapping_in,
     mappings_in,

@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("numpy")
 
 from tests.dashboard.run_folders import append, step_record, write_run
-from toolkit.runs.columns.completion_reader import CompletionReader
-from toolkit.runs.columns.run_log import RunLog
-from toolkit.runs.completions import CompletionQuery, completion_of, parse_steps
-from toolkit.runs.files.word_diff import DiffPart, word_diff
+from toolkit.telemetry.runs.columns.completion_reader import CompletionReader
+from toolkit.telemetry.runs.columns.run_log import RunLog
+from toolkit.telemetry.runs.completions import CompletionQuery, completion_of, parse_steps
+from toolkit.telemetry.runs.files.word_diff import DiffPart, word_diff
 
 
 def completion(step, text="because", **fields):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import any_text, tries
-from toolkit.runs import formatting
+from toolkit.telemetry.runs import formatting
 
 
 @pytest.mark.parametrize(

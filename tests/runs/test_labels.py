@@ -1,6 +1,6 @@
 """Labels of runs: short, and no two are the same."""
 
-from toolkit.runs.labels import RunName, labels_of
+from toolkit.telemetry.runs.labels import RunName, labels_of
 
 
 def texts(*runs):

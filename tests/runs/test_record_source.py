@@ -3,10 +3,10 @@
 import pytest
 
 from tests.dashboard.run_folders import append, step_record, write_run
-from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runfolder.reader import Cursor, lines_of
-from toolkit.runfolder.records import MAX_LINE_BYTES
-from toolkit.runs.record_source import FileSource
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runfolder.reader import Cursor, lines_of
+from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
+from toolkit.telemetry.runs.record_source import FileSource
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ pytest.importorskip("pyarrow")
 from tests.dashboard.run_folders import append, write_run
 from tests.timing.span_run import SpanRun, many_spans, span_records, write_span_run
 from tests.timing.test_span_record import begun, span
-from toolkit.runs.columns.column_cache import ColumnCache
-from toolkit.runs.columns.run_log import RunLog
-from toolkit.runs.columns.span_reader import MOST_NAMES, OTHER_NAMES
-from toolkit.runs.spans import (
+from toolkit.telemetry.runs.columns.column_cache import ColumnCache
+from toolkit.telemetry.runs.columns.run_log import RunLog
+from toolkit.telemetry.runs.columns.span_reader import MOST_NAMES, OTHER_NAMES
+from toolkit.telemetry.runs.spans import (
     SpanTable,
     adjacent_steps,
     detailed_steps,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from toolkit.runs.statistics import trend_of
+from toolkit.telemetry.runs.statistics import trend_of
 
 
 def test_noise_is_called_a_trend_in_few_of_a_hundred_cases():

@@ -7,9 +7,9 @@ import pytest
 from tests.lengths import in_make_faults
 from tests.telemetry.logged import PATIENCE_S, records_of
 from tests.waiting import wait_until
-from toolkit.core import background as module
-from toolkit.core.background import Background
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.core import background as module
+from toolkit.telemetry.core.background import Background
 
 
 @pytest.fixture(autouse=True)
@@ -141,7 +141,7 @@ def test_loggers_share_their_samples_and_each_hears_of_a_failure(make, monkeypat
         made.append(Failing())
         return made[-1:]
 
-    monkeypatch.setattr("toolkit.telemetry.session.live_run.default_samplers", samplers)
+    monkeypatch.setattr("toolkit.telemetry.logger.session.live_run.default_samplers", samplers)
     logs = [make(), make()]
     for log in logs:
         wait_until(lambda log=log: log.guard.counts.get("sampling failing: OSError"))

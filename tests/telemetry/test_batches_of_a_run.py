@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from toolkit.runfolder.evidence.batches import NO_STEP, read_batches
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.records.batch_values import row_of
-from toolkit.telemetry.writing import batch_writer
+from toolkit.telemetry.logger.records.batch_values import row_of
+from toolkit.telemetry.logger.writing import batch_writer
+from toolkit.telemetry.runfolder.evidence.batches import NO_STEP, read_batches
 
 
 @pytest.fixture

@@ -10,15 +10,15 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from toolkit.core.guard import Guard
-from toolkit.runfolder.evidence.code_snapshot import MOST_BYTES, changed_files, read_code
-from toolkit.runfolder.layout import PRIVATE
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.machine import repository as repository_module
-from toolkit.telemetry.machine.own_code import find_own_code, own_modules
-from toolkit.telemetry.machine.repository import describe_repository
-from toolkit.telemetry.session import code_keeper
-from toolkit.telemetry.session.code_keeper import CodeKeeper
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine import repository as repository_module
+from toolkit.telemetry.logger.machine.own_code import find_own_code, own_modules
+from toolkit.telemetry.logger.machine.repository import describe_repository
+from toolkit.telemetry.logger.session import code_keeper
+from toolkit.telemetry.logger.session.code_keeper import CodeKeeper
+from toolkit.telemetry.runfolder.evidence.code_snapshot import MOST_BYTES, changed_files, read_code
+from toolkit.telemetry.runfolder.layout import PRIVATE
 
 TOKEN = "hf_" + "a1B2c3D4e5" * 3
 KEY = (
@@ -202,7 +202,7 @@ def test_no_more_than_2_mb_are_kept_and_the_rest_is_named(project, tmp_path, mon
     for number in range(15):
         (project / f"m{number}.py").write_text(text)
         imports(monkeypatch, f"m{number}", project / f"m{number}.py")
-    monkeypatch.setattr("toolkit.privacy.masking.Masker.rewrite_text", lambda _, text: text)
+    monkeypatch.setattr("toolkit.telemetry.privacy.masking.Masker.rewrite_text", lambda _, text: text)
 
     code, record = keep(tmp_path / "run")
 

@@ -12,9 +12,9 @@ import pytest
 import toolkit
 from tests.fork_server import A_TRAINING, start_python
 from tests.lengths import in_make_faults, is_long, longer
-from toolkit.core.clock import ManualClock
-from toolkit.core.guard import Guard
-from toolkit.telemetry.control.consensus import MAX_ATTEMPTS, StepConsensus
+from toolkit.telemetry.core.clock import ManualClock
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.control.consensus import MAX_ATTEMPTS, StepConsensus
 
 distributed = pytest.importorskip("torch.distributed")
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lengths import longer
-from toolkit.core.clock import ManualClock
-from toolkit.core.guard import Guard
-from toolkit.runfolder.control import ControlRequest, peek, write_request
-from toolkit.telemetry.control import control_file
-from toolkit.telemetry.control.poller import ControlPoller
-from toolkit.telemetry.control.requests import Request
+from toolkit.telemetry.core.clock import ManualClock
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.control import control_file
+from toolkit.telemetry.logger.control.poller import ControlPoller
+from toolkit.telemetry.logger.control.requests import Request
+from toolkit.telemetry.runfolder.control import ControlRequest, peek, write_request
 
 
 class Run:

@@ -6,7 +6,7 @@ import torch
 
 from tests.lengths import in_make_faults
 from tests.telemetry.logged import Arriving
-from toolkit.telemetry.records.device_scalars import DeviceScalars, PendingScalar, Refusal
+from toolkit.telemetry.logger.records.device_scalars import DeviceScalars, PendingScalar, Refusal
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Without a CUDA device a span by its clock is one by the host's."""
 
 from tests.telemetry.logged import make_logger, records_of
-from toolkit.core.clock import ManualClock
+from toolkit.telemetry.core.clock import ManualClock
 
 
 def test_where_there_is_no_device_the_host_times_alone(tmp_path):

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from toolkit.core.guard import Guard
-from toolkit.runfolder.process import process_began
-from toolkit.telemetry.machine import environment
-from toolkit.telemetry.machine import repository as repository_module
-from toolkit.telemetry.machine.environment import describe_environment
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine import environment
+from toolkit.telemetry.logger.machine import repository as repository_module
+from toolkit.telemetry.logger.machine.environment import describe_environment
+from toolkit.telemetry.runfolder.process import process_began
 
 TOKEN = "hf_" + "a1B2c3D4e5" * 3
 PATIENCE_S = 100.0
@@ -72,7 +72,7 @@ def test_the_machine_and_the_software_are_described():
 
 def test_nothing_heavy_is_imported_to_describe_it():
     script = (
-        "import sys; from toolkit.telemetry.machine.environment import describe_environment; describe_environment();"
+        "import sys; from toolkit.telemetry.logger.machine.environment import describe_environment; describe_environment();"
         "print(sorted({'torch', 'numpy', 'pandas', 'wandb', 'tensorboard'} & set(sys.modules)))"
     )
 

@@ -12,8 +12,8 @@ from tests.field_types import TYPE_OF, kind_of, wrong_types
 from tests.golden import test_golden
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
-from toolkit.runfolder.reader import read_from
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.runfolder.reader import read_from
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "config/examples").glob("*.yaml"))
 

@@ -13,10 +13,10 @@ import pytest
 
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
-from toolkit.core.clock import ManualClock
-from toolkit.runfolder.journal.repair import repair_run
-from toolkit.telemetry.machine import environment
-from toolkit.telemetry.session import live_run
+from toolkit.telemetry.core.clock import ManualClock
+from toolkit.telemetry.logger.machine import environment
+from toolkit.telemetry.logger.session import live_run
+from toolkit.telemetry.runfolder.journal.repair import repair_run
 
 
 @pytest.fixture(autouse=True)

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lengths import longer
-from toolkit.telemetry.records import folded_metrics
-from toolkit.telemetry.records.folded_metrics import COLUMNS, FoldedMetrics
+from toolkit.telemetry.logger.records import folded_metrics
+from toolkit.telemetry.logger.records.folded_metrics import COLUMNS, FoldedMetrics
 
 NAMES = ("grad_norm", "lr", "own", "time")
 

@@ -8,9 +8,9 @@ import pytest
 import yaml
 
 from tests.records import read_records
-from toolkit.core.guard import MisuseError
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.options import OptionsError, options_from_config
+from toolkit.telemetry.core.guard import MisuseError
+from toolkit.telemetry.logger.options import OptionsError, options_from_config
 
 TRAINING = """
 job: extension

@@ -4,8 +4,8 @@ import math
 import pytest
 
 from tests.waiting import wait_until
-from toolkit.runfolder.key_values import key_values_in
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.runfolder.key_values import key_values_in
 
 
 def manifest_of(folder):

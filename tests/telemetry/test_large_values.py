@@ -8,10 +8,10 @@ import pytest
 
 from tests.records import read_records
 from tests.telemetry.logged import make_logger
-from toolkit.privacy import masking
-from toolkit.privacy.masking import Masker
-from toolkit.runfolder.codec import bounded, decode, encode
-from toolkit.runfolder.records import MAX_RECORD_BYTES
+from toolkit.telemetry.privacy import masking
+from toolkit.telemetry.privacy.masking import Masker
+from toolkit.telemetry.runfolder.codec import bounded, decode, encode
+from toolkit.telemetry.runfolder.records import MAX_RECORD_BYTES
 
 TOKEN = "hf_" + "aBcDeFgHiJ" * 3 + "kLmN"
 PROSE = "the loss of token number seven goes down: slowly = surely. "

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.records.folded_metrics import MOST_OWN
-from toolkit.telemetry.records.step_gate import StepGate
-from toolkit.telemetry.steps.log_step import FIELDS, StepTarget
+from toolkit.telemetry.logger.records.folded_metrics import MOST_OWN
+from toolkit.telemetry.logger.records.step_gate import StepGate
+from toolkit.telemetry.logger.steps.log_step import FIELDS, StepTarget
 from toolkit.telemetry.testing import ManualClock
 
 

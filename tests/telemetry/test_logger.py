@@ -20,14 +20,14 @@ import torch
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
 from tests.waiting import wait_until
-from toolkit.core.clock import ManualClock
-from toolkit.runfolder.codec import encode
-from toolkit.runfolder.control import write_request
-from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import MemorySink, OptionsError, TelemetryLogger, TelemetryOptions
-from toolkit.telemetry import logger as logger_module
-from toolkit.telemetry.machine import environment
-from toolkit.telemetry.machine.checkpoint_files import look_at
+from toolkit.telemetry.core.clock import ManualClock
+from toolkit.telemetry.logger import logger as logger_module
+from toolkit.telemetry.logger.machine import environment
+from toolkit.telemetry.logger.machine.checkpoint_files import look_at
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.control import write_request
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 TOKEN = "hf_" + "a1B2" * 9
 
@@ -508,43 +508,43 @@ def train(log, steps=25):
 @pytest.mark.parametrize(
     "target",
     [
-        "toolkit.runfolder.journal.journal.Journal.append",
-        "toolkit.runfolder.journal.journal.Journal.flip",
-        "toolkit.runfolder.journal.journal.Journal.release",
-        "toolkit.telemetry.records.record_queue.encode",
-        "toolkit.telemetry.records.record_queue.RecordQueue.put",
-        "toolkit.telemetry.records.record_queue.RecordQueue.take_batch",
-        "toolkit.telemetry.records.record_queue.RecordQueue.settle",
-        "toolkit.telemetry.records.plain_values.PlainValues.fields",
-        "toolkit.telemetry.records.plain_values.PlainValues.one",
-        "toolkit.telemetry.records.plain_values.PlainValues.tree",
-        "toolkit.telemetry.records.step_gate.StepGate.take",
-        "toolkit.telemetry.records.step_gate.StepGate.add",
-        "toolkit.telemetry.records.step_gate.StepGate.update_jump_threshold",
-        "toolkit.telemetry.steps.step_records.StepRecords.put_rest",
-        "toolkit.telemetry.session.live_run.start_fields",
-        "toolkit.telemetry.errors.error_recorder.describe_in_full",
-        "toolkit.telemetry.errors.error_recorder.fingerprint_of",
-        "toolkit.telemetry.errors.error_recorder.ErrorRecorder.take",
-        "toolkit.telemetry.errors.error_recorder.ErrorRecorder.totals",
-        "toolkit.telemetry.errors.error_recorder.ErrorRecorder.how_it_ends",
-        "toolkit.telemetry.writing.record_appender.RecordFile.write",
-        "toolkit.telemetry.writing.record_appender.RecordFile.open",
-        "toolkit.telemetry.writing.record_appender.RecordFile.sync",
-        "toolkit.telemetry.writing.writer.Writer.flush",
-        "toolkit.telemetry.writing.pipeline.write_manifest",
-        "toolkit.telemetry.writing.mirror.read_from",
-        "toolkit.mirrors.csv_mirror.CsvMirror.write",
-        "toolkit.mirrors.csv_mirror.CsvMirror.start_at",
-        "toolkit.mirrors.csv_mirror.CsvMirror.close",
-        "toolkit.telemetry.control.poller.ControlPoller.poll",
-        "toolkit.telemetry.control.poller.ControlPoller.close",
-        "toolkit.telemetry.control.control_file.peek",
-        "toolkit.telemetry.machine.samplers.sampling.SystemSampling.latest",
-        "toolkit.telemetry.machine.samplers.host.HostSampler.sample",
-        "toolkit.telemetry.machine.samplers.sampling.SystemSampling.stop",
-        "toolkit.core.background.PeriodicTasks.close",
-        "toolkit.telemetry.machine.environment.describe_environment",
+        "toolkit.telemetry.runfolder.journal.journal.Journal.append",
+        "toolkit.telemetry.runfolder.journal.journal.Journal.flip",
+        "toolkit.telemetry.runfolder.journal.journal.Journal.release",
+        "toolkit.telemetry.logger.records.record_queue.encode",
+        "toolkit.telemetry.logger.records.record_queue.RecordQueue.put",
+        "toolkit.telemetry.logger.records.record_queue.RecordQueue.take_batch",
+        "toolkit.telemetry.logger.records.record_queue.RecordQueue.settle",
+        "toolkit.telemetry.logger.records.plain_values.PlainValues.fields",
+        "toolkit.telemetry.logger.records.plain_values.PlainValues.one",
+        "toolkit.telemetry.logger.records.plain_values.PlainValues.tree",
+        "toolkit.telemetry.logger.records.step_gate.StepGate.take",
+        "toolkit.telemetry.logger.records.step_gate.StepGate.add",
+        "toolkit.telemetry.logger.records.step_gate.StepGate.update_jump_threshold",
+        "toolkit.telemetry.logger.steps.step_records.StepRecords.put_rest",
+        "toolkit.telemetry.logger.session.live_run.start_fields",
+        "toolkit.telemetry.logger.errors.error_recorder.describe_in_full",
+        "toolkit.telemetry.logger.errors.error_recorder.fingerprint_of",
+        "toolkit.telemetry.logger.errors.error_recorder.ErrorRecorder.take",
+        "toolkit.telemetry.logger.errors.error_recorder.ErrorRecorder.totals",
+        "toolkit.telemetry.logger.errors.error_recorder.ErrorRecorder.how_it_ends",
+        "toolkit.telemetry.logger.writing.record_appender.RecordFile.write",
+        "toolkit.telemetry.logger.writing.record_appender.RecordFile.open",
+        "toolkit.telemetry.logger.writing.record_appender.RecordFile.sync",
+        "toolkit.telemetry.logger.writing.writer.Writer.flush",
+        "toolkit.telemetry.logger.writing.pipeline.write_manifest",
+        "toolkit.telemetry.logger.writing.mirror.read_from",
+        "toolkit.telemetry.mirrors.csv_mirror.CsvMirror.write",
+        "toolkit.telemetry.mirrors.csv_mirror.CsvMirror.start_at",
+        "toolkit.telemetry.mirrors.csv_mirror.CsvMirror.close",
+        "toolkit.telemetry.logger.control.poller.ControlPoller.poll",
+        "toolkit.telemetry.logger.control.poller.ControlPoller.close",
+        "toolkit.telemetry.logger.control.control_file.peek",
+        "toolkit.telemetry.logger.machine.samplers.sampling.SystemSampling.latest",
+        "toolkit.telemetry.logger.machine.samplers.host.HostSampler.sample",
+        "toolkit.telemetry.logger.machine.samplers.sampling.SystemSampling.stop",
+        "toolkit.telemetry.core.background.PeriodicTasks.close",
+        "toolkit.telemetry.logger.machine.environment.describe_environment",
         "os.write",
         "os.fsync",
         "os.replace",
@@ -568,17 +568,17 @@ def test_whatever_fails_within_does_not_reach_the_loop(make, monkeypatch, target
 @pytest.mark.parametrize(
     "target",
     [
-        "toolkit.telemetry.steps.step_records.StepRecords.put_rest",
-        "toolkit.telemetry.errors.error_recorder.describe_in_full",
-        "toolkit.telemetry.errors.error_recorder.fingerprint_of",
-        "toolkit.telemetry.errors.error_recorder.ErrorRecorder.take",
-        "toolkit.telemetry.errors.error_recorder.ErrorRecorder.totals",
-        "toolkit.telemetry.errors.error_recorder.ErrorRecorder.how_it_ends",
-        "toolkit.telemetry.control.rank_control.RankControl.close",
-        "toolkit.core.background.PeriodicTasks.close",
-        "toolkit.telemetry.machine.samplers.sampling.SystemSampling.stop",
-        "toolkit.telemetry.writing.pipeline.RecordPipeline.beat",
-        "toolkit.mirrors.csv_mirror.CsvMirror.close",
+        "toolkit.telemetry.logger.steps.step_records.StepRecords.put_rest",
+        "toolkit.telemetry.logger.errors.error_recorder.describe_in_full",
+        "toolkit.telemetry.logger.errors.error_recorder.fingerprint_of",
+        "toolkit.telemetry.logger.errors.error_recorder.ErrorRecorder.take",
+        "toolkit.telemetry.logger.errors.error_recorder.ErrorRecorder.totals",
+        "toolkit.telemetry.logger.errors.error_recorder.ErrorRecorder.how_it_ends",
+        "toolkit.telemetry.logger.control.rank_control.RankControl.close",
+        "toolkit.telemetry.core.background.PeriodicTasks.close",
+        "toolkit.telemetry.logger.machine.samplers.sampling.SystemSampling.stop",
+        "toolkit.telemetry.logger.writing.pipeline.RecordPipeline.beat",
+        "toolkit.telemetry.mirrors.csv_mirror.CsvMirror.close",
     ],
 )
 def test_one_part_of_the_end_that_fails_does_not_affect_the_others(make, monkeypatch, target):
@@ -597,10 +597,10 @@ def test_one_part_of_the_end_that_fails_does_not_affect_the_others(make, monkeyp
 @pytest.mark.parametrize(
     "target",
     [
-        "toolkit.telemetry.machine.samplers.registry.default_samplers",
-        "toolkit.telemetry.session.live_run.default_samplers",
-        "toolkit.telemetry.writing.session_folder.write_manifest",
-        "toolkit.runfolder.journal.journal.Journal._create_file",
+        "toolkit.telemetry.logger.machine.samplers.registry.default_samplers",
+        "toolkit.telemetry.logger.session.live_run.default_samplers",
+        "toolkit.telemetry.logger.writing.session_folder.write_manifest",
+        "toolkit.telemetry.runfolder.journal.journal.Journal._create_file",
         "psutil.Process",
     ],
 )
@@ -617,7 +617,7 @@ def test_a_failure_is_counted_said_once_and_recorded(make, monkeypatch, caplog):
     log = make(log_every=1)
     log.log_step(0, train_loss=0.5)
     with monkeypatch.context() as patch:
-        patch.setattr("toolkit.telemetry.records.plain_values.PlainValues.fields", bug)
+        patch.setattr("toolkit.telemetry.logger.records.plain_values.PlainValues.fields", bug)
         for step in range(1, 11):
             log.log_step(step, train_loss=0.5, text="needs a closer look")
     log.log_step(11, train_loss=0.25)
@@ -716,7 +716,7 @@ def test_a_call_is_cheap_even_while_the_disk_takes_nothing(make, monkeypatch):
         log.log_step(0, train_loss=0.5)
         longest.append(0.0)
         with monkeypatch.context() as patch:
-            patch.setattr("toolkit.telemetry.writing.record_appender.RecordFile.write", full)
+            patch.setattr("toolkit.telemetry.logger.writing.record_appender.RecordFile.write", full)
             for step in range(1, 2000):
                 began = time.perf_counter()
                 log.log_step(step, train_loss=0.5, lr=1e-4)

@@ -9,11 +9,11 @@ import pytest
 from tests.lengths import in_make_faults
 from tests.telemetry.logged import PATIENCE_S
 from tests.waiting import wait_until
-from toolkit.core.guard import Guard
-from toolkit.core.sink import MemorySink
-from toolkit.runfolder.codec import encode
-from toolkit.telemetry.writing import mirror as mirror_module
-from toolkit.telemetry.writing.mirror import Mirror
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.core.sink import MemorySink
+from toolkit.telemetry.logger.writing import mirror as mirror_module
+from toolkit.telemetry.logger.writing.mirror import Mirror
+from toolkit.telemetry.runfolder.codec import encode
 
 
 class Following:

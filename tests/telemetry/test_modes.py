@@ -15,10 +15,10 @@ import pytest
 from tests.lengths import in_make_faults
 from tests.records import read_records, with_event
 from tests.telemetry.logged import make_logger
-from toolkit.core.guard import Guard
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.machine.other_trackers import TrackerWatch, active_trackers
-from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine.other_trackers import TrackerWatch, active_trackers
+from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions, options_from_config
 
 SENDS = {
     "otlp": "http://collector.example:4318/v1/traces",
@@ -95,7 +95,7 @@ def test_a_real_wandb_run_beside_this_one_is_reported_in_one_line(tmp_path):
 import wandb
 from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.machine.other_trackers import active_trackers
+from toolkit.telemetry.logger.machine.other_trackers import active_trackers
 
 log = TelemetryLogger("run", log_dir={str(tmp_path / "logs")!r}, system=False, close_timeout=60.0)
 print(active_trackers(log.guard))

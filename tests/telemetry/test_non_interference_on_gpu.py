@@ -18,10 +18,10 @@ os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 torch = pytest.importorskip("torch")
 
 from toolkit.telemetry import TelemetryLogger  # noqa: E402
-from toolkit.telemetry.logger_internals import internals  # noqa: E402
-from toolkit.telemetry.records.device_scalars import PLACES  # noqa: E402
-from toolkit.telemetry.records.plain_values import PlainValues  # noqa: E402
-from toolkit.telemetry.writing.record_appender import RecordFile  # noqa: E402
+from toolkit.telemetry.logger.logger_internals import internals  # noqa: E402
+from toolkit.telemetry.logger.records.device_scalars import PLACES  # noqa: E402
+from toolkit.telemetry.logger.records.plain_values import PlainValues  # noqa: E402
+from toolkit.telemetry.logger.writing.record_appender import RecordFile  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,

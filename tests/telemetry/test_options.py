@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lengths import longer
-from toolkit.core.fields import options_of
-from toolkit.telemetry.options import (
+from toolkit.telemetry.core.fields import options_of
+from toolkit.telemetry.logger.options import (
     OptionsError,
     TelemetryOptions,
     find_block,

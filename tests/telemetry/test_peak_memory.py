@@ -9,9 +9,9 @@ import pytest
 
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger
-from toolkit.core.guard import Guard
-from toolkit.telemetry.machine.peak_memory import peak_memory
-from toolkit.telemetry.session import live_run
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine.peak_memory import peak_memory
+from toolkit.telemetry.logger.session import live_run
 
 MIB = 1024**2
 
@@ -19,8 +19,8 @@ MIB = 1024**2
 @pytest.mark.skipif(sys.platform not in ("linux", "darwin"), reason="there is no such counter here")
 def test_memory_that_was_held_and_given_back_is_still_the_peak():
     code = """
-from toolkit.core.guard import Guard
-from toolkit.telemetry.machine.peak_memory import peak_memory
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine.peak_memory import peak_memory
 before = peak_memory(Guard())["cpu_mem_peak_mb"]
 held = bytearray(b"x") * (150 * 1024 * 1024)
 del held
@@ -79,8 +79,8 @@ def test_a_device_that_the_script_has_not_initialised_is_left_alone(monkeypatch)
 
 def test_torch_is_not_imported_for_it():
     code = (
-        "import sys; from toolkit.core.guard import Guard\n"
-        "from toolkit.telemetry.machine.peak_memory import peak_memory\n"
+        "import sys; from toolkit.telemetry.core.guard import Guard\n"
+        "from toolkit.telemetry.logger.machine.peak_memory import peak_memory\n"
         "peak_memory(Guard()); print('torch' in sys.modules)"
     )
     ended = subprocess.run(

@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 from tests.evil_values import EndlessList, EndlessMapping, EvilClass
 from tests.lengths import longer
-from toolkit.core.guard import Guard
-from toolkit.runfolder.codec import decode, encode
-from toolkit.telemetry.records.device_scalars import DeviceScalars
-from toolkit.telemetry.records.plain_values import PlainValues
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.records.device_scalars import DeviceScalars
+from toolkit.telemetry.logger.records.plain_values import PlainValues
+from toolkit.telemetry.runfolder.codec import decode, encode
 
 tries = settings(max_examples=longer(25, 60), deadline=None)
 

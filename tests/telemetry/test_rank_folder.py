@@ -9,12 +9,12 @@ import pytest
 from tests.records import read_records, with_event
 from tests.two_nodes import RUN_ID, write_two_nodes
 from tests.waiting import wait_until
-from toolkit.core.ranks import Rank
-from toolkit.runfolder.journal.repair import is_being_written
-from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.writing import rank_folder, sessions
-from toolkit.telemetry.writing.announcement import Announcement
+from toolkit.telemetry.core.ranks import Rank
+from toolkit.telemetry.logger.writing import rank_folder, sessions
+from toolkit.telemetry.logger.writing.announcement import Announcement
+from toolkit.telemetry.runfolder.journal.repair import is_being_written
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 
 @pytest.fixture

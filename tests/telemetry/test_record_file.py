@@ -9,7 +9,7 @@ import pytest
 from tests.faults.crash_checks import assert_nothing_is_missing
 from tests.records import read_records, with_event
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.writing.record_appender import RecordFile
+from toolkit.telemetry.logger.writing.record_appender import RecordFile
 
 FIRST, SECOND, THIRD = (b'{"seq":%d}\n' % seq for seq in range(3))
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.telemetry.logged import Arriving
-from toolkit.runfolder.journal.head import Owner
-from toolkit.runfolder.journal.journal import Journal
-from toolkit.telemetry.records import record_queue as intake_module
-from toolkit.telemetry.records.device_scalars import PendingScalar
-from toolkit.telemetry.records.record_queue import RecordQueue
+from toolkit.telemetry.logger.records import record_queue as intake_module
+from toolkit.telemetry.logger.records.device_scalars import PendingScalar
+from toolkit.telemetry.logger.records.record_queue import RecordQueue
+from toolkit.telemetry.runfolder.journal.head import Owner
+from toolkit.telemetry.runfolder.journal.journal import Journal
 
 SEGMENT = 8192
 OWNER = Owner(run_id="r", session=2, started=1.5)

@@ -14,10 +14,10 @@ import pytest
 from tests.lengths import in_make_faults, is_long
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger
-from toolkit.cli.main import main
-from toolkit.runfolder.layout import rank_file
-from toolkit.runs.findings.alerts import alerts_of
-from toolkit.runs.sources.local_store import LocalStore
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runfolder.layout import rank_file
+from toolkit.telemetry.runs.findings.alerts import alerts_of
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 PROGRAM = Path(__file__).parent / "programs" / "train_with_a_slow_rank.py"
 

@@ -11,11 +11,11 @@ import pytest
 
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
-from toolkit.core.clock import ManualClock
-from toolkit.core.guard import MisuseError
 from toolkit.telemetry import OptionsError, TelemetryOptions
-from toolkit.telemetry.logger_internals import internals
-from toolkit.telemetry.spans.span import NO_SPAN, FoldedSpan, Span
+from toolkit.telemetry.core.clock import ManualClock
+from toolkit.telemetry.core.guard import MisuseError
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.logger.spans.span import NO_SPAN, FoldedSpan, Span
 
 
 @pytest.fixture

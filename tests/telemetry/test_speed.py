@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tests.lengths import longer
 from tests.telemetry.logged import make_logger, records_of
-from toolkit.core.clock import ManualClock
+from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.integrations.batch_sizes import BatchSizes, size_of
-from toolkit.telemetry.logger_internals import internals
-from toolkit.telemetry.machine import environment
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.logger.machine import environment
 from toolkit.telemetry.testing import MemorySink, settle, steps_of
 
 

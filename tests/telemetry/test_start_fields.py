@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import yaml
 
-from toolkit.telemetry.machine.start_fields import find_process, lora_fields, model_fields, training_fields
+from toolkit.telemetry.logger.machine.start_fields import (
+    find_process,
+    lora_fields,
+    model_fields,
+    training_fields,
+)
 
 CONFIG = yaml.safe_load(
     """

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from toolkit.core.guard import Guard
-from toolkit.privacy.masking import mask_secrets
-from toolkit.runfolder.codec import MAX_RECORD_BYTES
-from toolkit.runfolder.records import WELL_KNOWN_PACKAGES, well_known
-from toolkit.telemetry.machine import start_look
-from toolkit.telemetry.machine.software import cuda_version, determinism, installed_packages, seeds
-from toolkit.telemetry.machine.start_look import StartLook, data_paths
-from toolkit.telemetry.session.start_record import with_room
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine import start_look
+from toolkit.telemetry.logger.machine.software import cuda_version, determinism, installed_packages, seeds
+from toolkit.telemetry.logger.machine.start_look import StartLook, data_paths
+from toolkit.telemetry.logger.session.start_record import with_room
+from toolkit.telemetry.privacy.masking import mask_secrets
+from toolkit.telemetry.runfolder.codec import MAX_RECORD_BYTES
+from toolkit.telemetry.runfolder.records import WELL_KNOWN_PACKAGES, well_known
 
 PATIENCE_S = 100.0
 

@@ -9,11 +9,11 @@ import pytest
 
 from tests.records import read_records
 from tests.telemetry.logged import make_logger
-from toolkit.cli.main import main
-from toolkit.core.guard import Guard
-from toolkit.telemetry.machine import environment
-from toolkit.telemetry.session import start_record
-from toolkit.telemetry.session.start_record import EnvironmentProbe, samples_per_step, start_fields
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine import environment
+from toolkit.telemetry.logger.session import start_record
+from toolkit.telemetry.logger.session.start_record import EnvironmentProbe, samples_per_step, start_fields
 
 TOKEN = "hf_" + "a1B2" * 9
 

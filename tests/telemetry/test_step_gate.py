@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lengths import longer
-from toolkit.telemetry.records.step_gate import BLOCK, MAX_FOLDED, StepGate
+from toolkit.telemetry.logger.records.step_gate import BLOCK, MAX_FOLDED, StepGate
 
 tries = settings(max_examples=longer(25, 60), deadline=None)
 losses = st.lists(st.floats(-1e6, 1e6), max_size=40)

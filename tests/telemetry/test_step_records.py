@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from tests.lengths import longer
 from tests.records import read_records
 from tests.telemetry.logged import Arriving, make_logger, records_of
-from toolkit.core.clock import ManualClock
-from toolkit.telemetry.machine import environment
-from toolkit.telemetry.records.device_scalars import DeviceScalars, PendingScalar
-from toolkit.telemetry.writing.pipeline import RecordPipeline
+from toolkit.telemetry.core.clock import ManualClock
+from toolkit.telemetry.logger.machine import environment
+from toolkit.telemetry.logger.records.device_scalars import DeviceScalars, PendingScalar
+from toolkit.telemetry.logger.writing.pipeline import RecordPipeline
 
 tries = settings(max_examples=longer(12, 25), deadline=None)
 

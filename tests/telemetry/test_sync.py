@@ -8,11 +8,11 @@ import threading
 import pytest
 
 from tests.telemetry.logged import make_logger
-from toolkit.core.guard import Guard
-from toolkit.runfolder import safefile
-from toolkit.runfolder.manifest import Heartbeat, Manifest, read_manifest
-from toolkit.telemetry.writing import record_appender
-from toolkit.telemetry.writing.pipeline import _ManifestWriter
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.writing import record_appender
+from toolkit.telemetry.logger.writing.pipeline import _ManifestWriter
+from toolkit.telemetry.runfolder import safefile
+from toolkit.telemetry.runfolder.manifest import Heartbeat, Manifest, read_manifest
 
 PATIENCE_S = 60.0
 
@@ -75,7 +75,7 @@ def test_of_two_syncs_at_once_the_second_waits_for_the_answer_of_the_first(log, 
 
     log.log_step(1, train_loss=1.0)
     log.flush(PATIENCE_S)
-    monkeypatch.setattr("toolkit.telemetry.writing.writer._WAIT_FOR_SYNC_S", PATIENCE_S)
+    monkeypatch.setattr("toolkit.telemetry.logger.writing.writer._WAIT_FOR_SYNC_S", PATIENCE_S)
     monkeypatch.setattr(record_appender, "_fdatasync", fail_once)
     monkeypatch.setattr(writer._job, "wake", lambda: None)
     threads = [threading.Thread(target=lambda: answers.append(writer.sync())) for _ in range(2)]

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from tests.telemetry.logged import PATIENCE_S
-from toolkit.runfolder.journal.repair import repair_run
-from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import OptionsError, TelemetryLogger
+from toolkit.telemetry.runfolder.journal.repair import repair_run
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 OF_A_PERSON = ["start", "step", "step", "eval", "checkpoint", "sample", "mine", "end"]
 

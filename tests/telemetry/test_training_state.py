@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from tests.telemetry.logged import make_logger, records_of
-from toolkit.core.guard import Guard
-from toolkit.telemetry.records.training_state import state_fields
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.records.training_state import state_fields
 
 
 class Lion(torch.optim.Optimizer):

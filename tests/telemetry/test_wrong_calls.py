@@ -9,9 +9,9 @@ import torch
 
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
-from toolkit.core.guard import MisuseError
-from toolkit.diagnostics.history import diagnose
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.core.guard import MisuseError
+from toolkit.telemetry.diagnostics.history import diagnose
 
 
 def step(*args, **fields):

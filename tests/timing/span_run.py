@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.dashboard.run_folders import BEGAN, append, write_run
-from toolkit.runfolder.layout import rank_file
-from toolkit.runfolder.manifest import read_manifest, write_manifest
-from toolkit.timing.names import FOLDED
+from toolkit.telemetry.runfolder.layout import rank_file
+from toolkit.telemetry.runfolder.manifest import read_manifest, write_manifest
+from toolkit.telemetry.timing.names import FOLDED
 
 PARTS = (("data_loading", 0.010), ("forward", 0.040), ("backward", 0.080), ("optimizer_update", 0.015))
 STEP_S = 0.280

@@ -13,8 +13,8 @@ from tests.runfolder.plain_data import without_haste
 from tests.timing.span_run import span_records, write_span_run
 from tests.timing.test_span_record import begun, hostile, span
 from tests.timing.trace_checker import check_trace, parents, slices
-from toolkit.runfolder.codec import decode, encode
-from toolkit.timing.chrome_trace import chrome_trace, trace_of_folder
+from toolkit.telemetry.runfolder.codec import decode, encode
+from toolkit.telemetry.timing.chrome_trace import chrome_trace, trace_of_folder
 
 
 def trace(*records, rank=0):

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from tests.lengths import in_make_faults
-from toolkit.runfolder.manifest import Session
-from toolkit.timing.ledger import LedgerBuilder
-from toolkit.timing.names import ENTRIES
+from toolkit.telemetry.runfolder.manifest import Session
+from toolkit.telemetry.timing.ledger import LedgerBuilder
+from toolkit.telemetry.timing.names import ENTRIES
 
 BEGAN = 1_700_000_000.0
 

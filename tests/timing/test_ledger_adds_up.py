@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from tests.lengths import longer
 from tests.timing.replayed_runs import Killed, PlayedRun
-from toolkit.timing.ledger import LedgerBuilder
-from toolkit.timing.names import ENTRIES
+from toolkit.telemetry.timing.ledger import LedgerBuilder
+from toolkit.telemetry.timing.names import ENTRIES
 
 # A replayed run has a few hundred decisions: shrinking a failure takes minutes and explains little more.
 tries = settings(

@@ -8,10 +8,10 @@ import pytest
 
 from tests.records import read_records
 from tests.telemetry.logged import make_logger
-from toolkit.core.clock import ManualClock, WallTimes
-from toolkit.telemetry.machine import environment
-from toolkit.timing.history import read_run_time
-from toolkit.timing.ledger import LedgerBuilder
+from toolkit.telemetry.core.clock import ManualClock, WallTimes
+from toolkit.telemetry.logger.machine import environment
+from toolkit.telemetry.timing.history import read_run_time
+from toolkit.telemetry.timing.ledger import LedgerBuilder
 
 HOUR = 3600.0
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from toolkit.timing.names import ENTRIES, ENTRY_OF
+from toolkit.telemetry.timing.names import ENTRIES, ENTRY_OF
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "ledger.md"
 

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lengths import longer
-from toolkit.runfolder.manifest import Session
-from toolkit.timing.ledger import LedgerBuilder
-from toolkit.timing.names import ENTRIES, ENTRY_OF
+from toolkit.telemetry.runfolder.manifest import Session
+from toolkit.telemetry.timing.ledger import LedgerBuilder
+from toolkit.telemetry.timing.names import ENTRIES, ENTRY_OF
 
 tries = settings(max_examples=longer(30, 120), deadline=None, derandomize=True)
 

@@ -9,9 +9,9 @@ import pytest
 from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.telemetry.logged import make_logger
-from toolkit.core.clock import ManualClock
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.timing.history import read_run_time
+from toolkit.telemetry.core.clock import ManualClock
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.timing.history import read_run_time
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = Path(__file__).parent / "programs" / "train_for_the_ledger.py"

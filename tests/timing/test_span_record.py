@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import without_haste
-from toolkit.timing.span_record import Sessions, read_span
+from toolkit.telemetry.timing.span_record import Sessions, read_span
 
 
 def span(span_id, parent=None, *, start=100.0, duration=1.0, name="work", **fields):

@@ -57,7 +57,7 @@ def write(tmp_path, mapping):
 @pytest.fixture
 def train(tmp_path, monkeypatch, write):
     """Train the configuration as it is now, in this process and in `tmp_path`; return the exit code."""
-    from toolkit.trainer.command import main
+    from toolkit.telemetry.trainer.command import main
 
     monkeypatch.chdir(tmp_path)
     return lambda *flags: main([str(write()), *flags])

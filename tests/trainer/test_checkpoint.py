@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from toolkit.trainer import checkpoint
-from toolkit.trainer.checkpoint import CheckpointError, CheckpointFolder, TrainingState
-from toolkit.trainer.config import NetworkOptions, TargetOptions
-from toolkit.trainer.model import TinyDiT, add_lora
+from toolkit.telemetry.trainer import checkpoint
+from toolkit.telemetry.trainer.checkpoint import CheckpointError, CheckpointFolder, TrainingState
+from toolkit.telemetry.trainer.config import NetworkOptions, TargetOptions
+from toolkit.telemetry.trainer.model import TinyDiT, add_lora
 
 
 def small_lora(rank=2):

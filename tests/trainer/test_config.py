@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from toolkit.core.checks import OptionsError
-from toolkit.trainer.command import main
-from toolkit.trainer.config import parse_job, read_config_file
+from toolkit.telemetry.core.checks import OptionsError
+from toolkit.telemetry.trainer.command import main
+from toolkit.telemetry.trainer.config import parse_job, read_config_file
 
 EXAMPLES = Path(__file__).parents[2] / "config" / "examples"
 

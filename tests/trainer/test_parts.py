@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from toolkit.trainer.config import (
+from toolkit.telemetry.trainer.config import (
     STYLES,
     DatasetOptions,
     NetworkOptions,
@@ -18,10 +18,18 @@ from toolkit.trainer.config import (
     TargetOptions,
     encode_prompt,
 )
-from toolkit.trainer.loop import StopSignals, learning_rate
-from toolkit.trainer.model import BASE_NAME, BASE_WEIGHTS, LoraLinear, TinyDiT, add_lora, load_base, paint
-from toolkit.trainer.pictures import BatchOrder, describe, draw, draw_set, random_drawing
-from toolkit.trainer.pretrain_base import pretrain
+from toolkit.telemetry.trainer.loop import StopSignals, learning_rate
+from toolkit.telemetry.trainer.model import (
+    BASE_NAME,
+    BASE_WEIGHTS,
+    LoraLinear,
+    TinyDiT,
+    add_lora,
+    load_base,
+    paint,
+)
+from toolkit.telemetry.trainer.pictures import BatchOrder, describe, draw, draw_set, random_drawing
+from toolkit.telemetry.trainer.pretrain_base import pretrain
 
 CPU = torch.device("cpu")
 

@@ -66,7 +66,7 @@ def test_ctrl_c_saves_and_ends_the_run(start, records, tmp_path):
 
 @pytest.mark.usefixtures("endless")
 def test_sigterm_saves_and_ends_the_run(train, records, monkeypatch):
-    from toolkit.trainer.loop import TrainingLoop
+    from toolkit.telemetry.trainer.loop import TrainingLoop
 
     end_epoch = TrainingLoop._end_epoch_if_due
 
@@ -89,7 +89,7 @@ def test_sigterm_saves_and_ends_the_run(train, records, monkeypatch):
 def test_the_control_file_scales_the_rate_then_saves_and_stops_and_the_run_resumes(
     train, run_folder, records, monkeypatch
 ):
-    from toolkit.trainer.loop import TrainingLoop
+    from toolkit.telemetry.trainer.loop import TrainingLoop
 
     end_epoch = TrainingLoop._end_epoch_if_due
 
@@ -122,9 +122,7 @@ def ask(folder, request):
 
 
 def test_without_torch_it_says_how_to_install_it(write):
-    hide_torch = (
-        "import sys; sys.modules['torch'] = None; from toolkit.trainer.command import main; sys.exit(main())"
-    )
+    hide_torch = "import sys; sys.modules['torch'] = None; from toolkit.telemetry.trainer.command import main; sys.exit(main())"
     run = subprocess.run(
         [sys.executable, "-c", hide_torch, str(write())],
         cwd=ROOT,

@@ -13,17 +13,17 @@ import pytest
 
 from tests.lengths import in_make_faults
 from tests.timing.trace_checker import check_trace
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.process import process_began
-from toolkit.timing.history import read_run_time
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.process import process_began
+from toolkit.telemetry.timing.history import read_run_time
 
 ROOT = Path(__file__).parents[2]
 
 # By itself, and so at exactly that step, even on a slow machine.
 KILLED_AT_STEP_27 = """
 import os, signal, sys
-from toolkit.trainer.command import main
-from toolkit.trainer.loop import TrainingLoop
+from toolkit.telemetry.trainer.command import main
+from toolkit.telemetry.trainer.loop import TrainingLoop
 plain = TrainingLoop._end_epoch_if_due
 def end_epoch_or_all(loop):
     plain(loop)
@@ -97,7 +97,7 @@ def test_the_examples_time_adds_up_across_a_kill_and_a_resume(start, write, reco
     assert saved[-1]["attributes"]["checkpoint_size"] > 0
 
     trace = run_folder / "trace.json"
-    command = [sys.executable, "-m", "toolkit.cli", "trace", str(run_folder), "-o", str(trace)]
+    command = [sys.executable, "-m", "toolkit.telemetry.cli", "trace", str(run_folder), "-o", str(trace)]
     finished = subprocess.run(
         command, capture_output=True, text=True, timeout=100, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )

@@ -140,7 +140,7 @@ def test_samples_lie_in_the_run_folder_one_a_prompt(train, run_folder, records):
 
 
 def test_a_telemetry_folder_that_vanishes_does_not_end_the_training(train, process, run_folder, monkeypatch):
-    from toolkit.trainer.loop import TrainingLoop
+    from toolkit.telemetry.trainer.loop import TrainingLoop
 
     validate = TrainingLoop._validate
 
@@ -155,7 +155,7 @@ def test_a_telemetry_folder_that_vanishes_does_not_end_the_training(train, proce
 
 
 def test_a_training_that_fails_leaves_an_error_record(train, records, monkeypatch):
-    from toolkit.trainer.loop import TrainingLoop
+    from toolkit.telemetry.trainer.loop import TrainingLoop
 
     def fail(*_, **__):
         raise RuntimeError("out of memory")

@@ -72,7 +72,7 @@ def become_another_system() -> None:
         setattr(os, name, _not_while_open(getattr(os, name)))
     plain_access = os.access
     os.access = lambda path, mode, **how: str(path) != "/dev/shm" and plain_access(path, mode, **how)
-    from toolkit.runfolder import process
+    from toolkit.telemetry.runfolder import process
 
     # No /proc, and no signal that asks after a process.
     process.sys = types.SimpleNamespace(platform="win32")

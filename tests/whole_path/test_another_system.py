@@ -47,7 +47,7 @@ os._exit(9)
 RESUMES_AND_READS = """
 from streamlit.testing.v1 import AppTest
 become_another_system()
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.main import main
 from toolkit.telemetry import TelemetryLogger
 
 with TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, resume=True, close_timeout=60) as log:
@@ -67,7 +67,7 @@ codes["share"] = main(["share", run, "-o", sys.argv[1] + "/shared.zip"])
 print(json.dumps(codes))
 
 from pathlib import Path
-from toolkit.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 from dashboard.settings import DashboardSettings
 from tests.dashboard.views.conftest import _patient
 from tests.dashboard.views.pages import EVERY_PAGE, OF_A_RUN, open_page, said

@@ -23,12 +23,12 @@ from tests.faults.crash_checks import with_rows
 from tests.fork_server import run_python
 from tests.lengths import longer
 from tests.waiting import wait_until
-from toolkit.runfolder.codec import with_non_finite
-from toolkit.runfolder.journal.repair import build_table, repair_run, table_form
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.reader import Cursor, read_from
-from toolkit.runfolder.status import work_out_status
 from toolkit.telemetry import MemorySink, TelemetryLogger
+from toolkit.telemetry.runfolder.codec import with_non_finite
+from toolkit.telemetry.runfolder.journal.repair import build_table, repair_run, table_form
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.reader import Cursor, read_from
+from toolkit.telemetry.runfolder.status import work_out_status
 
 pytestmark = pytest.mark.filterwarnings("ignore:The 'float_precision' argument is deprecated")
 

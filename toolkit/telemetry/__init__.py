@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from toolkit.core.sink import MemorySink, Sink
-from toolkit.runfolder.read_run import RunData, read_run
+from toolkit.telemetry.core.sink import MemorySink, Sink
 from toolkit.telemetry.integrations.reporting_names import add_names
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.options import OptionsError, TelemetryOptions
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
+from toolkit.telemetry.runfolder.read_run import RunData, read_run
 
 __all__ = ["MemorySink", "OptionsError", "RunData", "Sink", "TelemetryLogger", "TelemetryOptions", "read_run"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-_MAGICS: Final = "toolkit.cli.notebook"
+_MAGICS: Final = "toolkit.telemetry.cli.notebook"
 """By name: it reads runs, which the logger never does."""
 
 

@@ -9,10 +9,10 @@ assert steps_of(sink)[-1]["train_loss"] < 0.1
 
 from __future__ import annotations
 
-from toolkit.core.clock import ManualClock
-from toolkit.core.sink import MemorySink
-from toolkit.runfolder.records import STEP, Record
-from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.core.clock import ManualClock
+from toolkit.telemetry.core.sink import MemorySink
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.runfolder.records import STEP, Record
 
 __all__ = ["ManualClock", "MemorySink", "settle", "steps_of"]
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 from torch.nn import functional
 
-from toolkit.runfolder.evidence.batches import read_batches
+from toolkit.telemetry.runfolder.evidence.batches import read_batches
 
 CONTEXT: Final = 4
 ROWS: Final = 96

@@ -18,9 +18,9 @@ from dashboard.components.curve_panel import Around, curve_panel, marks_of
 from dashboard.components.frame import RunPage, read
 from dashboard.components.page_states import section
 from dashboard.components.run_table import fact_table
-from toolkit.runfolder.records import SYSTEM
-from toolkit.runs.formatting import count, md
-from toolkit.runs.store import MetricInfo
+from toolkit.telemetry.runfolder.records import SYSTEM
+from toolkit.telemetry.runs.formatting import count, md
+from toolkit.telemetry.runs.store import MetricInfo
 
 _WINDOWS: Final = {"5 m": 300.0, "1 h": 3600.0, "All": None}
 """How much of the run the figures show, in seconds up to the last update."""

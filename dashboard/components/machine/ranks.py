@@ -15,12 +15,12 @@ from dashboard.components.chart import draw_chart
 from dashboard.components.frame import RunPage
 from dashboard.components.page_states import section
 from dashboard.components.run_table import fact_table
-from toolkit.diagnostics.catalogue import RANK_DEAD, RANK_SILENT
-from toolkit.diagnostics.finding import ranks_in
-from toolkit.runs.findings.alerts import findings_of
-from toolkit.runs.formatting import clock, count, md
-from toolkit.runs.rank_grid import RankGrid
-from toolkit.runs.store import RankSign
+from toolkit.telemetry.diagnostics.catalogue import RANK_DEAD, RANK_SILENT
+from toolkit.telemetry.diagnostics.finding import ranks_in
+from toolkit.telemetry.runs.findings.alerts import findings_of
+from toolkit.telemetry.runs.formatting import clock, count, md
+from toolkit.telemetry.runs.rank_grid import RankGrid
+from toolkit.telemetry.runs.store import RankSign
 
 _CELLS: Final = 64
 _READ_RANKS_S: Final = 1.5

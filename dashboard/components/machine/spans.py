@@ -17,10 +17,10 @@ from dashboard.components.control_box import control_unavailable_reason, declare
 from dashboard.components.frame import RunPage, read
 from dashboard.components.page_states import section
 from dashboard.components.script import redraw_only
-from toolkit.runfolder.records import Record
-from toolkit.runs.findings.alerts import findings_of
-from toolkit.runs.formatting import clean, clock, count, duration, md
-from toolkit.runs.spans import (
+from toolkit.telemetry.runfolder.records import Record
+from toolkit.telemetry.runs.findings.alerts import findings_of
+from toolkit.telemetry.runs.formatting import clean, clock, count, duration, md
+from toolkit.telemetry.runs.spans import (
     FAILED,
     HAS_MORE,
     UNFINISHED,
@@ -32,7 +32,7 @@ from toolkit.runs.spans import (
     steps_in,
     within,
 )
-from toolkit.timing.names import FOLDED, HOST_CLOCK
+from toolkit.telemetry.timing.names import FOLDED, HOST_CLOCK
 
 _MAX_BARS: Final = 2_000
 _PER_RANK: Final = 2**32

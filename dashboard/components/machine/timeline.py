@@ -24,12 +24,12 @@ from dashboard.components.machine.spans import (
 )
 from dashboard.components.page_states import section
 from dashboard.components.run_table import fact_table
-from toolkit.runfolder import records
-from toolkit.runfolder.records import Record
-from toolkit.runs.columns.export import download_name
-from toolkit.runs.formatting import clean, clock, count, duration, md
-from toolkit.runs.spans import SpanTable, totals
-from toolkit.timing.names import DEVICE_TIME_PREFIX
+from toolkit.telemetry.runfolder import records
+from toolkit.telemetry.runfolder.records import Record
+from toolkit.telemetry.runs.columns.export import download_name
+from toolkit.telemetry.runs.formatting import clean, clock, count, duration, md
+from toolkit.telemetry.runs.spans import SpanTable, totals
+from toolkit.telemetry.timing.names import DEVICE_TIME_PREFIX
 
 _MAX_EVENTS: Final = 1_000
 _MAX_LISTED: Final = 300

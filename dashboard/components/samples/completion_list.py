@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from dashboard.components.script import redraw_only, sent_by, show_component
-from toolkit.runs.completions import Completion
-from toolkit.runs.files.word_diff import DiffPart
-from toolkit.runs.formatting import clean, count, short_number
+from toolkit.telemetry.runs.completions import Completion
+from toolkit.telemetry.runs.files.word_diff import DiffPart
+from toolkit.telemetry.runs.formatting import clean, count, short_number
 
 _START: Final = 160
 

@@ -18,7 +18,7 @@ from dashboard.components.samples.completion_list import (
     side_by_side,
     step_label,
 )
-from toolkit.runs.completions import (
+from toolkit.telemetry.runs.completions import (
     Completion,
     CompletionQuery,
     Completions,
@@ -27,8 +27,8 @@ from toolkit.runs.completions import (
     SortBy,
     parse_steps,
 )
-from toolkit.runs.files.word_diff import WordDiff, word_diff
-from toolkit.runs.formatting import clean, clock, count, md, short_number
+from toolkit.telemetry.runs.files.word_diff import WordDiff, word_diff
+from toolkit.telemetry.runs.formatting import clean, clock, count, md, short_number
 
 _PER_PAGE: Final = 50
 _SORTS: Final[tuple[SortBy, ...]] = get_args(SortBy)

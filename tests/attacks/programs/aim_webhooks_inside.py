@@ -12,9 +12,9 @@ from pathlib import Path
 
 from tests.mirrors.messages.local_receivers import receiving
 from tests.waiting import wait_until
-from toolkit.mirrors.messages.options import MOST_RECEIVERS, MessageOptions
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.options import OptionsError
+from toolkit.telemetry.logger.options import OptionsError
+from toolkit.telemetry.mirrors.messages.options import MOST_RECEIVERS, MessageOptions
 
 reached, looked_up = [], {}
 

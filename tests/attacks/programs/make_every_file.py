@@ -10,15 +10,15 @@ import os
 import sys
 from pathlib import Path
 
-from toolkit.cli.main import main
-from toolkit.runfolder.control import write_request
-from toolkit.runfolder.labels import Labels
-from toolkit.runfolder.reader import Cursor
-from toolkit.runs.columns.column_cache import ColumnCache
-from toolkit.runs.columns.run_columns import RunColumns
-from toolkit.runs.sources.local_store import LocalStore
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.compat import wandb
+from toolkit.telemetry.runfolder.control import write_request
+from toolkit.telemetry.runfolder.labels import Labels
+from toolkit.telemetry.runfolder.reader import Cursor
+from toolkit.telemetry.runs.columns.column_cache import ColumnCache
+from toolkit.telemetry.runs.columns.run_columns import RunColumns
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 
 def make(place, umask):

@@ -16,9 +16,9 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from toolkit.cli.main import main
-from toolkit.runfolder.reader import read_from
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runfolder.reader import read_from
 
 # A network of its own, in which this machine is 10.254.7.9 and nothing else is there.
 if ctypes.CDLL(None, use_errno=True).unshare(0x40000000) != 0:

@@ -19,8 +19,8 @@ from dashboard.settings import DashboardSettings, PageAccess
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import is_well, open_page, said
 from tests.lengths import longer
-from toolkit.runs.sources.clickhouse.store import ClickHouseStore
-from toolkit.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 PACKAGE = Path(dashboard.__file__).parent
 CHANGES = {"ask", "label", "delete", "restore", "empty_trash", "empty_cache", "set_project_settings"}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dashboard.charts.heatmaps import gpu_heatmap_figure
-from toolkit.runs.store import CurveSegment, Series
+from toolkit.telemetry.runs.store import CurveSegment, Series
 
 
 def series_of(x, y):

@@ -9,7 +9,7 @@ import pytest
 from dashboard.charts.ledger import bar_of, table_of
 from dashboard.charts.palette import DARK, LIGHT
 from tests.dashboard.timed_runs import ledger
-from toolkit.timing.names import ENTRIES
+from toolkit.telemetry.timing.names import ENTRIES
 
 
 def test_the_parts_of_a_bar_add_up_in_the_order_of_the_ledger():

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.charts.palette import DARK, LIGHT, RUN_COLOURS, free_colours, looks_of_runs, run_colour, shade
-from toolkit.runfolder.status import Status
-from toolkit.runs.store import RunCard
+from toolkit.telemetry.runfolder.status import Status
+from toolkit.telemetry.runs.store import RunCard
 
 
 def cards_called(names):

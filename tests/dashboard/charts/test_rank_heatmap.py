@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dashboard.charts.heatmaps import MAX_ROWS, rank_heatmap_figure, rank_heatmap_height, ranks_per_row
-from toolkit.runs.rank_grid import RankGrid
+from toolkit.telemetry.runs.rank_grid import RankGrid
 
 
 def grid_of(mean, **more):

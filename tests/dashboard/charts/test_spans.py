@@ -9,8 +9,8 @@ import numpy as np
 from dashboard.charts.ledger import bar_of
 from dashboard.charts.spans import Bar, SpanBars, bars_figure, span_color, spans_figure
 from tests.dashboard.timed_runs import ledger
-from toolkit.reports.ledger_labels import label_of
-from toolkit.timing.names import (
+from toolkit.telemetry.reports.ledger_labels import label_of
+from toolkit.telemetry.timing.names import (
     BACKWARD,
     CHECKPOINT_SAVE_FINALIZATION,
     DATA_LOADING,

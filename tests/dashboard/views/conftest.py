@@ -14,11 +14,11 @@ import streamlit as st
 
 from dashboard import charts, components
 from dashboard.settings import DashboardSettings
-from toolkit import runs
-from toolkit.runfolder import status
-from toolkit.runs.columns.completion_reader import CompletionReader
-from toolkit.runs.listing import foreign_runs
-from toolkit.runs.sources.local_store import LocalStore
+from toolkit.telemetry import runs
+from toolkit.telemetry.runfolder import status
+from toolkit.telemetry.runs.columns.completion_reader import CompletionReader
+from toolkit.telemetry.runs.listing import foreign_runs
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 _PATIENCE_S = 60.0
 

@@ -25,13 +25,13 @@ from tests.dashboard.views.pages import (
     said,
 )
 from tests.lengths import in_make_faults
-from toolkit.diagnostics.catalogue import CATALOGUE
-from toolkit.diagnostics.confidence import CLEAR
-from toolkit.diagnostics.confidence_table import STRENGTHS
-from toolkit.runfolder.control import read_request
-from toolkit.runfolder.labels import Labels, read_labels
-from toolkit.runfolder.layout import CONTROL
-from toolkit.runs.findings.alerts import alerts_of
+from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
+from toolkit.telemetry.diagnostics.confidence import CLEAR
+from toolkit.telemetry.diagnostics.confidence_table import STRENGTHS
+from toolkit.telemetry.runfolder.control import read_request
+from toolkit.telemetry.runfolder.labels import Labels, read_labels
+from toolkit.telemetry.runfolder.layout import CONTROL
+from toolkit.telemetry.runs.findings.alerts import alerts_of
 
 TAKES = {
     "actions": ["save", "stop", "save_and_stop"],

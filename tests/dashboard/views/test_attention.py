@@ -11,10 +11,10 @@ from dashboard.components.frame import tab_title
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.troubled_runs import steps, with_findings
 from tests.dashboard.views.pages import announced, is_well, open_page, said
-from toolkit.runfolder.labels import Labels
-from toolkit.runfolder.status import Status
-from toolkit.runs.findings.alerts import Alert
-from toolkit.runs.store import RunCard
+from toolkit.telemetry.runfolder.labels import Labels
+from toolkit.telemetry.runfolder.status import Status
+from toolkit.telemetry.runs.findings.alerts import Alert
+from toolkit.telemetry.runs.store import RunCard
 
 
 def alert(kind, severity):

@@ -19,7 +19,7 @@ from tests.dashboard.views.pages import (
     said,
     tables,
 )
-from toolkit.runfolder.labels import Labels, read_labels, write_labels
+from toolkit.telemetry.runfolder.labels import Labels, read_labels, write_labels
 
 
 @pytest.fixture

@@ -22,8 +22,8 @@ from tests.dashboard.views.pages import (
     tables,
 )
 from tests.lengths import in_make_faults
-from toolkit.runfolder.control import read_request
-from toolkit.runfolder.layout import CONTROL
+from toolkit.telemetry.runfolder.control import read_request
+from toolkit.telemetry.runfolder.layout import CONTROL
 
 TAKES = {
     "log_every_now": 20,
@@ -335,11 +335,11 @@ def test_a_run_that_ends_before_it_is_asked_refuses_in_words(run, monkeypatch):
     tab = open_page("overview", "r")
 
     def refuse(self, key, request):
-        from toolkit.runs.store import Refused
+        from toolkit.telemetry.runs.store import Refused
 
         raise Refused("the run is finished and cannot answer requests")
 
-    monkeypatch.setattr("toolkit.runs.sources.local_store.LocalStore.ask", refuse)
+    monkeypatch.setattr("toolkit.telemetry.runs.sources.local_store.LocalStore.ask", refuse)
 
     button(tab, "Apply").click().run()
 

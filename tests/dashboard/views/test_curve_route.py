@@ -21,10 +21,10 @@ from dashboard import session
 from dashboard.components.curve_chart import ChartSpec, CurveSpec, _picture
 from dashboard.curve_route import answer_csv, answer_curves
 from tests.dashboard.run_folders import append, step_record, write_run
-from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runs.columns import run_log
-from toolkit.runs.columns.run_log import RunLog
-from toolkit.runs.store import Health
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runs.columns import run_log
+from toolkit.telemetry.runs.columns.run_log import RunLog
+from toolkit.telemetry.runs.store import Health
 
 
 def get(query, answer=answer_curves):

@@ -27,8 +27,8 @@ from tests.dashboard.views.pages import (
     tables,
 )
 from tests.lengths import is_long
-from toolkit.runfolder.layout import MANIFEST, METRICS_JSONL
-from toolkit.runs.listing import run_listing
+from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
+from toolkit.telemetry.runs.listing import run_listing
 
 RUN = "the-run"
 

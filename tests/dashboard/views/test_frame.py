@@ -26,7 +26,7 @@ from tests.dashboard.views.pages import (
     said,
     switches,
 )
-from toolkit.runfolder.labels import Labels
+from toolkit.telemetry.runfolder.labels import Labels
 
 SPEED = {"train_loss": lambda step: 1.0, "sec_per_step": lambda step: 0.5}
 
@@ -312,9 +312,10 @@ def test_a_region_that_fails_says_so_and_the_others_live_on(
 
     write_run(logs, "r", extra=[{"event": "sample", "time": 1.7e9, "path": "s.png", "global_step": 1}])
     write_run(logs, "s")
-    where = {"to_yaml": "toolkit.runs.listing.config_diff", "short_number": "toolkit.runs.formatting"}.get(
-        broken, "toolkit.runs.sources.local_store.LocalStore"
-    )
+    where = {
+        "to_yaml": "toolkit.telemetry.runs.listing.config_diff",
+        "short_number": "toolkit.telemetry.runs.formatting",
+    }.get(broken, "toolkit.telemetry.runs.sources.local_store.LocalStore")
     tab = open_page("runs", "r", runs="r,s") if page != "runs" else None
     monkeypatch.setattr(f"{where}.{broken.removeprefix('store.')}", fail)
 

@@ -26,9 +26,9 @@ from tests.dashboard.views.pages import (
     tables,
 )
 from tests.waiting import wait_until
-from toolkit.runfolder.labels import Labels, read_labels, write_labels
-from toolkit.runfolder.trash import list_trash, move_to_trash
-from toolkit.runs.store import Refused
+from toolkit.telemetry.runfolder.labels import Labels, read_labels, write_labels
+from toolkit.telemetry.runfolder.trash import list_trash, move_to_trash
+from toolkit.telemetry.runs.store import Refused
 
 
 def names(tab):

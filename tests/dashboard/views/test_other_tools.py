@@ -31,8 +31,8 @@ from tests.dashboard.views.pages import (
 )
 from tests.importers import samples
 from tests.lengths import in_make_faults
-from toolkit.importers.detect import find_sources
-from toolkit.runs.files.sample_files import sample_file
+from toolkit.telemetry.importers.detect import find_sources
+from toolkit.telemetry.runs.files.sample_files import sample_file
 
 SOME = (
     "tensorboard/tensorboardx_2_6_everything/run_b",

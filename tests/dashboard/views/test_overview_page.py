@@ -10,8 +10,8 @@ pytest.importorskip("streamlit")
 
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import cards, curve_charts, forecast, is_well, open_page, said, switches
-from toolkit.runfolder.labels import read_labels, read_project
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.runfolder.labels import read_labels, read_project
 
 
 def drawn(tab):

@@ -10,8 +10,8 @@ pytest.importorskip("streamlit")
 
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import _sent_to_components, button, is_well, open_page, said
-from toolkit.runfolder.labels import ProjectSettings, read_project, write_project
-from toolkit.runs.listing.views import NamedView, OwnChart, views_of, with_view
+from toolkit.telemetry.runfolder.labels import ProjectSettings, read_project, write_project
+from toolkit.telemetry.runs.listing.views import NamedView, OwnChart, views_of, with_view
 
 LOSSES = {"train_loss": lambda step: 4.0 / (step + 1), "val_loss": lambda step: 5.0 / (step + 1)}
 

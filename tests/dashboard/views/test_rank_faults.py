@@ -15,8 +15,8 @@ from tests.dashboard.views.pages import chart_data, is_well, open_page, said, ta
 from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.waiting import wait_until
-from toolkit.cli.main import main
-from toolkit.runfolder.layout import rank_file
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runfolder.layout import rank_file
 
 PROGRAMS = Path(__file__).parents[2] / "telemetry" / "programs"
 RANKS = 3

@@ -12,12 +12,12 @@ from dashboard.components import run_menu
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import button, choose, downloads, is_well, open_page
 from tests.reports.report_parts import Page
-from toolkit.reports.doctor import doctor_report
-from toolkit.reports.html_page import to_html
-from toolkit.reports.overview import overview
-from toolkit.reports.stored_run import content_of_run
-from toolkit.runfolder.labels import Labels
-from toolkit.runs.sources.local_store import LocalStore
+from toolkit.telemetry.reports.doctor import doctor_report
+from toolkit.telemetry.reports.html_page import to_html
+from toolkit.telemetry.reports.overview import overview
+from toolkit.telemetry.reports.stored_run import content_of_run
+from toolkit.telemetry.runfolder.labels import Labels
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 HTML = "Download report (HTML)"
 

@@ -20,8 +20,8 @@ from tests.dashboard.views.pages import (
     run_table,
     said,
 )
-from toolkit.runfolder.labels import Labels, read_labels, read_project, write_labels
-from toolkit.runs.listing.run_folders import RunFolders
+from toolkit.telemetry.runfolder.labels import Labels, read_labels, read_project, write_labels
+from toolkit.telemetry.runs.listing.run_folders import RunFolders
 
 
 def names(tab):
@@ -436,7 +436,7 @@ def test_the_name_is_a_link_and_equal_names_show_their_folders(logs):
 
 
 def test_a_run_beyond_those_that_are_listed_opens_by_its_address(logs, monkeypatch):
-    monkeypatch.setattr("toolkit.runs.listing.run_listing._MAX_RUNS", 2)
+    monkeypatch.setattr("toolkit.telemetry.runs.listing.run_listing._MAX_RUNS", 2)
     for number in range(4):
         folder = write_run(logs, f"r{number}")
         os.utime(folder, (number, number))

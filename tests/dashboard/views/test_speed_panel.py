@@ -12,7 +12,7 @@ pytest.importorskip("streamlit")
 
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import is_well, open_page, said, tables
-from toolkit.runfolder.manifest import read_manifest, write_manifest
+from toolkit.telemetry.runfolder.manifest import read_manifest, write_manifest
 
 
 def write_jobs(root, name, seconds, *, perf_tags=(), session_tags=(), began=1.7e9, **metrics):

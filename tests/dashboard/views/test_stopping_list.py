@@ -11,8 +11,8 @@ pytest.importorskip("streamlit")
 from dashboard.components import stopping_list
 from tests.dashboard.views.pages import button, is_well, open_page, said
 from tests.forecasts.test_stopping import write_sweep
-from toolkit.runfolder.control import read_request
-from toolkit.runfolder.layout import CONTROL
+from toolkit.telemetry.runfolder.control import read_request
+from toolkit.telemetry.runfolder.layout import CONTROL
 
 TAKES = {"log_every_now": 20, "actions": ["stop"]}
 

@@ -13,7 +13,7 @@ pytest.importorskip("streamlit")
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.views import pages
 from tests.dashboard.views.pages import chart_data, is_well, open_page, run_table
-from toolkit.runfolder.labels import ProjectSettings, write_project
+from toolkit.telemetry.runfolder.labels import ProjectSettings, write_project
 
 
 def write_sweep(logs, number=12, project=None, name="run", **more):

@@ -23,9 +23,9 @@ from tests.dashboard.views.pages import (
     tables,
     texts,
 )
-from toolkit.runs.files.sample_files import sample_file
-from toolkit.runs.formatting import md
-from toolkit.runs.store import Refused
+from toolkit.telemetry.runs.files.sample_files import sample_file
+from toolkit.telemetry.runs.formatting import md
+from toolkit.telemetry.runs.store import Refused
 
 # A link, all of it over several lines, and what is no letter; tests/attacks/test_poisoned_pages.py has 45 kinds.
 

@@ -12,10 +12,10 @@ import os
 import sys
 import time
 
-from toolkit.core.guard import Guard
-from toolkit.telemetry.machine.environment import _nvidia_accelerators
-from toolkit.telemetry.machine.samplers.nvml import NvmlSampler
-from toolkit.telemetry.machine.samplers.sampler import NothingToSample
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine.environment import _nvidia_accelerators
+from toolkit.telemetry.logger.machine.samplers.nvml import NvmlSampler
+from toolkit.telemetry.logger.machine.samplers.sampler import NothingToSample
 
 ctypes.CDLL(os.environ["DRIVER"])
 

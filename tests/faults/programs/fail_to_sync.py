@@ -11,13 +11,13 @@ import os
 import sys
 import time
 
-import toolkit.telemetry.writing.mirror
+import toolkit.telemetry.logger.writing.mirror
 from tests.faults.child_program import SlowestCall, TelemetryLogger
 
 log_dir, sync_interval, case = sys.argv[1:]
 if case != "too_late":
     # The table follows the records, which a machine that is busy elsewhere may take long to write again.
-    toolkit.telemetry.writing.mirror._PATIENCE_S = 60.0
+    toolkit.telemetry.logger.writing.mirror._PATIENCE_S = 60.0
 
 good_upto = 0
 failures = 0

@@ -10,7 +10,7 @@ import threading
 
 from tests.faults.child_program import TelemetryLogger
 from tests.waiting import wait_until
-from toolkit.telemetry.writing.pipeline import RecordPipeline
+from toolkit.telemetry.logger.writing.pipeline import RecordPipeline
 
 for part in ("wait_for_devices", "conclude_findings", "conclude_messages", "close"):
     log = TelemetryLogger(f"run-{part}", log_dir=sys.argv[1], log_every=5, system=False)

@@ -11,13 +11,13 @@ import re
 import sys
 import time
 
-import toolkit.telemetry.session.live_run
+import toolkit.telemetry.logger.session.live_run
 from tests.faults.child_program import SlowestCall, TelemetryLogger
-from toolkit.telemetry.machine.samplers import sampling
+from toolkit.telemetry.logger.machine.samplers import sampling
 
 ctypes.CDLL(os.environ["DRIVER"])
 # A source that has not answered for three of its intervals hangs: half a second instead of four.
-toolkit.telemetry.session.live_run._SAMPLE_EVERY_S = sampling.SHORTEST_INTERVAL_S = 0.1
+toolkit.telemetry.logger.session.live_run._SAMPLE_EVERY_S = sampling.SHORTEST_INTERVAL_S = 0.1
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system_every=1.0, close_timeout=20.0)
 slowest = SlowestCall()
 deadline = time.monotonic() + 120

@@ -12,12 +12,12 @@ import time
 
 import psutil
 
-import toolkit.telemetry.session.live_run
+import toolkit.telemetry.logger.session.live_run
 from tests.faults.child_program import SlowestCall, TelemetryLogger
-from toolkit.telemetry.machine.samplers import sampling
+from toolkit.telemetry.logger.machine.samplers import sampling
 
 # A source that has not answered for three of its intervals hangs: half a second instead of four.
-toolkit.telemetry.session.live_run._SAMPLE_EVERY_S = sampling.SHORTEST_INTERVAL_S = 0.1
+toolkit.telemetry.logger.session.live_run._SAMPLE_EVERY_S = sampling.SHORTEST_INTERVAL_S = 0.1
 
 how = sys.argv[2]
 

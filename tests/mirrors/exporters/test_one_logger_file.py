@@ -8,8 +8,8 @@ import stat
 
 import pytest
 
-from toolkit.mirrors.one_logger_file.exporter import OneLoggerFileExporter
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.mirrors.one_logger_file.exporter import OneLoggerFileExporter
 
 SECRET = "hf_" + "a1B2c3D4e5" * 3
 ORIGIN = 1_700_000_000.0

@@ -18,14 +18,14 @@ import pytest
 from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.waiting import wait_until
-from toolkit.mirrors.otlp.exporter import OtlpError, OtlpExporter, traces_url
-from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.options import OptionsError
-from toolkit.telemetry.session import live_run
-from toolkit.telemetry.writing import pipeline
-from toolkit.timing.history import read_run_time
-from toolkit.timing.ledger import LedgerBuilder
+from toolkit.telemetry.logger.options import OptionsError
+from toolkit.telemetry.logger.session import live_run
+from toolkit.telemetry.logger.writing import pipeline
+from toolkit.telemetry.mirrors.otlp.exporter import OtlpError, OtlpExporter, traces_url
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.timing.history import read_run_time
+from toolkit.telemetry.timing.ledger import LedgerBuilder
 
 pytest.importorskip("opentelemetry.sdk.trace")
 service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")

@@ -12,12 +12,12 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.records import read_records
-from toolkit.mirrors import registry
-from toolkit.mirrors.otlp import metrics
-from toolkit.mirrors.otlp.metrics import OtlpMetricsExporter
-from toolkit.mirrors.otlp.transport import OtlpError
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.options import OptionsError, TelemetryOptions
+from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
+from toolkit.telemetry.mirrors import registry
+from toolkit.telemetry.mirrors.otlp import metrics
+from toolkit.telemetry.mirrors.otlp.metrics import OtlpMetricsExporter
+from toolkit.telemetry.mirrors.otlp.transport import OtlpError
 
 pytest.importorskip("opentelemetry.sdk.metrics.export")
 service = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2")

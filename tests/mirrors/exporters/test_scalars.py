@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import math
 
-from toolkit.mirrors.shared.scalars import scalars_of
+from toolkit.telemetry.mirrors.shared.scalars import scalars_of
 
 
 def test_a_steps_metrics_keep_their_names():

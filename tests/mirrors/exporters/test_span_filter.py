@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lengths import longer
-from toolkit.mirrors.shared.span_filter import SpanFilter, SpanSelection, span_filter_from
-from toolkit.telemetry.options import OptionsError, TelemetryOptions
+from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
+from toolkit.telemetry.mirrors.shared.span_filter import SpanFilter, SpanSelection, span_filter_from
 
 _seq = itertools.count()
 

@@ -11,8 +11,8 @@ import sys
 import pytest
 from PIL import Image
 
-from toolkit.mirrors.tensorboard.event_file import framed
-from toolkit.mirrors.tensorboard.exporter import TensorBoardExporter
+from toolkit.telemetry.mirrors.tensorboard.event_file import framed
+from toolkit.telemetry.mirrors.tensorboard.exporter import TensorBoardExporter
 
 RecordWriter = pytest.importorskip("tensorboard.summary.writer.record_writer").RecordWriter
 accumulators = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
@@ -209,7 +209,7 @@ def test_a_file_that_was_removed_is_begun_again(tmp_path):
 
 def test_neither_torch_nor_tensorflow_nor_numpy_is_needed(tmp_path):
     script = (
-        "import sys; from pathlib import Path; from toolkit.mirrors.tensorboard.exporter import TensorBoardExporter;"
+        "import sys; from pathlib import Path; from toolkit.telemetry.mirrors.tensorboard.exporter import TensorBoardExporter;"
         f"TensorBoardExporter(Path({str(tmp_path)!r})).write([{step(1)!r}]);"
         "print(sorted({'torch', 'tensorflow', 'numpy', 'pandas'} & set(sys.modules)))"
     )

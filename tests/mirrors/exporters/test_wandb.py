@@ -18,9 +18,9 @@ import pytest
 
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
-from toolkit.mirrors.shared.span_filter import SpanFilter
-from toolkit.mirrors.wandb import exporter as client_module
-from toolkit.mirrors.wandb.exporter import WandbError, WandbExporter
+from toolkit.telemetry.mirrors.shared.span_filter import SpanFilter
+from toolkit.telemetry.mirrors.wandb import exporter as client_module
+from toolkit.telemetry.mirrors.wandb.exporter import WandbError, WandbExporter
 
 if importlib.util.find_spec("wandb") is None:
     pytest.skip("W&B is not installed", allow_module_level=True)
@@ -253,7 +253,7 @@ def test_a_killed_training_loses_nothing_that_wandb_was_given(tmp_path):
     script = f"""
         import os, signal
         from pathlib import Path
-        from toolkit.mirrors.wandb.exporter import WandbExporter
+        from toolkit.telemetry.mirrors.wandb.exporter import WandbExporter
 
         exporter = WandbExporter(Path({str(tmp_path)!r}), "p", "n", "killed", "offline")
         exporter.write([{step(1)!r}, {step(2)!r}])

@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from toolkit.mirrors.messages.receiver import Receiver
-from toolkit.mirrors.messages.web_address import web_address
+from toolkit.telemetry.mirrors.messages.receiver import Receiver
+from toolkit.telemetry.mirrors.messages.web_address import web_address
 
 
 class Got:

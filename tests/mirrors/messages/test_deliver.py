@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, receiving, to
-from toolkit.mirrors.messages.delivery import deliver
-from toolkit.mirrors.messages.message import Message, RunState
+from toolkit.telemetry.mirrors.messages.delivery import deliver
+from toolkit.telemetry.mirrors.messages.message import Message, RunState
 
 MESSAGE = Message(occasion="start", title="r: started", run_state=RunState(run_name="r"), about=("start:1",))
 TOO_MANY = (429, {"Retry-After": "7"}, b"slow down")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.mirrors.messages.milestones import milestone_from
-from toolkit.mirrors.messages.options import OCCASIONS, MessageOptions
-from toolkit.telemetry.options import OptionsError, TelemetryOptions
+from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
+from toolkit.telemetry.mirrors.messages.milestones import milestone_from
+from toolkit.telemetry.mirrors.messages.options import OCCASIONS, MessageOptions
 
 SLACK = "https://hooks.slack.com/services/T000/B000/s3cr3ts3cr3t"
 

@@ -21,9 +21,9 @@ from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, 
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
 from tests.waiting import wait_until
-from toolkit.core.guard import Guard
-from toolkit.mirrors.messages.options import MessageOptions
-from toolkit.mirrors.messages.sink import MessageSink
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.mirrors.messages.options import MessageOptions
+from toolkit.telemetry.mirrors.messages.sink import MessageSink
 
 SECRET = "lark-signing-secret-77"
 
@@ -257,7 +257,7 @@ def test_without_receivers_nothing_of_it_is_imported(tmp_path, start):
         """
         with TelemetryLogger("run", log_dir=sys.argv[1]) as log:
             log.log_step(1, train_loss=1.0)
-        print([name for name in ("http.client", "toolkit.mirrors.messages.sink") if name in sys.modules])
+        print([name for name in ("http.client", "toolkit.telemetry.mirrors.messages.sink") if name in sys.modules])
         """,
         tmp_path,
     ).end()

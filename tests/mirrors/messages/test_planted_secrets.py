@@ -7,13 +7,13 @@ import pytest
 from tests.mirrors.messages.local_receivers import receiving
 from tests.privacy.planted import ENVIRON, PLANTED, found_in, leaks_in
 from tests.waiting import wait_until
-from toolkit.mirrors.messages.run_events import RunEventReader
-from toolkit.mirrors.messages.services import SERVICES
-from toolkit.mirrors.messages.sink import link_to
-from toolkit.privacy.redaction import Redactor
-from toolkit.runfolder.layout import safe_run_name
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.logger_internals import internals
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.mirrors.messages.run_events import RunEventReader
+from toolkit.telemetry.mirrors.messages.services import SERVICES
+from toolkit.telemetry.mirrors.messages.sink import link_to
+from toolkit.telemetry.privacy.redaction import Redactor
+from toolkit.telemetry.runfolder.layout import safe_run_name
 
 PRIVATE = [(kind, value) for kind, value in PLANTED if kind != "model"]
 SECRET = "what-messages-are-signed-with"

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from tests.mirrors.messages.local_receivers import certificate, never_answer, raw_receiving, receiving
-from toolkit.mirrors.messages.post import LONGEST_ANSWER, HttpRequest, NotDelivered, post
-from toolkit.mirrors.messages.web_address import web_address
+from toolkit.telemetry.mirrors.messages.post import LONGEST_ANSWER, HttpRequest, NotDelivered, post
+from toolkit.telemetry.mirrors.messages.web_address import web_address
 
 REQUEST = HttpRequest(body=b'{"a":1}', headers={"Content-Type": "application/json"})
 

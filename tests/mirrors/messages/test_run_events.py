@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from toolkit.core.formatting import duration
-from toolkit.mirrors.messages.message import cut, cut_bytes
-from toolkit.mirrors.messages.milestones import MilestoneWatch, milestone_from
-from toolkit.mirrors.messages.run_events import RunEventReader
+from toolkit.telemetry.core.formatting import duration
+from toolkit.telemetry.mirrors.messages.message import cut, cut_bytes
+from toolkit.telemetry.mirrors.messages.milestones import MilestoneWatch, milestone_from
+from toolkit.telemetry.mirrors.messages.run_events import RunEventReader
 
 _seq = itertools.count()
 

@@ -10,9 +10,9 @@ import pytest
 
 from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, receiving, to
 from tests.waiting import wait_until
-from toolkit.core.guard import Guard
-from toolkit.mirrors.messages.message import Message, RunState, combine
-from toolkit.mirrors.messages.sender import Sender, TokenBucket
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.mirrors.messages.message import Message, RunState, combine
+from toolkit.telemetry.mirrors.messages.sender import Sender, TokenBucket
 
 
 def message(number, occasion="milestone"):
@@ -194,7 +194,7 @@ def test_our_own_failure_loses_one_message_and_is_reported():
 def test_the_last_message_does_not_wait_for_one_that_is_in_flight(monkeypatch):
     for place in ("delivery", "sender"):
         # The one that is in flight is not given up before the end, however slow the machine.
-        monkeypatch.setattr(f"toolkit.mirrors.messages.{place}.REQUEST_TIMEOUT_S", 1000.0)
+        monkeypatch.setattr(f"toolkit.telemetry.mirrors.messages.{place}.REQUEST_TIMEOUT_S", 1000.0)
     is_ending = threading.Event()
 
     def answer(got):

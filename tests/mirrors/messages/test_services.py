@@ -19,10 +19,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.mirrors.messages.local_receivers import receiving
-from toolkit.mirrors.messages.message import Message, RunState
-from toolkit.mirrors.messages.post import HttpResponse, NotDelivered
-from toolkit.mirrors.messages.services import SERVICES, lark, ntfy, webhook
-from toolkit.privacy.message_services import SERVICE_BY_NAME
+from toolkit.telemetry.mirrors.messages.message import Message, RunState
+from toolkit.telemetry.mirrors.messages.post import HttpResponse, NotDelivered
+from toolkit.telemetry.mirrors.messages.services import SERVICES, lark, ntfy, webhook
+from toolkit.telemetry.privacy.message_services import SERVICE_BY_NAME
 
 ROOT = Path(__file__).resolve().parents[3]
 NOW = 1_700_000_000.9
@@ -84,8 +84,8 @@ def test_every_service_and_alias_is_in_the_document():
 TOY_SERVICE = '''
 """A toy service: the title as text."""
 
-from toolkit.mirrors.messages.message import Message
-from toolkit.mirrors.messages.post import HttpRequest
+from toolkit.telemetry.mirrors.messages.message import Message
+from toolkit.telemetry.mirrors.messages.post import HttpRequest
 
 
 def request(message: Message, secret: str | None, now: float) -> HttpRequest:
@@ -93,12 +93,12 @@ def request(message: Message, secret: str | None, now: float) -> HttpRequest:
 '''
 TOY_RUN = """
 import os, sys, time
-from toolkit.mirrors.messages.delivery import deliver
-from toolkit.mirrors.messages.message import Message
-from toolkit.mirrors.messages.options import MessageOptions
-from toolkit.mirrors.messages.receiver import names_of, receiver_from
-from toolkit.privacy.masking import mask_secrets
-from toolkit.privacy.message_services import SERVICE_BY_NAME
+from toolkit.telemetry.mirrors.messages.delivery import deliver
+from toolkit.telemetry.mirrors.messages.message import Message
+from toolkit.telemetry.mirrors.messages.options import MessageOptions
+from toolkit.telemetry.mirrors.messages.receiver import names_of, receiver_from
+from toolkit.telemetry.privacy.masking import mask_secrets
+from toolkit.telemetry.privacy.message_services import SERVICE_BY_NAME
 
 given = {"to": "toy", "url": sys.argv[1], "secret_env": "TOY_SECRET"}
 [options] = MessageOptions.from_block("telemetry.messages", [given])

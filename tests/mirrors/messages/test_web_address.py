@@ -6,9 +6,9 @@ import ipaddress
 
 import pytest
 
-from toolkit.mirrors.messages.options import MessageOptions
-from toolkit.mirrors.messages.receiver import warning_about
-from toolkit.mirrors.messages.web_address import (
+from toolkit.telemetry.mirrors.messages.options import MessageOptions
+from toolkit.telemetry.mirrors.messages.receiver import warning_about
+from toolkit.telemetry.mirrors.messages.web_address import (
     AddressError,
     is_private,
     web_address,

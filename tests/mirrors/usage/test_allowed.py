@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lengths import longer
-from toolkit.mirrors.usage import allowed as vocabulary
-from toolkit.mirrors.usage.allowed import EVENTS, RUN_END, RUN_START, allowed
+from toolkit.telemetry.mirrors.usage import allowed as vocabulary
+from toolkit.telemetry.mirrors.usage.allowed import EVENTS, RUN_END, RUN_START, allowed
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20) | st.binary(max_size=4),

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.mirrors.usage.options import KeyUnusable, project_key, refused_by, why_not
-from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
+from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions, options_from_config
+from toolkit.telemetry.mirrors.usage.options import KeyUnusable, project_key, refused_by, why_not
 
 ASKED_FOR = {"host": "https://eu.i.posthog.com", "key_env": "K"}
 YES = ["1", "true", "TRUE", "yes", "Yes", "on", "ON", " 1 ", "2", "please", "t", "y", "enabled"]

@@ -4,8 +4,8 @@ import itertools
 
 import pytest
 
-from toolkit.mirrors.usage.allowed import EVENTS, RUN_END, RUN_PROGRESS, allowed
-from toolkit.mirrors.usage.events import (
+from toolkit.telemetry.mirrors.usage.allowed import EVENTS, RUN_END, RUN_PROGRESS, allowed
+from toolkit.telemetry.mirrors.usage.events import (
     OF_THE_SERVICE,
     UsageEventReader,
     _Progress,

@@ -13,7 +13,7 @@ from tests.mirrors.usage.posthog_server import all_bytes, arrived, reporting_to
 from tests.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in, leaks_in
 from tests.records import read_records
 from tests.telemetry.logged import make_logger
-from toolkit.mirrors.usage.events import UsageEventReader, events_of
+from toolkit.telemetry.mirrors.usage.events import UsageEventReader, events_of
 
 VALUES = [value for _, value in PLANTED]
 TEXT_FIELDS = (

@@ -6,10 +6,10 @@ import pytest
 
 from tests.mirrors.messages.local_receivers import raw_receiving, receiving
 from tests.mirrors.usage.posthog_server import KEY, arrived
-from toolkit.core.outbox import NotSentError
-from toolkit.mirrors.usage import sink
-from toolkit.mirrors.usage.events import UsageEvent
-from toolkit.mirrors.usage.sink import PostHogServer
+from toolkit.telemetry.core.outbox import NotSentError
+from toolkit.telemetry.mirrors.usage import sink
+from toolkit.telemetry.mirrors.usage.events import UsageEvent
+from toolkit.telemetry.mirrors.usage.sink import PostHogServer
 
 EVENT = UsageEvent(name="run-start", time=1_700_000_000.25, properties={"os": "linux", "$ip": "0.0.0.0"})
 

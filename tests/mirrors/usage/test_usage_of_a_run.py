@@ -19,7 +19,7 @@ from tests.project.markdown import ROOT
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
 from tests.waiting import wait_until
-from toolkit.mirrors.usage.events import events_of
+from toolkit.telemetry.mirrors.usage.events import events_of
 
 
 def train(folder, url, *, steps=3, **options):

@@ -9,7 +9,7 @@ import resource
 import sys
 from pathlib import Path
 
-from toolkit.runfolder.reader import Cursor, last_record, offset_behind, read_from
+from toolkit.telemetry.runfolder.reader import Cursor, last_record, offset_behind, read_from
 
 path = Path(sys.argv[1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

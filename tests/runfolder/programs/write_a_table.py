@@ -9,7 +9,7 @@ import random
 import sys
 from pathlib import Path
 
-from toolkit.runfolder.table.csv_table import CsvTable
+from toolkit.telemetry.runfolder.table.csv_table import CsvTable
 
 path, rng, seq = Path(sys.argv[1]), random.Random(5), 0
 table = CsvTable(path)

@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 from tests.dashboard.run_folders import append, step_record, write_run
-from toolkit.runfolder import reader
-from toolkit.runs.columns import column_cache, run_log
-from toolkit.runs.columns.column_cache import ColumnCache
-from toolkit.runs.columns.run_log import RunLog
+from toolkit.telemetry.runfolder import reader
+from toolkit.telemetry.runs.columns import column_cache, run_log
+from toolkit.telemetry.runs.columns.column_cache import ColumnCache
+from toolkit.telemetry.runs.columns.run_log import RunLog
 
 AXES = ("step", "time", "elapsed", "epoch")
 WAIT_S = 60.0

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
 from tests.runs.columns.test_series import columns_of
-from toolkit.runs.columns import export
-from toolkit.runs.columns.export import CurvePoints, TooManyRows, curves_to_csv
-from toolkit.runs.columns.series import SeriesBuilder
-from toolkit.runs.store import CurveSegment, Series
+from toolkit.telemetry.runs.columns import export
+from toolkit.telemetry.runs.columns.export import CurvePoints, TooManyRows, curves_to_csv
+from toolkit.telemetry.runs.columns.series import SeriesBuilder
+from toolkit.telemetry.runs.store import CurveSegment, Series
 
 
 def rows(data):

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from tests.formulas.one_by_one import OneByOne
-from toolkit.formulas.evaluation import Evaluation
-from toolkit.formulas.formula import parse
-from toolkit.runfolder.codec import encode
-from toolkit.runs.columns import column_queries, derived
-from toolkit.runs.columns.run_log import RunLog
-from toolkit.runs.curve_axes import axes_of
-from toolkit.runs.curve_tiles import TileQuery
-from toolkit.runs.store import MetricInfo
+from toolkit.telemetry.formulas.evaluation import Evaluation
+from toolkit.telemetry.formulas.formula import parse
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runs.columns import column_queries, derived
+from toolkit.telemetry.runs.columns.run_log import RunLog
+from toolkit.telemetry.runs.curve_axes import axes_of
+from toolkit.telemetry.runs.curve_tiles import TileQuery
+from toolkit.telemetry.runs.store import MetricInfo
 
 
 def _append(path, *records):

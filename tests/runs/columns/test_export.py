@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import any_text, tries
-from toolkit.runfolder.layout import is_safe_name
-from toolkit.runs.columns.export import download_name, metrics_to_csv, metrics_to_parquet, to_csv
-from toolkit.runs.store import Refused
+from toolkit.telemetry.runfolder.layout import is_safe_name
+from toolkit.telemetry.runs.columns.export import download_name, metrics_to_csv, metrics_to_parquet, to_csv
+from toolkit.telemetry.runs.store import Refused
 
 
 def read_csv(data):
@@ -118,7 +118,7 @@ def test_a_table_is_written_a_few_rows_at_a_time(monkeypatch):
     store = Rows(7, a=masked(np.arange(7.0) / 3, there), b=masked(np.full(7, np.nan), ~there))
     files = []
     for cells in (1, 10, 1000):
-        monkeypatch.setattr("toolkit.runs.columns.export._CELLS_AT_ONCE", cells)
+        monkeypatch.setattr("toolkit.telemetry.runs.columns.export._CELLS_AT_ONCE", cells)
         table = pq.read_table(io.BytesIO(metrics_to_parquet(store, "r", ["a", "b"])))
         files.append((metrics_to_csv(store, "r", ["a", "b"]), str(table.to_pydict())))
 
@@ -130,7 +130,7 @@ def test_a_table_that_is_too_large_or_lacks_a_metric_is_refused(monkeypatch):
     store = Rows(3, a=np.arange(3.0))
     with pytest.raises(Refused, match="1 of 2 metrics could not be read"):
         metrics_to_csv(store, "r", ["a", "b"])
-    monkeypatch.setattr("toolkit.runs.columns.export._MAX_CELLS", 11)
+    monkeypatch.setattr("toolkit.telemetry.runs.columns.export._MAX_CELLS", 11)
     with pytest.raises(Refused, match="this one has 12"):
         metrics_to_parquet(store, "r", ["a"])
 

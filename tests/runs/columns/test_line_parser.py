@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.lengths import longer
-from toolkit.runfolder.codec import encode
-from toolkit.runfolder.metrics import MAX_METRICS
-from toolkit.runfolder.reader import Block, Cursor
-from toolkit.runfolder.records import MAX_LINE_BYTES
-from toolkit.runs.columns import line_parser
-from toolkit.runs.columns.line_parser import LineParser
-from toolkit.runs.record_source import parse_event
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.metrics import MAX_METRICS
+from toolkit.telemetry.runfolder.reader import Block, Cursor
+from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
+from toolkit.telemetry.runs.columns import line_parser
+from toolkit.telemetry.runs.columns.line_parser import LineParser
+from toolkit.telemetry.runs.record_source import parse_event
 
 # One example is hundreds of lines, so that they are worth reading at once.
 few_tries = settings(max_examples=longer(10, 25), deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.dashboard.run_folders import write_run
-from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runfolder.reader import read_from
-from toolkit.runs import record_source
-from toolkit.runs.findings.run_analysis import RunLedger
-from toolkit.runs.record_source import FileSource
-from toolkit.timing.ledger import LedgerBuilder
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runfolder.reader import read_from
+from toolkit.telemetry.runs import record_source
+from toolkit.telemetry.runs.findings.run_analysis import RunLedger
+from toolkit.telemetry.runs.record_source import FileSource
+from toolkit.telemetry.timing.ledger import LedgerBuilder
 
 
 @pytest.fixture(autouse=True)

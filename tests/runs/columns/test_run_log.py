@@ -14,10 +14,10 @@ import pytest
 
 from tests.dashboard.run_folders import append, step_record, write_run
 from tests.lengths import in_make_faults
-from toolkit.runfolder import reader
-from toolkit.runfolder.metrics import MAX_METRICS
-from toolkit.runs.columns import run_log
-from toolkit.runs.columns.run_log import RunLog
+from toolkit.telemetry.runfolder import reader
+from toolkit.telemetry.runfolder.metrics import MAX_METRICS
+from toolkit.telemetry.runs.columns import run_log
+from toolkit.telemetry.runs.columns.run_log import RunLog
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links, FIFOs and devices are POSIX's")
 
@@ -271,7 +271,7 @@ def test_a_line_of_a_hundred_megabytes_is_passed_over_without_being_held(tmp_pat
     script = """
         import resource, sys
         from pathlib import Path
-        from toolkit.runs.columns.run_log import RunLog
+        from toolkit.telemetry.runs.columns.run_log import RunLog
 
         log = RunLog(Path(sys.argv[1]), None)
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

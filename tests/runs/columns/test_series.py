@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
-from toolkit.runs.columns.line_parser import Parsed
-from toolkit.runs.columns.run_columns import RunColumns
-from toolkit.runs.columns.series import SeriesBuilder
+from toolkit.telemetry.runs.columns.line_parser import Parsed
+from toolkit.telemetry.runs.columns.run_columns import RunColumns
+from toolkit.telemetry.runs.columns.series import SeriesBuilder
 
 numbers = st.one_of(
     st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0]), st.floats(-1e100, 1e100, width=64)
@@ -381,7 +381,7 @@ def assert_same(one, other):
 
 
 def test_a_growing_curve_is_thinned_only_where_it_grew(monkeypatch):
-    from toolkit.runs.columns import series as module
+    from toolkit.telemetry.runs.columns import series as module
 
     looked_at = []
 

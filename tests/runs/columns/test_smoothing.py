@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from toolkit.runs.columns.smoothing import may_be_smoothed
+from toolkit.telemetry.runs.columns.smoothing import may_be_smoothed
 
 NOISE = np.random.default_rng(0).normal(1.0, 0.1, 1000)
 

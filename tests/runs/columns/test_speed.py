@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from tests.dashboard.step_times import group, jobs, step_times
-from toolkit.runfolder.manifest import Session
-from toolkit.runs.columns.speed import JobGroup, compare, groups_of, jobs_of
-from toolkit.runs.statistics import noise_of_median
+from toolkit.telemetry.runfolder.manifest import Session
+from toolkit.telemetry.runs.columns.speed import JobGroup, compare, groups_of, jobs_of
+from toolkit.telemetry.runs.statistics import noise_of_median
 
 SEEDS = range(30)
 

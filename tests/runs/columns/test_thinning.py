@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
 from tests.runs.columns.test_series import curves
-from toolkit.runs.columns.thinning import bucket_size, runs_of, select
+from toolkit.telemetry.runs.columns.thinning import bucket_size, runs_of, select
 
 
 def buckets_of(count, start, size):

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
 from tests.runs.columns.test_series import Row, columns_of, long_curve, numbers, parsed, resumed_runs
-from toolkit.runs.columns import tiles as tiles_module
-from toolkit.runs.columns.column_queries import ColumnQueries
-from toolkit.runs.columns.run_columns import RunColumns
-from toolkit.runs.columns.tiles import MOST_LEVELS
-from toolkit.runs.curve_tiles import TILE, TileQuery
+from toolkit.telemetry.runs.columns import tiles as tiles_module
+from toolkit.telemetry.runs.columns.column_queries import ColumnQueries
+from toolkit.telemetry.runs.columns.run_columns import RunColumns
+from toolkit.telemetry.runs.columns.tiles import MOST_LEVELS
+from toolkit.telemetry.runs.curve_tiles import TILE, TileQuery
 
 AXES = ("step", "time", "elapsed", "epoch", "progress", "metric:gpu")
 NO_PLAN = (None, False)

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from dashboard.charts.heatmaps import histogram_figure
-from toolkit.runs.files.logged_tables import MAX_ROWS, histogram_map, matching_rows, read_csv, table_of
+from toolkit.telemetry.runs.files.logged_tables import (
+    MAX_ROWS,
+    histogram_map,
+    matching_rows,
+    read_csv,
+    table_of,
+)
 
 
 def test_numbers_of_a_csv_file_are_numbers_and_the_rest_is_text():

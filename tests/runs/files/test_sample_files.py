@@ -11,9 +11,9 @@ import pytest
 from PIL import Image
 
 from tests.dashboard.run_folders import write_run
-from toolkit.runs.files.sample_files import kind_of, sample_file
-from toolkit.runs.sources.local_store import LocalStore
-from toolkit.runs.store import Refused, UnknownRun
+from toolkit.telemetry.runs.files.sample_files import kind_of, sample_file
+from toolkit.telemetry.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.store import Refused, UnknownRun
 
 
 def picture(kind="PNG", size=(8, 8), mode="RGB"):

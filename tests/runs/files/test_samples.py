@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tests.dashboard.run_folders import append, write_run
-from toolkit.runs.files.samples import matching_series, sample_series, samples_of_run, thinned
-from toolkit.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.files.samples import matching_series, sample_series, samples_of_run, thinned
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 
 def series_of(*records):

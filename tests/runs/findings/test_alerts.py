@@ -8,12 +8,12 @@ import pytest
 
 from tests.dashboard.run_folders import append, write_run
 from tests.dashboard.troubled_runs import steps, with_findings
-from toolkit.diagnostics.confidence import CLEAR
-from toolkit.diagnostics.confidence_table import STRENGTHS
-from toolkit.runfolder.labels import Labels
-from toolkit.runfolder.manifest import read_manifest, write_manifest
-from toolkit.runs.findings.alerts import alerts_of, findings_of, is_dismissed, unseen_alerts
-from toolkit.runs.sources.local_store import LocalStore
+from toolkit.telemetry.diagnostics.confidence import CLEAR
+from toolkit.telemetry.diagnostics.confidence_table import STRENGTHS
+from toolkit.telemetry.runfolder.labels import Labels
+from toolkit.telemetry.runfolder.manifest import read_manifest, write_manifest
+from toolkit.telemetry.runs.findings.alerts import alerts_of, findings_of, is_dismissed, unseen_alerts
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from toolkit.diagnostics.catalogue import CATALOGUE
-from toolkit.diagnostics.examiner import examine
-from toolkit.reports.finding_text import numbers_of, value_of
-from toolkit.runs.findings.alerts import Alert, effect_on_loss, grouped
+from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
+from toolkit.telemetry.diagnostics.examiner import examine
+from toolkit.telemetry.reports.finding_text import numbers_of, value_of
+from toolkit.telemetry.runs.findings.alerts import Alert, effect_on_loss, grouped
 
 
 def alert(kind="spike", step=1, *, severity="warning", state="resolved", **more):

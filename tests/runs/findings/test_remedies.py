@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from tests.dashboard.run_folders import BEGAN, SECONDS_A_STEP, step_record, write_run
-from toolkit.diagnostics.catalogue import CATALOGUE
-from toolkit.runs.findings.alerts import Alert
-from toolkit.runs.findings.remedies import (
+from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
+from toolkit.telemetry.runs.findings.alerts import Alert
+from toolkit.telemetry.runs.findings.remedies import (
     effects_on,
     knob_changes_text,
     own_answer,
     remedy_for,
 )
-from toolkit.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 
 def alert(kind="divergence", **more):

@@ -8,13 +8,13 @@ import random
 import pytest
 
 from tests.dashboard.run_folders import write_run
-from toolkit.diagnostics.examiner import examine
-from toolkit.diagnostics.policy import policy_of_run
-from toolkit.diagnostics.rules import Rule
-from toolkit.runfolder.labels import ProjectSettings, parse_project, read_project
-from toolkit.runs.findings.alerts import alerts_of
-from toolkit.runs.findings.rule_preview import preview
-from toolkit.runs.sources.local_store import LocalStore
+from toolkit.telemetry.diagnostics.examiner import examine
+from toolkit.telemetry.diagnostics.policy import policy_of_run
+from toolkit.telemetry.diagnostics.rules import Rule
+from toolkit.telemetry.runfolder.labels import ProjectSettings, parse_project, read_project
+from toolkit.telemetry.runs.findings.alerts import alerts_of
+from toolkit.telemetry.runs.findings.rule_preview import preview
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 RULE = Rule(name="too high", when="loss > 3", lasts=2, severity="critical")
 

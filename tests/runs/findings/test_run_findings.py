@@ -9,15 +9,15 @@ import pytest
 
 from tests.dashboard.run_folders import append, write_run
 from tests.dashboard.troubled_runs import steps, with_findings
-from toolkit.diagnostics.examiner import Examiner, examine
-from toolkit.diagnostics.policy import Policy
-from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runfolder.reader import read_from
-from toolkit.runs import record_source
-from toolkit.runs.columns.column_cache import ColumnCache
-from toolkit.runs.findings import run_analysis
-from toolkit.runs.findings.run_analysis import RunFindings, SavedFindings
-from toolkit.runs.record_source import FileSource
+from toolkit.telemetry.diagnostics.examiner import Examiner, examine
+from toolkit.telemetry.diagnostics.policy import Policy
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runfolder.reader import read_from
+from toolkit.telemetry.runs import record_source
+from toolkit.telemetry.runs.columns.column_cache import ColumnCache
+from toolkit.telemetry.runs.findings import run_analysis
+from toolkit.telemetry.runs.findings.run_analysis import RunFindings, SavedFindings
+from toolkit.telemetry.runs.record_source import FileSource
 
 
 @pytest.fixture(autouse=True)

@@ -8,9 +8,9 @@ import pytest
 
 from tests.dashboard.run_folders import write_run
 from tests.dashboard.troubled_runs import steps, with_findings
-from toolkit.runs.findings.what_now import what_now
-from toolkit.runs.listing.run_start import start_of, training_settings
-from toolkit.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.findings.what_now import what_now
+from toolkit.telemetry.runs.listing.run_start import start_of, training_settings
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 OURS = {"config": {"name": "neon", "process": [{"type": "tiny_lora_trainer", "training_folder": "output"}]}}
 AI_TOOLKIT = {

@@ -8,11 +8,17 @@ import numpy as np
 import pytest
 
 from tests.runs.listing.test_run_table import card
-from toolkit.diagnostics.metric_aliases import metric_key
-from toolkit.runs.columns.group_curve import group_curve
-from toolkit.runs.listing.compared_runs import ALL_BUT_SEED, BY_TAG, group_choices, grouped, joined_metrics
-from toolkit.runs.settings import setting_names, setting_text
-from toolkit.runs.store import MetricInfo
+from toolkit.telemetry.diagnostics.metric_aliases import metric_key
+from toolkit.telemetry.runs.columns.group_curve import group_curve
+from toolkit.telemetry.runs.listing.compared_runs import (
+    ALL_BUT_SEED,
+    BY_TAG,
+    group_choices,
+    grouped,
+    joined_metrics,
+)
+from toolkit.telemetry.runs.settings import setting_names, setting_text
+from toolkit.telemetry.runs.store import MetricInfo
 
 
 def infos(**counts):

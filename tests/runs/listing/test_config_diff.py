@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import nested, tries
-from toolkit.runs.listing import config_diff
-from toolkit.runs.listing.config_diff import CUT, MISSING, DiffRow, diff, flatten, to_yaml
+from toolkit.telemetry.runs.listing import config_diff
+from toolkit.telemetry.runs.listing.config_diff import CUT, MISSING, DiffRow, diff, flatten, to_yaml
 
 keys = st.text(st.sampled_from('ab.[]0"\\…'), max_size=4)
 leaves = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.runs.listing.config_summary import fold_lists, rows, summary
+from toolkit.telemetry.runs.listing.config_summary import fold_lists, rows, summary
 
 
 def test_what_people_look_for_comes_from_the_clearest_name():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.runfolder.manifest import Evaluation
-from toolkit.runfolder.status import Status
-from toolkit.runs.listing.run_table import cell, formula_column, formula_problem
-from toolkit.runs.listing.search import QueryError, select_runs, sort_cards, value_of
-from toolkit.runs.store import RunCard, RunQuery
+from toolkit.telemetry.runfolder.manifest import Evaluation
+from toolkit.telemetry.runfolder.status import Status
+from toolkit.telemetry.runs.listing.run_table import cell, formula_column, formula_problem
+from toolkit.telemetry.runs.listing.search import QueryError, select_runs, sort_cards, value_of
+from toolkit.telemetry.runs.store import RunCard, RunQuery
 
 
 def card(key, val=None, **changes):

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from toolkit.runs.listing.notes import notes_markdown
+from toolkit.telemetry.runs.listing.notes import notes_markdown
 
 HOSTILE = (
     "![x](https://evil.example/x.png)",

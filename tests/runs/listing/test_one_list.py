@@ -12,12 +12,12 @@ import pytest
 
 from tests.dashboard.run_folders import write_run
 from tests.importers.samples import ours
-from toolkit.cli.main import main
-from toolkit.core.user_folders import labels_dir
-from toolkit.importers.summary import number
-from toolkit.runfolder.labels import Labels
-from toolkit.runs.listing import foreign_runs
-from toolkit.runs.store import RunQuery, card_labels
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.core.user_folders import labels_dir
+from toolkit.telemetry.importers.summary import number
+from toolkit.telemetry.runfolder.labels import Labels
+from toolkit.telemetry.runs.listing import foreign_runs
+from toolkit.telemetry.runs.store import RunQuery, card_labels
 
 WITHOUT = """
 import sys
@@ -26,7 +26,7 @@ class Refuse:
         if name.partition(".")[0] in ("numpy", "pandas", "pyarrow", "streamlit", "plotly"):
             raise ImportError(name)
 sys.meta_path.insert(0, Refuse())
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.main import main
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -84,7 +84,7 @@ def listed_by_the_page(store, order):
 
 def test_the_command_and_the_page_list_the_same(logs, capsys, monkeypatch):
     pytest.importorskip("numpy")
-    from toolkit.runs.sources.local_store import LocalStore
+    from toolkit.telemetry.runs.sources.local_store import LocalStore
 
     for name in ("_FIRST_WAIT_S", "_BESIDE_OURS_S"):
         monkeypatch.setattr(foreign_runs, name, 600.0)

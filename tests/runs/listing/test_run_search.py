@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import any_text, names, scalars, tries
-from toolkit.core.run_search import completed, completions
-from toolkit.runfolder.manifest import Evaluation
-from toolkit.runfolder.status import Status
-from toolkit.runs.listing.search import (
+from toolkit.telemetry.core.run_search import completed, completions
+from toolkit.telemetry.runfolder.manifest import Evaluation
+from toolkit.telemetry.runfolder.status import Status
+from toolkit.telemetry.runs.listing.search import (
     MAX_QUERY_LENGTH,
     QueryError,
     matches,
@@ -21,7 +21,7 @@ from toolkit.runs.listing.search import (
     select_runs,
     sort_cards,
 )
-from toolkit.runs.store import RunCard, RunQuery
+from toolkit.telemetry.runs.store import RunCard, RunQuery
 
 MOMENT = datetime(2026, 11, 2, 18, 0).timestamp()
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 from dashboard.charts.palette import LIGHT, RUN_COLOURS, free_colours, run_colour
-from toolkit.runfolder.labels import ProjectSettings
-from toolkit.runfolder.manifest import Evaluation
-from toolkit.runfolder.status import Status
-from toolkit.runs.listing.run_table import (
+from toolkit.telemetry.runfolder.labels import ProjectSettings
+from toolkit.telemetry.runfolder.manifest import Evaluation
+from toolkit.telemetry.runfolder.status import Status
+from toolkit.telemetry.runs.listing.run_table import (
     Primary,
     cell,
     columns_of,
@@ -18,7 +18,7 @@ from toolkit.runs.listing.run_table import (
     metrics_of,
     primary_of,
 )
-from toolkit.runs.store import RunCard
+from toolkit.telemetry.runs.store import RunCard
 
 
 def test_metrics_are_in_the_order_of_the_runs_that_have_them():
@@ -70,7 +70,7 @@ def test_settings_that_differ_are_columns_and_the_others_can_be_chosen():
 
 def test_differences_are_known_again_without_counting(monkeypatch):
     found = differences_of(SWEEP)
-    monkeypatch.setattr("toolkit.runs.listing.run_table._differences", lambda configs: None)
+    monkeypatch.setattr("toolkit.telemetry.runs.listing.run_table._differences", lambda configs: None)
 
     assert differences_of([*SWEEP]) is found
 

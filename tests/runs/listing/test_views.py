@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from toolkit.runfolder.labels import ProjectSettings, read_project, write_project
-from toolkit.runs.listing.views import NamedView, OwnChart, views_of, with_view, without_view
+from toolkit.telemetry.runfolder.labels import ProjectSettings, read_project, write_project
+from toolkit.telemetry.runs.listing.views import NamedView, OwnChart, views_of, with_view, without_view
 
 NAMES = ["loss/a", "loss/b", "val_loss", "lr"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from toolkit.runs.completions import CompletionQuery
-from toolkit.runs.curve_tiles import TileQuery
-from toolkit.runs.store import RunStore
+from toolkit.telemetry.runs.completions import CompletionQuery
+from toolkit.telemetry.runs.curve_tiles import TileQuery
+from toolkit.telemetry.runs.store import RunStore
 
 WAIT_S = 120.0
 

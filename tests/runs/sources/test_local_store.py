@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 
 from tests.dashboard.run_folders import BEGAN, append, step_record, write_run
-from toolkit.runfolder.control import read_request
-from toolkit.runfolder.labels import Labels
-from toolkit.runfolder.layout import rank_file
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runs.listing import run_listing
-from toolkit.runs.listing.run_folders import RunFolders
-from toolkit.runs.listing.run_listing import RootListing
-from toolkit.runs.sources import local_store, store_queries
-from toolkit.runs.sources.local_store import LocalStore
-from toolkit.runs.store import CacheState, Refused, RunQuery, UnknownRun
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.runfolder.control import read_request
+from toolkit.telemetry.runfolder.labels import Labels
+from toolkit.telemetry.runfolder.layout import rank_file
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runs.listing import run_listing
+from toolkit.telemetry.runs.listing.run_folders import RunFolders
+from toolkit.telemetry.runs.listing.run_listing import RootListing
+from toolkit.telemetry.runs.sources import local_store, store_queries
+from toolkit.telemetry.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.store import CacheState, Refused, RunQuery, UnknownRun
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links, FIFOs and odd names are POSIX's")
 

@@ -18,11 +18,11 @@ from tests.importers import samples
 from tests.importers.writers import PACKAGES, ROWS, Writer
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
-from toolkit.importers.detect import find_sources
-from toolkit.importers.summary import summarise
-from toolkit.runs.listing import foreign_runs
-from toolkit.runs.sources.local_store import LocalStore
-from toolkit.runs.store import NO_END, Refused, RunQuery, UnknownRun
+from toolkit.telemetry.importers.detect import find_sources
+from toolkit.telemetry.importers.summary import summarise
+from toolkit.telemetry.runs.listing import foreign_runs
+from toolkit.telemetry.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.store import NO_END, Refused, RunQuery, UnknownRun
 
 TABLE = "step,loss,lr\n"
 

@@ -6,11 +6,11 @@ import shutil
 import pytest
 
 from tests.two_nodes import bring_together, write_two_nodes
-from toolkit.runfolder.parts import record_files
-from toolkit.runs.listing import run_folders
-from toolkit.runs.sources import local_store, rank_grid
-from toolkit.runs.sources.local_store import LocalStore
-from toolkit.runs.store import Refused
+from toolkit.telemetry.runfolder.parts import record_files
+from toolkit.telemetry.runs.listing import run_folders
+from toolkit.telemetry.runs.sources import local_store, rank_grid
+from toolkit.telemetry.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.store import Refused
 
 
 @pytest.fixture

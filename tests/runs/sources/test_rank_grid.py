@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from tests.dashboard.run_folders import append, step_record, write_run
 from tests.lengths import in_make_faults, longer
-from toolkit.runfolder import reader
-from toolkit.runfolder.layout import rank_file
-from toolkit.runs.rank_grid import RankGrid
-from toolkit.runs.sources import local_store, rank_grid
-from toolkit.runs.sources.local_store import LocalStore
-from toolkit.runs.sources.rank_grid import MAX_CELLS, RankCells
+from toolkit.telemetry.runfolder import reader
+from toolkit.telemetry.runfolder.layout import rank_file
+from toolkit.telemetry.runs.rank_grid import RankGrid
+from toolkit.telemetry.runs.sources import local_store, rank_grid
+from toolkit.telemetry.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.sources.rank_grid import MAX_CELLS, RankCells
 
 STEP_TIME = "sec_per_step"
 

@@ -8,11 +8,11 @@ import pytest
 
 from tests.dashboard.run_folders import BEGAN, step_record, write_run
 from tests.runs.sources.store_answers import answers_of
-from toolkit.runfolder.layout import METRICS_JSONL, rank_file
-from toolkit.runs.columns import run_log
-from toolkit.runs.sources import rank_grid, store_queries
-from toolkit.runs.sources.local_store import LocalStore
-from toolkit.runs.store import RunStore
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL, rank_file
+from toolkit.telemetry.runs.columns import run_log
+from toolkit.telemetry.runs.sources import rank_grid, store_queries
+from toolkit.telemetry.runs.sources.local_store import LocalStore
+from toolkit.telemetry.runs.store import RunStore
 
 
 def write_rich_run(root):

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from benchmarks import sweep_truth
 from benchmarks.report import LATEST
-from toolkit.runfolder.manifest import Evaluation
-from toolkit.runfolder.status import Status
-from toolkit.runs.settings import as_number, setting_text
-from toolkit.runs.store import RunCard
-from toolkit.runs.sweep.answer import answer, is_log_scale
-from toolkit.runs.sweep.runs import SweepRun, of_one_project, sweep_runs
-from toolkit.runs.sweep.text import answer_text, beyond_chance
+from toolkit.telemetry.runfolder.manifest import Evaluation
+from toolkit.telemetry.runfolder.status import Status
+from toolkit.telemetry.runs.settings import as_number, setting_text
+from toolkit.telemetry.runs.store import RunCard
+from toolkit.telemetry.runs.sweep.answer import answer, is_log_scale
+from toolkit.telemetry.runs.sweep.runs import SweepRun, of_one_project, sweep_runs
+from toolkit.telemetry.runs.sweep.text import answer_text, beyond_chance
 
 
 def runs_of(rows, *, state="done"):

@@ -14,14 +14,14 @@ pytest.importorskip("pyarrow")
 
 from tests.dashboard.run_folders import append, step_record, write_run
 from tests.importers import samples
-from toolkit.importers.detect import find_sources
-from toolkit.importers.source import named_columns, read_all
-from toolkit.runfolder.control import write_request
-from toolkit.runfolder.read_run import read_run
-from toolkit.runs.sources import local_store
-from toolkit.runs.tables.query import QueryError, query
-from toolkit.runs.tables.run_tables import TABLES, UNANSWERED, RunTables
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.importers.detect import find_sources
+from toolkit.telemetry.importers.source import named_columns, read_all
+from toolkit.telemetry.runfolder.control import write_request
+from toolkit.telemetry.runfolder.read_run import read_run
+from toolkit.telemetry.runs.sources import local_store
+from toolkit.telemetry.runs.tables.query import QueryError, query
+from toolkit.telemetry.runs.tables.run_tables import TABLES, UNANSWERED, RunTables
 
 SIZES = {"width", "height", "size", "ncols", "nrows"}
 ODD = 'loss"; drop table runs; --'

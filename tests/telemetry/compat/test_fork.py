@@ -18,7 +18,6 @@ from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry import OptionsError
 from toolkit.telemetry import TelemetryLogger as Logger
-from toolkit.telemetry import logger as logger_module
 from toolkit.telemetry.compat.fork import (
     TelemetryLogger,
     extract_lora_metadata,
@@ -26,7 +25,8 @@ from toolkit.telemetry.compat.fork import (
     extract_training_info,
     get_run_name,
 )
-from toolkit.telemetry.machine.checkpoint_files import look_at
+from toolkit.telemetry.logger import logger as logger_module
+from toolkit.telemetry.logger.machine.checkpoint_files import look_at
 
 CONFIG = {
     "name": "greyjacket",

@@ -15,10 +15,10 @@ import pytest
 
 from tests.lengths import longer
 from tests.records import read_records, with_event
-from toolkit.importers.detect import find_sources
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.runfolder.read_run import read_run
-from toolkit.runfolder.status import work_out_status
+from toolkit.telemetry.importers.detect import find_sources
+from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.read_run import read_run
+from toolkit.telemetry.runfolder.status import work_out_status
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("mlflow") is None, reason="needs mlflow")
 

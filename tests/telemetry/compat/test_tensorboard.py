@@ -16,10 +16,10 @@ import pytest
 
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
-from toolkit.runfolder.codec import with_non_finite
 from toolkit.telemetry.compat import null_object
 from toolkit.telemetry.compat.tensorboard import SummaryWriter
-from toolkit.telemetry.options import OptionsError
+from toolkit.telemetry.logger.options import OptionsError
+from toolkit.telemetry.runfolder.codec import with_non_finite
 
 torch = pytest.importorskip("torch")
 numpy = pytest.importorskip("numpy")

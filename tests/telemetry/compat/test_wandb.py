@@ -26,7 +26,7 @@ from tests.mirrors.exporters.test_wandb import kept_by_wandb, rows
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry.compat import null_object
-from toolkit.telemetry.options import OptionsError
+from toolkit.telemetry.logger.options import OptionsError
 
 ROOT = Path(__file__).resolve().parents[3]
 QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}

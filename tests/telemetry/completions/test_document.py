@@ -10,7 +10,7 @@ import yaml
 
 from tests.fork_server import run_python
 from tests.project.markdown import ROOT, blocks, commands
-from toolkit.telemetry.options import options_from_config
+from toolkit.telemetry.logger.options import options_from_config
 
 DOCUMENT = ROOT / "docs" / "completions.md"
 
@@ -27,7 +27,7 @@ def test_the_command_shows_what_the_lines_above_it_log(tmp_path):
     (command,) = commands(DOCUMENT)
     _, _, *arguments = shlex.split(command)
     shown = run_python(
-        ["-m", "toolkit.cli", "completions", *arguments, "--json"],
+        ["-m", "toolkit.telemetry.cli", "completions", *arguments, "--json"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

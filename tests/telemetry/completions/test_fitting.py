@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lengths import longer
-from toolkit.runfolder.codec import decode, encode
-from toolkit.runfolder.records import MAX_RECORD_BYTES
-from toolkit.telemetry.records.completions.fitting import fit
+from toolkit.telemetry.logger.records.completions.fitting import fit
+from toolkit.telemetry.runfolder.codec import decode, encode
+from toolkit.telemetry.runfolder.records import MAX_RECORD_BYTES
 
 
 def encoded(fields):

@@ -12,9 +12,9 @@ import pytest
 from tests.faults.children import Child, repair
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
-from toolkit.runfolder.records import COMPLETION, COMPLETIONS_DROPPED
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.logger_internals import internals
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.runfolder.records import COMPLETION, COMPLETIONS_DROPPED
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.core.guard import Guard
-from toolkit.telemetry.records.completions.readable import readable
-from toolkit.telemetry.records.device_scalars import DeviceScalars
-from toolkit.telemetry.records.plain_values import PlainValues
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.records.completions.readable import readable
+from toolkit.telemetry.logger.records.device_scalars import DeviceScalars
+from toolkit.telemetry.logger.records.plain_values import PlainValues
 
 TREE = PlainValues(Guard(), DeviceScalars()).tree
 

@@ -97,7 +97,7 @@ def test_an_exception_of_ours_on_the_way_does_not_show_in_theirs(log, monkeypatc
     def bug(*_, **__):
         raise KeyError("ours")
 
-    monkeypatch.setattr("toolkit.telemetry.errors.error_recorder.describe_in_full", bug)
+    monkeypatch.setattr("toolkit.telemetry.logger.errors.error_recorder.describe_in_full", bug)
 
     def run():
         with log.capture_errors():

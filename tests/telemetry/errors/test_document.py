@@ -11,7 +11,7 @@ import sys
 import yaml
 
 from tests.project.markdown import ROOT, blocks, commands
-from toolkit.telemetry.options import options_from_config
+from toolkit.telemetry.logger.options import options_from_config
 
 DOCUMENT = ROOT / "docs" / "errors.md"
 
@@ -35,8 +35,8 @@ def test_the_script_leaves_what_the_document_says_the_command_prints(tmp_path):
     (tmp_path / "train.py").write_text(script.text)
     run(tmp_path, "train.py")
 
-    assert run(tmp_path, "-m", "toolkit.cli", *shlex.split(command)[1:]) == printed.text
-    (record,) = json.loads(run(tmp_path, "-m", "toolkit.cli", *shlex.split(command)[1:], "--json"))
+    assert run(tmp_path, "-m", "toolkit.telemetry.cli", *shlex.split(command)[1:]) == printed.text
+    (record,) = json.loads(run(tmp_path, "-m", "toolkit.telemetry.cli", *shlex.split(command)[1:], "--json"))
     assert (record["type"], record["count"], record["global_step"]) == ("OSError", 3, 0)
 
 

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from tests.telemetry.logged import make_logger, records_of
-from toolkit.core.lifetime import code_of, exit_code
-from toolkit.telemetry.errors.exits import EXITS
+from toolkit.telemetry.core.lifetime import code_of, exit_code
+from toolkit.telemetry.logger.errors.exits import EXITS
 
 
 @pytest.mark.parametrize(

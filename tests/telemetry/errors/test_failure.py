@@ -8,8 +8,8 @@ import weakref
 import pytest
 
 import toolkit.telemetry
-from toolkit.core.guard import Guard
-from toolkit.telemetry.errors.failure import describe_failure, describe_in_full, fingerprint_of
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.errors.failure import describe_failure, describe_in_full, fingerprint_of
 
 OURS = toolkit.telemetry.__path__[0]
 TOKEN = "hf_" + "a1B2" * 9

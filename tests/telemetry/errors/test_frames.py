@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import run_python
-from toolkit.telemetry.errors.stack import frame_of_main_thread, frames_of_threads
+from toolkit.telemetry.logger.errors.stack import frame_of_main_thread, frames_of_threads
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = Path(__file__).parent / "programs" / "collect_while_frames_are_read.py"

@@ -9,8 +9,8 @@ import pytest
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
 from tests.waiting import wait_until
-from toolkit.core.clock import ManualClock
-from toolkit.telemetry.errors.hang import HangWatch, TrainingProgress, thread_stacks
+from toolkit.telemetry.core.clock import ManualClock
+from toolkit.telemetry.logger.errors.hang import HangWatch, TrainingProgress, thread_stacks
 
 
 class Training:

@@ -120,7 +120,7 @@ def test_a_bug_of_ours_does_not_keep_theirs_from_being_printed(tmp_path, quiet, 
         raise KeyError("ours")
 
     with make_logger(tmp_path, errors={"excepthook": True}):
-        monkeypatch.setattr("toolkit.telemetry.errors.error_recorder.ErrorRecorder.take", bug)
+        monkeypatch.setattr("toolkit.telemetry.logger.errors.error_recorder.ErrorRecorder.take", bug)
         call_excepthook(raised(ValueError("bad")))
 
     assert [given[0] for given in quiet] == [ValueError]

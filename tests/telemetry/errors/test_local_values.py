@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from toolkit.core.guard import Guard
-from toolkit.privacy.masking import Masker
-from toolkit.telemetry.errors.local_values import shown_locals
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.errors.local_values import shown_locals
+from toolkit.telemetry.privacy.masking import Masker
 
 TOKEN = "hf_" + "a1B2" * 9
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from tests.telemetry.logged import make_logger, records_of
-from toolkit.telemetry.errors.output import OutputTail
+from toolkit.telemetry.logger.errors.output import OutputTail
 
 TOKEN = "hf_" + "a1B2" * 9
 

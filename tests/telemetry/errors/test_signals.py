@@ -17,7 +17,7 @@ import pytest
 from tests.fork_server import run_python
 from tests.lengths import in_make_faults
 from tests.telemetry.logged import make_logger, read_records, records_of
-from toolkit.telemetry.errors.signals import SIGNALS
+from toolkit.telemetry.logger.errors.signals import SIGNALS
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without signals")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from toolkit.runfolder.control import write_request
+from toolkit.telemetry.runfolder.control import write_request
 
 _PATIENCE_S = 60.0
 

@@ -18,8 +18,8 @@ from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.integrations.ai_toolkit import outputs, steps, watched_process
 from toolkit.telemetry.integrations.ai_toolkit.hooks import hook_class, options_of_process
 from toolkit.telemetry.integrations.ai_toolkit.written_files import saved_weights
-from toolkit.telemetry.machine.environment import this_process_began
-from toolkit.timing.history import read_run_time
+from toolkit.telemetry.logger.machine.environment import this_process_began
+from toolkit.telemetry.timing.history import read_run_time
 
 FAKE = Path(__file__).with_name("fake_ai_toolkit.py")
 

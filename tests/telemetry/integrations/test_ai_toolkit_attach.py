@@ -22,7 +22,7 @@ from toolkit.telemetry.integrations.ai_toolkit.attach import (
     extension_text,
     status,
 )
-from toolkit.trainer.command import main
+from toolkit.telemetry.trainer.command import main
 
 ROOT = Path(__file__).parents[3]
 FAKE = Path(__file__).with_name("fake_ai_toolkit.py")

@@ -16,7 +16,7 @@ import pytest
 
 from tests.records import read_records
 from toolkit.telemetry.integrations.ai_toolkit.attach import attach, detach, status
-from toolkit.timing.history import read_run_time
+from toolkit.telemetry.timing.history import read_run_time
 
 CHECKOUT = os.environ.get("AI_TOOLKIT_CHECKOUT")
 PYTHON = os.environ.get("AI_TOOLKIT_PYTHON", sys.executable)

@@ -11,11 +11,11 @@ import pytest
 
 from tests.lazy_module import LazyModule
 from tests.telemetry.logged import PATIENCE_S
-from toolkit.runfolder.evidence.batches import read_batches
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.integrations.ai_toolkit.steps import Steps
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.open_phases import OpenPhases
+from toolkit.telemetry.runfolder.evidence.batches import read_batches
 
 torch = pytest.importorskip("torch")
 transformers = LazyModule("transformers")

@@ -10,7 +10,7 @@ from tests.fork_server import A_RUN, ROOT, run_python
 from tests.lengths import in_make_faults
 from tests.project.markdown import INTEGRATIONS, blocks
 from tests.records import read_records
-from toolkit.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 CONFIG = """
 rate: 0.5

@@ -12,8 +12,8 @@ import pytest
 from tests.lazy_module import LazyModule
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
-from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import OptionsError, TelemetryLogger
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 keras = LazyModule("keras")

@@ -21,9 +21,9 @@ from tests.lengths import in_make_faults
 from tests.records import read_records, state_of
 from tests.telemetry.integrations import control_requests
 from tests.telemetry.logged import PATIENCE_S, make_logger
-from toolkit.runfolder.manifest import read_manifest
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.options import OptionsError
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.options import OptionsError
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 torch = pytest.importorskip("torch")
 if importlib.util.find_spec("lightning") is None:

@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 
-from toolkit.core.guard import Guard
+from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 
 

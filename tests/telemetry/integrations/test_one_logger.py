@@ -304,7 +304,7 @@ def test_a_job_that_fails_is_a_run_that_failed(failed):
 
 def test_wrong_options_are_rejected_at_once(tmp_path):
     from toolkit.telemetry.integrations.one_logger import RunFolderExporter
-    from toolkit.telemetry.options import OptionsError
+    from toolkit.telemetry.logger.options import OptionsError
 
     with pytest.raises(OptionsError, match="log_dri"):
         RunFolderExporter(log_dri=str(tmp_path))

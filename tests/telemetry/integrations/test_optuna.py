@@ -13,7 +13,7 @@ from tests.lazy_module import LazyModule
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
 from tests.waiting import wait_until
-from toolkit.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 optuna = LazyModule("optuna")
 ours = LazyModule("toolkit.telemetry.integrations.optuna")

@@ -15,7 +15,7 @@ from tests.lengths import in_make_faults
 from tests.project.markdown import ROOT, blocks
 from tests.records import read_records
 from tests.waiting import wait_until
-from toolkit.timing.ledger import LedgerBuilder
+from toolkit.telemetry.timing.ledger import LedgerBuilder
 
 pytest.importorskip("torch.distributed")
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
-from toolkit.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 try:
     import ray

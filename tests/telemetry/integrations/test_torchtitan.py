@@ -15,7 +15,7 @@ import pytest
 
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
-from toolkit.cli.main import main
+from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.integrations.torchtitan import register
 
 OUTPUTS = Path(__file__).parents[2] / "importers" / "torchtitan" / "outputs"

@@ -19,9 +19,9 @@ from tests.records import read_records, state_of
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model
 from tests.telemetry.logged import PATIENCE_S, Arriving, make_logger
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.options import OptionsError
-from toolkit.telemetry.records.device_scalars import PendingScalar
-from toolkit.telemetry.spans.recorder import SpanRecorder
+from toolkit.telemetry.logger.options import OptionsError
+from toolkit.telemetry.logger.records.device_scalars import PendingScalar
+from toolkit.telemetry.logger.spans.recorder import SpanRecorder
 
 transformers = LazyModule("transformers")
 ours = LazyModule("toolkit.telemetry.integrations.transformers")

@@ -6,8 +6,8 @@ import pytest
 
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
-from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry.integrations.ultralytics import TelemetryCallbacks
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 try:
     import cv2

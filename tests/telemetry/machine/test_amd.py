@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from toolkit.core.guard import Guard
-from toolkit.telemetry.machine.samplers import amd, nvml, registry
-from toolkit.telemetry.machine.samplers.amd import AmdSampler
-from toolkit.telemetry.machine.samplers.sampler import NothingToSample
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine.samplers import amd, nvml, registry
+from toolkit.telemetry.logger.machine.samplers.amd import AmdSampler
+from toolkit.telemetry.logger.machine.samplers.sampler import NothingToSample
 
 
 class AmdSmiLibraryException(Exception):

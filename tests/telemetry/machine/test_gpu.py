@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from toolkit.core.guard import Guard
-from toolkit.telemetry.machine.samplers.nvml import NvmlSampler
-from toolkit.telemetry.machine.samplers.sampler import NothingToSample
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine.samplers.nvml import NvmlSampler
+from toolkit.telemetry.logger.machine.samplers.sampler import NothingToSample
 
 
 def sampler(nvml, guard=None, **environ):

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from toolkit.core.clock import ManualClock
-from toolkit.core.guard import Guard
-from toolkit.telemetry.machine.samplers.disk import DiskSampler
-from toolkit.telemetry.machine.samplers.host import HostSampler
+from toolkit.telemetry.core.clock import ManualClock
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine.samplers.disk import DiskSampler
+from toolkit.telemetry.logger.machine.samplers.host import HostSampler
 
 
 def test_the_first_sample_has_the_levels_and_no_percentages_or_rates_yet():

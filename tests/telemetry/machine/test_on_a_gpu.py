@@ -32,8 +32,8 @@ def test_nvml_answers_and_cuda_stays_untouched():
     run(
         """
         import torch
-        from toolkit.core.guard import Guard
-        from toolkit.telemetry.machine.samplers.nvml import NvmlSampler
+        from toolkit.telemetry.core.guard import Guard
+        from toolkit.telemetry.logger.machine.samplers.nvml import NvmlSampler
 
         guard = Guard()
         sampler = NvmlSampler(guard=guard)
@@ -55,7 +55,7 @@ def test_gpus_are_matched_with_torchs_own_numbers():
     run(
         """
         import pynvml, torch
-        from toolkit.telemetry.machine.samplers.visible_gpus import gpus_as_torch_counts, visible_gpus
+        from toolkit.telemetry.logger.machine.samplers.visible_gpus import gpus_as_torch_counts, visible_gpus
 
         pynvml.nvmlInit()
         assert gpus_as_torch_counts(pynvml) is None
@@ -74,7 +74,7 @@ def test_torch_memory_is_read_without_a_sync():
     run(
         """
         import torch
-        from toolkit.telemetry.machine.samplers.torch_memory import TorchMemorySampler
+        from toolkit.telemetry.logger.machine.samplers.torch_memory import TorchMemorySampler
 
         sampler = TorchMemorySampler()
         assert sampler.sample() == {}
@@ -91,7 +91,7 @@ def test_torch_memory_is_read_without_a_sync():
 def test_the_environment_names_the_gpu():
     run(
         """
-        from toolkit.telemetry.machine.environment import describe_environment
+        from toolkit.telemetry.logger.machine.environment import describe_environment
 
         first = describe_environment()["accelerators"][0]
         print(first)

@@ -7,13 +7,13 @@ import time
 import pytest
 
 from tests.waiting import wait_until
-from toolkit.core.clock import ManualClock, SystemClock
-from toolkit.core.guard import Guard
-from toolkit.telemetry.machine.samplers import sampling as sampling_module
-from toolkit.telemetry.machine.samplers.nvml import NvmlSampler
-from toolkit.telemetry.machine.samplers.registry import default_samplers
-from toolkit.telemetry.machine.samplers.sampler import NothingToSample
-from toolkit.telemetry.machine.samplers.sampling import SystemSampling
+from toolkit.telemetry.core.clock import ManualClock, SystemClock
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine.samplers import sampling as sampling_module
+from toolkit.telemetry.logger.machine.samplers.nvml import NvmlSampler
+from toolkit.telemetry.logger.machine.samplers.registry import default_samplers
+from toolkit.telemetry.logger.machine.samplers.sampler import NothingToSample
+from toolkit.telemetry.logger.machine.samplers.sampling import SystemSampling
 
 PATIENCE_S = 60.0
 

@@ -4,8 +4,8 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
-from toolkit.core.guard import Guard
-from toolkit.telemetry.machine.samplers.torch_memory import TorchMemorySampler
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine.samplers.torch_memory import TorchMemorySampler
 
 GIB = 1024**3
 
@@ -101,9 +101,9 @@ def test_apple_devices_are_read_through_mps(monkeypatch):
 
 def test_nothing_heavy_is_imported_by_the_samplers_modules():
     script = (
-        "import sys, toolkit.telemetry.machine.samplers.sampling, toolkit.telemetry.machine.environment,"
-        " toolkit.telemetry.machine.start_fields,"
-        " toolkit.mirrors.tensorboard, toolkit.mirrors.wandb;"
+        "import sys, toolkit.telemetry.logger.machine.samplers.sampling, toolkit.telemetry.logger.machine.environment,"
+        " toolkit.telemetry.logger.machine.start_fields,"
+        " toolkit.telemetry.mirrors.tensorboard, toolkit.telemetry.mirrors.wandb;"
         "heavy = {'torch', 'numpy', 'pandas', 'psutil', 'pynvml', 'wandb', 'tensorboard'};"
         "print(sorted(heavy & set(sys.modules)))"
     )

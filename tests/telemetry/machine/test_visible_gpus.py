@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from toolkit.telemetry.machine.samplers.visible_gpus import gpus_as_torch_counts, select, visible_gpus
+from toolkit.telemetry.logger.machine.samplers.visible_gpus import gpus_as_torch_counts, select, visible_gpus
 
 UUIDS = ["GPU-aaaa-1", "GPU-aaab-2", "GPU-bbbb-3", "GPU-cccc-4"]
 

@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from toolkit.runfolder.evidence.output_log import NOTE, ROW, OutputLog
-from toolkit.telemetry.printed import log_file
-from toolkit.telemetry.printed.log_file import Line, LogFile
+from toolkit.telemetry.logger.printed import log_file
+from toolkit.telemetry.logger.printed.log_file import Line, LogFile
+from toolkit.telemetry.runfolder.evidence.output_log import NOTE, ROW, OutputLog
 
 
 @pytest.fixture

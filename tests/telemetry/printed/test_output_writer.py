@@ -14,9 +14,9 @@ import pytest
 
 from tests.telemetry.logged import make_logger
 from tests.waiting import wait_until
-from toolkit.runfolder.evidence.output_log import OutputLog
-from toolkit.telemetry.printed import output_writer
-from toolkit.telemetry.printed.taps import TAPS
+from toolkit.telemetry.logger.printed import output_writer
+from toolkit.telemetry.logger.printed.taps import TAPS
+from toolkit.telemetry.runfolder.evidence.output_log import OutputLog
 
 PROGRAM = Path(__file__).parent / "programs" / "print_and_end.py"
 ROOT = Path(__file__).parents[3]
@@ -281,7 +281,7 @@ def test_dots_without_end_are_broken_into_lines(tmp_path, streams):
 def test_a_file_that_is_emptied_or_closed_is_read_as_far_as_it_goes(tmp_path):
     program = """
 import os, sys
-from toolkit.telemetry.printed.beside import FilesBeside
+from toolkit.telemetry.logger.printed.beside import FilesBeside
 beside = FilesBeside()
 def read():
     beside.look()

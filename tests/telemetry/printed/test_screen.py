@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from toolkit.telemetry.printed.screen import Screen
+from toolkit.telemetry.logger.printed.screen import Screen
 
 
 def shown(*writes, every=1):

@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 
 from tests.waiting import wait_until
-from toolkit.core.clock import SystemClock
-from toolkit.core.ranks import process_group_store
-from toolkit.telemetry.control.consensus import StepConsensus
+from toolkit.telemetry.core.clock import SystemClock
+from toolkit.telemetry.core.ranks import process_group_store
+from toolkit.telemetry.logger.control.consensus import StepConsensus
 
 rank, size, address, rounds, out = (
     int(sys.argv[1]),

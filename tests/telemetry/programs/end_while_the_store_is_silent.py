@@ -14,7 +14,7 @@ import time
 
 from torch.distributed import TCPStore
 
-from toolkit.core.ranks import asking_in_background
+from toolkit.telemetry.core.ranks import asking_in_background
 
 serve = (
     "import time; from torch.distributed import TCPStore\n"

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.telemetry.logged import PATIENCE_S, make_logger
-from toolkit.core.clock import ManualClock
-from toolkit.telemetry.machine import environment
-from toolkit.telemetry.training import saving
+from toolkit.telemetry.core.clock import ManualClock
+from toolkit.telemetry.logger.machine import environment
+from toolkit.telemetry.logger.training import saving
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from tests.telemetry.logged import make_logger, records_of
-from toolkit.core.clock import ManualClock
-from toolkit.timing.names import ONE_LOGGER_NAMES
+from toolkit.telemetry.core.clock import ManualClock
+from toolkit.telemetry.timing.names import ONE_LOGGER_NAMES
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("nv_one_logger") is None, reason="nv-one-logger is not installed"

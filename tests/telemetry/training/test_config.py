@@ -11,11 +11,11 @@ from nv_one_logger.training_telemetry.api.config import TrainingTelemetryConfig
 
 from tests.telemetry.logged import records_of
 from tests.telemetry.training.event_reader import events, train
-from toolkit.core.guard import Guard
-from toolkit.runfolder.manifest import read_manifest
 from toolkit.telemetry import OptionsError
-from toolkit.telemetry.training import ConfigError, TrainingConfig
-from toolkit.telemetry.training.config import ConfigSource
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.training import ConfigError, TrainingConfig
+from toolkit.telemetry.logger.training.config import ConfigSource
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 GOOD = {
     "application_name": "greyjacket",

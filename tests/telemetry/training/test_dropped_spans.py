@@ -8,8 +8,8 @@ import pytest
 
 from tests.telemetry.logged import records_of
 from tests.telemetry.training.event_reader import spans
-from toolkit.core.clock import ManualClock
-from toolkit.telemetry.spans.span import NO_SPAN
+from toolkit.telemetry.core.clock import ManualClock
+from toolkit.telemetry.logger.spans.span import NO_SPAN
 
 PARTS = (
     *("application", "training_loop", "training_iteration", "validation_loop", "validation_iteration"),

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit.telemetry.training.iteration_window import IterationSizes, IterationWindow
+from toolkit.telemetry.logger.training.iteration_window import IterationSizes, IterationWindow
 
 # However long an example takes on a machine that pauses.
 tries = settings(deadline=None)

@@ -9,9 +9,9 @@ import pytest
 
 from tests.telemetry.logged import records_of
 from tests.telemetry.training.event_reader import events, spans, train
-from toolkit.core.guard import MisuseError
-from toolkit.telemetry.spans.span import NO_SPAN
-from toolkit.timing import names
+from toolkit.telemetry.core.guard import MisuseError
+from toolkit.telemetry.logger.spans.span import NO_SPAN
+from toolkit.telemetry.timing import names
 
 PLAIN = {
     "dist_init": "on_distributed_init",

@@ -12,18 +12,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.core.guard import Guard, guarded
-from toolkit.runfolder.layout import CONTROL, METRICS_CSV, METRICS_JSONL
-from toolkit.runfolder.records import CONTROL_CHANGE
-from toolkit.telemetry.logger import TelemetryLogger as Logger
-from toolkit.telemetry.logger_internals import internals
-from toolkit.telemetry.machine.start_fields import (
+from toolkit.telemetry.core.guard import Guard, guarded
+from toolkit.telemetry.logger.logger import TelemetryLogger as Logger
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.logger.machine.start_fields import (
     lora_fields,
     model_fields,
     parameter_counts,
     training_fields,
 )
-from toolkit.telemetry.options import run_name_from_config
+from toolkit.telemetry.logger.options import run_name_from_config
+from toolkit.telemetry.runfolder.layout import CONTROL, METRICS_CSV, METRICS_JSONL
+from toolkit.telemetry.runfolder.records import CONTROL_CHANGE
 
 _guard = Guard()
 """For failures before there is a run."""

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any, Final
 
-from toolkit.core.guard import warn
+from toolkit.telemetry.core.guard import warn
 
 _warned: set[str] = set()
 NOT_SUPPORTED: Final = "is not supported here and does nothing"

@@ -13,14 +13,14 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from toolkit.core.guard import MisuseError, guarded
-from toolkit.runfolder.records import STEP
 from toolkit.telemetry.compat.null_object import NOT_SUPPORTED, null_object, warn_once
 from toolkit.telemetry.compat.wandb_files_media import Audio, Text, Video
 from toolkit.telemetry.compat.wandb_media import Media, MediaTarget
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.logger_internals import internals
-from toolkit.telemetry.options import OptionsError, TelemetryOptions
+from toolkit.telemetry.core.guard import MisuseError, guarded
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
+from toolkit.telemetry.runfolder.records import STEP
 
 _CURVE: Final = (
     *("true_positives", "false_positives", "true_negatives", "false_negatives"),

@@ -15,10 +15,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Final, Protocol
 
-from toolkit.core.guard import Guard
 from toolkit.telemetry.compat.null_object import warn_once
 from toolkit.telemetry.compat.wandb_files_media import Audio, Text
 from toolkit.telemetry.compat.wandb_media import Histogram, Image
+from toolkit.telemetry.core.guard import Guard
 
 _WRITERS: Final = (("torch", "torch.utils.tensorboard.writer"), ("tensorboardX", "tensorboardX.writer"))
 """A package, and its module with the class that all of its summaries go through."""

@@ -15,13 +15,13 @@ from typing import IO, Any, Final
 
 import orjson
 
-from toolkit.privacy.masking import mask_secrets
-from toolkit.privacy.secret_shapes import mask_name
-from toolkit.runfolder.layout import make_folders, safe_run_name
-from toolkit.runfolder.safefile import copy_file
 from toolkit.telemetry.compat.null_object import null_object, warn_once
 from toolkit.telemetry.compat.wandb_media import Table, as_json, no_run_guard
-from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.privacy.masking import mask_secrets
+from toolkit.telemetry.privacy.secret_shapes import mask_name
+from toolkit.telemetry.runfolder.layout import make_folders, safe_run_name
+from toolkit.telemetry.runfolder.safefile import copy_file
 
 ARTIFACTS: Final = "artifacts"
 

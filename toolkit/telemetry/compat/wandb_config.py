@@ -7,8 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from typing import Any
 
-from toolkit.core.config_mapping import mapping_in, resolved
 from toolkit.telemetry.compat.null_object import null_object, warn_once
+from toolkit.telemetry.core.config_mapping import mapping_in, resolved
 
 
 def config_mapping(given: Any) -> dict[str, Any]:

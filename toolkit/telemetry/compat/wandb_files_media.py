@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from toolkit.telemetry.compat.null_object import warn_once
 from toolkit.telemetry.compat.wandb_media import MEDIA, Media, MediaTarget, Sample, no_run_guard
-from toolkit.telemetry.records.media import pixels_of
-from toolkit.telemetry.records.png import animation_of
+from toolkit.telemetry.logger.records.media import pixels_of
+from toolkit.telemetry.logger.records.png import animation_of
 
 _MOST_VIDEO_BYTES: Final = 64 * 1024 * 1024
 """Of pixels: encoding them takes about a second, during which the script waits."""

@@ -12,13 +12,13 @@ from typing import Any, Final
 
 import orjson
 
-from toolkit.core.guard import Guard
-from toolkit.privacy.masking import mask_table
-from toolkit.runfolder.layout import SAMPLES, TABLES
 from toolkit.telemetry.compat.null_object import NullObject, null_object, warn_once
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.records.media import MOST_BINS, histogram_of, image_file, listed
-from toolkit.telemetry.writing.media_writer import write_media_file
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.records.media import MOST_BINS, histogram_of, image_file, listed
+from toolkit.telemetry.logger.writing.media_writer import write_media_file
+from toolkit.telemetry.privacy.masking import mask_table
+from toolkit.telemetry.runfolder.layout import SAMPLES, TABLES
 
 MEDIA: Final = "media"
 _MAX_LISTED: Final = 64

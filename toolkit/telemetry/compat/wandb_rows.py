@@ -9,8 +9,8 @@ from typing import Any
 from toolkit.telemetry.compat.null_object import warn_once
 from toolkit.telemetry.compat.wandb_media import Media, MediaTarget, find_media
 from toolkit.telemetry.compat.wandb_summary import Summary
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.records.media import PLAIN, flat_items
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.records.media import PLAIN, flat_items
 
 
 class Rows:

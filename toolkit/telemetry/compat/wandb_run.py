@@ -17,12 +17,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.core.lifetime import close_at_exit, do_not_close_at_exit, reason_of
-from toolkit.privacy.masking import Masker
-from toolkit.runfolder.codec import bounded
-from toolkit.runfolder.layout import make_folders
-from toolkit.runfolder.safefile import copy_file
-from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.compat.null_object import null_object, warn_once
 from toolkit.telemetry.compat.tensorboard_sync import TensorBoardSync
 from toolkit.telemetry.compat.wandb_artifacts import ArtifactStore
@@ -30,10 +24,16 @@ from toolkit.telemetry.compat.wandb_config import Config, Settings
 from toolkit.telemetry.compat.wandb_rows import Rows
 from toolkit.telemetry.compat.wandb_run_options import RunInfo, last_step_of
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary, summary_kinds
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.logger_internals import internals
-from toolkit.telemetry.machine.start_fields import training_fields
-from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.core.lifetime import close_at_exit, do_not_close_at_exit, reason_of
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.logger.machine.start_fields import training_fields
+from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.privacy.masking import Masker
+from toolkit.telemetry.runfolder.codec import bounded
+from toolkit.telemetry.runfolder.layout import make_folders
+from toolkit.telemetry.runfolder.safefile import copy_file
+from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 FILES: Final = "files"
 """The folder for a script's own files inside the run folder: `run.dir`."""

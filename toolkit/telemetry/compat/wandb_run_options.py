@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.core.ranks import find_rank
-from toolkit.runfolder.layout import METRICS_JSONL
-from toolkit.runfolder.manifest import Manifest, ManifestError, read_manifest
-from toolkit.runfolder.reader import tail_records
 from toolkit.telemetry.compat.null_object import warn_once
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.core.ranks import find_rank
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.telemetry.runfolder.reader import tail_records
 
 _SEARCHED_BYTES: Final = 1024 * 1024
 """How much is searched for the last step, from the end of the records back."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from toolkit.telemetry.compat.null_object import warn_once
-from toolkit.telemetry.records.device_scalars import DeviceScalars, PendingScalar
+from toolkit.telemetry.logger.records.device_scalars import DeviceScalars, PendingScalar
 
 _PLAIN: Final = frozenset({int, float, bool, str})
 _WAIT_S: Final = 1.0

@@ -12,10 +12,8 @@ from typing import Any, Final
 
 from accelerate.tracking import GeneralTracker
 
-from toolkit.core.guard import Guard, guarded
-from toolkit.core.ranks import find_rank
-from toolkit.runfolder.evidence.batches import BatchRow
-from toolkit.runfolder.records import StateMoment
+from toolkit.telemetry.core.guard import Guard, guarded
+from toolkit.telemetry.core.ranks import find_rank
 from toolkit.telemetry.integrations.logger_setup import (
     GivenLog,
     given_logger,
@@ -27,12 +25,20 @@ from toolkit.telemetry.integrations.logger_setup import (
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.metric_names import split, with_known_names
 from toolkit.telemetry.integrations.open_phases import GuardedPhase, OpenPhases, exit_arguments
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.logger_internals import internals
-from toolkit.telemetry.options import TelemetryOptions
-from toolkit.telemetry.records.loader_batches import LoaderBatches
-from toolkit.telemetry.spans.span import NO_FAILURES
-from toolkit.timing.names import APPLICATION, FORWARD, OPTIMIZER_UPDATE, TRAINING_ITERATION, TRAINING_LOOP
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.logger.records.loader_batches import LoaderBatches
+from toolkit.telemetry.logger.spans.span import NO_FAILURES
+from toolkit.telemetry.runfolder.evidence.batches import BatchRow
+from toolkit.telemetry.runfolder.records import StateMoment
+from toolkit.telemetry.timing.names import (
+    APPLICATION,
+    FORWARD,
+    OPTIMIZER_UPDATE,
+    TRAINING_ITERATION,
+    TRAINING_LOOP,
+)
 
 # Fields of the start record, and what scripts usually call them.
 _SETUP: Final = {

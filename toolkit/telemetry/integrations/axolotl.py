@@ -15,14 +15,14 @@ from axolotl.integrations.base import BasePlugin
 from pydantic import BaseModel, Field, field_validator
 from transformers import TrainerCallback
 
-from toolkit.core.guard import Guard, guarded
-from toolkit.core.lifetime import code_of
+from toolkit.telemetry.core.guard import Guard, guarded
+from toolkit.telemetry.core.lifetime import code_of
 from toolkit.telemetry.integrations.logger_setup import options_of, resuming, run_id_in
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.options import OptionsError, TelemetryOptions
-from toolkit.telemetry.spans.span import AnySpan
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
+from toolkit.telemetry.logger.spans.span import AnySpan
 
 _WEIGHTS: Final = (".safetensors", ".bin", ".pt")
 # File times come from a clock that the kernel advances a few hundred times a second.

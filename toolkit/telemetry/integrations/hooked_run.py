@@ -5,10 +5,10 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from toolkit.core.guard import Guard
+from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.integrations.logger_setup import GivenLog, given_logger, open_log, options_of
 from toolkit.telemetry.integrations.open_phases import exit_arguments
-from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.logger.logger import TelemetryLogger
 
 
 class HookedRun:

@@ -11,12 +11,12 @@ from typing import Any
 from hydra.experimental.callback import Callback
 from omegaconf import OmegaConf
 
-from toolkit.core.config_mapping import resolved
-from toolkit.core.guard import Guard
+from toolkit.telemetry.core.config_mapping import resolved
+from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.integrations.logger_setup import in_project, open_log, options_of
 from toolkit.telemetry.integrations.open_phases import exit_arguments
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.options import TelemetryOptions
 
 _jobs: list[TelemetryLogger] = []
 """The logger of the job that runs in this process."""

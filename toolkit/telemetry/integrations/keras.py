@@ -16,7 +16,7 @@ from typing import Any, Final
 from keras import __version__ as keras_version
 from keras.callbacks import Callback
 
-from toolkit.core.guard import guarded
+from toolkit.telemetry.core.guard import guarded
 from toolkit.telemetry.integrations.hooked_run import HookedRun
 from toolkit.telemetry.integrations.logger_setup import GivenLog
 from toolkit.telemetry.integrations.method_patches import MethodPatches

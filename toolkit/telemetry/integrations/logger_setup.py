@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.runfolder.safefile import open_regular, replace_file
-from toolkit.runfolder.script_interrupts import pass_on_interrupt
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.options import OptionsError, TelemetryOptions
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
+from toolkit.telemetry.runfolder.safefile import open_regular, replace_file
+from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 LINEAGE_FILE: Final = "telemetry_run.json"
 """A file in a checkpoint's folder that names its run."""

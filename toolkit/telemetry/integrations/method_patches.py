@@ -6,11 +6,11 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
-from toolkit.core.guard import Guard
+from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.integrations.open_phases import GuardedPhase
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.logger_internals import internals
-from toolkit.telemetry.training.phase import Phase
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.logger.training.phase import Phase
 
 Method = Callable[..., Any]
 _MISSING: Final = object()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, Final
 
-from toolkit.runfolder.metrics import TRAIN_LOSSES
+from toolkit.telemetry.runfolder.metrics import TRAIN_LOSSES
 
 _EVALUATION: Final = re.compile(r"(val|valid|validation|eval|evaluation|test)([_/.\-: ]|$)", re.IGNORECASE)
 _NAMED: Final = (

@@ -15,16 +15,16 @@ from nv_one_logger.core.span import Span
 from nv_one_logger.exporter.exporter import BaseExporter
 from overrides import override
 
-from toolkit.core.guard import Guard
-from toolkit.core.ranks import Rank, find_rank
-from toolkit.runfolder.records import ERROR
-from toolkit.telemetry.control.rank_claim import RankClaim, may_record
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.core.ranks import Rank, find_rank
 from toolkit.telemetry.integrations.metric_names import ONE_LOGGER_LOSS
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.logger_internals import internals
-from toolkit.telemetry.options import TelemetryOptions
-from toolkit.telemetry.spans.span import AnySpan
-from toolkit.timing.names import FROM_ONE_LOGGER
+from toolkit.telemetry.logger.control.rank_claim import RankClaim, may_record
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.logger.spans.span import AnySpan
+from toolkit.telemetry.runfolder.records import ERROR
+from toolkit.telemetry.timing.names import FROM_ONE_LOGGER
 
 _IDS_KEPT: Final = 10_000
 # OneLogger writes these into the attributes; a record has its own field for each.

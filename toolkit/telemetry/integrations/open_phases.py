@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import TracebackType
 
-from toolkit.core.guard import Guard
-from toolkit.telemetry.training.phase import Phase
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.training.phase import Phase
 
 
 class OpenPhases:

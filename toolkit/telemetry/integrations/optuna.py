@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from toolkit.core.guard import Guard
+from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.integrations.logger_setup import in_project, open_log, options_of
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.open_phases import exit_arguments
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.options import TelemetryOptions
 
 
 class TelemetryCallback:

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from ray.tune.logger import LoggerCallback
 
-from toolkit.core.guard import Guard
+from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.integrations.logger_setup import in_project, open_log, options_of
 from toolkit.telemetry.integrations.metric_names import split, with_known_names
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.options import TelemetryOptions
 
 _ABOUT_THE_TRIAL: Final = frozenset(
     "config date done experiment_tag hostname node_ip pid should_checkpoint time_since_restore timestamp "

@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
 
-from toolkit.core.guard import Guard
+from toolkit.telemetry.core.guard import Guard
 
 NAME: Final = "telemetry"
 

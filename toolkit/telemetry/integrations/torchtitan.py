@@ -10,11 +10,11 @@ import os
 import threading
 from typing import Any, Final
 
-from toolkit.core.ranks import Rank, find_rank
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.logger_internals import internals
-from toolkit.telemetry.spans.span import AnySpan
-from toolkit.timing import names
+from toolkit.telemetry.core.ranks import Rank, find_rank
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.logger.spans.span import AnySpan
+from toolkit.telemetry.timing import names
 
 _STEP: Final = "step"
 _NAMES: Final = {

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from toolkit.core.guard import guarded
+from toolkit.telemetry.core.guard import guarded
 from toolkit.telemetry.integrations.hooked_run import HookedRun
-from toolkit.telemetry.machine.start_fields import module_fields
+from toolkit.telemetry.logger.machine.start_fields import module_fields
 
 
 class TelemetryCallbacks(HookedRun):

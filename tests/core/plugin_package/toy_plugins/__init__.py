@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
-from toolkit.diagnostics.catalogue import Kind
-from toolkit.diagnostics.detector import SingleIncidentDetector
-from toolkit.importers.detect import Format
-from toolkit.importers.folders import Found
-from toolkit.importers.source import Builder, Piece, SourceInfo, Status, source_id
+from toolkit.telemetry.diagnostics.catalogue import Kind
+from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
+from toolkit.telemetry.importers.detect import Format
+from toolkit.telemetry.importers.folders import Found
+from toolkit.telemetry.importers.source import Builder, Piece, SourceInfo, Status, source_id
 
 
 class ToySource:

@@ -19,9 +19,9 @@ import numpy as np
 from mlflow.cli import cli
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, RunStatus, RunTag, ViewType
 
-from toolkit.core.guard import Guard
 from toolkit.telemetry.compat.mlflow_store.store import TelemetryStore
-from toolkit.telemetry.machine.environment import describe_environment
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine.environment import describe_environment
 
 FOLDER, PLACES = Path(sys.argv[1]), [int(place) for place in sys.argv[2:]]
 OURS = os.environ["MLFLOW_TRACKING_URI"]

@@ -9,8 +9,8 @@ from pathlib import Path
 import torch
 from accelerate import Accelerator
 
-from toolkit.runfolder.control import write_request
 from toolkit.telemetry.integrations.accelerate import TelemetryTracker
+from toolkit.telemetry.runfolder.control import write_request
 
 tracker = TelemetryTracker(log_dir="logs", run_name="r", system=False, csv=False)
 accelerator = Accelerator(cpu=True, log_with=tracker)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import lightning.pytorch as pl
 import torch
 
-from toolkit.runfolder.control import write_request
 from toolkit.telemetry.integrations.lightning import TelemetryCallback
-from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.runfolder.control import write_request
 
 
 class Module(pl.LightningModule):

@@ -7,8 +7,8 @@ import time
 import lightning.pytorch as pl
 import torch
 
-from toolkit.runfolder.control import write_request
 from toolkit.telemetry.integrations.lightning import TelemetryCallback
+from toolkit.telemetry.runfolder.control import write_request
 
 
 class Module(pl.LightningModule):

@@ -13,8 +13,8 @@ from pathlib import Path
 from transformers import TrainerCallback
 
 from tests.telemetry.integrations.test_transformers import make_trainer
-from toolkit.runfolder.control import write_request
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
+from toolkit.telemetry.runfolder.control import write_request
 
 folder = Path(sys.argv[1])
 telemetry = TelemetryCallback(log_dir=folder / "logs", system=False, csv=False)

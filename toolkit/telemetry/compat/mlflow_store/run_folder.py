@@ -11,22 +11,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.core.background import background_job
-from toolkit.core.guard import Guard
-from toolkit.mirrors.csv_mirror import CsvMirror
-from toolkit.runfolder.journal.end_record import ended_by, with_end_record
-from toolkit.runfolder.labels import LabelsError, read_labels, write_labels
-from toolkit.runfolder.layout import METRICS_JSONL, PRIVATE, claim_folder, safe_run_name
-from toolkit.runfolder.manifest import Heartbeat, Manifest, read_manifest, write_manifest
-from toolkit.runfolder.reader import Cursor, read_from
-from toolkit.runfolder.records import END, ENVIRONMENT, START, Record
-from toolkit.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STOPPED, work_out_status
-from toolkit.runfolder.table.csv_table import SHORT
 from toolkit.telemetry.compat.mlflow_store.run_state import RunState, param_records, start_s
 from toolkit.telemetry.compat.mlflow_store.shared_log import BLOCK, SharedLog
-from toolkit.telemetry.machine.environment import describe_environment
-from toolkit.telemetry.options import TelemetryOptions
-from toolkit.telemetry.writing.sessions import alone_in, new_session, with_session
+from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine.environment import describe_environment
+from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.logger.writing.sessions import alone_in, new_session, with_session
+from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
+from toolkit.telemetry.runfolder.journal.end_record import ended_by, with_end_record
+from toolkit.telemetry.runfolder.labels import LabelsError, read_labels, write_labels
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL, PRIVATE, claim_folder, safe_run_name
+from toolkit.telemetry.runfolder.manifest import Heartbeat, Manifest, read_manifest, write_manifest
+from toolkit.telemetry.runfolder.reader import Cursor, read_from
+from toolkit.telemetry.runfolder.records import END, ENVIRONMENT, START, Record
+from toolkit.telemetry.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STOPPED, work_out_status
+from toolkit.telemetry.runfolder.table.csv_table import SHORT
 
 CHANGE: Final = "mlflow"
 """The kind of a record that only has a block."""

@@ -8,10 +8,10 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from toolkit.runfolder.codec import with_non_finite
-from toolkit.runfolder.reader import blocks_of, lines_of, parse_line
-from toolkit.runfolder.records import LOSS_JUMP, NAN_INF_DETECTED, RESERVED, START, STEP, Record
 from toolkit.telemetry.compat.mlflow_store.shared_log import BLOCK, ROOM, merge
+from toolkit.telemetry.runfolder.codec import with_non_finite
+from toolkit.telemetry.runfolder.reader import blocks_of, lines_of, parse_line
+from toolkit.telemetry.runfolder.records import LOSS_JUMP, NAN_INF_DETECTED, RESERVED, START, STEP, Record
 
 _TAKEN: Final = frozenset({*RESERVED, "global_step", NAN_INF_DETECTED, LOSS_JUMP, BLOCK})
 """Fields with a meaning of ours: a metric of such a name is kept as `x_NAME`."""

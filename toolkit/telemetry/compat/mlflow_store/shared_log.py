@@ -14,12 +14,12 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import orjson
 
-from toolkit.runfolder.codec import encode
-from toolkit.runfolder.layout import PRIVATE, make_folders
-from toolkit.runfolder.portable import try_lock, unlock
-from toolkit.runfolder.reader import Cursor, read_from
-from toolkit.runfolder.records import Record
-from toolkit.runfolder.safefile import open_to_write, read_inside, replace_file, write_all
+from toolkit.telemetry.runfolder.codec import encode
+from toolkit.telemetry.runfolder.layout import PRIVATE, make_folders
+from toolkit.telemetry.runfolder.portable import try_lock, unlock
+from toolkit.telemetry.runfolder.reader import Cursor, read_from
+from toolkit.telemetry.runfolder.records import Record
+from toolkit.telemetry.runfolder.safefile import open_to_write, read_inside, replace_file, write_all
 
 BLOCK: Final = "mlflow"
 """Field of a record with what MLflow keeps and a run folder has no other place for."""

@@ -37,17 +37,17 @@ from mlflow.utils.name_utils import _generate_random_name
 from mlflow.utils.search_utils import SearchUtils
 from mlflow.utils.uri import append_to_uri_path, resolve_uri_if_local
 
-from toolkit.privacy.record_masking import RecordMasker
-from toolkit.privacy.secret_names import secrecy_of
-from toolkit.privacy.secret_shapes import MASK
-from toolkit.privacy.text_tree import Position
-from toolkit.runfolder.codec import encodable
-from toolkit.runfolder.layout import make_folders
-from toolkit.runfolder.manifest import ManifestError, read_manifest
 from toolkit.telemetry.compat.mlflow_store import run_folder
 from toolkit.telemetry.compat.mlflow_store.run_folder import EXPERIMENT, RunFolder
 from toolkit.telemetry.compat.mlflow_store.run_state import Point, RunState, history_in, start_s, step_records
-from toolkit.telemetry.options import TelemetryOptions
+from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.privacy.record_masking import RecordMasker
+from toolkit.telemetry.privacy.secret_names import secrecy_of
+from toolkit.telemetry.privacy.secret_shapes import MASK
+from toolkit.telemetry.privacy.text_tree import Position
+from toolkit.telemetry.runfolder.codec import encodable
+from toolkit.telemetry.runfolder.layout import make_folders
+from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
 
 OWN_FOLDER: Final = ".mlflow"
 _MOST_DATASETS: Final = 1000

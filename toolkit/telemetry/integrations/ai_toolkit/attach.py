@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from toolkit.runfolder.safefile import replace_file
+from toolkit.telemetry.runfolder.safefile import replace_file
 
 FILE_NAME: Final = "ai_toolkit_telemetry.py"
 """The file's name in `extensions/`, which ai-toolkit's own .gitignore excludes."""

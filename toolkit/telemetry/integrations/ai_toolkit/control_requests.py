@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toolkit.core.guard import PREFIX, Guard, print_line
-from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.core.guard import PREFIX, Guard, print_line
+from toolkit.telemetry.logger.logger import TelemetryLogger
 
 _KNOBS: Final = (("save_every", "save_config"), ("sample_every", "sample_config"))
 """Intervals that ai-toolkit reads again at every step."""

@@ -7,10 +7,10 @@ import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from toolkit.core.guard import PREFIX, Guard, print_line
+from toolkit.telemetry.core.guard import PREFIX, Guard, print_line
 from toolkit.telemetry.integrations.ai_toolkit.watched_process import WatchedProcess
-from toolkit.telemetry.machine.environment import this_process_began
-from toolkit.telemetry.options import OptionsError, TelemetryOptions, options_from_config
+from toolkit.telemetry.logger.machine.environment import this_process_began
+from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions, options_from_config
 
 _MARK: Final = "_telemetry_is_hooked"
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.runfolder.records import StateMoment
 from toolkit.telemetry.integrations.ai_toolkit.start_fields import weight_names
 from toolkit.telemetry.integrations.ai_toolkit.written_files import (
     copy_sample,
@@ -20,8 +19,9 @@ from toolkit.telemetry.integrations.ai_toolkit.written_files import (
 from toolkit.telemetry.integrations.logger_setup import remember_run
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.open_phases import OpenPhases
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.timing.names import SAMPLING, VALIDATION_LOOP
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.runfolder.records import StateMoment
+from toolkit.telemetry.timing.names import SAMPLING, VALIDATION_LOOP
 
 VALIDATION_LOSS: Final = "val/loss"
 """Its name in ai-toolkit's own log."""

@@ -6,15 +6,15 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolkit.core.guard import Guard
-from toolkit.core.ranks import find_rank
-from toolkit.runfolder.records import FIRST_STEP
-from toolkit.telemetry.machine.start_fields import (
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.core.ranks import find_rank
+from toolkit.telemetry.logger.machine.start_fields import (
     lora_fields,
     model_fields,
     parameter_counts,
     training_fields,
 )
+from toolkit.telemetry.runfolder.records import FIRST_STEP
 
 
 def samples_per_step(process: Any) -> int:

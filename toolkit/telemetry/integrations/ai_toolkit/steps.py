@@ -12,9 +12,15 @@ from toolkit.telemetry.integrations.batch_sizes import BatchSizes
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.metric_names import split_losses
 from toolkit.telemetry.integrations.open_phases import OpenPhases
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.logger_internals import internals
-from toolkit.timing.names import BACKWARD, DATA_LOADING, FORWARD, OPTIMIZER_UPDATE, TRAINING_ITERATION
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.timing.names import (
+    BACKWARD,
+    DATA_LOADING,
+    FORWARD,
+    OPTIMIZER_UPDATE,
+    TRAINING_ITERATION,
+)
 
 _PHASE_OF_TIMER: Final = {
     "train_loop": TRAINING_ITERATION,

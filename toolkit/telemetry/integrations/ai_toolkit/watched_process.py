@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from toolkit.core.guard import Guard
-from toolkit.core.ranks import find_rank
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.core.ranks import find_rank
 from toolkit.telemetry.integrations.ai_toolkit.control_requests import (
     PendingRequests,
     StoppedOnRequest,
@@ -27,10 +27,10 @@ from toolkit.telemetry.integrations.ai_toolkit.written_files import has_weights,
 from toolkit.telemetry.integrations.logger_setup import open_log
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.open_phases import OpenPhases
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.options import TelemetryOptions
-from toolkit.timing import names
-from toolkit.timing.names import APPLICATION
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.timing import names
+from toolkit.telemetry.timing.names import APPLICATION
 
 
 class WatchedProcess:

@@ -9,9 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from toolkit.runfolder.layout import SAMPLES, make_folders
-from toolkit.runfolder.safefile import copy_file
-from toolkit.runfolder.script_interrupts import pass_on_interrupt
+from toolkit.telemetry.runfolder.layout import SAMPLES, make_folders
+from toolkit.telemetry.runfolder.safefile import copy_file
+from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 _SAMPLE: Final = re.compile(r"__(?P<step>\d{1,9})_(?P<index>\d+)\.[A-Za-z0-9]+$")
 _STEP: Final = re.compile(r"_\d{9}(?!\d)")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit.runfolder.records import STEP
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
 from toolkit.telemetry.integrations.lightning.start_fields import hyperparameters
 from toolkit.telemetry.integrations.lightning.trainer_call import TrainerCall, as_number, learning_rates
 from toolkit.telemetry.integrations.metric_names import with_known_names
-from toolkit.telemetry.logger_internals import internals
-from toolkit.telemetry.machine.start_fields import module_fields
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.logger.machine.start_fields import module_fields
+from toolkit.telemetry.runfolder.records import STEP
 
 
 def write_start(run: SharedRun, trainer: Any, pl_module: Any, training: Mapping[str, Any]) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from toolkit.core.clock import wall_time_of
-from toolkit.core.guard import Guard, guarded
+from toolkit.telemetry.core.clock import wall_time_of
+from toolkit.telemetry.core.guard import Guard, guarded
 from toolkit.telemetry.integrations.lightning.call_records import (
     begin_evaluation,
     metrics_so_far,
@@ -28,10 +28,10 @@ from toolkit.telemetry.integrations.lightning.trainer_call import BatchPhase, Tr
 from toolkit.telemetry.integrations.lightning.training_state import put_state
 from toolkit.telemetry.integrations.logger_setup import GivenLog
 from toolkit.telemetry.integrations.method_patches import MethodPatches
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.logger_internals import internals
-from toolkit.telemetry.options import OptionsError
-from toolkit.timing.names import (
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.logger.options import OptionsError
+from toolkit.telemetry.timing.names import (
     APPLICATION,
     BACKWARD,
     DATA_LOADING,
@@ -48,7 +48,7 @@ from toolkit.timing.names import (
 )
 
 if TYPE_CHECKING:
-    from toolkit.telemetry.control.requests import Request
+    from toolkit.telemetry.logger.control.requests import Request
 
 _Callback = class_of_lightning("Callback")
 

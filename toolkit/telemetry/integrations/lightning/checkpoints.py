@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from toolkit.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
 from toolkit.telemetry.integrations.lightning.training_state import put_state
 from toolkit.telemetry.integrations.open_phases import GuardedPhase
+from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 
 class CheckpointTimer:

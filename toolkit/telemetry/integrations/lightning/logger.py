@@ -7,15 +7,15 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit.core.config_mapping import mapping_in, resolved
-from toolkit.core.guard import Guard, guarded
+from toolkit.telemetry.core.config_mapping import mapping_in, resolved
+from toolkit.telemetry.core.guard import Guard, guarded
 from toolkit.telemetry.integrations.lightning.call_records import batch_metric_names, without
 from toolkit.telemetry.integrations.lightning.framework import class_of_lightning
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
 from toolkit.telemetry.integrations.logger_setup import GivenLog
 from toolkit.telemetry.integrations.metric_names import split, with_known_names
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.machine.start_fields import module_fields
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.machine.start_fields import module_fields
 
 _Logger = class_of_lightning("Logger")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from toolkit.core.guard import Guard
-from toolkit.core.ranks import find_rank
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.core.ranks import find_rank
 from toolkit.telemetry.integrations.logger_setup import GivenLog, given_logger, options_of, resuming
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.training import TrainingTelemetry
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.training import TrainingTelemetry
 
 
 class SharedRun:

@@ -11,8 +11,8 @@ from toolkit.telemetry.integrations.lightning.checkpoints import CheckpointTimer
 from toolkit.telemetry.integrations.lightning.framework import TENSOR
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.open_phases import OpenPhases
-from toolkit.telemetry.records.loader_batches import LoaderBatches
-from toolkit.telemetry.spans.span import NO_SPAN, AnySpan
+from toolkit.telemetry.logger.records.loader_batches import LoaderBatches
+from toolkit.telemetry.logger.spans.span import NO_SPAN, AnySpan
 
 
 def _no_span(_: str) -> AnySpan:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from toolkit.runfolder.records import StateMoment
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
+from toolkit.telemetry.runfolder.records import StateMoment
 
 
 def put_state(run: SharedRun, trainer: Any, at: StateMoment, checkpoint: Any) -> None:

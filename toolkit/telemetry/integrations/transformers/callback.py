@@ -21,10 +21,9 @@ from transformers import TrainerCallback
 from transformers import __version__ as transformers_version
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from toolkit.core.clock import wall_time_of
-from toolkit.core.guard import Guard, guarded
-from toolkit.core.ranks import find_rank
-from toolkit.runfolder.records import STEP
+from toolkit.telemetry.core.clock import wall_time_of
+from toolkit.telemetry.core.guard import Guard, guarded
+from toolkit.telemetry.core.ranks import find_rank
 from toolkit.telemetry.integrations.logger_setup import (
     GivenLog,
     given_logger,
@@ -40,13 +39,14 @@ from toolkit.telemetry.integrations.transformers.trainer_watch import (
     is_being_called,
 )
 from toolkit.telemetry.integrations.transformers.training_states import TrainingStates, reached_checkpoint
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.logger_internals import internals
-from toolkit.telemetry.machine.start_fields import module_fields
-from toolkit.telemetry.records.device_scalars import DeviceScalars, PendingScalar
-from toolkit.telemetry.spans.span import NO_SPAN, AnySpan
-from toolkit.telemetry.training import TrainingTelemetry
-from toolkit.timing.names import APPLICATION, OPTIMIZER_UPDATE, TRAINING_ITERATION
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.logger.machine.start_fields import module_fields
+from toolkit.telemetry.logger.records.device_scalars import DeviceScalars, PendingScalar
+from toolkit.telemetry.logger.spans.span import NO_SPAN, AnySpan
+from toolkit.telemetry.logger.training import TrainingTelemetry
+from toolkit.telemetry.runfolder.records import STEP
+from toolkit.telemetry.timing.names import APPLICATION, OPTIMIZER_UPDATE, TRAINING_ITERATION
 
 _INTERVALS: Final = ("logging_steps", "eval_steps", "save_steps")
 _IN_EVERY_LOG: Final = frozenset({"epoch", "num_input_tokens_seen", "step"})

@@ -13,17 +13,17 @@ from typing import Any, Final
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from toolkit.core.guard import Guard
-from toolkit.runfolder.evidence.batches import BatchRow
+from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.integrations.batch_sizes import BatchSizes
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.open_phases import GuardedPhase
 from toolkit.telemetry.integrations.trl_completions import TrainerCompletions
-from toolkit.telemetry.logger import TelemetryLogger
-from toolkit.telemetry.logger_internals import internals
-from toolkit.telemetry.records.batch_values import content_row
-from toolkit.telemetry.records.loader_batches import LoaderBatches
-from toolkit.timing.names import BACKWARD, DATA_LOADING, FORWARD
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.logger.records.batch_values import content_row
+from toolkit.telemetry.logger.records.loader_batches import LoaderBatches
+from toolkit.telemetry.runfolder.evidence.batches import BatchRow
+from toolkit.telemetry.timing.names import BACKWARD, DATA_LOADING, FORWARD
 
 _LOOP: Final = ("_run_epoch", "_evaluate", "_finalize_training")
 """What the Trainer calls after `on_train_begin`: an exception that ends the training leaves one of them."""

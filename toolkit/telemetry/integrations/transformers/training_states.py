@@ -8,8 +8,8 @@ from typing import Any
 
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
-from toolkit.runfolder.records import StateMoment
-from toolkit.telemetry.logger import TelemetryLogger
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.runfolder.records import StateMoment
 
 Checkpoint = str | os.PathLike[str] | None
 

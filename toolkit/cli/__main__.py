@@ -1,8 +1,0 @@
-"""`python -m toolkit.cli` is the command `telemetry`."""
-
-from __future__ import annotations
-
-from ai_toolkit_telemetry import telemetry
-
-if __name__ == "__main__":
-    raise SystemExit(telemetry())

@@ -1,1 +1,0 @@
-"""One file per subcommand; `SUBCOMMANDS` in `toolkit/cli/main.py` lists them."""

@@ -1,0 +1,518 @@
+"""Is it really better: a run or a group of repeated runs against the best one so far."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, Final, Literal
+
+from toolkit.telemetry.answers.sequential_test import (
+    ALPHA,
+    FEWEST,
+    Noise,
+    forecast,
+    judge,
+    pooled,
+    upper_tail,
+)
+from toolkit.telemetry.runfolder.evidence.code_snapshot import CODE, read_code
+from toolkit.telemetry.runfolder.metrics import Direction, is_evaluation
+from toolkit.telemetry.runfolder.status import FINISHED
+from toolkit.telemetry.runs.formatting import count, short_number
+from toolkit.telemetry.runs.settings import differing_settings, is_label, is_seed, level_text, setting_text
+from toolkit.telemetry.runs.store import RunCard
+
+Answer = Literal["better", "worse", "not better", "not decided"]
+EXIT_CODES: Final[Mapping[Answer, int]] = {"better": 0, "worse": 1, "not better": 1, "not decided": 3}
+SURE: Final = 0.8
+"""So likely must a decision be for its number of runs to be named first."""
+MORE: Final = 3
+"""How many more runs a comparison is worth, unless asked for otherwise."""
+HOPELESS: Final = 0.05
+_WHOLE: Final = 0.95
+"""The share of its steps from which on a run that did not finish has a result."""
+_LESS_NOISE: Final = 10.0
+"""Seeds differ by up to so many times more than the evaluations within a run do (docs/figures/answers.md)."""
+_FEWEST_POINTS: Final = 4
+"""Of the second half of a run."""
+_HEADS: Final[Mapping[Answer, str]] = {
+    "better": "{} is better than {}",
+    "worse": "{} is worse than {}",
+    "not better": "{} is not shown to be better than {}",
+    "not decided": "Not decided whether {} is better than {}",
+}
+_DATA: Final = re.compile(r"(^|[^a-z])(data|datasets?|splits?)($|[^a-z])")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What one run has reached in the metric."""
+
+    key: str
+    name: str
+    value: float | None = None
+    """Its last value; None if it has none."""
+    step: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    code: str = ""
+    """A text that is equal for equal code; empty where that is not known."""
+    created: float | None = None
+    is_live: bool = False
+    is_finished: bool = True
+    is_cut: bool = False
+    """Whether records of it are missing."""
+    progress: float | None = None
+    points: Sequence[float] = ()
+    """Its values in order: their noise is taken where no run was repeated."""
+
+    @property
+    def seed(self) -> str:
+        """Its seeds as a text; empty if unknown."""
+        return " ".join(
+            f"{name}={setting_text(value)}" for name, value in sorted(self.settings.items()) if is_seed(name)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """The answer, and what it rests on."""
+
+    answer: Answer
+    sentence: str
+    needed: str
+    """What to do next."""
+    sure: str
+    metric: str
+    goal: Direction
+    evidence: Sequence[Mapping[str, Any]] = ()
+    """A row for each run: `group`, `run`, `value`, `counted`, and `why` not."""
+    rests_on: Sequence[str] = ()
+    """Sentences: the noise and where it is from, how much better is enough, how many tries there were; warnings."""
+    numbers: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def exit_code(self) -> int:
+        """0 keep, 1 discard, 3 run again."""
+        return EXIT_CODES[self.answer]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it for `--json`."""
+        fields = ("answer", "exit_code", "sentence", "needed", "sure", "metric", "goal", "rests_on")
+        return {**{name: getattr(self, name) for name in fields}, "runs": self.evidence, **self.numbers}
+
+
+def result_of(card: RunCard, metric: str, *, points: Sequence[float] = (), reads_code: bool = True) -> Result:
+    """Return what a listed run has reached."""
+    reached = card.evaluations.get(metric)
+    return Result(
+        key=f"{card.place} {card.id}",
+        name=card.name,
+        value=points[-1] if points else None if reached is None else reached.last,
+        step=card.step if reached is None or reached.last_step is None else reached.last_step,
+        settings=card.config,
+        code=_code_of(card.path) if reads_code else "",
+        created=card.created,
+        is_live=card.live,
+        is_finished=card.status.name == FINISHED,
+        is_cut=card.is_cut,
+        progress=card.progress,
+        points=points,
+    )
+
+
+def _code_of(folder: Path | None) -> str:
+    try:
+        return "" if folder is None else _code_at(folder, os.stat(folder / CODE).st_mtime_ns)
+    except OSError:
+        return ""
+
+
+@lru_cache(maxsize=4096)
+def _code_at(folder: Path, _changed: int) -> str:
+    kept = read_code(folder)
+    newest = kept[max(kept)] if kept else None
+    texts = [] if newest is None else [(name, newest.text(name)) for name in sorted(newest.files)]
+    return hashlib.sha256(repr(texts).encode("utf-8", "surrogatepass")).hexdigest() if texts else ""
+
+
+def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that repeated runs have in common: all but labels and the seed."""
+    return {
+        name: level_text(value)
+        for name, value in settings.items()
+        if not is_label(name) and not is_seed(name)
+    }
+
+
+def groups_of(runs: Sequence[Result]) -> dict[str, str]:
+    """Return the group of each run, by its key: runs of one group differ in nothing but the seed.
+
+    Of two runs with equal settings and the same seed, one had other code, unless both kept the same code.
+    """
+    seen: Counter[tuple[str, str]] = Counter()
+    found = {}
+    for run in sorted(runs, key=lambda run: math.inf if run.created is None else run.created):
+        settings = compared_settings(run.settings)
+        same = json.dumps([settings, run.code], sort_keys=True)
+        found[run.key] = (
+            run.key if not settings and not run.code else f"{same} {0 if run.code else seen[same, run.seed]}"
+        )
+        seen[same, run.seed] += 1
+    return found
+
+
+def pick_groups(
+    new: Sequence[Result],
+    best: Sequence[Result],
+    beside: Sequence[Result],
+    goal: Direction,
+    folders: Sequence[bool],
+) -> tuple[list[Result], list[Result]]:
+    """Return the runs to compare, of those that were named and those beside them.
+
+    One run comes with its repeats. Of a folder of runs, the best group is taken, without the new runs.
+    """
+    group_of = groups_of(list({run.key: run for run in (*beside, *best, *new)}.values()))
+    mine = {group_of[run.key] for run in new}
+    if folders[1] and len(best) > 1:
+        rest = [run for run in best if run not in new and group_of[run.key] not in mine]
+        best = next(iter(_ranked(rest, group_of, goal)), [])
+    free = [run for run in beside if run.key not in {one.key for one in (*new, *best)}]
+    if folders[0] and len(new) == 1:
+        new = [*new, *(run for run in free if group_of[run.key] in mine)]
+    if len(best) == 1 and group_of[best[0].key] not in mine:
+        best = [*best, *(run for run in free if group_of[run.key] == group_of[best[0].key])]
+    return list(new), list(best)
+
+
+def verdict_on(
+    lists: Sequence[Sequence[RunCard]],
+    beside: Sequence[RunCard],
+    *,
+    metric: str,
+    goal: Direction,
+    points_of: Callable[[RunCard], Sequence[float] | None],
+    are_single: Sequence[bool],
+    places: Sequence[str],
+    **how: Any,
+) -> Verdict | str:
+    """Return the verdict on the new runs against the best ones, which are the two `lists`, or why there is none.
+
+    `beside` are the runs of their folders, `places` what the lists are called, and `are_single` whether each was asked
+    for by one name: then it comes with its repeats.
+    """
+
+    def results(cards: Sequence[RunCard], *, curves: bool) -> list[Result]:
+        return [
+            result_of(card, metric, points=(points_of(card) if reads else None) or ())
+            for card in cards
+            for reads in (curves or metric not in card.evaluations,)
+        ]
+
+    others = results(beside, curves=False)
+    new, best = (results(cards, curves=True) for cards in lists)
+    new, best = pick_groups(new, best, others, goal, are_single)
+    for group, place in zip((new, best), places, strict=True):
+        if not group:
+            return f"{place} has no other run to compare with: all are those of the new one"
+        if all(result.value is None for result in group):
+            names = {name for cards in lists for card in cards for name in card.evaluations}
+            known = ", ".join(sorted(names)[:10]) or "none"
+            return f"{place} has no run with {metric} to compare; its kind of metric here: {known}"
+    return verdict(new, best, others, metric=metric, goal=goal, **how)
+
+
+def best_against(
+    runs: Sequence[Result],
+    others: Sequence[Result] = (),
+    *,
+    metric: str,
+    goal: Direction,
+    base: str | None = None,
+) -> Verdict | None:
+    """Say whether the best group is better than that of the run with the key `base`, else than the second best.
+
+    None if fewer than two groups have a result. Without `base` every other group counts as a try.
+    A run comes with its repeats among the `others`.
+    """
+    group_of = groups_of([*runs, *others])
+    mine = {group_of[run.key] for run in runs}
+    runs = [*runs, *(run for run in others if group_of[run.key] in mine)]
+    others = [run for run in others if group_of[run.key] not in mine]
+    ranked = _ranked(runs, group_of, goal)
+    based = [group for group in ranked if base is not None and group_of[group[0].key] == group_of[base]]
+    new = next((group for group in ranked if group not in based), None)
+    best = based[0] if based else ranked[1] if base is None and len(ranked) > 1 else None
+    if new is None or best is None:
+        return None
+    tries = len(ranked) - 1 if base is None else None
+    return verdict(new, best, [*runs, *others], metric=metric, goal=goal, tries=tries)
+
+
+def _ranked(runs: Sequence[Result], group_of: Mapping[str, str], goal: Direction) -> list[list[Result]]:
+    """Return the groups with a result, the best one first."""
+    groups: dict[str, list[Result]] = {}
+    usual = _usual_step(runs)
+    for run in runs:
+        if _why_not(run, "", usual, ()) is None:
+            groups.setdefault(group_of[run.key], []).append(run)
+    sign = 1.0 if goal == "max" else -1.0
+    return sorted(groups.values(), key=lambda group: -sign * fmean(run.value or 0.0 for run in group))
+
+
+def verdict(
+    new: Sequence[Result],
+    best: Sequence[Result],
+    others: Sequence[Result] = (),
+    *,
+    metric: str,
+    goal: Direction,
+    tries: int | None = None,
+    more: int = MORE,
+) -> Verdict:
+    """Say whether `new` is better than `best`, neither empty; `others` are runs of the same folder.
+
+    They count as tries, and those that repeat each other show the noise. *Better* is never said of a run that is not
+    whole or has diverged.
+    """
+    taken = {run.key for run in (*new, *best)}
+    others = list({run.key: run for run in reversed(others) if run.key not in taken}.values())
+    group_of = groups_of((*new, *best, *others))
+    usual = _usual_step((*new, *best, *others))
+    rows, counted = [], []
+    for group, runs in (("new", new), ("best", best)):
+        found = [(run, _why_not(run, metric, usual, runs[:at])) for at, run in enumerate(runs)]
+        counted.append([run for run, why in found if why is None])
+        rows += [
+            {"group": group, "run": run.name, "value": _finite(run.value), "counted": why is None, "why": why}
+            for run, why in found
+        ]
+    names = [_named(group or runs) for group, runs in zip(counted, (new, best), strict=True)]
+    diverged = [run for run in new if run.value is not None and _finite(run.value) is None]
+
+    def said(
+        answer: Answer, sentence: str, needed: str, sure: str = "cannot be said", **rest: Any
+    ) -> Verdict:
+        rest.update(metric=metric, goal=goal, evidence=rows)
+        return Verdict(answer=answer, sentence=sentence, needed=needed, sure=sure, **rest)
+
+    if diverged and not counted[0] and counted[1]:
+        return said("worse", f"{names[0]} is worse than {names[1]}: it diverged.", f"Discard {names[0]}.")
+    for side, name, results in zip(("new", "best"), names, counted, strict=True):
+        if not results:
+            why = next(row["why"] for row in rows if row["group"] == side)
+            return said("not decided", f"Not decided: no result of {name}: {why}.", f"Run {name} to its end.")
+    if group_of[new[0].key] == group_of[best[0].key]:
+        sentence = (
+            f"{names[0]} is on both sides."
+            if {run.key for run in new} & {run.key for run in best}
+            else f"{names[0]} repeats {names[1]}: same settings, same code as recorded. What differs is noise."
+        )
+        return said("not better", sentence, "Count both as seeds of one.", "by their records")
+    sign = 1.0 if goal == "max" else -1.0
+    tries = max(tries or _number_of_try(new, best, others, group_of), 1)
+    whole = [run for run in others if _why_not(run, metric, usual, ()) is None]
+    noise, source = _noise(counted, whole, group_of)
+    warnings = _warnings(new, best, counted, tries)
+    for runs in (new, best):
+        if len({group_of[run.key] for run in runs}) > 1:
+            warnings.append(f"The runs of {_named(runs)} may differ in more than the seed.")
+    values = [[sign * (run.value or 0.0) for run in group] for group in counted]
+    means = " against ".join(short_number(sign * fmean(group)) for group in values)
+    more_seeds = f"Run 2 more seeds of {names[1]} and of {names[0]}."
+    if noise is None:
+        sentence = f"{_HEADS['not decided'].format(*names)}: {metric} {means}, but {source}."
+        return said("not decided", sentence, more_seeds, rests_on=warnings)
+    how: Any = {"look": _look(*counted), "tries": tries}
+    judged = judge(values[0], values[1], noise, **how)
+    answer: Answer = judged.outcome
+    chances: dict[int, tuple[float, float]] = {}
+    end, needed = "", {"better": f"Keep {names[0]}.", "worse": f"Discard {names[0]}."}.get(answer, more_seeds)
+    if not source.startswith("from"):
+        end = "; no run was repeated, so this is weak: seeds differ more than the evaluations within a run"
+    elif answer == "not decided":
+        chances = dict(enumerate(forecast(values[0], values[1], noise, more=more, **how), 1))
+        answer, end, needed = _what_next(chances, counted, names)
+    if answer == "better" and diverged:
+        answer = "not decided"
+        needed = f"{_plural(len(diverged), 'run')} of {names[0]} diverged: find out why first."
+    size = judged.improvement / noise.deviation
+    p = upper_tail(judged.improvement / judged.error, noise.freedom)
+    return said(
+        answer,
+        f"{_HEADS[answer].format(*names)}: {metric} {means}, {abs(size):.1f} standard deviations of the noise "
+        f"{'better' if size > 0 else 'worse'}{end}.",
+        needed,
+        f"a change without effect looks this good in {_rate(p)} comparisons",
+        rests_on=(
+            f"Noise: a standard deviation of {short_number(noise.deviation)}, {source}.",
+            f"Better from {short_number(judged.needed)} on; it is {short_number(judged.improvement)}."
+            if len(values[0]) >= FEWEST
+            else f"Better is said from {FEWEST} runs of the new one on: fewer may all be lucky.",
+            f"Try {tries}, look {how['look']}: {_rate(judged.level)} changes without effect may be called better here.",
+            f"In all, at most {100 * ALPHA:.0f} % of loops of such changes have a false *better*, whenever one looks.",
+            *warnings,
+        ),
+        numbers={
+            "improvement": judged.improvement,
+            "improvement_needed": _finite(judged.needed),
+            "noise": noise.deviation,
+            "p": p,
+            "level": judged.level,
+            **how,
+            "chances": [{"more": n, "better": one[0], "worse": one[1]} for n, one in chances.items()],
+        },
+    )
+
+
+def _what_next(
+    chances: Mapping[int, tuple[float, float]], counted: Sequence[Sequence[Result]], names: Sequence[str]
+) -> tuple[Answer, str, str]:
+    """Return whether more runs are worth it, what to say of them, and how many of what."""
+    last = max(chances)
+    if chances[last][0] < HOPELESS:
+        end = f", within the noise; {_plural(last, 'more run')} would hardly show it ({100 * chances[last][0]:.0f} %)"
+        return "not better", end, f"Discard {names[0]}."
+    number = next((n for n, chance in chances.items() if sum(chance) >= SURE), last)
+    runs = "one more seed decides" if number == 1 else f"{number} more seeds decide"
+    sizes = [len(group) for group in counted]
+    for _ in range(number):
+        sizes[0 if sizes[0] <= sizes[1] else 1] += 1
+    parts = [
+        f"{_plural(size - len(group), 'more seed')} of {name}"
+        for size, group, name in zip(sizes, counted, names, strict=True)
+        if size > len(group)
+    ]
+    return "not decided", f"; {runs} with {100 * sum(chances[number]):.0f} %", f"Run {' and '.join(parts)}."
+
+
+# ---------------------------------------------------------------- which runs count
+
+
+def _usual_step(runs: Sequence[Result]) -> float:
+    steps = [run.step for run in runs if run.is_finished and run.step]
+    return median(steps) if steps else max((run.step or 0 for run in runs), default=0)
+
+
+def _why_not(run: Result, metric: str, usual: float, before: Sequence[Result]) -> str | None:
+    """Return why a run does not count; None if it does."""
+    if run.value is None:
+        return f"it has no {metric}"
+    if not math.isfinite(run.value):
+        return "it diverged, its last value is not a number"
+    if run.is_cut:
+        return "records of it are missing"
+    part = run.step / usual if run.progress is None and run.step is not None and usual else run.progress
+    if not run.is_finished and (run.is_live if part is None else part < _WHOLE):
+        reached = "" if part is None else f" at {100 * part:.0f} % of the steps"
+        return f"{'it still runs' if run.is_live else 'it ended'}{reached}"
+    same = [one.name for one in before if (one.seed, one.value) == (run.seed, run.value)]
+    return (
+        f"it has {'the seed' if run.seed else 'no other seed'} and the value of {same[0]}" if same else None
+    )
+
+
+def _number_of_try(
+    new: Sequence[Result], best: Sequence[Result], others: Sequence[Result], group_of: Mapping[str, str]
+) -> int:
+    """Return which try of the folder the new one is: the groups that began before it, and itself."""
+    began: dict[str, float] = {}
+    for run in (*others, *new):
+        start = math.inf if run.created is None else run.created
+        began[group_of[run.key]] = min(began.get(group_of[run.key], math.inf), start)
+    mine = min(began[group_of[run.key]] for run in new)
+    kept = {group_of[run.key] for run in best}
+    return sum(start <= mine for group, start in began.items() if group not in kept)
+
+
+def _look(new: Sequence[Result], best: Sequence[Result]) -> int:
+    """Return how many runs there are since the comparison began; those of the best before it were there."""
+    began = min((run.created for run in new if run.created is not None), default=math.inf)
+    return len(new) + sum(run.created is not None and run.created > began for run in best)
+
+
+# ---------------------------------------------------------------- the noise
+
+
+def _noise(
+    counted: Sequence[Sequence[Result]], others: Sequence[Result], group_of: Mapping[str, str]
+) -> tuple[Noise | None, str]:
+    """Return the noise between repeated runs, else ten times that within them; and where it is from, or why none."""
+    groups: dict[str, dict[Any, float]] = {}
+    for run in others:
+        # The same seed and value again is the same result again, and shows no noise.
+        groups.setdefault(group_of[run.key], {})[run.seed, run.value] = run.value or 0.0
+    own = [[run.value or 0.0 for run in group] for group in counted]
+    repeated = [
+        values for values in (*own, *(list(group.values()) for group in groups.values())) if len(values) > 1
+    ]
+    noise = pooled(repeated)
+    if noise is not None:
+        runs_and_groups = _plural(sum(map(len, repeated)), "repeated run"), _plural(len(repeated), "group")
+        return noise, f"from {' in '.join(runs_and_groups)}"
+    runs = [run for group in counted for run in group]
+    squares = [_within(run.points) for run in runs]
+    known = [square for square in squares if square is not None]
+    if len(known) < len(runs) or not any(known):
+        return None, "how much repeated runs differ is not known: none differs from another in the seed alone"
+    freedom = max(min(len(run.points) for run in runs) // 2 - 2, 1)
+    deviation = math.sqrt(fmean(known))
+    source = f"{_LESS_NOISE:g} times that of the evaluations within the runs ({short_number(deviation)})"
+    return Noise(_LESS_NOISE * deviation, freedom), source
+
+
+def _within(points: Sequence[float]) -> float | None:
+    """Return the variance of the last evaluations of a run, without their trend; None for too few."""
+    late = [value for value in points[len(points) // 2 :] if math.isfinite(value)]
+    if len(late) < _FEWEST_POINTS:
+        return None
+    steps = [after - before for before, after in pairwise(late)]
+    return sum((step - fmean(steps)) ** 2 for step in steps) / (2 * (len(steps) - 1))
+
+
+# ---------------------------------------------------------------- words
+
+
+def _warnings(
+    new: Sequence[Result], best: Sequence[Result], counted: Sequence[Sequence[Result]], tries: int
+) -> list[str]:
+    found = []
+    a, b = new[0].settings, best[0].settings
+    keys = [key for key in differing_settings([a, b]) if is_evaluation(key) or _DATA.search(key.lower())]
+    if keys and a and b:
+        texts = [f"{key} {setting_text(a.get(key))} against {setting_text(b.get(key))}" for key in keys[:3]]
+        found.append(f"Evaluated differently: {', '.join(texts)}. The values may not compare.")
+    steps = [median(run.step or 0 for run in group) for group in counted]
+    if all(steps) and not 0.9 < steps[0] / steps[1] < 1.1:
+        found.append(f"Trained for {count(int(steps[0]))} steps against {count(int(steps[1]))}.")
+    if tries > 1 and len(counted[1]) == 1:
+        found.append(f"{best[0].name} may be the best of {tries} tries by luck: more seeds would show that.")
+    return found
+
+
+def _named(group: Sequence[Result]) -> str:
+    return group[0].name if len(group) < 2 else f"{group[0].name} ({len(group)} runs)"
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _rate(chance: float) -> str:
+    if chance > 0.01:
+        return f"{100 * chance:.0f} of 100"
+    return f"1 of {count(round(1 / chance))}" if chance > 1e-9 else "fewer than 1 of a billion"
+
+
+def _plural(number: int, what: str) -> str:
+    return f"{count(number)} {what}{'' if number == 1 else 's'}"

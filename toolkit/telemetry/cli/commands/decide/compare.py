@@ -1,0 +1,358 @@
+"""`telemetry compare`: runs side by side: what differs in their settings, and their last and best values."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import math
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.telemetry.cli.chosen_run import LOGS, find_run, printable, refuse
+from toolkit.telemetry.cli.run_list import (
+    ListedRun,
+    age_of,
+    as_json,
+    label_runs,
+    list_runs,
+    run_at,
+    source_for,
+)
+from toolkit.telemetry.cli.terminal import (
+    Cell,
+    Column,
+    Progress,
+    add_json_argument,
+    age_text,
+    number_text,
+    print_json,
+    print_table,
+    shortened,
+    terminal_width,
+)
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.importers.source import NO_STEP, SYSTEM, RunSource
+from toolkit.telemetry.importers.source import Column as Points
+from toolkit.telemetry.importers.summary import number, read_counted
+from toolkit.telemetry.runfolder.listed_run import loss_name
+from toolkit.telemetry.runfolder.metrics import metric_direction
+from toolkit.telemetry.runfolder.records import SPREAD
+from toolkit.telemetry.runfolder.table.columns import write_csv
+from toolkit.telemetry.runs.settings import setting_text
+
+JSON_FORM: Final = """\
+an object with `runs`, `config`, `metrics` and `baseline` (the position of the baseline in `runs`, or `null`). Each of \
+`runs` is as in `ls --json`. `config` has an object for each setting: `name`, `values` (one for each run, `null` if it \
+has none) and `same`. `metrics` has an object for each metric: `name`, `goal` (`min`, `max`, or `null` if neither is \
+better), `same`, and for each run in `last`, `best` and `best_step` a value or `null`."""
+
+_MOST: Final = 50
+_LONGEST: Final = 40
+_NARROWEST: Final = 14
+_OF_TIME: Final = ("time/", "ledger/")
+"""Where the time of a step went: shown with --all, or if it is asked for with --metrics."""
+_FOLDED: Final = ("steps_folded", "nan_inf_detected")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the runs and what to compare."""
+    parser.add_argument(
+        "runs",
+        metavar="RUN",
+        nargs="*",
+        type=Path,
+        help=f"runs, ours or other tools', or one folder of runs (default: the newest two in {LOGS})",
+    )
+    parser.add_argument(
+        "--baseline", metavar="RUN", type=Path, help="show how much the last values differ from this run's"
+    )
+    parser.add_argument("--metrics", metavar="GLOB", help="only metrics whose names match, such as '*loss*'")
+    parser.add_argument(
+        "--only-changed", action="store_true", help="leave out metrics that are the same in all runs"
+    )
+    parser.add_argument(
+        "--all",
+        action="store_true",
+        help="also settings that are the same in all runs, and where the time of the last step went",
+    )
+    parser.add_argument(
+        "--to", choices=("text", "md", "csv"), default="text", help="form of the table (default: text)"
+    )
+    add_json_argument(parser)
+    parser.epilog = (
+        "The best value is shown for metrics whose names say what is better: a loss or an error is best where it is "
+        "smallest, an accuracy or a reward where it is largest. "
+        "Exit code: 0; 2 if fewer than two runs can be read."
+    )
+
+
+@dataclass(slots=True)
+class _Values:
+    """The last and best value of a metric in one run."""
+
+    last: float
+    low: float = math.inf
+    low_step: int = NO_STEP
+    high: float = -math.inf
+    high_step: int = NO_STEP
+
+    def take(self, steps: Sequence[int], values: Sequence[float]) -> None:
+        """Add points."""
+        self.last = values[-1]
+        for step, value in zip(steps, values, strict=True):
+            if -math.inf < value < self.low:
+                self.low, self.low_step = value, step
+            if self.high < value < math.inf:
+                self.high, self.high_step = value, step
+
+    def best(self, goal: str) -> float | None:
+        """Return the best value that is a number."""
+        value = self.high if goal == "max" else self.low
+        return value if math.isfinite(value) else None
+
+    def best_step(self, goal: str) -> int | None:
+        """Return the step of the best value."""
+        step = self.high_step if goal == "max" else self.low_step
+        return None if step == NO_STEP or self.best(goal) is None else step
+
+
+@dataclass(slots=True)
+class _Compared:
+    """One run with its metrics."""
+
+    run: ListedRun
+    metrics: dict[str, _Values] = field(default_factory=dict)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the comparison; return 2 if there are not two runs."""
+    chosen = _chosen(args.runs)
+    if isinstance(chosen, str):
+        return refuse(chosen)
+    baseline = None
+    if args.baseline is not None:
+        found = run_at(args.baseline)
+        if isinstance(found, str):
+            return refuse(found)
+        same = [at for at, run in enumerate(chosen) if run.path == found.path]
+        if not same:
+            chosen = [found, *chosen]
+        baseline = same[0] if same else 0
+    if len(chosen) < 2:
+        return refuse(f"there is one run to compare ({chosen[0].path}); name another")
+    chosen = label_runs(chosen)
+    progress = Progress()
+    guard = Guard()
+    compared = []
+    for at, run in enumerate(chosen):
+        progress.show(run.called, at, len(chosen))
+        metrics = guard.call("reading", _metrics_of, source_for(run))
+        if metrics is None:
+            progress.clear()
+            return refuse(f"{run.path} could not be read: {', '.join(guard.counts)}")
+        compared.append(_Compared(run, metrics))
+    progress.clear()
+    config = [row for row in _config(compared) if args.all or not row["same"]]
+    metrics_rows = [
+        row
+        for row in _metrics(compared)
+        if (
+            args.all or not row["name"].startswith(_OF_TIME)
+            if args.metrics is None
+            else fnmatchcase(row["name"], args.metrics)
+        )
+        and not (args.only_changed and row["same"])
+    ]
+    if args.json:
+        print_json(
+            {
+                "runs": [as_json(each.run) for each in compared],
+                "baseline": baseline,
+                "config": config,
+                "metrics": metrics_rows,
+            }
+        )
+        return 0
+    rows = _rows(compared, config, metrics_rows, baseline)
+    names = [each.run.called for each in compared]
+    if args.to == "csv":
+        print(_as_csv(names, rows), end="")
+    elif args.to == "md":
+        print(_as_markdown(names, rows))
+    else:
+        _print_blocks(names, rows)
+    return 0
+
+
+def _chosen(paths: Sequence[Path]) -> list[ListedRun] | str:
+    """Return the runs to compare, or why there are none."""
+    if len(paths) < 2:
+        place = paths[0] if paths else LOGS
+        found = list_runs([place if os.path.lexists(place) else find_run(place) or place])
+        if not found.runs:
+            return "; ".join([*found.missing, *found.notes])
+        # The newest is the last.
+        runs = found.runs[::-1]
+        return runs[:_MOST] if paths else runs[-2:]
+    runs = []
+    for path in paths[:_MOST]:
+        found_run = run_at(path)
+        if isinstance(found_run, str):
+            return found_run
+        runs.append(found_run)
+    return runs
+
+
+def _metrics_of(source: RunSource) -> dict[str, _Values]:
+    def take(found: dict[str, _Values], name: str, column: Points) -> None:
+        if len(column) and column.kind != SYSTEM:
+            found.setdefault(name, _Values(column.values[-1])).take(column.steps, column.values)
+
+    found = read_counted(source, dict[str, _Values], take)
+    return {
+        name: values
+        for name, values in found.items()
+        if name not in _FOLDED and not (name.endswith(SPREAD) and name.rpartition("_")[0] in found)
+    }
+
+
+# ------------------------------------------------------------ rows
+
+
+def _config(compared: Sequence[_Compared]) -> list[dict[str, Any]]:
+    configs = [each.run.card.config for each in compared]
+    rows = []
+    for name in dict.fromkeys(name for config in configs for name in config):
+        values = [config.get(name) for config in configs]
+        # A run without any settings, such as an event file, does not differ in every one.
+        known = [value for config, value in zip(configs, values, strict=True) if config]
+        rows.append({"name": name, "values": values, "same": all(value == known[0] for value in known)})
+    return rows
+
+
+def _metrics(compared: Sequence[_Compared]) -> list[dict[str, Any]]:
+    names = list(dict.fromkeys(name for each in compared for name in each.metrics))
+    loss = loss_name(names)
+    rows = []
+    for name in sorted(names, key=lambda name: name != loss):
+        goal = metric_direction(name)
+        values = [each.metrics.get(name) for each in compared]
+        last = [None if value is None else number(value.last) for value in values]
+        best = [None if value is None or goal is None else value.best(goal) for value in values]
+        rows.append(
+            {
+                "name": name,
+                "goal": goal,
+                "same": all(value == last[0] for value in last) and all(value == best[0] for value in best),
+                "last": last,
+                "best": best,
+                "best_step": [
+                    None if value is None or goal is None else value.best_step(goal) for value in values
+                ],
+            }
+        )
+    return rows
+
+
+_Row = tuple[str, list[str]]
+
+
+def _rows(
+    compared: Sequence[_Compared],
+    config: Sequence[dict[str, Any]],
+    metrics: Sequence[dict[str, Any]],
+    baseline: int | None,
+) -> list[_Row]:
+    now = time.time()
+    cards = [each.run.card for each in compared]
+    rows: list[_Row] = [
+        ("status", [card.status.name for card in cards]),
+        ("step", ["" if card.step is None else f"{card.step:,}" for card in cards]),
+        ("age", [age_text(age_of(card, now)) for card in cards]),
+    ]
+    rows += [
+        (row["name"], ["" if value is None else setting_text(value) for value in row["values"]])
+        for row in config
+    ]
+    for row in metrics:
+        reference = None if baseline is None else row["last"][baseline]
+        rows.append(
+            (
+                row["name"],
+                [_last(value, None if at == baseline else reference) for at, value in enumerate(row["last"])],
+            )
+        )
+        if any(
+            best is not None and best != last for best, last in zip(row["best"], row["last"], strict=True)
+        ):
+            best = [
+                "" if value is None else f"{value:.5g}" + ("" if step is None else f" at {step:,}")
+                for value, step in zip(row["best"], row["best_step"], strict=True)
+            ]
+            rows.append((f"  best ({row['goal']})", best))
+    return rows
+
+
+def _last(value: Any, reference: Any) -> str:
+    if value is None or isinstance(value, str):
+        return value or ""
+    text = number_text(value)
+    if not isinstance(reference, (int, float)) or not reference:
+        return text
+    return f"{text} ({100 * (value - reference) / abs(reference):+.3g} %)"
+
+
+# ------------------------------------------------------------ forms
+
+
+def _print_blocks(names: Sequence[str], rows: Sequence[_Row]) -> None:
+    """Print the table; runs that do not fit beside each other follow below, with the names of the rows again."""
+    width = terminal_width()
+    # The end of a joined name says more than its beginning.
+    names_of_rows = [name for name, _ in rows]
+    longest = min(_LONGEST, max(_NARROWEST, width * 2 // 5))
+    heads = [name if len(name) <= longest else f"…{name[-longest + 1 :]}" for name in names_of_rows]
+    left = max(map(len, heads))
+    # Two runs side by side always fit.
+    longest = min(_LONGEST, max(_NARROWEST, (width - left) // 2 - 2))
+    cells = [[shortened(text, longest) for text in values] for _, values in rows]
+    at = 0
+    while at < len(names):
+        until, used = at, left
+        while until < len(names):
+            column = max([len(shortened(names[until], longest)), *(len(row[until]) for row in cells)])
+            if until > at and used + 2 + column > width:
+                break
+            used += 2 + column
+            until += 1
+        columns = [
+            Column(""),
+            *(Column(shortened(printable(name), longest), right=True) for name in names[at:until]),
+        ]
+        table: list[list[Cell]] = [
+            [(head, "dim" if head.startswith("  best") else ""), *row[at:until]]
+            for head, row in zip(heads, cells, strict=True)
+        ]
+        if at:
+            print()
+        print_table(columns, table)
+        at = until
+
+
+def _as_csv(names: Sequence[str], rows: Sequence[_Row]) -> str:
+    out = io.StringIO()
+    write_csv(out, (map(printable, (name.strip(), *cells)) for name, cells in [("", names), *rows]))
+    return out.getvalue()
+
+
+def _as_markdown(names: Sequence[str], rows: Sequence[_Row]) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(printable(cell).replace("|", "\\|") for cell in cells) + " |"
+
+    head = [line(["", *names]), line(["---"] * (1 + len(names)))]
+    return "\n".join([*head, *(line([name.strip(), *values]) for name, values in rows)])

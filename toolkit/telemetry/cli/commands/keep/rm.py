@@ -1,0 +1,46 @@
+"""`telemetry rm`: move runs to the trash."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Final
+
+from toolkit.telemetry.cli.chosen_run import refuse
+from toolkit.telemetry.cli.leftovers import delete_or_list, is_live, run_to_trash
+from toolkit.telemetry.cli.run_list import list_runs
+from toolkit.telemetry.cli.terminal import add_json_argument
+
+JSON_FORM: Final = """\
+an object with `found`, `deleted` (whether `--yes` was given), `bytes` (of all runs) and `failed`. Each of `found` has \
+`kind` (`run`), `path`, `bytes`, `changed` and `why`; each of `failed` has `path` and `reason`."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the runs."""
+    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run folders")
+    parser.add_argument("--yes", action="store_true", help="move them; without it nothing changes")
+    add_json_argument(parser)
+    parser.epilog = (
+        "The Settings of the dashboard restore a run from the trash; `telemetry gc --yes` empties it. "
+        "Runs that are written now and runs of other tools are refused. "
+        "Exit code: 0; 1 if a run could not be moved; 2 if a RUN is not a run of ours."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Say what the runs hold, and move them to the trash if asked to."""
+    found = []
+    for path in dict.fromkeys(args.runs):
+        listed = list_runs([path])
+        if [run.path for run in listed.runs if run.source is None] != [path.absolute()]:
+            names = ", ".join(run.called for run in listed.runs[:5])
+            return refuse(
+                f"{path} is no run of ours, which `telemetry rm` could move"
+                + (f"; it has {names}" if names else "")
+            )
+        card = listed.runs[0].card
+        if is_live(path, card):
+            return refuse(f"{path} is being written now: stop it first")
+        found.append(run_to_trash(path, card))
+    return delete_or_list(found, args)

@@ -1,0 +1,342 @@
+"""`telemetry doctor`: show what is wrong with a run, the likely causes and what to try."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import math
+import os
+import sys
+import textwrap
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.telemetry.cli.chosen_run import LOGS, printable, refuse
+from toolkit.telemetry.cli.report_content import UnreadableRunError, content_of, write_report, written_text
+from toolkit.telemetry.cli.run_list import run_at
+from toolkit.telemetry.cli.terminal import Progress, add_json_argument, painted, print_json
+from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, title_of
+from toolkit.telemetry.diagnostics.chosen import Chosen, choose
+from toolkit.telemetry.diagnostics.ending import RunError
+from toolkit.telemetry.diagnostics.finding import (
+    CRITICAL,
+    INFO,
+    SEVERITIES,
+    WARNING,
+    Finding,
+    Remedy,
+    find_remedy,
+)
+from toolkit.telemetry.diagnostics.foreign_file import NoRecordsError
+from toolkit.telemetry.diagnostics.history import Diagnosis, diagnose, diagnose_records, find_runs
+from toolkit.telemetry.diagnostics.plugins import is_kind
+from toolkit.telemetry.importers.as_records import records_of
+from toolkit.telemetry.importers.detect import find_sources
+from toolkit.telemetry.importers.formats import table_file, text_log
+from toolkit.telemetry.importers.source import RunSource
+from toolkit.telemetry.privacy.secret_shapes import mask_name
+from toolkit.telemetry.reports.doctor import doctor_report
+from toolkit.telemetry.reports.finding_text import (
+    about_error,
+    counts_text,
+    ending_details,
+    ending_text,
+    message_of,
+    place_of,
+    sure_text,
+    when_text,
+)
+from toolkit.telemetry.reports.html_page import to_html
+
+_WIDTH: Final = 110
+_READ_AS_FILES: Final = frozenset({table_file.FORMAT, text_log.FORMAT})
+_MOST_LINES: Final = 2
+"""Causes, and things to try, printed for each finding; the JSON has all of them."""
+"""What a batch may have done: its samples are named, where they were recorded."""
+_STYLES: Final = {CRITICAL: "bold red", WARNING: "bold yellow", INFO: "cyan"}
+
+JSON_FORM: Final = """\
+an object for a run, and `{"runs": […], "unreadable": […]}` for a folder of runs; \
+[doctor.md](doctor.md#for-scripts) describes both."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the run and which findings to print."""
+    parser.add_argument(
+        "path",
+        metavar="RUN_OR_FOLDER",
+        nargs="?",
+        type=Path,
+        help="a run folder, a folder of runs, a JSONL or CSV file with one row per logged step, "
+        "or logs of another tool "
+        f"(default: the newest run in {LOGS})",
+    )
+    add_json_argument(parser)
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        type=Path,
+        help="also write a report of one run that opens without a network: verdict, evidence, what to change",
+    )
+    parser.add_argument(
+        "--kinds",
+        type=_kinds,
+        metavar="KIND,…",
+        help=f"print and count only these kinds of findings: {', '.join(CATALOGUE)}",
+    )
+    parser.add_argument(
+        "--min-severity",
+        choices=SEVERITIES,
+        default=INFO,
+        help="leave out findings and errors below this severity (default: info)",
+    )
+    parser.epilog = (
+        "Exit code: 0 if the run is healthy; 1 if it failed, was lost or stalled, if records are missing, or if a "
+        "finding or error is critical, open or resolved; 2 if nothing could be read. With --kinds only these findings "
+        "count."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print how each run ended and what is wrong with it; return 1 if it is unhealthy, 2 if nothing can be read."""
+    given = args.path
+    if given is None or not os.path.lexists(given):
+        run = run_at(given or LOGS)
+        if isinstance(run, str):
+            return refuse(run)
+        given = run.path
+    try:
+        paths: list[Path | RunSource] = [*find_runs(given)]
+        if not given.is_dir():
+            paths = [*_of_other_tools(given)] or paths
+    except (OSError, NoRecordsError) as error:
+        paths = [*_of_other_tools(given)]
+        if not paths:
+            return refuse(_reason(given, error))
+
+    if args.html is not None and len(paths) > 1:
+        return refuse(
+            f"--html writes the report of one run, and {given} has {len(paths):,}; name one of them"
+        )
+    answers: list[Chosen] = []
+    unreadable = []
+    for path in paths:
+        name = path if isinstance(path, Path) else given / mask_name(path.info.name)
+        progress = Progress()
+        on_records = partial(_show_progress, progress, name.name)
+        try:
+            if isinstance(path, Path):
+                found = diagnose(path, on_records=on_records)
+            else:
+                found = diagnose_records(name.name, given, records_of(path), on_records=on_records)
+        except (OSError, NoRecordsError) as error:
+            refuse(_reason(name, error))
+            unreadable.append({"path": str(name), "reason": str(error)})
+            continue
+        finally:
+            progress.clear()
+        answer = choose(found, args.min_severity, args.kinds)
+        answers.append(answer)
+        if not args.json:
+            _print_run(answer, is_first=len(answers) == 1)
+
+    if not answers:
+        return 2
+    problem = None if args.html is None else _write_html(args.html, answers[0])
+    if problem is not None:
+        return refuse(problem)
+    if args.json:
+        runs = [_as_json(answer) for answer in answers]
+        printed = (
+            runs[0]
+            if paths == [given] or (len(paths) == 1 and not given.is_dir())
+            else {"runs": runs, "unreadable": unreadable}
+        )
+        print_json(printed)
+    return 1 if any(answer.is_bad for answer in answers) else 0
+
+
+def _write_html(target: Path, answer: Chosen) -> str | None:
+    """Write the report of a run; return why that is not possible."""
+    run = run_at(answer.found.path)
+    if isinstance(run, str):
+        return run
+    progress = Progress()
+    try:
+        content = content_of(run, found=answer.found, on_work=progress.show)
+    except UnreadableRunError as error:
+        return str(error)
+    finally:
+        progress.clear()
+    chosen = replace(content, findings=_only(content.findings, answer), errors=answer.errors)
+    problem = write_report(target, to_html(doctor_report(chosen)))
+    if problem is None:
+        print(written_text(target), file=sys.stderr)
+    return problem
+
+
+def _only(findings: Sequence[Finding], answer: Chosen) -> list[Finding]:
+    """Return those of the masked findings that are printed too."""
+    printed = {finding.id for finding in answer.findings}
+    return [finding for finding in findings if finding.id in printed]
+
+
+def _of_other_tools(path: Path) -> list[RunSource]:
+    """Return the runs of other tools at `path`; a table that is named is read as a file, not as a source."""
+    try:
+        found = find_sources(path).runs
+    except OSError:
+        return []
+    return [source for source in found if path.is_dir() or source.info.format not in _READ_AS_FILES]
+
+
+def _kinds(text: str) -> frozenset[str]:
+    kinds = [kind.strip() for kind in text.split(",") if kind.strip()]
+    for kind in kinds:
+        if not is_kind(kind):
+            close = difflib.get_close_matches(kind, CATALOGUE, n=1)
+            hint = f"; did you mean {close[0]!r}?" if close else "."
+            raise argparse.ArgumentTypeError(
+                f"{ascii(kind)[:60]} is not a kind of finding{hint} Known: {', '.join(CATALOGUE)}"
+            )
+    if not kinds:
+        raise argparse.ArgumentTypeError(
+            f"at least one kind of finding is required. Known: {', '.join(CATALOGUE)}"
+        )
+    return frozenset(kinds)
+
+
+def _reason(path: Path, error: Exception) -> str:
+    if isinstance(error, FileNotFoundError):
+        return f"{error.filename or path} does not exist"
+    if isinstance(error, OSError) and error.strerror:
+        return f"{path}: {error.strerror}"
+    return str(error) if str(path) in str(error) else f"{path}: {error}"
+
+
+# ------------------------------------------------------------ JSON
+
+
+def _as_json(answer: Chosen) -> dict[str, Any]:
+    found, ending = answer.found, answer.found.ending
+    return {
+        "run": found.name,
+        "path": str(found.path),
+        "status": None if ending is None else ending.status,
+        "ending": None if ending is None else ending.to_fields(),
+        "records": found.records,
+        "bad_lines": found.bad_lines,
+        "notes": list(found.notes),
+        "errors": [error.to_fields() for error in answer.errors],
+        "findings": [_finding_as_json(found, finding) for finding in answer.findings],
+    }
+
+
+def _finding_as_json(found: Diagnosis, finding: Finding) -> dict[str, Any]:
+    remedy = _remedy_of(found, finding)
+    return {
+        **finding.to_fields(),
+        # JSON has no NaN.
+        "evidence": {
+            name: value if math.isfinite(value) else None for name, value in finding.evidence.items()
+        },
+        "remedy": None if remedy is None else remedy.name,
+    }
+
+
+# ------------------------------------------------------------ text
+
+
+def _print_run(answer: Chosen, *, is_first: bool) -> None:
+    found, ending = answer.found, answer.found.ending
+    print("" if is_first else "\n", end="")
+    name = _bold(printable(found.name))
+    if ending is None:
+        print(f"{name}: {_summary(answer)}")
+    elif not ending.is_bad:
+        print(f"{name}: {printable(''.join(ending_text(ending)))}, {_summary(answer)}")
+    else:
+        status, rest = map(printable, ending_text(ending))
+        print(f"{name}: {painted(status, _STYLES[CRITICAL])}{rest}")
+        for line in ending_details(ending, str(found.path)):
+            # Not wrapped: it contains paths, and a command to copy.
+            print(f"    {printable(line)}")
+        print(f"  {_summary(answer)}")
+    if found.bad_lines:
+        print(
+            "  (1 unreadable line)" if found.bad_lines == 1 else f"  ({found.bad_lines:,} unreadable lines)"
+        )
+    for note in found.notes:
+        print(f"  ({printable(note)})")
+    for finding in answer.findings:
+        print()
+        _print_finding(finding, _remedy_of(found, finding))
+    for error in answer.errors:
+        print()
+        _print_error(error)
+
+
+def _summary(answer: Chosen) -> str:
+    found, ending = answer.found, answer.found.ending
+    if not found.records:
+        return "no records yet"
+    is_bad = found.is_cut or (ending is not None and ending.is_bad)
+    nothing = "nothing else wrong" if is_bad else "nothing wrong"
+    counts = counts_text(answer.findings, answer.errors)
+    summary = counts or nothing
+    if answer.left_out:
+        summary = f"{counts or 'nothing that was asked for'}, {answer.left_out:,} left out,"
+    return f"{summary} in {found.records:,} records"
+
+
+def _print_error(error: RunError) -> None:
+    severity = painted(error.severity.upper(), _STYLES[error.severity])
+    about = "".join(f", {each}" for each in about_error(error))
+    print(f"  {severity}  {_bold('Error')} ({printable(error.type)}){about}")
+    _print_lines("", [message_of(error), *place_of(error)])
+
+
+def _print_finding(finding: Finding, remedy: Remedy | None) -> None:
+    severity = painted(finding.severity.upper(), _STYLES[finding.severity])
+    title = title_of(finding.kind, finding.evidence)
+    sure = sure_text(finding.kind, finding.confidence)
+    print(f"  {severity}  {_bold(title)} ({finding.kind}), {when_text(finding)}{f', {sure}' if sure else ''}")
+    _print_lines("", [finding.message])
+    _print_lines("Causes: ", finding.causes[:_MOST_LINES])
+    _print_lines("Try:    ", finding.advice[:_MOST_LINES])
+    if remedy is not None:
+        _print_lines("Ask:    ", [_offer(remedy)])
+
+
+def _print_lines(label: str, lines: Sequence[str]) -> None:
+    for number, line in enumerate(lines):
+        indent = "    " + (label if number == 0 else " " * len(label))
+        print(
+            textwrap.fill(
+                printable(line), _WIDTH, initial_indent=indent, subsequent_indent="    " + " " * len(label)
+            )
+        )
+
+
+def _offer(remedy: Remedy) -> str:
+    if not remedy.is_knob:
+        return f"the run accepts the action {remedy.name!r}"
+    low, high, value = (remedy.about.get(name) for name in ("low", "high", "value"))
+    about = f", {low} to {high}" if low is not None and high is not None else ""
+    now = f", {value} now" if value is not None else ""
+    return f"the run has the knob {remedy.name!r}{about}{now}"
+
+
+def _remedy_of(found: Diagnosis, finding: Finding) -> Remedy | None:
+    return None if found.manifest is None else find_remedy(finding.remedies, found.manifest.control)
+
+
+def _bold(text: str) -> str:
+    return painted(text, "bold")
+
+
+def _show_progress(progress: Progress, name: str, records: int) -> None:
+    progress.show(f"{name}: {records:,} records …")

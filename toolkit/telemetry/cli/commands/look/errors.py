@@ -1,0 +1,175 @@
+"""`telemetry errors`: show what failed in a run and where it hung, with stacks and counts."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.telemetry.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
+from toolkit.telemetry.cli.terminal import print_json
+from toolkit.telemetry.runfolder.layout import rank_file
+from toolkit.telemetry.runfolder.parts import record_files
+from toolkit.telemetry.runfolder.reader import records_of
+from toolkit.telemetry.runfolder.records import END, ERROR, FINDING, Record
+from toolkit.telemetry.runfolder.untrusted import mappings_in
+
+_HANG: Final = "hang"
+_MAX_RANKS: Final = 128
+_MAX_KEPT: Final = 2_000
+_LONGEST: Final = 500
+_MOST_LINES: Final = 40
+_FIRST_LINES: Final = 10
+
+JSON_FORM: Final = """\
+a list of error and finding records, as `metrics.jsonl` has them: the newest of each error and hang, with `count`."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the run and the output format."""
+    add_run_argument(parser)
+    parser.add_argument("--json", action="store_true", help="print the records as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print each distinct error and each hang of the run; return 2 if there is no run."""
+    folder = chosen_run(args.run)
+    found = _Found()
+    try:
+        for record in _records_of(folder):
+            found.take(record)
+    except OSError as error:
+        return refuse(f"{folder}: {error.strerror or error}")
+    if args.json:
+        print_json(list(found.newest.values()))
+        return 0
+    print(f"{printable(folder.name)}: {_summary(found)}")
+    for record in found.newest.values():
+        print()
+        _print(record)
+    return 0
+
+
+class _Found:
+    """Errors and hangs collected from the records."""
+
+    def __init__(self) -> None:
+        self.newest: dict[str, Record] = {}
+        """The newest record of each error and hang, with the count of the end record and the stacks of the first."""
+        self.of_telemetry = 0
+
+    def take(self, record: Record) -> None:
+        event = record.get("event")
+        if event == ERROR and record.get("source") == "telemetry":
+            self.of_telemetry += 1
+        elif event == ERROR or (event == FINDING and record.get("kind") == _HANG):
+            key = f"{record.get('rank', 0)} {record.get('id') or record.get('seq')}"
+            if key in self.newest or len(self.newest) < _MAX_KEPT:
+                self.newest[key] = {**self.newest.get(key, {}), **record}
+        elif event == END:
+            self._take_counts(record)
+
+    def _take_counts(self, end: Record) -> None:
+        of_session = f"{end.get('rank', 0)} {end.get('session')}"
+        kinds = [
+            (f"-error-{kind.get('fingerprint')}", kind.get("count"))
+            for kind in mappings_in(end.get("errors"))
+        ]
+        for which, count in [*kinds, ("-errors-of-other-kinds", end.get("errors_of_other_kinds"))]:
+            if type(count) is int and of_session + which in self.newest:
+                self.newest[of_session + which]["count"] = count
+
+
+def _records_of(folder: Path) -> Iterator[Record]:
+    try:
+        files = [*record_files(folder).values()]
+    except OSError:
+        files = [rank_file(folder, 0)]
+    for path in files[: 1 + _MAX_RANKS]:
+        yield from records_of(path)
+
+
+# ------------------------------------------------------------ text
+
+
+def _summary(found: _Found) -> str:
+    hangs = sum(record.get("event") == FINDING for record in found.newest.values())
+    errors = len(found.newest) - hangs
+    times = sum(_count(record) for record in found.newest.values() if record.get("event") == ERROR)
+    parts = ["no errors" if not errors else f"{errors} {'errors' if errors > 1 else 'error'}"]
+    if times > errors:
+        parts[0] += f", {times:,} times in total"
+    if hangs:
+        parts.append(f"{hangs} {'hangs' if hangs > 1 else 'hang'}")
+    if found.of_telemetry:
+        parts.append(f"{found.of_telemetry} in telemetry itself")
+    return "; ".join(parts)
+
+
+def _print(record: Record) -> None:
+    _print_lines("  ", str(record.get("message") or record.get("type")).split("\n"))
+    print(f"    {printable(', '.join(_about(record)))}")
+    _print_block("", _stack(record))
+    for stack in mappings_in(record.get("stacks")):
+        names = ", ".join(str(name) for name in _list(stack.get("threads"))[:5])
+        _print_block(f"{names}:", [str(line) for line in _list(stack.get("stack"))])
+    for cause in mappings_in(record.get("caused_by")):
+        how = "raised from" if cause.get("link") == "cause" else "while handling"
+        _print_block(f"{how} {cause.get('message')}", [str(line) for line in _list(cause.get("stack"))])
+    _print_block("last output:", [str(line) for line in _list(record.get("output"))])
+    memory = record.get("memory")
+    if isinstance(memory, dict):
+        _print_block("memory:", [f"{name}: {value}" for name, value in memory.items()])
+
+
+def _about(record: Record) -> list[str]:
+    parts = []
+    if record.get("rank"):
+        parts.append(f"rank {record['rank']}")
+    if isinstance(record.get("global_step"), int):
+        parts.append(f"step {record['global_step']:,}")
+    if record.get("event") == FINDING:
+        return [*parts, str(record.get("state"))]
+    if _count(record) > 1:
+        parts.append(f"{_count(record):,} times")
+    parts += [str(record[name]) for name in ("thread", "caught_by") if record.get(name)]
+    spans = " > ".join(str(name) for name in _list(record.get("spans")))
+    return [*parts, *([f"in {spans}"] if spans else [])]
+
+
+def _stack(record: Record) -> list[str]:
+    lines = []
+    for frame in mappings_in(record.get("frames")):
+        lines.append(f"{frame.get('file')}:{frame.get('line')} in {frame.get('function')}")
+        if frame.get("source"):
+            lines.append(f"    {frame['source']}")
+        values = frame.get("locals")
+        if isinstance(values, dict):
+            lines += [f"        {name} = {value}" for name, value in values.items()]
+    return lines or [str(line) for line in _list(record.get("stack"))]
+
+
+def _print_block(title: str, lines: list[str]) -> None:
+    if lines:
+        if title:
+            _print_lines("    ", title.split("\n"))
+        _print_lines("      ", lines)
+
+
+def _print_lines(indent: str, lines: list[str]) -> None:
+    left_out = len(lines) - _MOST_LINES
+    if left_out > 0:
+        # The innermost call and the cause of a worker's exception come last.
+        lines = [*lines[:_FIRST_LINES], f"… {left_out} lines …", *lines[_FIRST_LINES + left_out :]]
+    for line in lines:
+        print(f"{indent}{printable(line[:_LONGEST])}")
+
+
+def _count(record: Record) -> int:
+    count = record.get("count")
+    return count if type(count) is int and count > 0 else 1
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

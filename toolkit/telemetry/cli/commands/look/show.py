@@ -1,0 +1,222 @@
+"""`telemetry show`: show a run, ours or another tool's: its series and its last steps."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import time
+from collections import Counter
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.telemetry.cli.argument_types import whole
+from toolkit.telemetry.cli.chosen_run import add_run_argument, find_run, printable, refuse, status_of
+from toolkit.telemetry.cli.run_list import our_card, sources_at
+from toolkit.telemetry.cli.terminal import Column, number_text, print_table
+from toolkit.telemetry.importers.detect import names_of
+from toolkit.telemetry.importers.formats.record_file import source_of_folder
+from toolkit.telemetry.importers.source import RunSource
+from toolkit.telemetry.importers.summary import summaries
+from toolkit.telemetry.privacy.masking import Masker
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runfolder.listed_run import known_values, last_values
+from toolkit.telemetry.runfolder.metrics import NOT_RESULTS, metrics_of
+from toolkit.telemetry.runfolder.reader import Cursor, read_block, tail_records
+from toolkit.telemetry.runfolder.records import STEP, Record, is_spread
+
+_FIRST: Final = (
+    *("train_loss", "loss", "lr", "grad_norm", "samples_per_sec", "sec_per_step", "cpu_mem_rss_mb"),
+)
+"""Columns that most runs have; those of the script follow."""
+_NOT_LOGGED: Final = frozenset({"epoch", "max_steps", "first_step", "steps_folded"})
+_EVENT: Final = re.compile(rb'^\{"event": ?"([A-Za-z0-9_./-]{1,60})"', re.MULTILINE)
+_WIDEST: Final = 16
+_MOST_OTHERS: Final = 30
+_MOST_EVENTS: Final = 20
+_MOST_ROWS: Final = 100_000
+_LONGEST: Final = 60
+
+JSON_FORM: Final = """\
+one object; [formats.md](formats.md#the-json-of-telemetry-show---json) describes it."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the run and how many rows to show."""
+    add_run_argument(parser)
+    parser.add_argument(
+        "--rows",
+        metavar="N",
+        type=whole(high=_MOST_ROWS),
+        default=5,
+        help="show the last N steps (default: 5)",
+    )
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print the runs as one JSON object; docs/formats.md lists its fields",
+    )
+    parser.add_argument("--metrics", metavar="GLOB", help="only series whose names match, such as 'train/*'")
+    parser.add_argument(
+        "--format",
+        metavar="FORMAT",
+        choices=names_of(),
+        help="read RUN as another tool's log, in this format only",
+    )
+    parser.epilog = (
+        "RUN may also be a file or folder of another tool: `telemetry ls --formats` lists what can be read. "
+        "Nothing in it is changed."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the run's folder, its last rows and how to open it; return 2 if there is nothing to show."""
+    folder = find_run(args.run) if args.format is None else None
+    if folder is None or args.json or args.metrics:
+        return _show_series(args, folder)
+    return _show_steps(folder, args.rows)
+
+
+def _show_series(args: argparse.Namespace, folder: Path | None) -> int:
+    """Print the series of our run in `folder`, or of the runs of other tools at RUN."""
+    sources: list[RunSource] = []
+    notes: list[str] = []
+    if folder is not None:
+        sources = [source_of_folder(folder)]
+    else:
+        found = sources_at(args.run, args.format)
+        if isinstance(found, str):
+            return refuse(found)
+        sources, notes = found.runs, found.notes
+    found_runs, problems = summaries(sources, time.time())
+    masker = Masker()
+    for run in found_runs:
+        run.update(masker.mask({name: run[name] for name in ("name", "group", "config", "tags", "notes")}))
+    runs = [_chosen(run, args.metrics) for run in found_runs]
+    notes += problems
+    if args.json:
+        # Names and texts of other tools may hold lone surrogates, which only ASCII output can carry.
+        print(
+            json.dumps({"path": os.fspath(args.run), "runs": runs, "notes": notes}, indent=1, allow_nan=False)
+        )
+        return 0
+    for run in runs:
+        _print_run(run)
+    for note in notes:
+        print(printable(note))
+    return 0
+
+
+def _chosen(run: dict[str, Any], glob: str | None) -> dict[str, Any]:
+    if glob is not None:
+        for part in (run, *run["pieces"]):
+            for kind in ("metrics", "system"):
+                part[kind] = {name: series for name, series in part[kind].items() if fnmatchcase(name, glob)}
+    return run
+
+
+def _print_run(run: dict[str, Any]) -> None:
+    series = {**run["metrics"], **run["system"]}
+    status = run["status"]["state"].replace("unknown", "no end written")
+    print(printable(f"{run['name']}: {run['format']}, {status}, {len(series)} series"))
+    for note in run["notes"]:
+        print(printable(f"  note: {note}"))
+    for piece in run["pieces"]:
+        for reason, count in piece["passed_over"].items():
+            print(printable(f"  not read: {count:,} {reason} ({piece['path']})"))
+    width = min(max(map(len, series), default=0), _LONGEST)
+    if series:
+        print(
+            f"  {'series':<{width}}  {'points':>9} {'steps':>17} {'first':>11} {'last':>11} {'min':>11} {'max':>11}"
+        )
+    for name, found in series.items():
+        first, last = found["first"], found["last"]
+        steps = "" if first["step"] is None else f"{first['step']}..{last['step']}"
+        numbers = (first["value"], last["value"], found["min"], found["max"])
+        odd = sum(found[kind] for kind in ("nan", "inf", "neg_inf"))
+        cells = " ".join(
+            f"{value if isinstance(value, str) else number_text(value):>11}" for value in numbers
+        )
+        shown = printable(f"{name[:_LONGEST]:<{width}}")
+        print(f"  {shown}  {found['count']:>9,} {steps:>17} {cells}{f'  {odd:,} not finite' if odd else ''}")
+    print()
+
+
+def _show_steps(folder: Path, rows: int) -> int:
+    """Print the last steps of our run with every metric of the script, from its records."""
+    log = folder / METRICS_JSONL
+    try:
+        counts, steps = _count_of_events(log), _last_steps(log, rows)
+        card = our_card(folder)
+        last = last_values(log)
+        if card is not None:
+            last |= known_values(card.summary, card.evaluations)
+    except OSError as error:
+        return refuse(f"{log}: {error.strerror or error}")
+    print(printable(f"{folder}: {status_of(folder)}, {_counted(counts)}"))
+    print(f"{printable(card.problem)}\n" if card is not None and card.problem else "")
+    metrics = [dict(metrics_of(step)) for step in steps]
+    names = dict.fromkeys(name for found in metrics for name in found)
+    own = [name for name in names if not name.startswith(NOT_RESULTS) and not is_spread(name, names)]
+    shown = [*(name for name in _FIRST if name in own), *(name for name in own if name not in _FIRST)][
+        :_WIDEST
+    ]
+    print_table(
+        [Column("step", right=True, keep=True), *(Column(name, right=True) for name in shown)],
+        [
+            [str(step.get("global_step", "")), *(number_text(found.get(name)) for name in shown)]
+            for step, found in zip(steps, metrics, strict=True)
+        ],
+    )
+    others = {
+        name: value
+        for name, value in last.items()
+        if name not in shown and _is_logged(name) and not is_spread(name, last)
+    }
+    if others:
+        listed = [f"{name}={number_text(value)}" for name, value in others.items()]
+        more = f" and {len(listed) - _MOST_OTHERS} more" if len(listed) > _MOST_OTHERS else ""
+        print()
+        print(printable(f"Other last values: {', '.join(listed[:_MOST_OTHERS])}{more}"))
+    print(f"\nTo open it yourself:\n\n{_recipe(folder)}")
+    return 0
+
+
+def _last_steps(log: Path, rows: int) -> list[Record]:
+    within, size = 64 * 1024, os.lstat(log).st_size
+    while True:
+        found = [record for record in tail_records(log, within) if record.get("event") == STEP]
+        if len(found) >= rows or within >= size:
+            return found[-rows:]
+        within *= 8
+
+
+def _count_of_events(log: Path) -> Counter[str]:
+    """Return how many records of each kind a file has, without parsing them."""
+    counts: Counter[bytes] = Counter()
+    cursor = Cursor()
+    while (block := read_block(log, cursor)).cursor != cursor:
+        counts.update(_EVENT.findall(block.data))
+        cursor = block.cursor
+    return Counter({kind.decode(): count for kind, count in counts.items()})
+
+
+def _counted(counts: Counter[str]) -> str:
+    shown = [f"{count:,} {event}" for event, count in counts.most_common(_MOST_EVENTS)]
+    more = len(counts) - len(shown)
+    kinds = ", ".join([*shown, *([f"{more} other kinds"] if more else [])])
+    return f"{counts.total():,} records ({kinds})" if counts else "no records"
+
+
+def _is_logged(name: str) -> bool:
+    """Return whether a script logged a metric; others are measured by us, or say how the run is configured."""
+    return not name.startswith((*NOT_RESULTS, "findings_")) and name not in _NOT_LOGGED
+
+
+def _recipe(folder: Path) -> str:
+    # Escaped if the path needs it in Python source, or contains terminal control characters.
+    path = folder.as_posix()
+    quoted = f'"{path}"' if path.isprintable() and not {'"', "\\"} & set(path) else ascii(path)
+    return f"    from toolkit.telemetry import read_run\n    steps = read_run({quoted}).frame()  # needs pandas\n"

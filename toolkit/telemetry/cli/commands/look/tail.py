@@ -1,0 +1,237 @@
+"""`telemetry tail`: print the last records of a run, and new ones as they come."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Sequence
+from datetime import datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.telemetry.cli.argument_types import whole
+from toolkit.telemetry.cli.chosen_run import add_run_argument, find_run, printable, refuse, status_of
+from toolkit.telemetry.cli.run_list import sources_at
+from toolkit.telemetry.cli.terminal import add_json_argument, number_text, painted, shortened, terminal_width
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.importers.as_records import records_in
+from toolkit.telemetry.importers.detect import names_of
+from toolkit.telemetry.importers.source import BATCH_BYTES
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runfolder.metrics import metrics_of
+from toolkit.telemetry.runfolder.reader import Cursor, read_from, tail_cursor
+from toolkit.telemetry.runfolder.records import (
+    END,
+    ENVELOPE,
+    LEDGER,
+    NON_FINITE,
+    SPAN,
+    SPAN_EVENT,
+    SPAN_START,
+    SPAN_SUMMARY,
+    STATE,
+    Record,
+    is_spread,
+)
+from toolkit.telemetry.runfolder.status import RUNNING, STALLED
+
+JSON_FORM: Final = """\
+one record per line, as `metrics.jsonl` has it. Of another tool's run, a line has `event` (`step`, `eval`, `epoch` or \
+`system`), `time`, `global_step`, `session`, and the metrics of that step by name."""
+
+_LOOK_EVERY_S: Final = 0.5
+_BLOCK_BYTES: Final = 256 * 1024
+_FEW: Final = 8
+"""Values on a line, unless they are chosen with --metrics."""
+_HIDDEN: Final = frozenset({SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, STATE})
+"""Events that are shown only with --all."""
+_NOT_SHOWN: Final = frozenset({*ENVELOPE, "global_step", NON_FINITE})
+_LONGEST: Final = 60
+_FOLDED: Final = "steps_folded"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the run, how many records, and whether to follow it."""
+    add_run_argument(parser)
+    parser.add_argument(
+        "-n", "--rows", metavar="N", type=whole(), default=10, help="the last N records (default: 10)"
+    )
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="print new records as they come, until the run ends"
+    )
+    parser.add_argument(
+        "--metrics",
+        "--metric",
+        metavar="GLOB",
+        action="append",
+        default=[],
+        help="only metrics whose names match, such as 'train/*'; may be repeated",
+    )
+    parser.add_argument("--all", action="store_true", help="also spans and time ledgers")
+    parser.add_argument(
+        "--format",
+        metavar="FORMAT",
+        choices=names_of(),
+        help="read RUN as another tool's log, in this format",
+    )
+    add_json_argument(parser, "records as JSON, one per line")
+    parser.epilog = (
+        "RUN may also be a file or folder of another tool with one run in it. "
+        "Following ends with the run, or with Ctrl-C."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print records; return 2 if there are none to read."""
+    folder = find_run(args.run) if args.format is None else None
+    try:
+        if folder is not None:
+            return _tail_ours(folder, args)
+        return _tail_foreign(args)
+    except OSError as error:
+        return refuse(f"{folder or args.run}: {error.strerror or error}")
+
+
+# ------------------------------------------------------------ ours
+
+
+def _tail_ours(folder: Path, args: argparse.Namespace) -> int:
+    path = folder / METRICS_JSONL
+    last, cursor = _last_records(path, args)
+    for record in last:
+        _print(record, args)
+    while args.follow:
+        # Looked at before the records: what is written before the end is printed before it stops.
+        is_live = status_of(folder) in (RUNNING, STALLED)
+        chunk = read_from(path, cursor)
+        cursor = chunk.cursor
+        if chunk.replaced:
+            refuse(f"{path} was replaced: reading it from its start")
+        for record in chunk.records:
+            if _is_shown(record, args):
+                _print(record, args)
+        if not chunk.records and not is_live:
+            break
+        if not chunk.records:
+            time.sleep(_LOOK_EVERY_S)
+    return 0
+
+
+def _last_records(path: Path, args: argparse.Namespace) -> tuple[Sequence[Record], Cursor]:
+    """Return the last records that are shown, and the cursor behind them, reading as little as possible."""
+    size = os.lstat(path).st_size
+    within = _BLOCK_BYTES
+    while True:
+        cursor = tail_cursor(path, within)
+        found: deque[Record] = deque(maxlen=args.rows)
+        while True:
+            chunk = read_from(path, cursor)
+            found += [record for record in chunk.records if _is_shown(record, args)]
+            cursor = chunk.cursor
+            if not chunk.records and not chunk.bad_count:
+                break
+        if len(found) == args.rows or within >= size:
+            return found, cursor
+        within *= 8
+
+
+def _is_shown(record: Record, args: argparse.Namespace) -> bool:
+    if args.metrics:
+        return any(_is_chosen(name, args.metrics) for name, _ in metrics_of(record))
+    return args.all or record.get("event") not in _HIDDEN
+
+
+# ------------------------------------------------------------ other tools'
+
+
+def _tail_foreign(args: argparse.Namespace) -> int:
+    found = sources_at(args.run, args.format)
+    if isinstance(found, str):
+        return refuse(found)
+    if len(found.runs) != 1:
+        names = ", ".join(source.info.name for source in found.runs[:5])
+        return refuse(f"{args.run} has {len(found.runs)} runs ({names}); name one of them")
+    source = found.runs[0]
+    guard = Guard()
+    rows: deque[Record] = deque(maxlen=args.rows)
+    cursor: bytes | None = None
+    is_first = True
+    while True:
+        status = guard.call("asking for the status", source.status, time.time())
+        batch = guard.call("reading", source.read, cursor, max_bytes=BATCH_BYTES)
+        if batch is None:
+            return refuse(f"{args.run} could not be read: {', '.join(guard.counts)}")
+        if batch.replaced and not is_first:
+            refuse(f"{args.run} was rewritten: reading it from its start")
+        rows.extend(row for row in records_in(source.info, batch) if _is_shown(row, args))
+        has_more = batch.more and batch.cursor != cursor
+        is_new = batch.cursor != cursor
+        cursor = batch.cursor
+        if is_first and has_more:
+            continue
+        is_first = False
+        for record in rows:
+            _print(record, args)
+        rows = deque()
+        if not args.follow:
+            return 0
+        if not is_new and status is not None and status.state in ("finished", "failed"):
+            return 0
+        if not has_more:
+            time.sleep(_LOOK_EVERY_S)
+
+
+# ------------------------------------------------------------ a record as a line
+
+
+def _print(record: Record, args: argparse.Namespace) -> None:
+    if args.json:
+        # JSON has no NaN: such a value is null, and named in `non_finite`.
+        chosen = {
+            name: None if name in record.get(NON_FINITE, ()) else value
+            for name, value in record.items()
+            if not args.metrics or name in _NOT_SHOWN or _is_chosen(name, args.metrics)
+        }
+        print(json.dumps(chosen, allow_nan=False), flush=True)
+        return
+    moment = record.get("time")
+    clock = "        "
+    if isinstance(moment, (int, float)) and 0 < moment < 4e9:
+        clock = datetime.fromtimestamp(moment).astimezone().strftime("%H:%M:%S")
+    event = str(record.get("event"))
+    step = record.get("global_step")
+    begin = f"{clock} {event[:14]:<8} {f'{step:,}' if isinstance(step, int) else '':>9}  "
+    values = shortened(_values(record, args), terminal_width() - len(begin))
+    style = "red" if event == "error" else "yellow" if event == "finding" else ""
+    print(painted(printable(begin + values), style), flush=True)
+
+
+def _values(record: Record, args: argparse.Namespace) -> str:
+    metrics = dict(metrics_of(record))
+    if metrics:
+        chosen = [name for name in metrics if _is_chosen(name, args.metrics or "*")]
+        if not args.metrics:
+            chosen = [name for name in chosen if name != _FOLDED and not is_spread(name, metrics)]
+        shown = chosen if args.metrics else chosen[:_FEW]
+        more = len(chosen) - len(shown)
+        text = "  ".join(f"{name}={number_text(metrics[name])}" for name in shown)
+        return f"{text}  (+{more})" if more else text
+    if record.get("event") == END:
+        return f"status={record.get('status')}"
+    parts = []
+    for name, value in record.items():
+        if name not in _NOT_SHOWN and value is not None and not isinstance(value, (dict, list)):
+            parts.append(f"{name}={shortened(_text(value), _LONGEST)}")
+    return "  ".join(parts[:_FEW])
+
+
+def _text(value: Any) -> str:
+    return number_text(value) if type(value) is float else str(value)
+
+
+def _is_chosen(name: str, globs: Sequence[str]) -> bool:
+    return any(fnmatchcase(name, glob) for glob in globs)

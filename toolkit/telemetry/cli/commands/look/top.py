@@ -1,0 +1,53 @@
+"""`telemetry top`: runs, curves and findings, live in the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from toolkit.telemetry.cli.chosen_run import LOGS, no_run_in, refuse
+from toolkit.telemetry.core.install import install_extra
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the folders."""
+    parser.add_argument(
+        "paths",
+        metavar="FOLDER",
+        nargs="*",
+        type=Path,
+        help=f"folders of runs, runs, or files of other tools (default: {LOGS})",
+    )
+    parser.add_argument(
+        "--ascii",
+        action="store_true",
+        help="draw with ASCII alone, as where the terminal has no UTF-8",
+    )
+    parser.epilog = (
+        "The keys are listed by `?`. Exit code: 0; 2 without a terminal, or if a FOLDER does not exist."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the runs until `q` is pressed."""
+    paths = args.paths or [LOGS]
+    missing = [path for path in paths if not path.exists()]
+    if missing:
+        return refuse(no_run_in(missing[0]))
+    if find_spec("textual") is None:
+        return refuse(f"telemetry top needs {install_extra('top')}")
+    is_dumb = os.environ.get("TERM", "dumb") in ("", "dumb", "unknown")
+    if is_dumb or not all(os.isatty(number) for number in (0, 1, 2)):
+        why = " that can move its cursor, and TERM is dumb or not set" * is_dumb
+        return refuse(f"telemetry top needs a terminal{why}; `telemetry ls` and `telemetry tail` do not")
+    from toolkit.telemetry.cli.top.app import Top
+    from toolkit.telemetry.cli.top.reading import Runs
+    from toolkit.telemetry.cli.top.text import Text, needs_ascii
+
+    app = Top(Runs(paths), Text(args.ascii or needs_ascii(sys.stdout.encoding, os.environ)))
+    # The terminal keeps its own way to select text.
+    app.run(mouse=False)
+    return app.return_code or 0

@@ -1,0 +1,217 @@
+"""`telemetry message`: send a test message to the receivers in a training's YAML, or print it."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.telemetry.cli.chosen_run import LOGS, chosen_run, printable, refuse, status_of
+from toolkit.telemetry.cli.terminal import add_json_argument, print_json
+from toolkit.telemetry.logger.options import (
+    OptionsError,
+    TelemetryOptions,
+    options_from_config,
+    run_name_from_config,
+)
+from toolkit.telemetry.mirrors.messages.delivery import DELIVERED, Delivery, deliver
+from toolkit.telemetry.mirrors.messages.message import TEST, Message, RunState
+from toolkit.telemetry.mirrors.messages.options import MessageOptions
+from toolkit.telemetry.mirrors.messages.receiver import Receiver, ReceiverOff, names_of, receiver_from
+from toolkit.telemetry.mirrors.messages.run_events import RunEvent, RunEventReader
+from toolkit.telemetry.mirrors.messages.services import SERVICES
+from toolkit.telemetry.mirrors.messages.sink import link_to
+from toolkit.telemetry.privacy.redaction import Redactor
+from toolkit.telemetry.privacy.secret_shapes import MASK
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL, safe_run_name
+from toolkit.telemetry.runfolder.reader import read_from, tail_records
+from toolkit.telemetry.runfolder.records import START, Record
+from toolkit.telemetry.trainer.config import read_training_yaml
+
+_MOST_ATTEMPTS: Final = 2
+_TAIL_BYTES: Final = 256 * 1024
+
+JSON_FORM: Final = """\
+`{"receivers": […]}`; each has `name`, `service`, `status` (`delivered`, `failed`, `off`, or `shown` with `--show`), \
+`reason`, `attempts`, `seconds`, and with `--show` the `headers` and the `body` without secrets."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the run or YAML."""
+    parser.add_argument(
+        "path",
+        metavar="RUN_OR_YAML",
+        nargs="?",
+        type=Path,
+        default=LOGS,
+        help="a training's YAML, or the folder of a run that was started with one "
+        f"(default: the newest run in {LOGS})",
+    )
+    parser.add_argument("--show", action="store_true", help="print what would be sent; send nothing")
+    add_json_argument(parser)
+    parser.epilog = (
+        "Exit code: 0 if every receiver accepted the message, or could with --show; 1 if one did not; "
+        "2 if there are no receivers."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Send a test message to every receiver, or print it; return 1 if one fails, 2 if there are no receivers."""
+    try:
+        options, run_state, folder = _options_and_state(args.path)
+    except (OptionsError, OSError) as error:
+        refuse(f"{args.path}: {error}")
+        return 2
+    receivers = options.message_options
+    if not receivers:
+        refuse(f"{args.path} has no messages: block under telemetry:, so its runs send no messages.")
+        return 2
+    if not options.may_send and not args.show:
+        return refuse(
+            f"telemetry.mode is {options.mode}, so nothing is sent; use --show to print what would be."
+        )
+    if args.path.is_dir() and not args.show and any(receiver.url is not None for receiver in receivers):
+        # The folder is not trusted: it would choose where a message goes, and which variable's content goes with it.
+        return refuse(
+            f"{args.path} is a run folder, which is not trusted: its addresses are used only if they come from a "
+            "variable (url_env). Give the training's YAML instead."
+        )
+    worst = 0
+    results: list[dict[str, Any]] = []
+    for receiver_options, name in zip(receivers, names_of(receivers), strict=True):
+        if args.path.is_dir():
+            # Nor may the folder choose which networks are reached from here.
+            receiver_options = replace(receiver_options, allow_private=False)
+        try:
+            receiver = receiver_from(receiver_options, name, os.environ)
+        except ReceiverOff as error:
+            hint = " (a run folder cannot allow it: give the training's YAML)" if args.path.is_dir() else ""
+            reason = f"{error}{hint if 'allow_private' in str(error) else ''}"
+            results.append(_result(name, receiver_options.to, "off", reason=reason))
+            if not args.json:
+                print(f"{name}: off: {printable(reason)}")
+            worst = 1
+            continue
+        redactor = Redactor()
+        link = link_to((folder, run_state.run_name), receiver.link, redactor)
+        message = _test_message(run_state).to_message(redactor.redact, link=link)
+        if args.show and args.json:
+            results.append(_result(name, receiver.service, "shown", **_request_of(receiver, message)))
+        elif args.show:
+            _show(receiver, receiver_options, message)
+        else:
+            delivery = deliver(receiver, message, pause=_sleep, most_attempts=_MOST_ATTEMPTS)
+            about = {key: getattr(delivery, key) for key in ("reason", "attempts", "seconds")}
+            results.append(_result(name, receiver.service, delivery.status, **about))
+            if not args.json:
+                print(f"{receiver.name}: {printable(_outcome(delivery))}")
+            worst = max(worst, 0 if delivery.status == DELIVERED else 1)
+    if args.json:
+        print_json({"receivers": results})
+    return worst
+
+
+def _result(name: str, service: str, status: str, **more: Any) -> dict[str, Any]:
+    empty = dict.fromkeys(("reason", "attempts", "seconds"))
+    return {"name": name, "service": service, "status": status, **empty, **more}
+
+
+# ------------------------------------------------------------ options and state
+
+
+def _options_and_state(path: Path) -> tuple[TelemetryOptions, RunState, str]:
+    """Return the options, the state of the run, and the name of its folder."""
+    if not path.is_dir():
+        config = read_training_yaml(path)
+        name = run_name_from_config(config) or path.stem
+        return options_from_config(config), RunState(run_name=name, status="not started"), safe_run_name(name)
+    folder = chosen_run(path)
+    start = _start_of(folder)
+    kept = start.get("config")
+    if not isinstance(kept, Mapping):
+        raise OptionsError("its start record has no configuration; give the training's YAML instead")
+    reader = RunEventReader(run_name=str(start.get("run_name", folder.name)))
+    for record in [start, *_last_records(folder)]:
+        reader.take(record)
+    run_state = replace(reader.run_state, status=status_of(folder), eta_s=None)
+    try:
+        return options_from_config(kept), run_state, folder.name
+    except OptionsError as error:
+        raise OptionsError(
+            f"{error} (a run folder contains no secrets: give the training's YAML instead)"
+        ) from error
+
+
+def _start_of(folder: Path) -> Record:
+    """Return the first start record of a run; spans of its start-up may precede it."""
+    chunk = read_from(folder / METRICS_JSONL, max_bytes=_TAIL_BYTES)
+    return next((record for record in chunk.records if record.get("event") == START), {})
+
+
+def _last_records(folder: Path) -> Sequence[Record]:
+    return tail_records(folder / METRICS_JSONL, _TAIL_BYTES)
+
+
+def _test_message(run_state: RunState) -> RunEvent:
+    return RunEvent(
+        occasion=TEST,
+        name=TEST,
+        what="test message",
+        lines=("This is a test: messages about this run arrive.",),
+        time=time.time(),
+        run_state=run_state,
+    )
+
+
+# ------------------------------------------------------------ send or show
+
+
+def _sleep(seconds: float) -> bool:
+    print(f"  retrying in {seconds:.0f} s …", file=sys.stderr)
+    time.sleep(seconds)
+    return True
+
+
+def _outcome(delivery: Delivery) -> str:
+    if delivery.status == DELIVERED:
+        return f"delivered in {delivery.seconds:.2g} s"
+    attempts = "1 attempt" if delivery.attempts == 1 else f"{delivery.attempts} attempts"
+    return f"not delivered after {attempts}: {delivery.reason}"
+
+
+def _show(receiver: Receiver, options: MessageOptions, message: Message) -> None:
+    request = SERVICES[receiver.service].request(message, receiver.secret, time.time())
+    occasions = [f"on {', '.join(receiver.when)}", *(one.text for one in receiver.milestones)]
+    print(f"{receiver.name} ({options.place}), {'; '.join(occasions)}")
+    print(f"  POST {receiver.address.shown}/{MASK if len(receiver.address.target) > 1 else ''}")
+    for name, value in request.headers.items():
+        print(f"  {name}: {printable(_without(request.secrets, value))}")
+    print()
+    for line in _body(request.body, request.headers).splitlines():
+        print(f"  {printable(_without(request.secrets, line))}")
+    print()
+
+
+def _request_of(receiver: Receiver, message: Message) -> dict[str, Any]:
+    request = SERVICES[receiver.service].request(message, receiver.secret, time.time())
+    headers = {name: _without(request.secrets, value) for name, value in request.headers.items()}
+    return {"headers": headers, "body": _without(request.secrets, _body(request.body, request.headers))}
+
+
+def _body(body: bytes, headers: Mapping[str, str]) -> str:
+    if "json" not in headers.get("Content-Type", ""):
+        return body.decode("utf-8", "replace")
+    import orjson
+
+    return orjson.dumps(orjson.loads(body), option=orjson.OPT_INDENT_2).decode()
+
+
+def _without(secrets: frozenset[str], text: str) -> str:
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    return text

@@ -1,0 +1,160 @@
+"""`telemetry metrics`: show the runs of this machine to Prometheus."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.telemetry.cli.argument_types import whole
+from toolkit.telemetry.cli.chosen_run import LOGS, no_run_in, refuse
+from toolkit.telemetry.cli.run_list import our_runs
+from toolkit.telemetry.core.prometheus import (
+    LONGEST_NAME,
+    Exposition,
+    PrometheusError,
+    Sample,
+    samples_of_values,
+)
+from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
+from toolkit.telemetry.runfolder.metrics import metrics_of
+from toolkit.telemetry.runfolder.reader import Cursor, read_from
+from toolkit.telemetry.runfolder.records import FINDING
+from toolkit.telemetry.runfolder.status import LOST
+from toolkit.telemetry.runs.store import RunCard
+
+PORT: Final = 9464
+_SHOWN_AFTER_END_S: Final = 24 * 3600.0
+_MOST_RUNS: Final = 1_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the folders, and where the metrics go."""
+    parser.add_argument(
+        "folders", metavar="LOG_DIR", nargs="*", type=Path, help=f"folders of runs (default: {LOGS})"
+    )
+    parser.add_argument(
+        "--port",
+        metavar="PORT",
+        type=whole(0, 65535),
+        help=f"where Prometheus scrapes (default: {PORT}; 0 is any free one)",
+    )
+    parser.add_argument(
+        "--host",
+        metavar="HOST",
+        default="127.0.0.1",
+        help="the address to listen on (default: 127.0.0.1)",
+    )
+    parser.add_argument(
+        "--textfile",
+        metavar="PATH",
+        type=Path,
+        help="write them to a file that ends in .prom, for node_exporter's textfile collector; then nothing is served "
+        "unless --port is given",
+    )
+    parser.add_argument(
+        "--every", metavar="SECONDS", type=whole(), default=15, help="how often runs are read (default: 15)"
+    )
+    parser.add_argument("--once", action="store_true", help="with --textfile: write it and end, as for cron")
+    parser.epilog = (
+        "Runs are shown while they are live and for a day after, the newest 1,000. Nothing is changed. "
+        "Exit code: 0; 2 if it cannot be done."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show the runs until it is stopped; return 2 if that is not possible."""
+    folders = args.folders or [LOGS]
+    if args.once and args.textfile is None:
+        return refuse("--once needs --textfile PATH")
+    for folder in folders:
+        if not folder.is_dir():
+            return refuse(no_run_in(folder))
+    try:
+        shown, runs = Exposition(), _Runs(folders)
+        shown.show(runs.samples(time.time()))
+        if args.textfile is None or (args.port is not None and not args.once):
+            port = shown.serve(args.host, PORT if args.port is None else args.port)
+            print(f"serving http://{args.host}:{port}/metrics", flush=True)
+        while True:
+            if args.textfile is not None:
+                shown.write(args.textfile)
+            if args.once:
+                return 0
+            time.sleep(args.every)
+            shown.show(runs.samples(time.time()))
+    except PrometheusError as error:
+        return refuse(str(error))
+
+
+class _Followed:
+    """The records of one run, of which each byte is read once."""
+
+    def __init__(self, log: Path) -> None:
+        self._log = log
+        self._cursor = Cursor()
+        self.last: dict[str, float] = {}
+        self.open_findings: dict[str, Any] = {}
+
+    def read(self) -> None:
+        """Read what is new. Raises OSError if that is not possible."""
+        while (chunk := read_from(self._log, self._cursor)).cursor != self._cursor:
+            self._cursor = chunk.cursor
+            if chunk.replaced:
+                self.last, self.open_findings = {}, {}
+            for record in chunk.records:
+                self.last.update(metrics_of(record))
+                if record.get("event") == FINDING:
+                    # Whoever wrote the file may have put anything there.
+                    name = str(record.get("id"))
+                    if record.get("state") == "open":
+                        self.open_findings[name] = record.get("severity")
+                    else:
+                        self.open_findings.pop(name, None)
+
+
+class _Runs:
+    """The runs of some folders that are live, or were lately."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = folders
+        self._followed: dict[Path, _Followed] = {}
+
+    def samples(self, now: float) -> Iterator[Sample]:
+        """Yield what is shown to Prometheus."""
+        cards = dict(pair for path in self._folders for pair in our_runs(path))
+        newest = sorted(((_written(folder), folder) for folder in cards), reverse=True)[:_MOST_RUNS]
+        folders = [folder for written, folder in newest if now - written < _SHOWN_AFTER_END_S]
+        self._followed = {
+            folder: self._followed.get(folder) or _Followed(folder / METRICS_JSONL) for folder in folders
+        }
+        for folder, followed in self._followed.items():
+            try:
+                followed.read()
+            except OSError:
+                # A run that is being moved or made; its status says more.
+                pass
+            yield from _of_run(cards[folder], followed, now)
+
+
+def _of_run(run: RunCard, followed: _Followed, now: float) -> Iterator[Sample]:
+    labels = {"run": run.name[:LONGEST_NAME], "folder": run.place}
+    yield "telemetry_run_status", {**labels, "status": run.status.name}, 1.0
+    yield "telemetry_run_live", labels, float(run.live)
+    yield "telemetry_run_lost", labels, float(run.status.name == LOST)
+    if run.last_sign is not None:
+        yield "telemetry_run_heartbeat_timestamp_seconds", labels, run.last_sign
+        yield "telemetry_run_age_seconds", labels, max(0.0, now - run.last_sign)
+    if run.step is not None:
+        yield "telemetry_run_step", labels, float(run.step)
+    yield from samples_of_values(labels, followed.last.items(), followed.open_findings.values())
+
+
+def _written(folder: Path) -> float:
+    try:
+        return os.stat(folder / MANIFEST).st_mtime
+    except OSError:
+        return 0.0

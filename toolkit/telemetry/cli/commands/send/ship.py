@@ -1,0 +1,274 @@
+"""`telemetry ship`: copy the records of run folders into ClickHouse."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from toolkit.telemetry.cli.argument_types import whole
+from toolkit.telemetry.cli.chosen_run import LOGS, print_to_stderr, printable, refuse
+from toolkit.telemetry.cli.terminal import add_json_argument, print_json
+from toolkit.telemetry.core.prometheus import Exposition, PrometheusError, host_and_port
+from toolkit.telemetry.fleet.address import Address, AddressError
+from toolkit.telemetry.fleet.engine import Engine, EngineError
+from toolkit.telemetry.fleet.object_store import PlaceError, StoreError
+from toolkit.telemetry.fleet.objects import ObjectShipper, missing_objects
+from toolkit.telemetry.fleet.options import (
+    add_engine_arguments,
+    add_key_argument,
+    add_objects_arguments,
+    chosen_engine,
+    chosen_objects,
+    file_path,
+    fill_in,
+)
+from toolkit.telemetry.fleet.run_folders import existing_folders
+from toolkit.telemetry.fleet.schema import require_tables, set_up
+from toolkit.telemetry.fleet.shipping.last_values import HELP, samples
+from toolkit.telemetry.fleet.shipping.shipper import DRAIN_S, Shipper
+from toolkit.telemetry.fleet.shipping.verify import Lag, lags_of
+from toolkit.telemetry.fleet.teams import make_team, team_address
+
+LATE_S: Final = 60.0
+"""A shipper that has not shipped a record for this long is behind."""
+
+JSON_FORM: Final = """\
+with `--once` and `--verify` an object with `lines`, `record_files`, `files_stored`, `files_waiting` and `problems`; \
+with `--status` one with `record_files`, `bytes_behind`, `late`, `behind` (`path`, `bytes`, `age_s`), `files`, \
+`files_missing` and `shippers`; with `--set-up` one with `done` and `grants`. A shipper that keeps running has none."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the folders, the engine, and what to do."""
+    parser.add_argument(
+        "folders",
+        metavar="DIR",
+        nargs="*",
+        type=Path,
+        help="log directories or run folders, or patterns such as '/scratch/*/logs', in quotes; those that are not "
+        f"there yet are waited for (default: {LOGS})",
+    )
+    add_engine_arguments(parser, "--to")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--once", action="store_true", help="ship what is there now and exit")
+    what.add_argument(
+        "--verify", action="store_true", help="also compare it with the engine, and send again what differs"
+    )
+    what.add_argument(
+        "--status", action="store_true", help="show how far behind the engine is; exit code 1 after 60 s"
+    )
+    what.add_argument(
+        "--set-up", action="store_true", help="make the tables that are missing, and with --team its users"
+    )
+    add_objects_arguments(parser, "also store sample images and other files that records point to")
+    parser.add_argument(
+        "--team",
+        metavar="NAME",
+        help="with --set-up: make the database telemetry_NAME, or that of the address, and its users NAME_ship, "
+        "NAME_page and NAME_reader",
+    )
+    parser.add_argument(
+        "--secrets",
+        metavar="DIR",
+        type=file_path,
+        help="with --team: folder for the files with the users' passwords and the team's key; none is overwritten",
+    )
+    parser.add_argument(
+        "--cluster", metavar="NAME", help="with --set-up: spread the tables over this cluster"
+    )
+    parser.add_argument(
+        "--replicas",
+        metavar="QUORUM",
+        nargs="?",
+        type=whole(),
+        const=2,
+        help="with --set-up --cluster: the hosts of a shard are replicas, and an insert succeeds once QUORUM of them "
+        "have it (default: 2)",
+    )
+    parser.add_argument(
+        "--keep-days",
+        metavar="DAYS",
+        type=whole(0),
+        help="with --set-up: the engine removes runs that were created longer ago; 0 keeps all (default: as it is)",
+    )
+    add_key_argument(parser)
+    parser.add_argument(
+        "--deliver-requests",
+        metavar="KEYFILE",
+        type=Path,
+        help="as --key, and deliver requests from pages to the runs here, if they are signed with this key "
+        "(default: none are delivered; see docs/fleet.md)",
+    )
+    parser.add_argument(
+        "--metrics",
+        metavar="HOST:PORT",
+        help="serve the last values of live runs to Prometheus on this address",
+    )
+    parser.add_argument(
+        "--drain-timeout",
+        metavar="SECONDS",
+        type=whole(),
+        help=f"how long it ships what is left when it is stopped by SIGTERM (default: {DRAIN_S:.0f})",
+    )
+    parser.add_argument(
+        "--async-insert",
+        action="store_true",
+        default=None,
+        help="let the engine combine small inserts of many shippers, and wait until it has stored them "
+        "(default: as the engine is configured; from 26.2 on it does so by itself)",
+    )
+    add_json_argument(parser)
+    parser.epilog = (
+        "It ships until it is stopped, and keeps nothing on the node: start it again at any time, anywhere. "
+        "While the engine is away, records stay in their files."
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what was asked; return 1 if files were not shipped or users not made, 2 if it could not be done."""
+    try:
+        if args.json and not (args.once or args.verify or args.status or args.set_up):
+            return refuse("--json needs --once, --verify, --status or --set-up")
+        fill_in(args, "set-up" if args.set_up else "status" if args.status else "ship")
+        if args.engine is None and args.metrics:
+            return refuse("--to is missing; without an engine, `telemetry metrics` shows runs to Prometheus")
+        folders = args.folders or [LOGS]
+        address = chosen_engine(args)
+        if args.set_up:
+            return _set_up(args, address)
+        # A shipper that keeps running expands patterns itself, and waits for what is not there yet.
+        is_short = args.once or args.verify or args.status
+        there = existing_folders(folders if is_short else [each for each in folders if each.exists()])
+        folders = there if is_short else folders
+        if args.status:
+            return _status(address, folders, as_json=args.json)
+        return _ship(address, folders, args)
+    except (AddressError, EngineError, PlaceError, PrometheusError, StoreError, OSError) as error:
+        return refuse(str(error))
+
+
+def _set_up(args: argparse.Namespace, address: Address) -> int:
+    if (args.team is None) != (args.secrets is None):
+        return refuse(
+            "--team NAME and --secrets DIR go together: the passwords of its users are written there"
+        )
+    done, rest = [], list[str]()
+    if args.team is not None:
+        address, key_file = team_address(address, args.team, args.secrets)
+        done.append(key_file)
+    done += set_up(address, args.cluster, args.keep_days, args.replicas or 0)
+    if args.team is not None:
+        said, rest = make_team(address, args.cluster, args.team, args.secrets)
+        done += said
+    # A script that sets up must not go on without the users.
+    code = 1 if rest else 0
+    if args.json:
+        print_json({"done": done, "grants": rest})
+        return code
+    for line in done:
+        print(printable(line))
+    for statement in ("", "-- What an administrator has to run:", *rest) if rest else ():
+        print(f"{statement};" if statement in rest else statement)
+    return code
+
+
+def _status(address: Address, folders: list[Path], *, as_json: bool) -> int:
+    engine = Engine(address)
+    lags = lags_of(engine, folders, keep_days=require_tables(engine).keep_days)
+    files, missing = missing_objects(engine, list({lag.run_id for lag in lags}))
+    shippers = list(Lag.shippers(engine))
+    behind = sorted((lag for lag in lags if lag.bytes), key=_age, reverse=True)
+    is_late = any(_age(lag) > LATE_S for lag in behind)
+    found = {
+        "record_files": len(lags),
+        "bytes_behind": sum(lag.bytes for lag in behind),
+        "late": is_late,
+        "behind": [{"path": str(lag.path), "bytes": lag.bytes, "age_s": _age(lag)} for lag in behind],
+        "files": files,
+        "files_missing": missing,
+        "shippers": shippers,
+    }
+    if as_json:
+        print_json(found)
+        return 1 if is_late else 0
+    print(f"{len(lags)} record files, {found['bytes_behind']} bytes behind in {len(behind)} of them")
+    for lag in behind[:20]:
+        print(printable(f"{lag.path}: {lag.bytes} bytes, {_age(lag):.0f} s"))
+    if files:
+        print(f"{files} files that shipped records point to, {missing} of them not stored")
+    for line in shippers:
+        print(printable(line))
+    return 1 if is_late else 0
+
+
+def _age(lag: Lag) -> float:
+    return max(0.0, time.time() - lag.since)
+
+
+def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> int:
+    is_short = args.once or args.verify
+    if args.deliver_requests is not None and is_short:
+        return refuse("--deliver-requests is for a shipper that keeps running, without --once and --verify")
+    key = None if args.deliver_requests is None else address.key
+    store = chosen_objects(args)
+    objects = ObjectShipper(address, store, say=print_to_stderr) if store is not None else None
+    engine = Engine(address)
+    if args.async_insert:
+        # Safe, as what was not answered is sent again and replaces itself.
+        engine.insert_settings.update(async_insert=1, wait_for_async_insert=1)
+    shipper = Shipper(engine, folders, objects=objects, say=print_to_stderr, request_key=key)
+    if is_short:
+        shipper.start()
+        shipper.ship_all()
+        if args.verify:
+            for line in shipper.verify():
+                print_to_stderr(line)
+            shipper.ship_all()
+        problems = [file.problem for file in shipper.files if file.problem]
+        if args.json:
+            print_json(
+                {
+                    "lines": shipper.totals.lines,
+                    "record_files": len(shipper.files),
+                    "files_stored": None if objects is None else objects.totals.stored,
+                    "files_waiting": None if objects is None else objects.totals.waiting,
+                    "problems": problems,
+                }
+            )
+        else:
+            print(printable(f"{shipper.totals.lines} lines shipped, {len(shipper.files)} record files"))
+            if objects is not None:
+                print(f"{objects.totals.stored} other files stored, {objects.totals.waiting} wait")
+        is_behind = objects is not None and objects.is_behind
+        return 1 if is_behind or problems else 0
+    stop = threading.Event()
+    _stop_on_signal(stop)
+    shown = Exposition(HELP) if args.metrics else None
+
+    def show() -> None:
+        if shown is not None:
+            shown.show(samples(shipper))
+
+    try:
+        show()
+        if shown is not None:
+            shown.serve(*host_and_port(args.metrics))
+        shipper.run(stop, show, args.drain_timeout or DRAIN_S)
+    finally:
+        if shown is not None:
+            shown.close()
+    return 0
+
+
+def _stop_on_signal(stop: threading.Event) -> None:
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+        # The next one ends the process at once.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    signal.signal(signal.SIGTERM, handle)

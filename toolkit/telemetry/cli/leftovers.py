@@ -1,0 +1,416 @@
+"""What runs and the dashboard leave behind and can be deleted: trash, journals, half-written files, caches."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import re
+import shutil
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.telemetry.cli.chosen_run import printable, refuse, size_of
+from toolkit.telemetry.cli.run_list import our_runs
+from toolkit.telemetry.cli.terminal import (
+    Cell,
+    Column,
+    Progress,
+    age_text,
+    print_json,
+    print_table,
+    size_text,
+)
+from toolkit.telemetry.core.user_folders import user_folder
+from toolkit.telemetry.runfolder.journal.journal import (
+    AbandonedJournal,
+    hold_abandoned,
+    journals_in,
+    pending_lines,
+    shared_memory_folders,
+)
+from toolkit.telemetry.runfolder.journal.repair import (
+    HALF_DONE,
+    discard_journals,
+    is_being_written,
+    journals_of,
+    rank_files,
+)
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runfolder.listed_run import last_value
+from toolkit.telemetry.runfolder.metrics import Direction
+from toolkit.telemetry.runfolder.reader import Cursor, last_step, read_from
+from toolkit.telemetry.runfolder.records import EPOCH, EVAL, STEP
+from toolkit.telemetry.runfolder.safefile import is_ours
+from toolkit.telemetry.runfolder.trash import TrashError, delete_permanently, list_trash, move_to_trash
+from toolkit.telemetry.runs.listing.search import value_of
+from toolkit.telemetry.runs.store import RunCard
+
+TRASHED: Final = "trash"
+JOURNAL: Final = "journal"
+HALF_WRITTEN: Final = "half-written file"
+CACHE: Final = "cache"
+EMPTY_RUN: Final = "run without a step"
+WORSE_RUN: Final = "run that is not among the best"
+OLD_RUN: Final = "old run"
+NAMED_RUN: Final = "run"
+TO_TRASH: Final = frozenset({WORSE_RUN, OLD_RUN, NAMED_RUN})
+"""What is moved to the trash, and not deleted."""
+
+CACHE_VARIABLE: Final = "TELEMETRY_DASHBOARD_CACHE_DIR"
+"""The dashboard's own variable; empty for no cache."""
+_CACHED: Final = re.compile(r"[0-9a-f]{32}\.arrow", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leftover:
+    """Something that can be deleted."""
+
+    kind: str
+    path: Path
+    bytes: int
+    changed: float
+    why: str
+    delete: Callable[[], None]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what `gc --json` prints."""
+        return {
+            "kind": self.kind,
+            "path": os.fspath(self.path),
+            "bytes": self.bytes,
+            "changed": self.changed,
+            "why": self.why,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """Which runs of a folder of runs are kept."""
+
+    count: int
+    by: str
+    """A metric, or something else that `telemetry ls --sort` takes."""
+    goal: Direction
+
+
+def leftovers(
+    places: Sequence[Path],
+    *,
+    orphans: bool,
+    empty_runs: bool,
+    old_runs: bool = False,
+    best: Best | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> Iterator[Leftover]:
+    """Yield what can be deleted below `places`, folders of runs, and of this user. Nothing is changed."""
+    for place in places:
+        yield from _trash_of(place)
+        runs = our_runs(place)
+        for folder, card in runs:
+            yield from _half_written(folder, card)
+            if empty_runs:
+                yield from _empty_run(folder, card)
+            if old_runs and not is_live(folder, card):
+                yield run_to_trash(folder, card, OLD_RUN)
+        if best is not None:
+            yield from _worse_runs(runs, best)
+    yield from _journals(orphans=orphans)
+    yield from _cache(os.environ if environ is None else environ)
+
+
+def _trash_of(place: Path) -> Iterator[Leftover]:
+    try:
+        runs = list_trash(place, partial=True)
+    except TrashError:
+        return
+    for run in runs:
+        yield Leftover(
+            kind=TRASHED,
+            path=run.path,
+            bytes=size_of(run.path),
+            changed=run.deleted,
+            why=f"{run.name or 'a run'}, which was moved here",
+            delete=lambda run=run: delete_permanently(run),  # type: ignore[misc]
+        )
+
+
+def _half_written(folder: Path, card: RunCard) -> Iterator[Leftover]:
+    names = [name for name in _names(folder) if HALF_DONE.fullmatch(name)]
+    if not names or is_live(folder, card):
+        return
+    for name in names:
+        path = folder / name
+        yield Leftover(
+            kind=HALF_WRITTEN,
+            path=path,
+            bytes=size_of(path),
+            changed=_changed(path),
+            why="a file that a kill left before it had its name",
+            delete=path.unlink,
+        )
+
+
+def _empty_run(folder: Path, card: RunCard) -> Iterator[Leftover]:
+    # A killed run's first steps may be in its journal alone.
+    is_empty = card.step is None and card.problem is None and not _has_metrics(folder / METRICS_JSONL)
+    if is_empty and not is_live(folder, card) and not journals_of(folder):
+        yield Leftover(
+            kind=EMPTY_RUN,
+            path=folder,
+            bytes=size_of(folder),
+            changed=card.last_sign or _changed(folder),
+            why=f"a run that is {card.status.name} and never made a step",
+            delete=lambda: _delete_run(folder, card),
+        )
+
+
+def _has_metrics(log: Path) -> bool:
+    """Return whether any record has a step or a metric, whoever wrote it."""
+    cursor = Cursor()
+    try:
+        while (chunk := read_from(log, cursor)).cursor != cursor:
+            if any(record.get("event") in (STEP, EVAL, EPOCH) for record in chunk.records):
+                return True
+            cursor = chunk.cursor
+    except OSError:
+        return True
+    return False
+
+
+def run_to_trash(folder: Path, card: RunCard, kind: str = NAMED_RUN, why: str | None = None) -> Leftover:
+    """Return a run folder of ours as something that goes to the trash."""
+    return Leftover(
+        kind=kind,
+        path=folder,
+        bytes=size_of(folder),
+        changed=card.last_sign or _changed(folder),
+        why=f"{why or f'{card.name}, {card.status.name}'}; goes to the trash",
+        delete=lambda: _move_to_trash(folder, card),
+    )
+
+
+def _delete_run(folder: Path, card: RunCard) -> None:
+    if is_live(folder, card):
+        raise OSError(f"{folder} is being written now")
+    discard_journals(folder)
+    shutil.rmtree(folder)
+
+
+def _worse_runs(runs: Sequence[tuple[Path, RunCard]], best: Best) -> Iterator[Leftover]:
+    """Yield the ended runs of a folder that are not among the best, by their records.
+
+    Those without the value are left alone, and killed ones whose last records are not in the file yet.
+    """
+    ranked = []
+    for folder, card in runs:
+        if card.problem is not None or is_live(folder, card):
+            continue
+        value = _recorded(folder, card, best.by)
+        if isinstance(value, (int, float)):
+            ranked.append((_rank(float(value), best), value, folder, card))
+    ranked.sort(key=lambda entry: (entry[0], entry[3].name))
+    for at, (_, value, folder, card) in enumerate(ranked[best.count :]):
+        if any(pending_lines(journal) for journal, _ in journals_of(folder)):
+            continue
+        why = f"number {best.count + at + 1:,} of {len(ranked):,} by {best.by} ({value:g})"
+        yield run_to_trash(folder, card, WORSE_RUN, why)
+
+
+def _recorded(folder: Path, card: RunCard, by: str) -> Any:
+    """Return what runs are ranked by, from the records if they have it, never a number of run.json in place of it."""
+    log = folder / METRICS_JSONL
+    name = card.loss_metric if by == "loss" else by
+    try:
+        found = last_step(log) if by == "step" else None if name is None else last_value(log, name)
+    except OSError:
+        return None
+    is_number_of_run_json = by in ("loss", "step", *card.evaluations, *card.summary)
+    return found if found is not None or is_number_of_run_json else value_of(card, by)
+
+
+def _rank(value: float, best: Best) -> float:
+    """Return a number that is smaller for a better value; what is not finite is the worst."""
+    if not math.isfinite(value):
+        return math.inf
+    return -value if best.goal == "max" else value
+
+
+def _move_to_trash(folder: Path, card: RunCard) -> None:
+    if is_live(folder, card):
+        raise OSError(f"{folder} is being written now")
+    place = Path(os.path.abspath(folder))
+    try:
+        move_to_trash(place.parent, place.name)
+    except TrashError as error:
+        raise OSError(str(error)) from error
+
+
+def is_live(folder: Path, card: RunCard) -> bool:
+    """Return whether a run is being written."""
+    return card.live or any(is_being_written(path) for path in (folder / METRICS_JSONL, *rank_files(folder)))
+
+
+def _journals(*, orphans: bool) -> Iterator[Leftover]:
+    for place in shared_memory_folders():
+        for path in journals_in(place):
+            journal = hold_abandoned(path)
+            if journal is None:
+                continue
+            try:
+                why = _why_deletable(journal, orphans=orphans)
+                size = size_of(path)
+            finally:
+                journal.close(remove=False)
+            if why is not None:
+                yield Leftover(
+                    kind=JOURNAL,
+                    path=path,
+                    bytes=size,
+                    changed=_changed(path),
+                    why=why,
+                    delete=lambda path=path: _delete_journal(path, orphans=orphans),  # type: ignore[misc]
+                )
+
+
+def _why_deletable(journal: AbandonedJournal, *, orphans: bool) -> str | None:
+    """Return why a dead session's journal is not needed; None if it is."""
+    if not journal.lines:
+        return "a journal of a run that ended, with nothing in it"
+    if orphans and not os.path.lexists(journal.head.record_file):
+        return f"{len(journal.lines):,} records of a run whose folder is no longer at {journal.head.record_file.parent}"
+    return None
+
+
+def _delete_journal(path: Path, *, orphans: bool) -> None:
+    journal = hold_abandoned(path)
+    if journal is None:
+        raise OSError(f"{path} is in use")
+    journal.close(remove=_why_deletable(journal, orphans=orphans) is not None)
+
+
+def _cache(environ: Mapping[str, str]) -> Iterator[Leftover]:
+    folder = _cache_folder(environ)
+    if folder is None:
+        return
+    try:
+        status = os.lstat(folder)
+    except OSError:
+        return
+    if not stat.S_ISDIR(status.st_mode) or not is_ours(status):
+        return
+    names = [name for name in _names(folder) if _CACHED.fullmatch(name)]
+    if names:
+        yield Leftover(
+            kind=CACHE,
+            path=folder,
+            bytes=sum(size_of(folder / name) for name in names),
+            changed=max(_changed(folder / name) for name in names),
+            why=f"{len(names):,} files that make pages open faster, and are made again when needed",
+            delete=lambda: _delete_files(folder, names),
+        )
+
+
+def _delete_files(folder: Path, names: Sequence[str]) -> None:
+    for name in names:
+        (folder / name).unlink(missing_ok=True)
+
+
+def _cache_folder(environ: Mapping[str, str]) -> Path | None:
+    named = environ.get(CACHE_VARIABLE)
+    if named is not None:
+        return Path(named) if os.path.isabs(named) else None
+    return user_folder("cache", environ)
+
+
+# ------------------------------------------------------------ files
+
+
+def _names(folder: Path) -> list[str]:
+    """Return the names of the regular files in `folder`; links are left out."""
+    try:
+        if not stat.S_ISDIR(os.lstat(folder).st_mode):
+            return []
+        with os.scandir(folder) as entries:
+            return sorted(entry.name for entry in entries if entry.is_file(follow_symlinks=False))
+    except OSError:
+        return []
+
+
+def _changed(path: Path) -> float:
+    try:
+        return os.lstat(path).st_mtime
+    except OSError:
+        return time.time()
+
+
+# ------------------------------------------------------------ what a command does with it
+
+
+def delete_or_list(found: list[Leftover], args: argparse.Namespace) -> int:
+    """Say what was found and how much it holds, and with --yes delete it; return 1 if something could not be."""
+    failed = _delete(found) if args.yes else []
+    if args.json:
+        print_json(
+            {
+                "found": [left.as_json() for left in found],
+                "deleted": args.yes,
+                "bytes": sum(left.bytes for left in found),
+                "failed": failed,
+            }
+        )
+    else:
+        _print(found, is_deleted=args.yes)
+    for failure in failed:
+        refuse(f"{failure['path']}: {failure['reason']}")
+    return 1 if failed else 0
+
+
+def _delete(found: list[Leftover]) -> list[dict[str, Any]]:
+    failed = []
+    progress = Progress()
+    for at, left in enumerate(found):
+        progress.show(left.path.name, at, len(found))
+        try:
+            left.delete()
+        except OSError as error:
+            failed.append({"path": str(left.path), "reason": error.strerror or str(error)})
+    progress.clear()
+    return failed
+
+
+def _print(found: list[Leftover], *, is_deleted: bool) -> None:
+    if not found:
+        print("nothing to delete")
+        return
+    now = time.time()
+    rows: list[list[Cell]] = [
+        [left.kind, size_text(left.bytes), age_text(now - left.changed), str(left.path), left.why]
+        for left in found
+    ]
+    print_table(
+        [
+            Column("kind", keep=True),
+            Column("size", right=True, keep=True),
+            Column("age", right=True, keep=True),
+            Column("path"),
+            Column("what it is"),
+        ],
+        rows,
+    )
+    total = size_text(sum(left.bytes for left in found))
+    moved = sum(left.kind in TO_TRASH for left in found)
+    if is_deleted:
+        if moved < len(found):
+            print(f"deleted: {size_text(sum(left.bytes for left in found if left.kind not in TO_TRASH))}")
+        if moved:
+            held = size_text(sum(left.bytes for left in found if left.kind in TO_TRASH))
+            print(f"moved to the trash: {moved:,} {'run' if moved == 1 else 'runs'}, {held}")
+        return
+    print(f"{total} in all. Nothing was deleted; add --yes to delete it.")
+    if any(left.kind == TRASHED for left in found):
+        print(printable("A run in the trash can be restored on the Runs page until then."))

@@ -1,0 +1,291 @@
+"""The `telemetry` command: finds the subcommand and runs it."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+from contextlib import nullcontext
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final, Protocol, cast
+
+from toolkit.telemetry.cli.chosen_run import refuse
+from toolkit.telemetry.cli.terminal import ReaderGoneError, only_text, turn_colours_off, write_any_text
+from toolkit.telemetry.core import plugins
+
+SUBCOMMANDS: Final = {
+    "ai-toolkit": "record the trainings of an ai-toolkit checkout, by a file in its extensions",
+    "archive": "write finished runs as Parquet, to S3 or a folder",
+    "ask": "ask a live run to save, sample, stop or change a setting, and print its answer",
+    "compare": "show runs side by side: settings that differ, last and best values",
+    "completion": "print a script that completes commands, options and paths in bash, zsh or fish",
+    "completions": "show or search what the model of a run answered",
+    "copy": "back up, restore or move the tables of ClickHouse: labels, notes and requests, or everything",
+    "dashboard": "show runs in a browser, from folders or from ClickHouse",
+    "doctor": "show what is wrong with a run, the likely causes and what to try",
+    "errors": "show what failed in a run and where it hung, with stacks and counts",
+    "export": "write a run as a table or in the format of another tool, or another tool's run as a run folder",
+    "forecast": "say where the loss of a run will end, when the run ends, and what runs out before",
+    "gc": "list what can be deleted, such as trash, old journals and caches, and delete it with --yes",
+    "logs": "show what a run printed, search it, and follow it",
+    "ls": "list runs, ours and those of other tools: status, last step, loss and age",
+    "mcp": "answer an agent's questions about runs over the Model Context Protocol (MCP)",
+    "message": "test the messages that a training's YAML asks for: send one, or print it",
+    "metrics": "show the runs of this machine to Prometheus, or write them for node_exporter",
+    "plugins": "list the plug-ins that are installed, and what is wrong with those that are skipped",
+    "pull": "bring a run folder back from ClickHouse: its records byte for byte",
+    "repair": "recover what a killed run left behind and rebuild its metrics.csv",
+    "rm": "move runs to the trash, with --yes",
+    "resume": "say whether a resumed run continued the same training, and if not, why",
+    "report": "write runs as one HTML file with their data inside, or as Markdown to paste",
+    "share": "write a zip of a run that is safe to post, and list what was left out",
+    "ship": "copy the records of run folders into ClickHouse, as they are written",
+    "show": "show a run, ours or another tool's: its series and its last steps",
+    "sql": "ask one SELECT over runs: their settings, steps, evaluations, spans, findings and requests",
+    "status": "show whether a run is running, its step, loss, speed and time left",
+    "stopping": "say which live runs of a sweep can be stopped, what that saves, and the risk",
+    "tail": "print the last records of a run, ours or another tool's, and new ones as they come",
+    "top": "show runs, curves, GPUs and findings live in the terminal",
+    "time": "show where the time of a run went and how much of it was training",
+    "trace": "export the spans of a run as a Chrome trace, for Perfetto",
+    "train": "train the example, or from any YAML, as run.py does",
+    "verdict": "say whether a run is really better than the best one: keep, discard or run again",
+    "usage": "show whether anonymous usage reports are sent, and everything they contain",
+    "why": "say why two runs differ: where they depart, and which difference could have caused it",
+}
+"""Name and summary of each subcommand.
+
+To add one: write `toolkit/telemetry/cli/commands/<group>/<name>.py`, add a line here and its name to the group, run `make docs`.
+Those of plug-ins are looked for only where a name is not in this list, and for the help.
+"""
+
+GROUPS: Final = {
+    "look": (
+        "Look at runs",
+        "ls top status show sql tail logs doctor forecast errors time completions dashboard",
+    ),
+    "decide": ("Decide", "compare resume why verdict stopping report ask"),
+    "keep": ("Keep and delete", "repair rm gc export trace"),
+    "send": ("Send", "share message metrics ship pull archive copy usage"),
+    "setup": ("Set up", "train ai-toolkit mcp completion plugins"),
+}
+"""The folders in `toolkit/telemetry/cli/commands`: what one does, and the subcommands for it, in the order of the help."""
+
+ALIASES: Final = {"list": "ls"}
+RENAMED: Final = {
+    "attach": "ai-toolkit attach",
+    "detach": "ai-toolkit detach",
+    "formats": "ls --formats",
+    "import": "export --to run-folder",
+    "ship --archive": "archive --to",
+}
+"""Earlier names of subcommands and options, and what to type today."""
+
+_NO_COLOUR_HELP: Final = "print no colours, as with the variable NO_COLOR"
+
+
+class Subcommand(Protocol):
+    """What a module in `toolkit/telemetry/cli/commands` provides; one with `--json` describes it in `JSON_FORM`."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare the arguments of the subcommand."""
+
+    def run(self, args: argparse.Namespace) -> int:
+        """Run the subcommand and return its exit code."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the subcommand named in `argv` (default: the command line) and return its exit code."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    # A training prints what it likes, and goes on without a reader.
+    is_ours = _requested(arguments) not in ("train", "dashboard")
+    if argv is None:
+        write_any_text()
+    with only_text() if is_ours else nullcontext():
+        return _answer(arguments)
+
+
+def _answer(arguments: Sequence[str]) -> int:
+    """Run the subcommand; return its exit code, or that of a failure that is no one's mistake."""
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return 130
+    except plugins.PluginError as error:
+        return refuse(str(error))
+    except (OSError, ReaderGoneError) as error:
+        if _requested(arguments) == "train":
+            # A training that failed says where, and ends with 1.
+            raise
+        if isinstance(error, (BrokenPipeError, ReaderGoneError)):
+            # `telemetry show | head` closed the pipe; the interpreter must not flush into it again at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
+        return refuse(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def _run(arguments: Sequence[str]) -> int:
+    parser, command_parser, subcommand = _parser_for(arguments)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        earlier = f"{_requested(arguments)} {unknown[0].partition('=')[0]}"
+        if earlier in RENAMED:
+            parser.error(f"`telemetry {earlier}` is `telemetry {RENAMED[earlier]}` now")
+        options = list((command_parser or parser)._option_string_actions)  # noqa: SLF001 - there is no public list
+        near = difflib.get_close_matches(unknown[0].partition("=")[0], options, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        (command_parser or parser).error(f"unknown: {' '.join(unknown)}{hint}")
+    if args.no_color:
+        turn_colours_off()
+    if subcommand is None:
+        parser.print_help()
+        return 2
+    code = subcommand.run(args)
+    print(end="", flush=True)
+    return code
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """Return the parser of one subcommand, which is imported for it."""
+    parser = argparse.ArgumentParser(prog=f"telemetry {name}")
+    subcommand_of(name).add_arguments(parser)
+    return parser
+
+
+def parser_of_all() -> argparse.ArgumentParser:
+    """Return the parser of the command with all its subcommands, each of which is imported for it."""
+    parser = argparse.ArgumentParser(prog="telemetry")
+    parser.add_argument("--version", action="version", version="")
+    commands = parser.add_subparsers()
+    for name, summary in SUBCOMMANDS.items():
+        subcommand_of(name).add_arguments(commands.add_parser(name, help=summary))
+    for each in (parser, *commands.choices.values()):
+        each.add_argument("--no-color", action="store_true", help=_NO_COLOUR_HELP)
+    return parser
+
+
+def grouped() -> dict[str, list[str]]:
+    """Return the names of the subcommands by what one does with them."""
+    return {title: names.split() for title, names in GROUPS.values()}
+
+
+def _list_of_commands() -> str:
+    lines = ["Inspect, repair and share run folders."]
+    for title, names in grouped().items():
+        lines.append(f"\n{title}:")
+        for name in names:
+            lines += textwrap.wrap(
+                SUBCOMMANDS[name],
+                width=max(50, shutil.get_terminal_size().columns - 2),
+                initial_indent=f"  {name:<13}",
+                subsequent_indent=" " * 15,
+            )
+    plugin_lines = [
+        f"  {plugin.name:<13}{summary_of(plugin.value)} ({plugin.package})" for plugin in load_plugins()
+    ]
+    return "\n".join([*lines, "\nPlug-ins:", *plugin_lines] if plugin_lines else lines)
+
+
+def load_plugins() -> list[plugins.Plugin]:
+    """Return the subcommands of plug-ins: each is a module or an object as `Subcommand` describes it."""
+
+    def problem_of(value: object) -> str:
+        lacking = [name for name in ("add_arguments", "run") if not callable(getattr(value, name, None))]
+        return f"it has no {' and no '.join(lacking)}" if lacking else ""
+
+    return plugins.load("commands", problem_of, taken=SUBCOMMANDS)
+
+
+def summary_of(value: object) -> str:
+    """Return the first line of a subcommand's docstring, without the command's name."""
+    first = (getattr(value, "__doc__", None) or "").strip().partition("\n")[0]
+    return first.rpartition("`: ")[2].rstrip(".")
+
+
+def _parser_for(
+    arguments: Sequence[str],
+) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser | None, Subcommand | None]:
+    requested = _requested(arguments)
+    parser = argparse.ArgumentParser(
+        prog="telemetry",
+        usage="%(prog)s [--version] [--no-color] COMMAND ...",
+        description=_list_of_commands() if requested is None else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="`telemetry COMMAND --help` describes one; `list` is another name of `ls`.",
+    )
+    parser.add_argument("--version", action="version", version=f"telemetry {_installed_version()}")
+    parser.add_argument("--no-color", action="store_true", help=_NO_COLOUR_HELP)
+    commands = parser.add_subparsers(metavar="COMMAND", help=argparse.SUPPRESS, prog="telemetry")
+
+    if requested is None:
+        return parser, None, None
+    name = ALIASES.get(requested, requested)
+    plugin = None if name in SUBCOMMANDS else _plugin_called(name)
+    if name not in SUBCOMMANDS and plugin is None:
+        if requested in RENAMED:
+            parser.error(f"`telemetry {requested}` is `telemetry {RENAMED[requested]}` now")
+        near = difflib.get_close_matches(requested, [*SUBCOMMANDS, *ALIASES], n=2)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ""
+        parser.error(f"there is no command {requested!r}{hint} (`telemetry --help` lists all)")
+    summary = SUBCOMMANDS[name] if plugin is None else summary_of(plugin.value)
+    aliases = [alias for alias, of in ALIASES.items() if of == name]
+    command_parser = commands.add_parser(
+        name, aliases=aliases, description=f"{summary[:1].upper()}{summary[1:]}."
+    )
+    found = subcommand_of(name) if plugin is None else _PluginCommand(plugin)
+    found.add_arguments(command_parser)
+    if "-" in command_parser.prefix_chars:
+        # SUPPRESS, or the default would hide a --no-color before the name of the subcommand.
+        command_parser.add_argument(
+            "--no-color", action="store_true", default=argparse.SUPPRESS, help=_NO_COLOUR_HELP
+        )
+    return parser, command_parser, found
+
+
+def _plugin_called(name: str) -> plugins.Plugin | None:
+    return next((plugin for plugin in load_plugins() if plugin.name == name), None)
+
+
+class _PluginCommand:
+    """A subcommand of a plug-in; its failures name it."""
+
+    def __init__(self, plugin: plugins.Plugin) -> None:
+        self._plugin = plugin
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        self._plugin.call(self._plugin.value.add_arguments, parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        try:
+            code = self._plugin.call(self._plugin.value.run, args)
+        except plugins.PluginError as error:
+            if isinstance(error.__cause__, SystemExit):
+                raise error.__cause__ from None
+            raise
+        return code if isinstance(code, int) else 0
+
+
+def _requested(arguments: Sequence[str]) -> str | None:
+    # Options of `telemetry` itself take no value, so the first plain word is the subcommand. Only that one is imported.
+    return next((word for word in arguments if not word.startswith("-")), None)
+
+
+def subcommand_of(name: str) -> Subcommand:
+    """Return the module of a subcommand."""
+    group = next(group for group, (_, names) in GROUPS.items() if name in names.split())
+    return cast(
+        "Subcommand",
+        importlib.import_module(f"toolkit.telemetry.cli.commands.{group}.{name.replace('-', '_')}"),
+    )
+
+
+def _installed_version() -> str:
+    try:
+        return version("ai-toolkit-telemetry")
+    except PackageNotFoundError:
+        return "(not installed)"

@@ -1,0 +1,143 @@
+"""What a report needs to know about a run of the list: read once, for `report` and `doctor --html`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from toolkit.telemetry.cli.chosen_run import printable
+from toolkit.telemetry.cli.run_list import ListedRun
+from toolkit.telemetry.cli.terminal import size_text
+from toolkit.telemetry.core.install import install_extra
+from toolkit.telemetry.diagnostics.foreign_file import NoRecordsError
+from toolkit.telemetry.diagnostics.history import Diagnosis, diagnose, diagnose_records
+from toolkit.telemetry.importers.as_records import records_of
+from toolkit.telemetry.importers.detect import find_sources
+from toolkit.telemetry.importers.source import RunSource
+from toolkit.telemetry.reports.content import RunContent
+from toolkit.telemetry.runfolder.layout import MANIFEST
+from toolkit.telemetry.runfolder.safefile import replace_file
+
+if TYPE_CHECKING:
+    from toolkit.telemetry.runs.store import RunStore
+
+STDOUT: Final = "-"
+_LIMIT_S: Final = 86_400.0
+
+OnWork = Callable[[str], None]
+"""Called with what is being done."""
+
+
+class UnreadableRunError(Exception):
+    """A run cannot be read; the message says why."""
+
+
+def has_columns() -> bool:
+    """Return whether what reads columns is installed."""
+    return all(find_spec(name) is not None for name in ("numpy", "pyarrow", "PIL"))
+
+
+def require_columns(what: str = "a report") -> None:
+    """Raise UnreadableRunError if what reads columns is not installed."""
+    if not has_columns():
+        raise UnreadableRunError(f"{what} needs {install_extra('dashboard')}")
+
+
+def open_run(
+    run: ListedRun, what: str = "a report", *, cache_dir: Path | None = None
+) -> tuple[RunStore, str]:
+    """Return the store that has `run`, and its key there; the run is not changed. Raises UnreadableRunError."""
+    require_columns(what)
+    from toolkit.telemetry.runs.sources.local_store import LocalStore
+    from toolkit.telemetry.runs.store import UnknownRun
+
+    source = _other_tools(run)
+    if source is not None:
+        root, key = source.info.root, f"{source.info.format}~{source.info.source_id[:12]}"
+    else:
+        root, key = Path(os.path.realpath(run.path)).parent, os.path.basename(os.path.realpath(run.path))
+    store = LocalStore([root], cache_dir=cache_dir, other_tools=source is not None, read_only=True)
+    try:
+        return store, store.card(key).key
+    except UnknownRun as error:
+        raise UnreadableRunError(f"{run.path} could not be read: {error}") from error
+
+
+def content_of(
+    run: ListedRun,
+    *,
+    found: Diagnosis | None = None,
+    points: int | None = None,
+    on_work: OnWork = lambda _text: None,
+) -> RunContent:
+    """Return what a report says about `run`; `found` is its diagnosis, if it was made before.
+
+    Raises:
+        UnreadableRunError: there is nothing to read, or what reads columns is not installed.
+    """
+    require_columns()
+    from toolkit.telemetry.reports.stored_run import content_of_run, points_for
+
+    found = diagnosis_of(run, on_work) if found is None else found
+    on_work(f"{run.called}: curves")
+    store, key = open_run(run)
+    return content_of_run(
+        store, key, name=run.called, points=points or points_for(1), found=found, wait_s=_LIMIT_S
+    )
+
+
+def _other_tools(run: ListedRun) -> RunSource | None:
+    """Return what reads a run of another tool; None for a folder of ours."""
+    if run.source is not None or os.path.lexists(run.path / MANIFEST):
+        return run.source
+    # Records without our manifest may be another program's.
+    try:
+        found = find_sources(run.path).runs
+    except OSError:
+        return None
+    return found[0] if len(found) == 1 else None
+
+
+def diagnosis_of(run: ListedRun, on_work: OnWork = lambda _text: None) -> Diagnosis:
+    """Return what the detectors find in `run`. Raises UnreadableRunError."""
+
+    def on_records(records: int) -> None:
+        on_work(f"{run.called}: {records:,} records")
+
+    with _as_unreadable(run.path):
+        if run.source is None:
+            return diagnose(run.path, on_records=on_records)
+        return diagnose_records(run.called, run.path, records_of(run.source), on_records=on_records)
+
+
+@contextmanager
+def _as_unreadable(path: Path) -> Iterator[None]:
+    """Raise what prevents reading as an `UnreadableRunError`."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise UnreadableRunError(f"{error.filename or path} does not exist") from error
+    except OSError as error:
+        raise UnreadableRunError(f"{path}: {error.strerror or error}") from error
+    except NoRecordsError as error:
+        raise UnreadableRunError(f"{path}: {error}") from error
+
+
+def write_report(target: Path, text: str | bytes) -> str | None:
+    """Write a report; return why it could not be written."""
+    if target.is_dir():
+        return f"cannot write {target}: it is a folder"
+    try:
+        replace_file(target, text if isinstance(text, bytes) else text.encode("utf-8", "replace"))
+    except OSError as error:
+        return f"cannot write {target}: {error.strerror or error}"
+    return None
+
+
+def written_text(target: Path) -> str:
+    """Return the line that says where a report is."""
+    return printable(f"{target}: {size_text(target.stat().st_size)}, opens in any browser without a network")

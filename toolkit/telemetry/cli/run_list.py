@@ -1,0 +1,208 @@
+"""The runs that a command is given: folders of runs, runs, and files of other tools."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.telemetry.cli.chosen_run import LOGS, find_run, no_run_in
+from toolkit.telemetry.core.user_folders import labels_dir
+from toolkit.telemetry.importers.detect import Sources, find_sources
+from toolkit.telemetry.importers.formats.record_file import OURS, source_of_folder
+from toolkit.telemetry.importers.source import RunSource
+from toolkit.telemetry.importers.summary import number
+from toolkit.telemetry.runfolder.layout import MANIFEST
+from toolkit.telemetry.runfolder.parts import part_in
+from toolkit.telemetry.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED
+from toolkit.telemetry.runfolder.untrusted import finite_in
+from toolkit.telemetry.runs.listing.foreign_runs import ForeignRun, OnRun
+from toolkit.telemetry.runs.listing.run_folders import RunFolders, runs_at
+from toolkit.telemetry.runs.store import NO_END, STARTING, UNREADABLE, RunCard, RunQuery, card_labels
+
+ALL: Final = RunQuery()
+STATUS_STYLES: Final = {
+    RUNNING: "green",
+    STARTING: "green",
+    FINISHED: "",
+    FAILED: "red",
+    LOST: "red",
+    STALLED: "yellow",
+    UNREADABLE: "red",
+    NO_END: "dim",
+}
+"""How the word for a status is painted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListedRun:
+    """One run that a command was given."""
+
+    card: RunCard
+    source: RunSource | None = None
+    """What reads it, if another tool logged it."""
+    called: str = ""
+    """Its name; if another run of the same list has it too, with what tells them apart."""
+
+    @property
+    def path(self) -> Path:
+        """Its folder or file."""
+        return self.card.path or Path(self.card.place)
+
+
+@dataclass(slots=True)
+class RunList:
+    """The runs at some paths, and what could not be looked at."""
+
+    runs: list[ListedRun] = field(default_factory=list)
+    notes: Sequence[str] = ()
+    missing: list[str] = field(default_factory=list)
+    """Sentences about paths that do not exist or have no run."""
+    total: int = 0
+    """How many runs there are, those that the query did not find included."""
+
+
+def label_runs(runs: Sequence[ListedRun]) -> list[ListedRun]:
+    """Return the runs, each with a name that no other of them has."""
+    # The same key may mean two runs of two lists.
+    cards = [replace(run.card, key=str(at)) for at, run in enumerate(runs)]
+    labels = card_labels(cards)
+    return [replace(run, called=labels[str(at)].text) for at, run in enumerate(runs)]
+
+
+def list_runs(
+    paths: Sequence[Path],
+    query: RunQuery = ALL,
+    *,
+    only: str | None = None,
+    deleted: bool = False,
+    on_run: OnRun = lambda _name, _done, _total: None,
+) -> RunList:
+    """Return the runs at `paths` that `query` finds, as the dashboard lists them; nothing is changed.
+
+    Raises:
+        ValueError: the query's text or order is invalid.
+    """
+    folders = runs_at(paths, labels_dir=labels_dir(), only=only, deleted=deleted)
+    folders.read_all(on_run)
+    listed = folders.list_runs(query)
+    every = listed.cards if query == ALL else folders.list_runs().cards
+    runs = [ListedRun(card, _source(folders, card)) for card in listed.cards]
+    return RunList(label_runs(runs), listed.problems, missing_runs(paths, every, folders, only), listed.total)
+
+
+def _source(folders: RunFolders, card: RunCard) -> RunSource | None:
+    run = folders.find(card.key)
+    return run.source if isinstance(run, ForeignRun) else None
+
+
+def missing_runs(
+    paths: Sequence[Path], cards: Sequence[RunCard], folders: RunFolders, only: str | None = None
+) -> list[str]:
+    """Return a sentence for each of `paths` in which none of `cards` is."""
+    found = []
+    places = {
+        str(place) for card in cards if card.path is not None for place in (card.path, *card.path.parents)
+    }
+    for path in paths:
+        absolute = os.path.abspath(path)
+        if absolute not in places:
+            left_out = 0 if folders.others is None else folders.others.left_out[Path(absolute)]
+            found.append(
+                no_run_in(path, deleted=left_out)
+                if only is None or left_out
+                else f"no run in the format {only} found in {path}"
+            )
+    return found
+
+
+def our_runs(path: Path) -> list[tuple[Path, RunCard]]:
+    """Return the run folders of ours at `path` and one level below; records alone may be another program's."""
+    cards = runs_at([path], labels_dir=None, only=OURS).list_runs().cards
+    found = [(card.path, card) for card in cards if card.path is not None]
+    return sorted(
+        (pair for pair in found if os.path.lexists(pair[0] / MANIFEST) and part_in(pair[0]) is None),
+        key=lambda pair: pair[0],
+    )
+
+
+def our_card(folder: Path) -> RunCard | None:
+    """Return the card of a run folder of ours; None if it is not one."""
+    cards = runs_at([folder], labels_dir=None, only=OURS).list_runs().cards
+    return next((card for card in cards if card.path == Path(os.path.abspath(folder))), None)
+
+
+def run_at(path: Path) -> ListedRun | str:
+    """Return the run at `path`: ours, as `find_run` has it, or the only one of another tool; else a reason."""
+    folder = find_run(path)
+    card = None if folder is None else our_card(folder)
+    if card is not None:
+        return ListedRun(card, None, card.name)
+    if not os.path.lexists(path):
+        named = [
+            run for run in list_runs([LOGS]).runs if str(path) in (run.called, run.card.name, run.card.key)
+        ]
+        return named[0] if len(named) == 1 else no_run_in(path)
+    found = list_runs([path])
+    if len(found.runs) == 1:
+        return found.runs[0]
+    if not found.runs:
+        return "; ".join([*found.missing, *found.notes])
+    names = ", ".join(run.called for run in found.runs[:5])
+    return (
+        f"{path} has {len(found.runs)} runs ({names}{' …' if len(found.runs) > 5 else ''}); name one of them"
+    )
+
+
+def sources_at(path: Path, only: str | None) -> Sources | str:
+    """Return the runs of other tools at `path`, or why there is none."""
+    try:
+        found = find_sources(path, only=only)
+    except OSError:
+        return no_run_in(path)
+    return found if found.runs else no_run_in(path, found.notes)
+
+
+def source_for(run: ListedRun) -> RunSource:
+    """Return what reads a run of the list."""
+    return run.source if run.source is not None else source_of_folder(run.path)
+
+
+def age_of(card: RunCard, now: float) -> float | None:
+    """Return how long ago a run last wrote something."""
+    return None if card.last_sign is None else now - card.last_sign
+
+
+def time_left(card: RunCard) -> float | None:
+    """Return how many seconds a running run needs for its planned steps, at the speed of the last ones."""
+    speed = finite_in(card.summary.get("sec_per_step"))
+    if not (card.max_steps and speed and card.status.name == RUNNING):
+        return None
+    return max(0, card.max_steps - (card.steps_done or 0)) * speed
+
+
+def as_json(run: ListedRun) -> Mapping[str, Any]:
+    """Return what `ls --json` prints."""
+    card, age = run.card, age_of(run.card, time.time())
+    return {
+        "name": card.name,
+        "label": run.called,
+        "path": os.fspath(run.path),
+        "format": card.format,
+        "id": card.id or None,
+        "status": card.status.name,
+        "why": card.status.why,
+        "step": card.step,
+        "loss": None if card.loss is None else number(card.loss),
+        "loss_metric": card.loss_metric,
+        "started": card.created,
+        "last_sign": card.last_sign,
+        "age_s": None if age is None else round(age, 3),
+        "project": card.project,
+        "tags": list(card.tags),
+        "deleted": card.deleted,
+        "problem": card.problem,
+    }

@@ -1,0 +1,64 @@
+"""The interface of a detector."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from toolkit.telemetry.diagnostics.incident import Incident, Incidents
+from toolkit.telemetry.diagnostics.metric_aliases import Row
+from toolkit.telemetry.diagnostics.step_batch import StepBatch
+
+
+class Detector(Protocol):
+    """Reads the records of a run one by one, with bounded memory, and opens and closes incidents.
+
+    It is constructed with the `Incidents` that it writes to. Its result depends on the records alone: not on the clock,
+    and not on how many records come at once.
+    """
+
+    signals: tuple[str, ...]
+    """It gets the records that have one of these; `"*"` means all records."""
+    all_ranks: bool
+    """Whether it gets the records of every rank, or only those of rank 0."""
+
+    def take(self, row: Row) -> None:
+        """Read one record; `row` is valid only during the call."""
+
+    def restart(self, step: int) -> None:
+        """Handle a new session, or steps that went back to `step`: learnt levels may no longer hold."""
+
+
+class SkimmingDetector(Detector, Protocol):
+    """A detector that can pass over many ordinary records at once."""
+
+    def skim(self, batch: StepBatch, start: int) -> int:
+        """Take the records of `batch` from `start` on up to one that needs a closer look, and return its place.
+
+        The state afterwards is the same as if `take` had read them one by one. The record at the returned place has
+        not been read; its length means that all have been.
+        """
+
+
+class SingleIncidentDetector:
+    """Base of a detector that has at most one open incident."""
+
+    signals: tuple[str, ...] = ()
+    all_ranks = False
+
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
+        self._incident: Incident | None = None
+
+    def restart(self, step: int) -> None:
+        """Resolve the open incident and start over."""
+        self._resolve(step)
+        self._forget()
+
+    def _resolve(self, step: int, *, end_step: int | None = None) -> None:
+        """Resolve the open incident, if there is one, at `step`."""
+        if self._incident is not None:
+            self._incidents.close(self._incident, resolved_step=step, end_step=end_step)
+            self._incident = None
+
+    def _forget(self) -> None:
+        """Forget what was learnt about the curves."""

@@ -1,0 +1,240 @@
+"""A learning rate that is 0 or next to nothing, or too high for the warm-up."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from toolkit.telemetry.diagnostics import thresholds as at
+from toolkit.telemetry.diagnostics.incident import Incident, Incidents
+from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR, Row, name_of
+from toolkit.telemetry.diagnostics.robust import IQR_TO_SIGMA, median
+from toolkit.telemetry.diagnostics.step_batch import StepBatch
+
+_KIND = "lr_problem"
+
+
+class LearningRate:
+    """Reports a rate of almost 0 before its schedule ends, and a loss that climbs in a warm-up."""
+
+    signals: tuple[str, ...] = (LR,)
+    all_ranks = False
+
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
+        self._zero: Incident | None = None
+        self._warm_up: _WarmUp | None = _WarmUp(incidents)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._records: int = 0
+        self._last: float = 0.0
+        self._peak: float = 0.0
+        self._zeros: int = 0
+        self._highest_zero: float = 0.0
+        self._first_zero: int = 0
+        self._last_zero: int = 0
+        self._first_losses: list[float] = []
+        self._last_losses: list[float] = []
+
+    def restart(self, step: int) -> None:
+        """The schedule continues elsewhere, or starts over."""
+        self._end_zeros(step)
+        self._forget()
+        if self._warm_up is not None:
+            self._warm_up.close(step)
+        self._warm_up = _WarmUp(self._incidents)
+
+    def take(self, row: Row) -> None:
+        """Look at the learning rate, and during a warm-up at the loss beside it."""
+        lr = row.values[LR]
+        if self._nothing() < lr < math.inf:
+            self._records += 1
+            self._last = lr
+            if lr > self._peak:
+                self._peak = lr
+            if self._zeros:
+                self._end_zeros(row.step)
+        elif 0.0 <= lr < math.inf:
+            self._take_zero(lr, row)
+        if self._warm_up is not None and not self._warm_up.take(lr, row):
+            self._warm_up = None
+
+    def skim(self, batch: StepBatch, start: int) -> int:
+        """Pass over positive learning rates behind the warm-up."""
+        lowest, highest = batch.range_of(LR)
+        nothing = self._nothing(highest)
+        if self._warm_up is not None or self._zeros or lowest <= nothing or start == len(batch):
+            return start
+        rates = batch.columns[LR]
+        self._records += len(rates) - start
+        self._last = rates[-1]
+        self._peak = max(self._peak, highest if start == 0 else max(rates[start:]))
+        return len(batch)
+
+    def _nothing(self, highest: float = 0.0) -> float:
+        """Return the highest rate that is as good as 0; `highest` is that of records to come."""
+        return max(at.LR_NOTHING, at.LR_NOTHING_SHARE * max(self._peak, highest))
+
+    def _take_zero(self, lr: float, row: Row) -> None:
+        if not self._zeros:
+            self._first_zero = row.step
+            self._highest_zero = lr
+        elif row.step <= self._last_zero:
+            return
+        self._highest_zero = max(self._highest_zero, lr)
+        self._zeros += 1
+        self._last_zero = row.step
+        if self._zero is not None:
+            self._zero.count += 1
+            self._zero.evidence["lr"] = self._highest_zero
+            if lr > 0.0 and self._zero.variant == "zero":
+                self._zero.variant = "nothing"
+            self._zero.end_step = row.step
+            return
+        loss = row.values.get(LOSS)
+        if loss is not None and math.isfinite(loss):
+            if len(self._first_losses) < at.LR_BLOCK:
+                self._first_losses.append(loss)
+            self._last_losses.append(loss)
+            if len(self._last_losses) > at.LR_BLOCK:
+                del self._last_losses[0]
+        if self._zeros >= self._zeros_needed() and not self._is_learning():
+            self._zero = self._incidents.open(
+                _KIND,
+                name_of(LR, row.record),
+                start_step=self._first_zero,
+                noticed_step=row.step,
+                count=self._zeros,
+                lr=self._highest_zero,
+                before=self._last,
+            )
+            self._zero.variant = "zero"
+            if self._highest_zero > 0.0:
+                self._zero.variant = "nothing"
+                if self._records:
+                    self._zero.variant = "fallen"
+                    self._zero.evidence["highest"] = self._peak
+
+    def _zeros_needed(self) -> float:
+        if self._records and self._last <= at.LR_DECAYED * self._peak:
+            return max(at.LR_ZERO_AFTER_DECAY_RECORDS, at.LR_ZERO_AFTER_DECAY * self._records)
+        return at.LR_ZERO_RECORDS
+
+    def _is_learning(self) -> bool:
+        first, last = self._first_losses, self._last_losses
+        return len(last) == at.LR_BLOCK and median(last) < at.NOT_FALLEN * median(first)
+
+    def _end_zeros(self, step: int) -> None:
+        self._zeros = 0
+        self._first_losses.clear()
+        self._last_losses.clear()
+        if self._zero is not None:
+            self._incidents.close(self._zero, end_step=self._last_zero, resolved_step=step)
+            self._zero = None
+
+
+class _WarmUp:
+    """The loss while the learning rate rises from the first record on."""
+
+    def __init__(self, incidents: Incidents) -> None:
+        self._incidents = incidents
+        self._incident: Incident | None = None
+        self._lr = -1.0
+        self._losses: list[float] = []
+        self._first_step_of_block = 0
+        self._first: float | None = None
+        self._best = _Block(0, 0.0, 0.0, 0.0)
+        self._climbing: list[_Block] = []
+        self._blocks_at_peak = 0
+
+    def close(self, step: int) -> None:
+        if self._incident is not None:
+            self._incidents.close(self._incident, resolved_step=step)
+            self._incident = None
+
+    def take(self, lr: float, row: Row) -> bool:
+        """Look at a record; return False if there is no warm-up, or it is over."""
+        loss = row.values.get(LOSS)
+        if loss is None:
+            return True
+        if not (loss > 0.0 and loss < math.inf and lr >= 0.0):
+            # Negative and non-finite losses need another measure than this one.
+            self.close(row.step)
+            return False
+        if not self._losses:
+            self._first_step_of_block = row.step
+        self._losses.append(loss)
+        if len(self._losses) < at.LR_BLOCK:
+            return True
+        ordered = sorted(self._losses)
+        self._losses.clear()
+        sigma = 1.25 * (ordered[-3] - ordered[2]) * IQR_TO_SIGMA / math.sqrt(at.LR_BLOCK)
+        return self._take_block(_Block(self._first_step_of_block, lr, median(ordered), sigma), row)
+
+    def _take_block(self, block: _Block, row: Row) -> bool:
+        rises, self._lr = block.lr > self._lr, block.lr
+        if self._first is None:
+            self._first = block.level
+            self._best = block
+            return True
+        if not rises:
+            # The effect may show only after the peak.
+            self._blocks_at_peak += 1
+        if self._blocks_at_peak > at.LR_CLIMB_BLOCKS and self._incident is None:
+            return False
+        if self._incident is not None:
+            return self._follow(self._incident, block, row.step)
+        if block.level <= self._best.level:
+            self._best = block
+            self._climbing.clear()
+            return True
+        if self._has_climbed(block):
+            self._climbing.append(block)
+            if len(self._climbing) == at.LR_CLIMB_BLOCKS:
+                self._open(row)
+        else:
+            self._climbing.clear()
+        return True
+
+    def _follow(self, incident: Incident, block: _Block, step: int) -> bool:
+        if block.level <= at.LR_ABOVE_START * self._best.level:
+            self.close(step)
+            return False
+        incident.count += at.LR_BLOCK
+        incident.end_step = step
+        return True
+
+    def _has_climbed(self, block: _Block) -> bool:
+        best = self._best
+        assert self._first is not None
+        return (
+            block.level >= max(at.LR_CLIMB * best.level, at.LR_ABOVE_START * self._first)
+            and block.level - best.level >= at.LR_CLIMB_NOISE * max(best.sigma, block.sigma)
+            and block.lr >= at.LR_RISE * best.lr
+        )
+
+    def _open(self, row: Row) -> None:
+        now = self._climbing[-1]
+        self._incident = self._incidents.open(
+            _KIND,
+            name_of(LR, row.record),
+            start_step=self._climbing[0].step,
+            noticed_step=row.step,
+            count=at.LR_BLOCK * at.LR_CLIMB_BLOCKS,
+            level=self._best.level,
+            now=now.level,
+            lr=now.lr,
+        )
+        self._incident.variant = "too high"
+
+
+class _Block(NamedTuple):
+    step: int
+    """Of its first record."""
+    lr: float
+    """At its last record."""
+    level: float
+    """The median of its losses."""
+    sigma: float
+    """The standard deviation of such a median."""

@@ -1,0 +1,208 @@
+"""Reinforcement learning: a reward that is not earned, and a policy that has stopped exploring."""
+
+from __future__ import annotations
+
+import math
+from typing import Final, NamedTuple
+
+from toolkit.telemetry.diagnostics import thresholds as at
+from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
+from toolkit.telemetry.diagnostics.finding import INFO
+from toolkit.telemetry.diagnostics.incident import Incident, Incidents
+from toolkit.telemetry.diagnostics.metric_aliases import COMPLETION_LENGTH, ENTROPY, KL, REWARD, Row, name_of
+from toolkit.telemetry.diagnostics.robust import change_sigma, median
+
+_MOST_BLOCKS: Final = 64
+
+
+class RewardHacking(SingleIncidentDetector):
+    """Reports a reward above its first level while the KL divergence, or the length of completions, explodes.
+
+    Both grow in a healthy run too, the divergence from zero on, but steadily. So each block of records is compared with
+    the median of all before it: a straight line is at twice that median. A length that explodes is only `info`, because
+    a model that learns to reason also writes more.
+    """
+
+    signals = (REWARD,)
+
+    def __init__(self, incidents: Incidents) -> None:
+        super().__init__(incidents)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._rows: list[tuple[int, float, float, float]] = []
+        self._blocks: list[_Block] = []
+        self._looks: int = 0
+        self._since: int = 0
+        self._usual: float = 0.0
+        self._calm: int = 0
+
+    def take(self, row: Row) -> None:
+        """Collect the records of a block, and look at it when it is complete."""
+        values = row.values
+        reward = values[REWARD]
+        if reward - reward != 0.0:
+            return
+        self._rows.append(
+            (row.step, reward, values.get(KL, math.nan), values.get(COMPLETION_LENGTH, math.nan))
+        )
+        if len(self._rows) == at.RL_BLOCK:
+            steps, rewards, kls, lengths = zip(*self._rows, strict=True)
+            self._rows.clear()
+            block = _Block(steps[0], median(rewards), _median_or_nan(kls), _median_or_nan(lengths))
+            self._look(block, row)
+            self._blocks.append(block)
+            if len(self._blocks) == _MOST_BLOCKS:
+                # Half of them say as much about the run so far.
+                del self._blocks[::2]
+
+    def _look(self, block: _Block, row: Row) -> None:
+        if self._incident is not None:
+            self._follow(self._incident, block, row)
+            return
+        before = self._blocks
+        if len(before) < at.RL_FIRST_BLOCKS:
+            return
+        signal, usual = self._what_explodes(block)
+        if not signal or not self._has_risen(block):
+            self._looks = 0
+            return
+        if not self._looks:
+            self._since, self._usual = block.step, usual
+        self._looks += 1
+        if self._looks < at.RL_LOOKS:
+            return
+        now = block.kl if signal == KL else block.length
+        self._incident = self._incidents.open(
+            "reward_hacking",
+            name_of(signal, row.record),
+            start_step=self._since,
+            noticed_step=row.step,
+            count=self._looks * at.RL_BLOCK,
+            reward_before=median([each.reward for each in before[: at.RL_FIRST_BLOCKS // 2]]),
+            reward=block.reward,
+            level=self._usual,
+            now=now,
+            ratio=now / self._usual,
+        )
+        self._incident.variant = "" if signal == KL else "length"
+        self._incident.severity = None if signal == KL else INFO
+        self._looks = self._calm = 0
+
+    def _has_risen(self, block: _Block) -> bool:
+        rewards = [each.reward for each in self._blocks]
+        first = median(rewards[: at.RL_FIRST_BLOCKS // 2])
+        rise = max(at.RL_RISE_SIGMAS * change_sigma(rewards), at.RL_LEAST_RISE * abs(first))
+        return block.reward > first + rise and block.reward > median(rewards)
+
+    def _what_explodes(self, block: _Block) -> tuple[str, float]:
+        usual_kl = _median_or_nan([each.kl for each in self._blocks])
+        # Comparisons with NaN are false: a run may not log one of them.
+        if block.kl >= max(at.RL_KL_LEAST, at.RL_KL_TIMES * usual_kl) and usual_kl > 0.0:
+            return KL, usual_kl
+        usual_length = _median_or_nan([each.length for each in self._blocks])
+        if block.length >= at.RL_LENGTH_TIMES * usual_length and usual_length > 0.0:
+            return COMPLETION_LENGTH, usual_length
+        return "", 0.0
+
+    def _follow(self, incident: Incident, block: _Block, row: Row) -> None:
+        now, times = (
+            (block.length, at.RL_LENGTH_TIMES) if incident.variant == "length" else (block.kl, at.RL_KL_TIMES)
+        )
+        if now < 0.5 * times * self._usual:
+            self._calm += 1
+            if self._calm == at.RL_LOOKS:
+                self._resolve(row.step)
+            return
+        self._calm = 0
+        incident.count += at.RL_BLOCK
+        incident.end_step = row.step
+        if now > incident.evidence["now"]:
+            incident.evidence.update(now=now, ratio=now / self._usual, reward=block.reward)
+
+
+class _Block(NamedTuple):
+    step: int
+    """Of its first record."""
+    reward: float
+    kl: float
+    """NaN if it is not logged, as the length."""
+    length: float
+
+
+def _median_or_nan(values: list[float] | tuple[float, ...]) -> float:
+    finite = [value for value in values if value - value == 0.0]
+    return median(finite) if finite else math.nan
+
+
+class PolicyCollapse(SingleIncidentDetector):
+    """Reports an entropy of a twentieth of its first level or less, in a run that logs a reward.
+
+    Without a reward it is supervised, where the entropy falls as the model learns. The entropy of a continuous policy
+    may be negative: then there is no ratio to judge.
+    """
+
+    signals = (ENTROPY,)
+
+    def __init__(self, incidents: Incidents) -> None:
+        super().__init__(incidents)
+        self._is_rl = False
+        self._is_negative = False
+        self._first: float | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self._block: list[float] = []
+        self._block_step: int = 0
+        self._looks: int = 0
+        self._since: int = 0
+
+    def take(self, row: Row) -> None:
+        """Collect the entropies of a block, and compare it with the first one."""
+        entropy = row.values[ENTROPY]
+        self._is_rl = self._is_rl or REWARD in row.values
+        if entropy < 0.0:
+            self._is_negative = True
+        if self._is_negative or entropy - entropy != 0.0:
+            return
+        if not self._block:
+            self._block_step = row.step
+        self._block.append(entropy)
+        if len(self._block) < at.ENTROPY_BLOCK:
+            return
+        now = median(self._block)
+        self._block.clear()
+        if self._first is None:
+            self._first = now
+        elif self._is_rl:
+            self._look(self._first, now, row)
+
+    def _look(self, first: float, now: float, row: Row) -> None:
+        if self._incident is not None:
+            self._follow(self._incident, first, now, row)
+            return
+        if now > at.ENTROPY_GONE * first or first <= 0.0:
+            self._looks = 0
+            return
+        if not self._looks:
+            self._since = self._block_step
+        self._looks += 1
+        if self._looks == at.ENTROPY_LOOKS:
+            self._looks = 0
+            self._incident = self._incidents.open(
+                "policy_collapse",
+                name_of(ENTROPY, row.record),
+                start_step=self._since,
+                noticed_step=row.step,
+                count=at.ENTROPY_LOOKS * at.ENTROPY_BLOCK,
+                level=first,
+                now=now,
+            )
+
+    def _follow(self, incident: Incident, first: float, now: float, row: Row) -> None:
+        if now > at.ENTROPY_BACK * first:
+            self._resolve(row.step)
+            return
+        incident.count += at.ENTROPY_BLOCK
+        incident.end_step = row.step
+        incident.evidence["now"] = now

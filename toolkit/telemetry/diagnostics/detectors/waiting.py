@@ -1,0 +1,237 @@
+"""Steps that wait: for their data, or while the GPU is mostly idle."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+from toolkit.telemetry.diagnostics import thresholds as at
+from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
+from toolkit.telemetry.diagnostics.incident import Incident, Incidents
+from toolkit.telemetry.diagnostics.metric_aliases import (
+    DATA_TIME,
+    GPU_MEMORY,
+    GPU_UTIL,
+    STEP_TIME,
+    Row,
+    name_of,
+)
+from toolkit.telemetry.diagnostics.robust import Window, start_of_streak
+from toolkit.telemetry.diagnostics.step_batch import StepBatch
+from toolkit.telemetry.runfolder.records import SYSTEM
+
+_STARVED = "data_starvation"
+_REPORT_AGAIN_SHARE = 0.15
+
+
+class DataStarvation(SingleIncidentDetector):
+    """Reports steps that wait for their data for a large share of their time; always a warning."""
+
+    signals = (DATA_TIME,)
+
+    def __init__(self, incidents: Incidents) -> None:
+        super().__init__(incidents)
+        self._reported = 0.0
+        self._shares = Window(at.DATA_WINDOW)
+        self._steps: deque[int] = deque(maxlen=at.DATA_WINDOW)
+
+    def _forget(self) -> None:
+        self._shares.clear()
+        self._steps.clear()
+
+    def take(self, row: Row) -> None:
+        """Look at one step's time and the part of it that was waiting."""
+        waited, took = row.values[DATA_TIME], row.values.get(STEP_TIME)
+        if took is None or not (0.0 <= waited < math.inf and 0.0 < took < math.inf):
+            return
+        # Some loops include the waiting in the step's time and some do not.
+        of_step = waited / took if waited <= took else waited / (waited + took)
+        self._shares.push(of_step)
+        self._steps.append(row.step)
+        if len(self._shares) < at.DATA_FEWEST:
+            return
+        share = self._shares.median
+        incident = self._incident
+        if incident is None:
+            if share > at.DATA_SHARE:
+                self._open(row, share)
+        elif share < at.DATA_SHARE_OVER:
+            self._resolve(row.step)
+        else:
+            self._follow(incident, row.step, of_step, share)
+
+    def _open(self, row: Row, share: float) -> None:
+        shares = self._shares.values()
+        first = start_of_streak([value > at.DATA_SHARE for value in shares])
+        self._reported = share
+        self._incident = self._incidents.open(
+            _STARVED,
+            name_of(DATA_TIME, row.record),
+            start_step=self._steps[first],
+            noticed_step=row.step,
+            count=len(shares) - first,
+            share_pct=float(round(100 * share)),
+        )
+
+    def _follow(self, incident: Incident, step: int, of_step: float, share: float) -> None:
+        if of_step > at.DATA_SHARE:
+            incident.count += 1
+            incident.end_step = step
+        if share >= self._reported + _REPORT_AGAIN_SHARE:
+            self._reported = share
+            incident.evidence["share_pct"] = float(round(100 * share))
+            self._incidents.mark_changed(incident)
+
+
+_IDLE = "low_gpu_util"
+_REPORT_AGAIN_PCT = 10.0
+_STEPS_FOR_USUAL = 5
+
+_Look = tuple[int, float, float | None]
+"""A step, the utilisation during it, and when it ended if that is known."""
+
+
+class IdleGpu(SingleIncidentDetector):
+    """Reports a GPU that is busy less than half of the time while steps advance.
+
+    The samples of one step are averaged into one look. Steps with unusually many samples are pauses and are skipped, as
+    are the start-up and a GPU that is not used at all, unless its memory is held.
+    """
+
+    signals = (GPU_UTIL,)
+
+    def __init__(self, incidents: Incidents) -> None:
+        super().__init__(incidents)
+        self._reported_pct = 0.0
+        self._total_pct = 0.0
+        self._total_looks = 0
+        self._metric = ""
+        self._by_system = False
+        self._forget()
+
+    def _forget(self) -> None:
+        self._step: int = -1
+        self._samples: int = 0
+        self._sum: float = 0.0
+        self._usual_samples = Window(at.GPU_LOOKS)
+        self._looks: deque[_Look] = deque(maxlen=at.GPU_LOOKS)
+        self._idle: deque[_Look] = deque(maxlen=at.GPU_LOOKS)
+        self._idle_since: float | None = None
+        self._time: float | None = None
+        self._memory = self._most_memory = 0.0
+        self._works: bool = False
+
+    def take(self, row: Row) -> None:
+        """Add a sample to those of its step."""
+        util = row.values[GPU_UTIL]
+        if not 0.0 <= util <= 100.0:
+            return
+        if row.event == SYSTEM:
+            if not self._by_system:
+                self._by_system = True
+                self._forget()
+        elif self._by_system:
+            # The logger also puts a sample on the next step record.
+            return
+        if row.step != self._step:
+            if self._samples:
+                self._metric = self._metric or name_of(GPU_UTIL, row.record)
+                self._end_step(self._step, row.step)
+            self._step, self._samples, self._sum = row.step, 0, 0.0
+        self._samples += 1
+        self._sum += util
+        self._time = row.time
+        self._memory = row.values.get(GPU_MEMORY, 0.0)
+        self._most_memory = max(self._most_memory, self._memory)
+
+    def skim(self, batch: StepBatch, start: int) -> int:
+        """Pass over step records if the samples have records of their own."""
+        return len(batch) if self._by_system else start
+
+    def _end_step(self, step: int, noticed_step: int) -> None:
+        usual = self._usual_samples
+        is_pause = len(usual) >= _STEPS_FOR_USUAL and self._samples > at.GPU_PAUSE * usual.median
+        usual.push(self._samples)
+        if is_pause:
+            return
+        look = (step, self._sum / self._samples, self._time)
+        if look[1] <= at.GPU_NOTHING_PCT and not self._is_held(look):
+            self._idle.append(look)
+            return
+        self._idle_since = self._idle_since if look[1] <= at.GPU_NOTHING_PCT else None
+        for idle in self._idle:
+            self._add(idle, noticed_step)
+        self._idle.clear()
+        self._add(look, noticed_step)
+
+    def _is_held(self, look: _Look) -> bool:
+        """Whether the idle GPU has been so for long while its memory is held."""
+        is_held = self._memory >= max(at.GPU_HELD_MIB, at.GPU_HELD_SHARE * self._most_memory)
+        if not is_held or self._idle_since is None:
+            self._idle_since = look[2] if is_held else None
+            return False
+        return self._works and look[2] is not None and look[2] - self._idle_since >= at.GPU_LONG_S
+
+    def _add(self, look: _Look, noticed_step: int) -> None:
+        looks = self._looks
+        looks.append(look)
+        if not self._works:
+            lately = list(looks)[-at.GPU_WORKING_LOOKS :]
+            if len(lately) == at.GPU_WORKING_LOOKS and (
+                _mean(lately) >= at.GPU_WORKING_PCT or len(looks) == at.GPU_LOOKS
+            ):
+                self._works = True
+                looks.clear()
+        elif self._incident is not None:
+            self._follow(self._incident, look, noticed_step)
+        elif look[1] < at.GPU_BUSY_PCT and (ordered := self._enough()):
+            half = len(ordered) // 2
+            # Both halves: one long pause in a file without steps is not a GPU that is mostly idle.
+            if _mean(ordered[:half]) < at.GPU_BUSY_PCT and _mean(ordered[half:]) < at.GPU_BUSY_PCT:
+                self._open(ordered, noticed_step)
+
+    def _enough(self) -> list[_Look]:
+        """Return the looks of the last minutes, or as many as are enough without a time; empty if there are fewer."""
+        looks = list(self._looks)
+        now = looks[-1][2]
+        if now is not None:
+            for count in range(at.GPU_FEWEST_LOOKS, len(looks) + 1):
+                since = looks[-count][2]
+                if since is not None and now - since >= at.GPU_LONG_S:
+                    return looks[-count:]
+        return looks if len(looks) == at.GPU_LOOKS else []
+
+    def _open(self, looks: list[_Look], noticed_step: int) -> None:
+        mean = _mean(looks)
+        self._reported_pct = mean
+        self._total_pct, self._total_looks = sum(look[1] for look in looks), len(looks)
+        self._incident = self._incidents.open(
+            _IDLE,
+            self._metric,
+            start_step=looks[0][0],
+            noticed_step=noticed_step,
+            count=len(looks),
+            mean_pct=float(round(mean)),
+        )
+
+    def _follow(self, incident: Incident, look: _Look, noticed_step: int) -> None:
+        looks = self._enough() or list(self._looks)
+        half = min(at.GPU_LOOKS, len(looks)) // 2
+        lately = looks[-half:]
+        if half >= at.GPU_FEWEST_LOOKS // 2 and _mean(lately) >= at.GPU_BUSY_AGAIN_PCT:
+            self._resolve(noticed_step, end_step=max(incident.start_step, lately[0][0]))
+            self._looks.clear()
+            return
+        incident.count += 1
+        incident.end_step = look[0]
+        self._total_pct += look[1]
+        self._total_looks += 1
+        mean = self._total_pct / self._total_looks
+        incident.evidence["mean_pct"] = float(round(mean))
+        if abs(mean - self._reported_pct) >= _REPORT_AGAIN_PCT:
+            self._reported_pct = mean
+            self._incidents.mark_changed(incident)
+
+
+def _mean(looks: list[_Look]) -> float:
+    return sum(look[1] for look in looks) / len(looks)

@@ -1,0 +1,300 @@
+"""How a run ended (finished, failed with which exception and where, stopped, lost, stalled) and its other errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from toolkit.telemetry.diagnostics.catalogue import HANG
+from toolkit.telemetry.diagnostics.finding import CRITICAL, OPEN, SEVERITIES
+from toolkit.telemetry.runfolder import records as kinds
+from toolkit.telemetry.runfolder.manifest import Manifest
+from toolkit.telemetry.runfolder.records import Record, runs_of
+from toolkit.telemetry.runfolder.status import (
+    FAILED,
+    FINISHED,
+    LOST,
+    RUNNING,
+    STALLED,
+    STOPPED,
+    Status,
+    work_out_status,
+)
+
+_BAD: Final = frozenset({FAILED, LOST, STALLED})
+_OF_END_RECORDS: Final = frozenset({FINISHED, FAILED, STOPPED})
+_TELLING: Final = frozenset({kinds.ERROR, kinds.SPAN_START, kinds.SPAN, kinds.FINDING, kinds.LOST, kinds.END})
+_MOST_ERRORS: Final = 1_000
+_MOST_OPEN_SPANS: Final = 1_000
+_LONGEST: Final = 4_000
+_LONGEST_FAILURE: Final = 300
+_OF_TELEMETRY: Final = "telemetry"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunError:
+    """One distinct error of a run, as its newest record describes it."""
+
+    type: str
+    message: str
+    where: str
+    """The innermost frame, `file:line in function`; empty if the record has no stack."""
+    step: int | None
+    rank: int
+    session: int
+    spans: tuple[str, ...]
+    """Names of the spans that were open, innermost last."""
+    count: int
+    severity: str
+    out_of_memory: bool
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the error as `telemetry doctor --json` prints it."""
+        return {**asdict(self), "spans": list(self.spans)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """How the newest session of a run ended, or that it is still running."""
+
+    status: str | None
+    """`finished`, `failed`, `stopped`, `lost`, `stalled` or `running`; None if unknown."""
+    why: str
+    sure: bool
+    is_bad: bool
+    """Whether it failed, was lost, or stalled, on rank 0 or another one."""
+    step: int | None = None
+    """The last step of rank 0."""
+    error: RunError | None = None
+    """The exception that ended it: the first one, where several ranks failed."""
+    inside: tuple[str, ...] = ()
+    """Spans that were open when a run was lost or stalled, innermost last."""
+    hang: str | None = None
+    """The run's own message about a hang that was not resolved."""
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return the ending as `telemetry doctor --json` prints it."""
+        return {
+            **{name: getattr(self, name) for name in ("status", "why", "sure", "is_bad", "step")},
+            "error": None if self.error is None else self.error.to_fields(),
+            "inside": list(self.inside),
+            "hang": self.hang,
+        }
+
+
+@dataclass(slots=True)
+class _Rank:
+    """What the records of one rank say about its newest session."""
+
+    session: int = -1
+    step: int | None = None
+    end: Record | None = None
+    error: tuple[str, float] | None = None
+    """Key and time of the newest error that no step came after."""
+    last_error: tuple[str, float] | None = None
+    spans: dict[str, str] = field(default_factory=dict)
+    hangs: dict[str, str] = field(default_factory=dict)
+
+    def take_step(self, record: Record) -> None:
+        step = record.get("global_step")
+        self.step = step if type(step) is int else self.step
+        self.error = None
+
+    def take_end(self, record: Record) -> None:
+        self.end = record
+        step = record.get("global_step")
+        # Steps without a record of their own count here.
+        self.step = step if type(step) is int else self.step
+
+    def take_hang(self, record: Record) -> None:
+        if record.get("kind") != HANG:
+            return
+        known_by = str(record.get("id"))
+        if record.get("state") != OPEN:
+            self.hangs.pop(known_by, None)
+        elif len(self.hangs) < _MOST_ERRORS:
+            self.hangs[known_by] = str(record.get("message"))[:_LONGEST]
+
+
+class Endings:
+    """Reads the records of a run, each rank's in order, and works out how it ended. Memory use is bounded."""
+
+    def __init__(self) -> None:
+        self._ranks: dict[int, _Rank] = {}
+        self._errors: dict[str, Record] = {}
+        self.failures_of_telemetry = 0
+        self.first_failure = ""
+        """What the first of them says."""
+        """Error records about telemetry itself, which harm no training."""
+        self.lost_records = 0
+        """Records that the run declared lost."""
+
+    def take(self, records: Sequence[Record], rank: int = 0) -> None:
+        """Read the next records of `rank`."""
+        mine = self._ranks.setdefault(rank, _Rank())
+        step: Record | None = None
+        for record in _without_steps(records, mine.session):
+            event, session = record.get("event"), record.get("session")
+            if session != mine.session and type(session) is int:
+                mine = self._ranks[rank] = _Rank(session=session)
+                step = None
+            if event == kinds.STEP:
+                # Nearly every record is a step, and only the last before another kind matters.
+                step = record
+                continue
+            if step is not None:
+                mine.take_step(step)
+                step = None
+            if type(event) is str and event in _TELLING:
+                self._take(record, mine, rank)
+        if step is not None:
+            mine.take_step(step)
+
+    def _take(self, record: Record, mine: _Rank, rank: int) -> None:
+        event = record["event"]
+        if event == kinds.ERROR:
+            self._take_error(record, mine, rank)
+        elif event == kinds.SPAN_START:
+            if len(mine.spans) < _MOST_OPEN_SPANS:
+                mine.spans[str(record.get("id"))] = str(record.get("name"))[:_LONGEST]
+        elif event == kinds.SPAN:
+            mine.spans.pop(str(record.get("id")), None)
+        elif event == kinds.FINDING:
+            mine.take_hang(record)
+        elif event == kinds.LOST:
+            lost = record.get("records")
+            self.lost_records += lost if type(lost) is int and lost > 0 else 0
+        else:
+            mine.take_end(record)
+            self._take_counts(record, rank)
+
+    def errors(self) -> list[RunError]:
+        """Return the distinct errors of all sessions and ranks, in the order of their first record."""
+        return [_error(record) for record in self._errors.values()]
+
+    def ending(self, manifest: Manifest | None, now: float) -> Ending | None:
+        """Return how the run ended; None if there is neither a manifest nor an end record."""
+        mine = self._ranks.get(0, _Rank())
+        status = self._status(mine, manifest, now)
+        error = self._cause(status)
+        if status is None:
+            return None
+        is_over = status.name != RUNNING
+        is_open = status.name in (LOST, STALLED)
+        hang = next(iter(mine.hangs.values()), None) if is_over else None
+        return Ending(
+            status=status.name,
+            why=status.why,
+            sure=status.sure,
+            is_bad=status.name in _BAD or error is not None,
+            step=mine.step,
+            error=error,
+            inside=tuple(mine.spans.values()) if is_open else (),
+            hang=hang,
+        )
+
+    def _status(self, mine: _Rank, manifest: Manifest | None, now: float) -> Status | None:
+        end = mine.end
+        if end is not None and str(end.get("status")) in _OF_END_RECORDS:
+            newest = manifest.latest.session if manifest is not None and manifest.latest is not None else None
+            if newest is None or newest == mine.session:
+                # The newest statement: run.json may not have been updated any more.
+                return Status(name=end["status"], why=_reason(end), sure=True)
+        return None if manifest is None else work_out_status(manifest, now)
+
+    def _cause(self, status: Status | None) -> RunError | None:
+        """Return the error that ended the run: the first of those that ended its ranks."""
+        if status is None or status.name == RUNNING:
+            return None
+        newest = max((rank.session for rank in self._ranks.values()), default=-1)
+        found = []
+        for number, rank in self._ranks.items():
+            if rank.session != newest:
+                continue
+            said = rank.end.get("status") if rank.end is not None else None
+            if said == FAILED or (number == 0 and status.name == FAILED):
+                found.append(rank.error or rank.last_error)
+            elif said is None and (number or status.name in _BAD):
+                # No end record: an error without a later step is the last thing that happened.
+                found.append(rank.error)
+        causes = [cause for cause in found if cause is not None and self._is_failure(cause[0])]
+        if not causes:
+            return None
+        key, _ = min(causes, key=lambda cause: cause[1])
+        return _error(self._errors[key])
+
+    def _is_failure(self, key: str) -> bool:
+        return key in self._errors and _severity(self._errors[key]) == CRITICAL
+
+    def _take_error(self, record: Record, mine: _Rank, rank: int) -> None:
+        if record.get("source") == _OF_TELEMETRY:
+            self.failures_of_telemetry += 1
+            said = [record[name] for name in ("doing", "message") if isinstance(record.get(name), str)]
+            self.first_failure = self.first_failure or ": ".join(said)[:_LONGEST_FAILURE]
+            return
+        key = f"{rank} {mine.session} {record.get('id') or record.get('seq')}"
+        moment = record.get("time")
+        if key in self._errors or len(self._errors) < _MOST_ERRORS:
+            self._errors[key] = {**_kept(record), "rank": rank, "session": mine.session}
+            mine.error = mine.last_error = (key, float(moment) if isinstance(moment, (int, float)) else 0.0)
+
+    def _take_counts(self, end: Record, rank: int) -> None:
+        counted = end.get("errors")
+        for kind in counted if isinstance(counted, list) else ():
+            if isinstance(kind, dict) and type(kind.get("count")) is int:
+                key = f"{rank} {end.get('session')} {end.get('session')}-error-{kind.get('fingerprint')}"
+                if key in self._errors:
+                    self._errors[key]["count"] = kind["count"]
+
+
+def _without_steps(records: Sequence[Record], session: int) -> Iterator[Record]:
+    """Yield `records`, but only the last of each run of steps of `session`: the last one says as much."""
+    for run in runs_of(records):
+        count, columns = len(run.records), run.columns if len(run.records) > 1 else {}
+        events, sessions = columns.get("event", ()), columns.get("session", ())
+        is_plain = events.count(kinds.STEP) == sessions.count(session) == count
+        yield from run.records[-1:] if is_plain else run.records
+
+
+def _kept(record: Record) -> Record:
+    """Return the few fields of an error record that are needed: a record may be 64 KiB long."""
+    kept: Record = {
+        name: record[name]
+        for name in ("type", "message", "global_step", "spans", "count", "severity")
+        if name in record
+    }
+    stack, frames = record.get("stack"), record.get("frames")
+    if isinstance(stack, list) and stack:
+        kept["where"] = str(stack[-1])[:_LONGEST]
+    elif isinstance(frames, list) and frames and isinstance(frames[-1], dict):
+        frame = frames[-1]
+        kept["where"] = f"{frame.get('file')}:{frame.get('line')} in {frame.get('function')}"[:_LONGEST]
+    return {**kept, "out_of_memory": isinstance(record.get("memory"), dict)}
+
+
+def _error(record: Record) -> RunError:
+    step, count, spans = (record.get(name) for name in ("global_step", "count", "spans"))
+    return RunError(
+        type=str(record.get("type") or "error")[:_LONGEST],
+        message=str(record.get("message") or "")[:_LONGEST],
+        where=record.get("where", ""),
+        step=step if type(step) is int else None,
+        rank=record["rank"],
+        session=record["session"],
+        spans=tuple(str(name)[:_LONGEST] for name in spans) if isinstance(spans, list) else (),
+        count=count if type(count) is int and count > 0 else 1,
+        severity=_severity(record),
+        out_of_memory=record["out_of_memory"],
+    )
+
+
+def _severity(record: Record) -> str:
+    severity = record.get("severity")
+    return severity if severity in SEVERITIES else CRITICAL
+
+
+def _reason(end: Record) -> str:
+    signal = end.get("signal")
+    reason = str(end.get("reason") or "recorded by the run itself")[:_LONGEST]
+    return f"{reason} {str(signal)[:40]}" if signal else reason

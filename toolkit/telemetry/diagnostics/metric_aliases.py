@@ -1,0 +1,358 @@
+"""Finds the loss, gradient norm and other signals in a record under the names that frameworks give them."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeGuard
+
+from toolkit.telemetry.runfolder.codec import with_non_finite
+from toolkit.telemetry.runfolder.metrics import TRAIN_LOSSES, VAL_LOSSES
+from toolkit.telemetry.runfolder.records import EPOCH, EVAL, NON_FINITE, Record
+
+LOSS: Final = "loss"
+VAL_LOSS: Final = "val_loss"
+GRAD_NORM: Final = "grad_norm"
+LR: Final = "lr"
+STEP_TIME: Final = "step_time_s"
+EPOCH_TIME: Final = "epoch_time_s"
+DATA_TIME: Final = "data_time_s"
+RATE: Final = "rate"
+"""Samples, tokens or iterations a second: only compared with itself."""
+ELAPSED: Final = "elapsed_s"
+"""Seconds on any clock, in logs of other tools; our own records have a step time."""
+GPU_UTIL: Final = "gpu_util_pct"
+RSS: Final = "rss_mib"
+GPU_MEMORY: Final = "gpu_memory_mib"
+LOSS_SCALE: Final = "loss_scale"
+REWARD: Final = "reward"
+KL: Final = "kl"
+"""The divergence of the policy from its reference, not from the policy of the step before."""
+COMPLETION_LENGTH: Final = "completion_length"
+ENTROPY: Final = "entropy"
+LORA_B: Final = "lora_b_norm"
+"""The norm of the gradients, or of the weights, of all B matrices."""
+ZERO_GRADS: Final = "zero_grads"
+"""The share of gradients that are exactly zero."""
+
+# Names of each signal. If a record has several of them, the first one is used.
+_SIGNAL_OF: Final[dict[str, str]] = {
+    **dict.fromkeys(TRAIN_LOSSES, LOSS),
+    **dict.fromkeys(VAL_LOSSES, VAL_LOSS),
+    "grad_norm": GRAD_NORM,
+    "train/grad_norm": GRAD_NORM,
+    "gradient_norm": GRAD_NORM,
+    "lr": LR,
+    "learning_rate": LR,
+    "train/learning_rate": LR,
+    "train/lr": LR,
+    "lr/pg0": LR,
+    "lr/unet": LR,
+    "lr-AdamW": LR,
+    "lr-Adam": LR,
+    "lr-SGD": LR,
+    "Policy/Learning Rate": LR,
+    "sec_per_step": STEP_TIME,
+    "step_time_s": STEP_TIME,
+    "step_time": STEP_TIME,
+    "iter_time": STEP_TIME,
+    "dt": STEP_TIME,
+    "epoch_time_s": EPOCH_TIME,
+    "epoch_time": EPOCH_TIME,
+    "data_time_s": DATA_TIME,
+    "data_time": DATA_TIME,
+    "data_wait_s": DATA_TIME,
+    "ledger/data_wait": DATA_TIME,
+    "samples_per_sec": RATE,
+    "tokens_per_sec": RATE,
+    "iters_per_sec": RATE,
+    "iters_per_sec_avg": RATE,
+    "iterations_per_second": RATE,
+    "it_per_sec": RATE,
+    "tokens_per_second": RATE,
+    "tok_per_sec": RATE,
+    "throughput": RATE,
+    "train_speed(iter/s)": RATE,
+    "samples_per_second": RATE,
+    "train_samples_per_second": RATE,
+    "train/samples_per_second": RATE,
+    "elapsed_s": ELAPSED,
+    "wall_time": ELAPSED,
+    "time/time_elapsed": ELAPSED,
+    "gpu_util": GPU_UTIL,
+    "gpu_util_pct": GPU_UTIL,
+    "cpu_mem_rss_mb": RSS,
+    "rss_mib": RSS,
+    "gpu_mem_allocated": GPU_MEMORY,
+    "gpu_mem_mib": GPU_MEMORY,
+    "gpu_mem_gib": GPU_MEMORY,
+    "loss_scale": LOSS_SCALE,
+    "grad_scale": LOSS_SCALE,
+    # trl, verl, OpenRLHF, Stable-Baselines3
+    "reward": REWARD,
+    "rewards/mean": REWARD,
+    "train/reward": REWARD,
+    "mean_reward": REWARD,
+    "objective/scores": REWARD,
+    "objective/rlhf_reward": REWARD,
+    "env/reward_mean": REWARD,
+    "ppo/mean_scores": REWARD,
+    "critic/rewards/mean": REWARD,
+    "critic/score/mean": REWARD,
+    "rollout/ep_rew_mean": REWARD,
+    "kl": KL,
+    "train/kl": KL,
+    "objective/kl": KL,
+    "actor/kl_loss": KL,
+    "completions/mean_length": COMPLETION_LENGTH,
+    "completion_length": COMPLETION_LENGTH,
+    "train/completion_length": COMPLETION_LENGTH,
+    "train/completions/mean_length": COMPLETION_LENGTH,
+    "response_length/mean": COMPLETION_LENGTH,
+    "response_length": COMPLETION_LENGTH,
+    "entropy": ENTROPY,
+    "train/entropy": ENTROPY,
+    "policy/entropy": ENTROPY,
+    "policy/entropy_avg": ENTROPY,
+    "objective/entropy": ENTROPY,
+    "actor/entropy": ENTROPY,
+    "lora_B_grad_norm": LORA_B,
+    "lora_b_grad_norm": LORA_B,
+    "grad_norm/lora_B": LORA_B,
+    "grad_norm/lora_b": LORA_B,
+    "lora_B_norm": LORA_B,
+    "lora_b_norm": LORA_B,
+    "weight_norm/lora_B": LORA_B,
+    "zero_grad_share": ZERO_GRADS,
+    "zero_grad_fraction": ZERO_GRADS,
+    "grads/zero_share": ZERO_GRADS,
+}
+
+_A_RATE: Final = re.compile(
+    r"(?:\w+/)?(?:lr|learning_rate)(?:[-_/]?(?:pg|group|param_group)?[-_]?\d+|[-/]\w+(?:[-/]\w+)*)?"
+)
+"""Learning rates of groups of parameters: `lr_1`, `lr/unet`, `lr-AdamW/pg1`, `train/lr_group2`."""
+_NO_RATE: Final = re.compile("scale|mult|factor|momentum|beta|decay")
+
+_EXTREME_OF: Final[dict[str, str]] = {
+    f"{name}_max": signal for name, signal in _SIGNAL_OF.items() if signal == GRAD_NORM
+}
+"""The largest of the steps that were folded into a record: where a record has it, it counts instead of the last one.
+A norm that explodes between two records is gone by the next, and one that vanishes has no large one."""
+
+
+_FACTORS: Final = {"gpu_mem_allocated": 1024.0, "gpu_mem_gib": 1024.0}
+"""Fields that have another unit than their signal."""
+
+
+def _times(factor: float, value: float, _: Record) -> float:
+    return value * factor
+
+
+def _of_one_step(value: float, record: Record) -> float:
+    """A sum over the record's own step and those that were folded into it."""
+    folded = record.get("steps_folded", 0)
+    return value / (folded + 1 if type(folded) is int and folded > 0 else 1)
+
+
+_CONVERSIONS: Final[dict[str, Callable[[float, Record], float]]] = {
+    **{name: functools.partial(_times, factor) for name, factor in _FACTORS.items()},
+    "ledger/data_wait": _of_one_step,
+}
+"""How a field is converted to the unit of its signal."""
+
+
+_NOT_THE_LOOPS_LOSS: Final = frozenset({EVAL, EPOCH})
+"""Events whose loss is a mean over an epoch or over other data, not a point of the training curve."""
+
+FARTHEST: Final = 2**53
+"""Larger steps, sessions and ranks are invalid."""
+_MOST_SHAPES: Final = 256
+_LARGEST: Final = 1e308
+"""The largest integer that a float can hold."""
+
+
+class Shape:
+    """What records with the same fields have in common; a run has few shapes, and many records of each."""
+
+    __slots__ = ("fields", "has_elapsed", "has_non_finite", "has_rank", "is_plain", "names", "plan", "rates")
+
+    def __init__(self, names: tuple[str, ...]) -> None:
+        self.names = names
+        extremes = {signal: name for name in names if (signal := _EXTREME_OF.get(name)) is not None}
+        self.fields = (
+            *((name, signal) for signal, name in extremes.items()),
+            *(
+                (name, signal)
+                for name in names
+                if (signal := _signal_in_record(name)) is not None and signal not in extremes
+            ),
+        )
+        rates = tuple(name for name, signal in self.fields if signal == LR)
+        self.rates = rates if len(rates) > 1 else ()
+        """Where there are several groups of parameters, the highest of their rates says whether anything is learnt."""
+        self.has_non_finite = NON_FINITE in names
+        self.has_rank = "rank" in names
+        self.has_elapsed = "elapsed" in names
+        self.is_plain = (
+            {"event", "global_step"}.issubset(names)
+            and not (self.has_non_finite or self.has_rank or self.rates)
+            and all(signal != VAL_LOSS for _, signal in self.fields)
+        )
+        """Whether many of them can be examined as columns."""
+        self.plan: Any = None
+        """Detectors for such a record of rank 0 if every signal is a number; set by the examiner."""
+
+
+_NO_FIELDS: Final = Shape(())
+
+
+class Row:
+    """One record, as detectors see it."""
+
+    __slots__ = ("_shapes", "event", "rank", "record", "shape", "step", "values")
+
+    def __init__(self) -> None:
+        self.event = ""
+        self.step = 0
+        self.rank = 0
+        self.values: dict[str, float] = {}
+        self.record: Record = {}
+        self.shape = _NO_FIELDS
+        self._shapes: dict[tuple[str, ...], Shape] = {}
+
+    def with_the_same_shapes(self) -> Row:
+        """Return another row, whose records have the same shapes."""
+        row = Row()
+        row._shapes = self._shapes
+        return row
+
+    def forget_plans(self) -> None:
+        """Forget which detectors read which records."""
+        for shape in self._shapes.values():
+            shape.plan = None
+
+    def shape_of(self, record: Record) -> Shape:
+        """Return what `record` has in common with others of the same fields."""
+        return self.shape_with(tuple(record))
+
+    def shape_with(self, names: tuple[str, ...]) -> Shape:
+        """Return what records with these fields have in common."""
+        shape = self._shapes.get(names)
+        if shape is None:
+            shape = Shape(names)
+            if len(self._shapes) < _MOST_SHAPES:
+                self._shapes[names] = shape
+        return shape
+
+    def read(self, record: Record, last_step: int) -> None:
+        """Load `record`; without its own step it belongs to `last_step`."""
+        self.shape = shape = self.shape_of(record)
+        if shape.has_non_finite:
+            record = with_non_finite(record)
+        self.record = record
+        event = record.get("event")
+        self.event = event if type(event) is str else ""
+        step = record.get("global_step")
+        if (type(step) is int or type(step) is float) and -FARTHEST < step < FARTHEST:
+            self.step = int(step)
+        else:
+            self.step = last_step
+        self.rank = 0
+        if shape.has_rank:
+            rank = record["rank"]
+            self.rank = rank if type(rank) is int and -FARTHEST < rank < FARTHEST else 0
+        values: dict[str, float] = {}
+        for name, signal in shape.fields:
+            value = record[name]
+            if type(value) is int and -_LARGEST < value < _LARGEST:
+                value = float(value)
+            if type(value) is float and signal not in values:
+                if name in _CONVERSIONS:
+                    value = _CONVERSIONS[name](value, record)
+                values[signal] = value
+        if shape.rates:
+            rates = [record[name] for name in shape.rates if _is_number(record[name])]
+            if rates:
+                values[LR] = float(max(rates))
+        if self.event in _NOT_THE_LOOPS_LOSS:
+            values.pop(LOSS, None)
+        self.values = values
+
+    @property
+    def time(self) -> float | None:
+        """When it was logged, in seconds of any clock it has; None if unknown."""
+        return _time_of(self.record)
+
+
+def in_the_unit_of_its_signal(
+    name: str, values: Sequence[float], records: Sequence[Record]
+) -> Sequence[float]:
+    """Return the values of field `name` of these records as `Row.read` does one by one."""
+    if name not in _CONVERSIONS:
+        return values
+    factor = _FACTORS.get(name)
+    if factor is not None:
+        return [value * factor for value in values]
+    return list(map(_CONVERSIONS[name], values, records))
+
+
+def name_of(signal: str, record: Record) -> str:
+    """Return the name of `signal` in `record`; the signal's own name if it has none."""
+    return next(
+        (name for name in record if _signal_in_record(name) == signal and _is_number(record[name])), signal
+    )
+
+
+def _signal_in_record(name: str) -> str | None:
+    """Return the signal that detectors read from this field."""
+    signal = _SIGNAL_OF.get(name)
+    if signal is None and _A_RATE.fullmatch(name) and not _NO_RATE.search(name):
+        return LR
+    return signal
+
+
+def signal_of(name: str) -> str | None:
+    """Return the signal with this field name; None for any other metric."""
+    return _SIGNAL_OF.get(name)
+
+
+_ONE_NAME: Final = {LOSS: "train_loss", VAL_LOSS: "val_loss", GRAD_NORM: "grad_norm", LR: "lr"}
+
+
+def metric_key(name: str) -> str:
+    """Return a name that is the same for all names of a quantity: `eval/loss` and `val_loss` are `val_loss`.
+
+    Of other metrics, names that differ only in capitals and between words are one. Signals whose names
+    measure different things, such as samples and tokens a second, are not joined.
+    """
+    return _ONE_NAME.get(_SIGNAL_OF.get(name, "")) or "_".join(re.split(r"[/._ -]+", name)).lower() or name
+
+
+def number_in(record: Record, name: str) -> float | None:
+    """Return the number in field `name` of `record`; None if it is missing or too large for a float."""
+    value = record.get(name)
+    return float(value) if _is_number(value) else None
+
+
+def _time_of(record: Record) -> float | None:
+    for name in ("time", "elapsed", "elapsed_s", "t_s"):
+        value = number_in(record, name)
+        if value is not None:
+            return value
+    return None
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return type(value) is float or (type(value) is int and -_LARGEST < value < _LARGEST)
+
+
+_OPPONENTS: Final = frozenset(
+    ("d_loss", "D_loss", "loss_d", "loss_D", "disc_loss", "discriminator_loss", "train/d_loss")
+)
+
+
+def is_meant_to_fall(row: Row) -> bool:
+    """Whether a lower training loss is a better one: not with a reward to raise, or an opponent that also learns."""
+    return REWARD not in row.values and _OPPONENTS.isdisjoint(row.record)

@@ -1,0 +1,150 @@
+"""Writes runs in the format of another tool, all of it or nothing."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from toolkit.telemetry.exchange.exported_run import ExportedRun, ExportError
+from toolkit.telemetry.exchange.targets import (
+    mlflow_store,
+    run_folder,
+    tables,
+    tensorboard,
+    trackio_db,
+    wandb,
+)
+from toolkit.telemetry.runfolder.layout import make_folders, safe_run_name
+
+MARK: Final = ".telemetry-export"
+"""An empty file in a folder that was exported: `--force` replaces only such a folder."""
+
+_TABLES: Final[dict[str, Callable[..., int]]] = {
+    "csv": tables.write_csv,
+    "jsonl": tables.write_jsonl,
+    "parquet": tables.write_parquet,
+}
+_FOLDERS: Final = {
+    "tensorboard": (tensorboard.write, tensorboard.LOSES),
+    "wandb": (wandb.write, wandb.LOSES),
+    "mlflow": (mlflow_store.write, mlflow_store.LOSES),
+    "trackio": (trackio_db.write, trackio_db.LOSES),
+    "run-folder": (run_folder.write, run_folder.LOSES),
+}
+FORMATS: Final = (*_FOLDERS, "parquet", "csv", "jsonl")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Export:
+    """What was written."""
+
+    out: Path
+    points: int
+    notes: tuple[str, ...]
+    """What the format cannot keep, and what was left out."""
+
+
+def look_at(runs: Sequence[ExportedRun]) -> None:
+    """Read each run once; runs that have the same name get a label that tells where they are.
+
+    Raises:
+        OSError: one cannot be read.
+    """
+    for run in runs:
+        run.look()
+        run.label = run.name
+    for label in (_place_of, lambda run: f"{run.name} ({run.run_id})"):
+        counts = Counter(run.label for run in runs)
+        for run in runs:
+            if counts[run.label] > 1:
+                run.label = label(run)
+
+
+def _place_of(run: ExportedRun) -> str:
+    """Return the path of a run up to the part that it is named after, or its name with the tool's id."""
+    parts = run.place.split("/")
+    if run.name in parts:
+        return "/".join(parts[: parts.index(run.name) + 1])
+    return f"{run.name} ({(run.source and run.source.info.run_id) or run.place})"
+
+
+def default_out(runs: Sequence[ExportedRun], format_name: str) -> Path:
+    """Return where an export goes unless it is said."""
+    name = safe_run_name(runs[0].name if len(runs) == 1 else "runs")
+    return Path(f"{name}.{format_name}" if format_name in _TABLES else f"{name}-{format_name}")
+
+
+def export(
+    runs: Sequence[ExportedRun], format_name: str, out: Path, *, wide: bool = False, force: bool = False
+) -> Export:
+    """Write `runs` to `out`, a file for tables and a folder for tools. It appears when it is complete.
+
+    Raises:
+        ModuleNotFoundError: a package is missing; the message says which.
+        ExportError: `out` exists.
+        OSError: it cannot be written.
+    """
+    _check(out, format_name, force=force)
+    make_folders(out.parent, 0o775)
+    half = out.with_name(f".{out.name}.{os.urandom(6).hex()}.export")
+    notes: list[str] = []
+    try:
+        if format_name in _TABLES:
+            points = _TABLES[format_name](runs, half, wide=wide)
+            notes.append(tables.LOSES)
+        else:
+            write, loses = _FOLDERS[format_name]
+            points = write(runs, half)
+            half.mkdir(0o700, exist_ok=True)
+            (half / MARK).touch(0o600)
+            notes.append(loses)
+        if force:
+            _remove(out)
+        os.rename(half, out)
+    except BaseException:
+        _remove(half)
+        raise
+    for run in runs:
+        notes += run.notes
+        if run.left_out:
+            again = "steps that a later session logged again"
+            notes.append(
+                f"{run.label}: {run.left_out:,} points of {again} were left out; --all-sessions keeps them"
+            )
+        if run.rounded:
+            notes.append(
+                f"{run.label}: {run.rounded:,} integers beyond 2^53 were rounded to the nearest double"
+            )
+        if run.started != run.started:
+            notes.append(
+                f"{run.label} has no times{'' if format_name in _TABLES else '; those of the copy mean nothing'}"
+            )
+    return Export(out=out, points=points, notes=tuple(dict.fromkeys(notes)))
+
+
+def _check(out: Path, format_name: str, *, force: bool) -> None:
+    try:
+        status = os.lstat(out)
+    except FileNotFoundError:
+        return
+    if not force:
+        raise ExportError(f"{out} exists already; name another place with --out, or replace it with --force")
+    if format_name in _TABLES:
+        is_ours = stat.S_ISREG(status.st_mode) and tables.is_ours(out)
+    else:
+        is_ours = stat.S_ISDIR(status.st_mode) and os.path.lexists(out / MARK)
+    if not is_ours:
+        raise ExportError(f"{out} was not written by `telemetry export`, and is not replaced")
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,45 @@
+"""A run as a W&B offline run, written by W&B itself in a process of its own; nothing is sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from toolkit.telemetry.exchange.exported_run import ExportedRun
+from toolkit.telemetry.mirrors.shared.scalars import scalars_of
+from toolkit.telemetry.mirrors.wandb.exporter import WandbExporter
+from toolkit.telemetry.runfolder.records import START, Record
+
+LOSES: Final = (
+    "W&B's own step counts rows, and the run's step is `global_step`; points of one step within a millisecond share a "
+    "time; every run is finished there; images are not exported"
+)
+_RECORDS: Final = 2_000
+
+
+def write(runs: Sequence[ExportedRun], out: Path) -> int:
+    """Write an offline run below `out`/wandb for each run; return the points."""
+    points = 0
+    for run in runs:
+        exporter = WandbExporter(
+            out, project=run.project, run_name=run.name, run_id=run.run_id, mode="offline"
+        )
+        started = run.started if run.started == run.started else time.time()
+        try:
+            records = (_complete(run, record, started) for record in run.records())
+            while batch := list(islice(records, _RECORDS)):
+                points += sum(len(scalars_of(record)) for record in batch)
+                exporter.write(batch)
+        finally:
+            exporter.close()
+    return points
+
+
+def _complete(run: ExportedRun, record: Record, started: float) -> Record:
+    """Return `record` with a time, which W&B needs, and the start record as configuration alone."""
+    if run.keeps_names and record.get("event") == START:
+        record = {**run.config, "event": START, "seq": record.get("seq", 0)}
+    return {"time": started, **run.for_tools(record)}

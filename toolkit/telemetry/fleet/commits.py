@@ -1,0 +1,255 @@
+"""What the engine has of each record file: how far it was taken, and what it holds beyond that."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from toolkit.telemetry.fleet.address import Address
+from toolkit.telemetry.fleet.binary_form import types_of
+from toolkit.telemetry.fleet.engine import Engine, chunks, quote
+from toolkit.telemetry.fleet.schema import with_parameters
+from toolkit.telemetry.fleet.signed_requests import signature
+from toolkit.telemetry.fleet.tail import LONGEST_LINE, SUMMARY_TYPES, Counter, Position, Summary, line_hash
+from toolkit.telemetry.runfolder.portable import pread
+from toolkit.telemetry.runfolder.safefile import open_regular
+
+FileKey = tuple[str, int]
+"""Run id and rank."""
+
+_LAST_GENERATION: Final = 2**16 - 1
+_STRAYS_AT_ONCE: Final = 60_000
+"""More rows than one batch: mostly all that was sent and not committed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """All bytes of a generation of a file up to `end` are in the engine, and this is their crc."""
+
+    run_id: str
+    rank: int
+    gen: int = 1
+    end: int = 0
+    crc: int = 0
+    lines: int = 0
+    bad_lines: int = 0
+    why: str = ""
+    """Why this generation began, if it is not the first."""
+    node: str = ""
+    """The node that sent it; empty before that."""
+    received: int = 0
+    """When the engine took it, by its own clock, in seconds."""
+    moves: int = 0
+    """How often a generation came from another node than the one before."""
+    metrics: Summary = field(default=Position().summary(), compare=False)
+    """What is written of each metric; not read back."""
+
+    @property
+    def key(self) -> FileKey:
+        """The file it is about."""
+        return self.run_id, self.rank
+
+    def signatures(self, key: bytes | None) -> tuple[bytes, bytes]:
+        """Return the seal of the generation, and the signature of all that is said here of it; empty without a key.
+
+        The seal is in the key of the table, and no shipper may read it: without it no row replaces a signed one.
+        """
+        if key is None:
+            return b"", b""
+        file = (self.run_id.encode(), struct.pack(">II", self.rank, self.gen))
+        numbers = struct.pack(">QIQI", self.end, self.crc, self.lines, self.bad_lines)
+        whole = signature(key, b"telemetry commit 1", *file, numbers, self.why.encode(), self.node.encode())
+        return signature(key, b"telemetry generation 1", *file), whole
+
+    def next_generation(self, why: str) -> Commit:
+        """Return where the next generation of the file begins.
+
+        Raises:
+            OSError: there are too many.
+        """
+        if self.gen >= _LAST_GENERATION:
+            raise OSError(f"it is not shipped any more: it was replaced {self.gen:,} times")
+        return replace(
+            self, gen=self.gen + 1, end=0, crc=0, lines=0, bad_lines=0, why=why, metrics=Position().summary()
+        )
+
+
+class Asks(Protocol):
+    """An engine, or several connections to one."""
+
+    address: Address
+
+    def table(self, name: str) -> str:
+        """Return what a table is called there."""
+
+    def rows(self, sql: str, *types: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a SELECT."""
+
+
+def newest_commits(
+    engine: Asks, run_ids: Iterable[str], ignored: Callable[[str, str], None] = lambda *_: None
+) -> dict[FileKey, Commit]:
+    """Return the commit of the newest generation of every file of these runs, of those that the team's key has signed.
+
+    Of others `ignored` gets the run id and a sentence.
+    """
+    found: dict[FileKey, Commit] = {}
+    for some in chunks(run_ids):
+        rows = engine.rows(
+            "SELECT run_id, rank, gen, last, its_crc, its_lines, its_bad_lines, its_why, its_node, seen, its_mac "
+            f"FROM {engine.table('newest_commits')} WHERE run_id IN ({', '.join(map(quote, some))}) "
+            "ORDER BY run_id, rank, gen, last",
+            *("String", "UInt32", "UInt16", "UInt64", "UInt32", "UInt64", "UInt32", "String", "String"),
+            *("UInt32", "Bytes"),
+        )
+        wrong: dict[str, set[int]] = {}
+        for *row, mac in rows:
+            commit = Commit(**dict(zip(_FIELDS, row, strict=True)))
+            if not hmac.compare_digest(
+                mac if engine.address.key else b"", commit.signatures(engine.address.key)[1]
+            ):
+                wrong.setdefault(commit.run_id, set()).add(commit.rank)
+                continue
+            before = found.get(commit.key)
+            moves = before.moves + (before.node != commit.node) if before is not None else 0
+            found[commit.key] = replace(commit, moves=moves)
+        for run_id, ranks in wrong.items():
+            ignored(
+                run_id,
+                f"commits of {len(ranks)} record files of the run {run_id} have no valid signature and are ignored: "
+                "their shipper has another key or none, or someone without the key wrote them",
+            )
+    return found
+
+
+def newest_labels(engine: Engine, run_ids: Iterable[str]) -> dict[str, tuple[int, bool]]:
+    """Return the version of the labels of each run that has some, and whether it was deleted on a page."""
+    found: dict[str, tuple[int, bool]] = {}
+    for some in chunks(run_ids):
+        for run_id, version, deleted in engine.iterate(
+            f"SELECT run_id, max(version) AS newest, argMax(deleted, version) FROM {engine.table('labels')} "
+            f"WHERE run_id IN ({', '.join(map(quote, some))}) GROUP BY run_id",
+            *("String", "UInt64", "UInt8"),
+        ):
+            found[run_id] = (version, bool(deleted))
+    return found
+
+
+def insert_commits(engine: Engine, commits: Sequence[tuple[Commit, int]], node: str) -> None:
+    """Record that these files were taken so far; with each commit goes the day its run was created."""
+    rows = []
+    for one, day in commits:
+        seal, mac = replace(one, node=node).signatures(engine.address.key)
+        numbers = (one.rank, one.gen, one.end, one.crc, one.lines, one.bad_lines)
+        rows.append((one.run_id, *numbers, one.why, node, seal, mac, day, *one.metrics))
+    engine.insert_rows("commits", _TYPES, rows)
+
+
+_TYPES: Final = types_of(
+    "run_id String, rank UInt32, gen UInt16, end UInt64, crc UInt32, lines UInt64, bad_lines UInt32, "
+    f"why String, node String, seal String, mac String, created Date, {SUMMARY_TYPES}"
+)
+_FIELDS: Final = ("run_id", "rank", "gen", "end", "crc", "lines", "bad_lines", "why", "node", "received")
+
+
+def last_session(engine: Engine, commit: Commit) -> tuple[int, float]:
+    """Return the last session that the engine has of a file's generation, and the time of its last record."""
+    rows = engine.rows(
+        f"SELECT session, maxIf(time, isFinite(time)) FROM {engine.table('record_hashes')} "
+        f"WHERE {_any_of([(commit.run_id, commit.rank, commit.gen, f'at < {commit.end}')])} "
+        "GROUP BY session ORDER BY session DESC LIMIT 1",
+        "UInt32",
+        "Float64",
+    )
+    return rows[0] if rows else (0, 0.0)
+
+
+def counters_at(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, dict[str, Counter]]:
+    """Return what is known of each metric of a file before its commit's end."""
+    found: dict[FileKey, dict[str, Counter]] = {}
+    for some in chunks(commits):
+        seals = ", ".join(quote(one.signatures(engine.address.key)[0]) for one in some)
+        rows = engine.iterate(
+            "SELECT run_id, rank, names, counts, bads, lasts, last_ats, lows, highs, first_ats "
+            f"FROM {with_parameters(engine, 'commit_metrics', seals=f'[{seals}]')} "
+            f"WHERE {_any_of((one.run_id, one.rank, one.gen, f'last = {one.end}') for one in some)}",
+            *("String", "UInt32", "Array(Bytes)", *tuple(types_of(SUMMARY_TYPES).values())[1:]),
+        )
+        for run_id, rank, *columns in rows:
+            counters = (Counter(*known) for known in zip(*columns, strict=True))
+            found[run_id, rank] = {counter.name.decode(): counter for counter in counters}
+    return found
+
+
+Stray = tuple[int, int, int, int, int]
+"""A line that was taken and is not covered by a commit, as when a shipper was killed in between: its generation, where
+it begins, where the next one does, and the length and the hash of its bytes without a newline."""
+
+
+def strays_behind(
+    engine: Engine, ends: Iterable[tuple[FileKey, int, int]]
+) -> Iterator[tuple[FileKey, list[Stray]]]:
+    """Yield the lines of each file behind a generation's end, and those of later generations, some at a time."""
+    for some in chunks(ends):
+        files = " OR ".join(
+            f"(run_id = {quote(run_id)} AND rank = {rank} AND (gen > {gen} OR (gen = {gen} AND at >= {end})))"
+            for (run_id, rank), gen, end in some
+        )
+        rest = ""
+        while True:
+            rows = engine.rows(
+                "SELECT run_id, rank, gen, at, next, size, hash "
+                f"FROM {engine.table('record_hashes')} WHERE ({files}){rest} "
+                "GROUP BY run_id, rank, gen, at, next, size, hash "
+                f"ORDER BY run_id, rank, gen, at LIMIT {_STRAYS_AT_ONCE}",
+                *("String", "UInt32", "UInt16", "UInt64", "UInt64", "UInt64", "UInt64"),
+            )
+            for key, group in groupby(rows, key=lambda row: (row[0], row[1])):
+                yield key, [row[2:] for row in group]
+            if len(rows) < _STRAYS_AT_ONCE:
+                break
+            # From the last line on again: there may be several rows of it.
+            run_id, rank, gen, at = rows[-1][:4]
+            order = ">=" if rows[0][:4] != rows[-1][:4] else ">"
+            rest = (
+                f" AND (run_id > {quote(run_id)} OR (run_id = {quote(run_id)} AND (rank > {rank} "
+                f"OR (rank = {rank} AND (gen > {gen} OR (gen = {gen} AND at {order} {at}))))))"
+            )
+
+
+def gens_not_in(path: Path, strays: Iterable[Stray]) -> set[int]:
+    """Return the generations that have a line which the file does not have at its place.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    found = set()
+    descriptor = open_regular(path)
+    try:
+        for gen, at, after, length, known_hash in strays:
+            size = after - at
+            data = pread(descriptor, size, at) if length <= size <= LONGEST_LINE else b""
+            line, newline = data[:length], data[length:]
+            if len(data) != size or newline not in (b"", b"\n") or line_hash(line) != known_hash:
+                found.add(gen)
+    finally:
+        os.close(descriptor)
+    return found
+
+
+def whole_line(at: int, after: int, line: bytes) -> bytes:
+    """Return the bytes of a file between `at` and `after`: the line, and its newline unless it is a piece of one."""
+    return line + b"\n" if after - at == len(line) + 1 else line
+
+
+def _any_of(files: Iterable[tuple[str, int, int, str]]) -> str:
+    return " OR ".join(
+        f"(run_id = {quote(run_id)} AND rank = {rank} AND gen = {gen} AND {condition})"
+        for run_id, rank, gen, condition in files
+    )

@@ -1,0 +1,209 @@
+"""The options that commands of a fleet share: on the command line, in TELEMETRY_FLEET_* variables and in fleet.toml."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.telemetry.fleet.address import PASSWORD_VARIABLE, Address, AddressError, address_of
+from toolkit.telemetry.fleet.object_store import FORMS, ObjectStore, object_store
+from toolkit.telemetry.fleet.signed_requests import read_key
+
+VARIABLE: Final = "TELEMETRY_FLEET"
+"""Names the file; followed by _ and a key in capitals, it is the variable for that key."""
+KEYS: Final[Mapping[str, str]] = {
+    "folders": "a list of paths",
+    **dict.fromkeys(("engine", "objects", "objects-endpoint", "archive-to", "metrics", "cluster"), "a text"),
+    **dict.fromkeys(("password-file", "ca", "deliver-requests", "key", "request-key"), "a path"),
+    **dict.fromkeys(("replicas", "keep-days", "drain-timeout"), "a whole number above 0"),
+    "async-insert": "true or false",
+}
+"""What a file may say, and what the value is."""
+COMMANDS: Final = ("archive", "dashboard", "pull", "set-up", "ship", "status")
+"""The tables of a file: what is in one is for that command alone."""
+_DEFAULT: Final = Path("fleet.toml")
+
+
+def add_engine_arguments(
+    parser: argparse.ArgumentParser, option: str, what: str = "the engine", action: str = "store"
+) -> None:
+    """Declare the file with options, the address under the name `option`, the password file and the CA."""
+    add_config_argument(parser)
+    parser.add_argument(
+        option,
+        action=action,
+        dest="engine",
+        metavar="ADDRESS",
+        help=f"{what}: clickhouse://USER@HOST:PORT/DATABASE; several hosts of a cluster are separated by commas",
+    )
+    parser.add_argument(
+        "--password-file",
+        action=action,
+        metavar="FILE",
+        type=file_path,
+        help=f"file with the password, readable by you alone (default: the variable {PASSWORD_VARIABLE})",
+    )
+    parser.add_argument(
+        "--ca",
+        action=action,
+        metavar="FILE",
+        type=file_path,
+        help="CA that signed the engine's certificate (default: the system's)",
+    )
+
+
+def add_key_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare the team's key."""
+    parser.add_argument(
+        "--key",
+        metavar="FILE",
+        type=file_path,
+        help="the team's key: sign what is shipped, and take only what is signed (default: take all)",
+    )
+
+
+def add_config_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare the file with options."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=file_path,
+        help=f"options in a file, see docs/fleet.md (default: the variable {VARIABLE}, else ./{_DEFAULT})",
+    )
+
+
+def add_objects_arguments(parser: argparse.ArgumentParser, what: str, action: str = "store") -> None:
+    """Declare where sample images and other files are stored."""
+    parser.add_argument(
+        "--objects",
+        action=action,
+        metavar="PLACE",
+        help=f"{what}: {FORMS}, or none (default: none); keys come from the AWS_* variables or ~/.aws",
+    )
+    add_endpoint_argument(parser, action)
+
+
+def add_endpoint_argument(parser: argparse.ArgumentParser, action: str = "store") -> None:
+    """Declare the S3 server."""
+    parser.add_argument(
+        "--objects-endpoint",
+        action=action,
+        metavar="URL",
+        help="S3 server other than Amazon's: https://HOST:PORT (default: the variable AWS_ENDPOINT_URL)",
+    )
+
+
+def chosen_engine(args: argparse.Namespace) -> Address:
+    """Return the address that was given, with the password and the key.
+
+    Raises:
+        AddressError: there is none, or it, or the file of the password or the key, is invalid.
+    """
+    if args.engine is None:
+        raise AddressError(
+            "which engine? clickhouse://USER@HOST:PORT/DATABASE as an option (see --help), "
+            f"as engine in {_DEFAULT} or in the variable {VARIABLE}_ENGINE"
+        )
+    address = address_of(args.engine, password_file=args.password_file, ca=args.ca)
+    key = getattr(args, "key", None) or getattr(args, "deliver_requests", None)
+    return address if key is None else replace(address, key=read_key(key))
+
+
+def chosen_objects(args: argparse.Namespace) -> ObjectStore | None:
+    """Return the store that was given, None if there is none.
+
+    Raises:
+        PlaceError: it is invalid.
+    """
+    return None if args.objects in (None, "none") else object_store(args.objects, args.objects_endpoint)
+
+
+def file_path(text: str) -> Path:
+    """Return the path in `text`, absolute: the dashboard changes its current folder. Raises ArgumentTypeError."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected the path of a file or a folder, got ''")
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError:
+        message = f"the home folder in {text!r} is unknown; use an absolute path"
+        raise argparse.ArgumentTypeError(message) from None
+
+
+def fill_in(args: argparse.Namespace, command: str) -> None:
+    """Give each option of `args` that is not set the value of its variable, else of the file; print which were used.
+
+    Raises:
+        AddressError: the file cannot be read, or a key or a value in it or in a variable is invalid.
+    """
+    path = args.config or (Path(os.environ[VARIABLE]).absolute() if os.environ.get(VARIABLE) else _found())
+    found = {} if path is None else _in_file(path, command)
+    sources = [str(path)] if found else []
+    for name, value in os.environ.items():
+        if name.startswith(f"{VARIABLE}_") and value:
+            key = name.removeprefix(f"{VARIABLE}_").lower().replace("_", "-")
+            is_number = KEYS.get(key, "").endswith("above 0") and value.isascii() and value.isdigit()
+            parts: Any = value.split(os.pathsep) if key == "folders" else int(value) if is_number else value
+            parts = {"true": True, "false": False}.get(value, value) if key == "async-insert" else parts
+            found[key] = _checked(key, parts, name, Path.cwd())
+            sources.append(name)
+    for key, value in found.items():
+        if getattr(args, key.replace("-", "_"), value) in (None, []):
+            setattr(args, key.replace("-", "_"), value)
+    if sources:
+        print(f"options from {ascii(', '.join(sources))[1:-1]}", file=sys.stderr)
+
+
+def _found() -> Path | None:
+    if not _DEFAULT.is_file():
+        return None
+    status = _DEFAULT.stat()
+    # Whoever can write it could choose where a password is sent.
+    if os.name == "posix" and (status.st_uid not in (0, os.getuid()) or status.st_mode & 0o002):
+        raise AddressError(f"others can change {_DEFAULT.absolute()}; if you trust it: --config {_DEFAULT}")
+    return _DEFAULT.absolute()
+
+
+def _in_file(path: Path, command: str) -> dict[str, Any]:
+    if sys.version_info < (3, 11):
+        raise AddressError(f"{path} needs Python 3.11 or newer; use the variables {VARIABLE}_…")
+    import tomllib
+
+    try:
+        content = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise AddressError(f"{path}: {getattr(error, 'strerror', None) or error}") from error
+    tables = {name: content.pop(name) for name in COMMANDS if isinstance(content.get(name), dict)}
+    found = {}
+    for name, table in {"": content, **tables}.items():
+        where = f"{path}, [{name}]" if name else str(path)
+        checked = {
+            # Pages show several engines.
+            key: [_checked(key, one, where, path.parent) for one in value]
+            if name == "dashboard" and isinstance(value, list)
+            else _checked(key, value, where, path.parent)
+            for key, value in table.items()
+        }
+        found.update(checked if name in ("", command) else {})
+    return found
+
+
+def _checked(key: str, value: Any, where: str, folder: Path) -> Any:
+    form = KEYS.get(key)
+    if form is None:
+        raise AddressError(
+            f"{where}: there is no {key!r}; keys: {', '.join(KEYS)}; tables: [{'], ['.join(COMMANDS)}]"
+        )
+    if form == "a list of paths" and isinstance(value, list) and all(isinstance(one, str) for one in value):
+        return [folder / os.path.expanduser(one) for one in value]
+    if form in ("a text", "a path") and isinstance(value, str) and value:
+        return folder / os.path.expanduser(value) if form == "a path" else value
+    if form == "a whole number above 0" and type(value) is int and value > 0:
+        return value
+    if form == "true or false" and isinstance(value, bool):
+        return value
+    raise AddressError(f"{where}: {key} must be {form}, got {value!r}")

@@ -1,0 +1,215 @@
+"""The runs below some folders: who each is, what its manifest says, and which record files it has."""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import math
+import os
+import stat
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from toolkit.telemetry.fleet.tail import RunKey
+from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL, LinkedRanks, other_ranks, rank_file
+from toolkit.telemetry.runfolder.manifest import MAX_MANIFEST_BYTES, Manifest, ManifestError, read_manifest
+from toolkit.telemetry.runfolder.parts import another_programs_file
+from toolkit.telemetry.runfolder.reader import read_from
+from toolkit.telemetry.runfolder.records import START, Record
+
+_DAY_S: Final = 86_400
+_LAST_DAY: Final = 2**16 - 1
+_SETTLED_S: Final = 60.0
+"""A run writes run.json when it starts: a folder that has none after this time gets none."""
+_LONGEST_ID: Final = 6_000
+_START_WITHIN_BYTES: Final = 1024 * 1024
+
+Signature = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFolder:
+    """A run folder and its manifest."""
+
+    folder: Path
+    key: RunKey
+    manifest: Manifest | None
+    signature: Signature
+    """Changes with run.json."""
+
+    @property
+    def name(self) -> str:
+        """The run's name; the folder's if there is no manifest."""
+        return self.manifest.name if self.manifest is not None else self.folder.name
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it has only some ranks of a run whose own folder is on another node."""
+        return self.manifest is not None and self.manifest.part_of is not None
+
+
+def matching_folders(place: Path) -> list[Path]:
+    """Return the folders that `place` means, which may be a pattern such as /scratch/*/logs."""
+    # Not Path.is_dir, which fails where a file system is away for a moment.
+    if os.path.isdir(place):
+        return [place]
+    return sorted(Path(found) for found in glob.glob(str(place)) if os.path.isdir(found))
+
+
+def existing_folders(places: Iterable[Path]) -> list[Path]:
+    """Return the folders that all `places` mean.
+
+    Raises:
+        NotADirectoryError: one of them means none.
+    """
+    found = {place: matching_folders(place) for place in places}
+    for place, folders in found.items():
+        if not folders:
+            raise NotADirectoryError(f"{place} is not a folder")
+    return [folder for folders in found.values() for folder in folders]
+
+
+def run_folders(places: Iterable[Path]) -> list[Path]:
+    """Return the run folders among `places` and directly below them; links below them are not followed.
+
+    Raises:
+        OSError: a place cannot be listed.
+    """
+    found: dict[Path, None] = {}
+    for place in places:
+        inside = [place] if is_run_folder(place) else [place / name for name in subfolders(place)]
+        found.update(dict.fromkeys(folder for folder in inside if folder is place or is_run_folder(folder)))
+    return list(found)
+
+
+def subfolders(place: Path) -> list[str]:
+    """Return the names of the folders in `place`, without hidden ones and links.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    with os.scandir(place) as entries:
+        return sorted(
+            entry.name
+            for entry in entries
+            if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+        )
+
+
+def read_run_folder(folder: Path, node: str, *, is_waiting: bool = True) -> RunFolder | None:
+    """Return the run in `folder`; None, if `is_waiting`, while it is too new to have a run.json."""
+    signature = signature_of(folder / MANIFEST)
+    manifest: Manifest | None = None
+    try:
+        manifest = read_manifest(folder)
+    except (OSError, ManifestError):
+        if is_waiting and not signature and _is_new(folder):
+            return None
+    if manifest is not None and manifest.run_id:
+        run_id, project, day = manifest.run_id, manifest.project or "", _day(manifest.created)
+    else:
+        first = _first_records(folder)
+        run_id, project, day = _run_id(folder, first, node), "", _first_day(first)
+    key = RunKey(run_id=_short(run_id), project=project[:_LONGEST_ID], day=day)
+    return RunFolder(folder=folder, key=key, manifest=manifest, signature=signature)
+
+
+def record_files(folder: Path) -> dict[int, Path]:
+    """Return the record files of a run folder by rank.
+
+    Raises:
+        OSError: they cannot be listed.
+    """
+    try:
+        ranks = other_ranks(folder)
+    except (LinkedRanks, NotADirectoryError):
+        ranks = []
+    own = [0] if _is_file(folder / METRICS_JSONL) else []
+    return {rank: rank_file(folder, rank) for rank in (*own, *ranks)}
+
+
+def manifest_bytes(folder: Path) -> bytes:
+    """Return run.json as it is; nothing if it is missing or too large.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    return file_bytes(folder / MANIFEST, MAX_MANIFEST_BYTES)
+
+
+def file_bytes(path: Path, limit: int) -> bytes:
+    """Return the content of a regular file; nothing if it is missing or larger than `limit`.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            return b""
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+    except FileNotFoundError:
+        return b""
+    return data if len(data) <= limit else b""
+
+
+def signature_of(path: Path) -> Signature:
+    """Return what changes when the file is replaced or written; empty if it is missing."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return ()
+    return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def is_run_folder(folder: Path) -> bool:
+    """Return whether a folder has the files of a run, and is not another program's."""
+    is_named_so = any(_is_file(folder / name) for name in (METRICS_JSONL, MANIFEST))
+    return is_named_so and another_programs_file(folder) is None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(os.lstat(path).st_mode)
+    except OSError:
+        return False
+
+
+def _is_new(folder: Path) -> bool:
+    try:
+        return time.time() - os.lstat(folder / METRICS_JSONL).st_mtime < _SETTLED_S
+    except OSError:
+        return True
+
+
+def _first_records(folder: Path) -> list[Record]:
+    try:
+        return read_from(folder / METRICS_JSONL, max_bytes=_START_WITHIN_BYTES).records
+    except OSError:
+        return []
+
+
+def _run_id(folder: Path, records: list[Record], node: str) -> str:
+    """Return the id in the first start record, else one made of where the folder is."""
+    ids = (record.get("run_id") for record in records if record.get("event") == START)
+    found = next((run_id for run_id in ids if isinstance(run_id, str) and run_id), None)
+    place = f"{node}:{os.path.realpath(folder)}"
+    return found or "folder-" + hashlib.sha256(os.fsencode(place)).hexdigest()[:32]
+
+
+def _short(run_id: str) -> str:
+    """Return the id, or a short one made of it: every row has it, and a folder may contain anything."""
+    is_long = len(run_id) > _LONGEST_ID
+    return "long-" + hashlib.sha256(run_id.encode()).hexdigest()[:32] if is_long else run_id
+
+
+def _first_day(records: list[Record]) -> int:
+    times = (record.get("time") for record in records)
+    return _day(next((moment for moment in times if isinstance(moment, (int, float))), 0.0))
+
+
+def _day(moment: float) -> int:
+    return min(max(int(moment // _DAY_S), 0), _LAST_DAY) if math.isfinite(moment) else 0

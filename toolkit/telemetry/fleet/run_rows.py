@@ -1,0 +1,404 @@
+"""What the engine knows of each run beside its lines: manifest, status by its own node, labels; and of each shipper."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Any, Final
+from urllib.parse import quote as percent_encoded
+
+import orjson
+
+from toolkit.telemetry.core.run_search import natural_key, text_of
+from toolkit.telemetry.fleet.binary_form import block_of_rows, types_of
+from toolkit.telemetry.fleet.commits import newest_labels
+from toolkit.telemetry.fleet.engine import Engine, chunks, quote
+from toolkit.telemetry.fleet.run_folders import RunFolder, Signature, file_bytes, manifest_bytes, signature_of
+from toolkit.telemetry.fleet.schema import insert_from_node
+from toolkit.telemetry.runfolder.codec import encodable
+from toolkit.telemetry.runfolder.key_values import key_values_in, trend_of
+from toolkit.telemetry.runfolder.labels import MAX_LABELS_BYTES, Labels, LabelsError, parse_labels
+from toolkit.telemetry.runfolder.layout import LABELS, METRICS_JSONL
+from toolkit.telemetry.runfolder.listed_run import (
+    Fields,
+    encode_fields,
+    fields_of,
+    fields_without_manifest,
+    progress_of,
+    read_ends,
+    settled,
+    values_at_the_end,
+)
+from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
+from toolkit.telemetry.runfolder.status import LOST, RUNNING, STALLED, Status
+from toolkit.telemetry.runfolder.untrusted import clean, is_number, number_in, whole_in
+
+TREND_POINTS: Final = 40
+_EVERY_S: Final = 15.0
+_GIVEN_UP_S: Final = 60
+"""A node that has not reported a live run for this long does not see it any more, although it may report others."""
+_NO_MANIFEST: Final = Status(
+    name=LOST, why="there is no run.json, so it is unknown how the run ended", sure=False
+)
+
+_RUN_TYPES: Final = types_of(
+    "project String, run_id String, version UInt64, name String, node String, folder String, status String, "
+    "why String, sure UInt8, heartbeat Float64, step Float64, manifest String, trend Array(Float32), "
+    "behind UInt64, created Date, problem String, last_sign Float64, shown String, tags Array(String), "
+    "tagged String, searched String, facts String, card String"
+)
+LABELS_TABLE: Final = "labels"
+_LABEL_TYPES: Final = types_of(
+    "project String, run_id String, version UInt64, by String, labels String, deleted UInt8, created Date, "
+    "archived UInt8, shown String, has_tags UInt8, tags Array(String), tagged String"
+)
+LABEL_COLUMNS: Final = tuple(_LABEL_TYPES)
+_SHIPPER_TYPES: Final = types_of(
+    "node String, version UInt64, started Float64, clock_ahead_s Float64, files UInt32, behind UInt64, "
+    "last_error String"
+)
+
+
+@dataclass(slots=True)
+class RunReport:
+    """What was sent to the engine about a run."""
+
+    is_known: bool = False
+    """Whether the engine was asked what it has."""
+    is_deleted: bool = False
+    """Whether someone deleted the run on a page: it is left alone."""
+    version: int = 0
+    node: str = ""
+    """The node whose shipper reported the run last, when the engine was asked; empty if it has given it up."""
+    labels_version: int = 0
+    status: Status | None = None
+    """The status that was sent last."""
+    has_ended: bool = False
+    """Whether the run was seen to end; the shipper then verifies it."""
+    _sent: tuple[Any, ...] = ()
+    _seen: Signature = ()
+    """Of the file that shows whether the run changed, when its state was sent."""
+    may_have_labels: bool = True
+    """Whether labels.json may have changed since it was sent; that of a live run is looked at every time."""
+    _labels_sent: Signature = ()
+    next_due: float = 0.0
+    """When the state of a live run is sent again, by the monotonic clock."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the run is live, as far as is known."""
+        return self.status is None or self.status.name in (RUNNING, STALLED)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the run may still change its state by itself."""
+        return self.is_running or (self.status is not None and not self.status.sure)
+
+    def is_quiet(self, run: RunFolder) -> bool:
+        """Return whether there is nothing to send until the run's folder changes."""
+        is_sent = not self.is_running and not self.has_ended and _essence(run) == self._sent
+        return self.is_known and (self.is_deleted or run.is_part or (is_sent and not self.may_have_labels))
+
+    def is_due(self, run: RunFolder) -> bool:
+        """Return whether the state of the run has to be sent now."""
+        if self.is_deleted or run.is_part:
+            return False
+        if _essence(run) != self._sent:
+            return True
+        if not self.is_live or time.monotonic() < self.next_due:
+            return False
+        # A log directory may have thousands of lost runs of other machines: only those that change are sent again.
+        return self.is_running or _seen(run) != self._seen
+
+
+def ask(engine: Engine, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
+    """Learn the versions that the engine has of these runs, and which of them are deleted.
+
+    Raises:
+        EngineError: it did not answer.
+    """
+    by_id: dict[str, list[RunReport]] = {}
+    for report, run in runs:
+        by_id.setdefault(run.key.run_id, []).append(report)
+    for some in chunks(by_id):
+        texts = ", ".join(map(quote, some))
+        for run_id, version, node in engine.iterate(
+            "SELECT run_id, max(version), if(argMax(status, version) IN ('running', 'stalled') "
+            f"AND toUInt32(now()) - argMax(toUInt32(received), version) > {_GIVEN_UP_S}, '', argMax(node, version)) "
+            f"FROM {engine.table('runs')} WHERE run_id IN ({texts}) GROUP BY run_id",
+            *("String", "UInt64", "String"),
+        ):
+            for report in by_id[run_id]:
+                report.version, report.node = max(report.version, version), node
+        for run_id, (version, is_deleted) in newest_labels(engine, some).items():
+            for report in by_id[run_id]:
+                report.labels_version, report.is_deleted = version, is_deleted
+        for report in chain.from_iterable(by_id[run_id] for run_id in some):
+            report.is_known = True
+
+
+def send(
+    engine: Engine, node: str, runs: Sequence[tuple[RunReport, RunFolder, int]], *, all_runs: bool
+) -> None:
+    """Send the state of the runs that changed, and of live ones every 15 s; or of `all_runs`.
+
+    With each run comes how many of its bytes are not shipped yet.
+
+    Raises:
+        EngineError: it was not taken.
+    """
+    due = [
+        (report, run, behind)
+        for report, run, behind in runs
+        if report.is_known
+        and (report.is_due(run) or (all_runs and not report.is_deleted and not run.is_part))
+    ]
+    states, rows = [], []
+    for report, run, behind in due:
+        status, version = status_of(run), max(int(time.time() * 1000), report.version + 1)
+        states.append((status, version))
+        rows.append(_run_row(run, status, version, node, behind))
+    if rows:
+        insert_from_node(engine, "runs", _RUN_TYPES, rows)
+    # Only what was taken counts as sent.
+    for (report, run, _), (status, version) in zip(due, states, strict=True):
+        report.has_ended = report.status is not None and report.is_live and is_final(status)
+        report.status, report.version = status, version
+        report._sent, report._seen = _essence(run), _seen(run)  # noqa: SLF001 - of its own kind
+        report.next_due = time.monotonic() + _EVERY_S
+    _send_labels(engine, node, [(report, run) for report, run, _ in runs])
+
+
+def last_report(engine: Engine, node: str) -> int:
+    """Return the version of the last report of the shipper of a node; 0 without one.
+
+    Raises:
+        EngineError: it did not answer.
+    """
+    rows = engine.rows(
+        f"SELECT max(version) FROM {engine.table('shippers')} WHERE node = {quote(node)}", "UInt64"
+    )
+    return int(rows[0][0]) if rows else 0
+
+
+def report_shipper(
+    engine: Engine, *, node: str, version: int, started: float, files: int, behind: int, last_error: str
+) -> None:
+    """Send the state of the shipper of a node.
+
+    Raises:
+        EngineError: it was not taken.
+    """
+    ahead = engine.clock_ahead_s
+    row = (node, version, started, math.nan if ahead is None else ahead, files, behind, last_error)
+    insert_from_node(engine, "shippers", _SHIPPER_TYPES, [row])
+
+
+def status_of(run: RunFolder) -> Status:
+    """Return the status of a run, by this machine, which can ask for its process."""
+    return _NO_MANIFEST if run.manifest is None else settled(run.manifest, run.folder, time.time())[1]
+
+
+def is_final(status: Status) -> bool:
+    """Return whether a run has ended for certain; it may still be resumed."""
+    return status.sure and status.name not in (RUNNING, STALLED)
+
+
+def _essence(run: RunFolder) -> tuple[Any, ...]:
+    """Return what of a manifest is sent at once when it changes: all but the heartbeat of every few seconds."""
+    manifest = run.manifest
+    latest = manifest.latest if manifest is not None else None
+    if manifest is None or latest is None or latest.status != RUNNING:
+        return (run.folder, run.signature)
+    return (run.folder, latest.session, latest.status, manifest.control)
+
+
+def _seen(run: RunFolder) -> Signature:
+    """Return what changes while the run is written: run.json has its heartbeat."""
+    return run.signature or signature_of(run.folder / METRICS_JSONL)
+
+
+def _run_row(run: RunFolder, status: Status, version: int, node: str, behind: int) -> tuple[Any, ...]:
+    beat = run.manifest.heartbeat if run.manifest is not None else None
+    try:
+        manifest = manifest_bytes(run.folder)
+    except OSError:
+        manifest = b""
+    try:
+        trend = trend_of(run.folder / METRICS_JSONL, TREND_POINTS)
+    except OSError:
+        trend = []
+    fields, problem = _listed(run, status)
+    step = number_in(fields.get("step"))
+    searched = (run.key.run_id, fields.get("project") or "", fields.get("host", ""))
+    return (
+        *(run.key.project, run.key.run_id, version, run.name.encode("utf-8", "surrogateescape"), node),
+        str(run.folder.absolute()).encode("utf-8", "surrogateescape"),
+        *(status.name, status.why, int(status.sure)),
+        *(beat.time if beat is not None else math.nan, math.nan if step is None else step),
+        *(manifest, trend, behind, run.key.day, problem, fields.get("last_sign") or 0.0),
+        *(sorted_text(fields["name"]), *_tags(fields.get("tags", ())), BETWEEN.join(searched).casefold()),
+        *(_facts(fields, values_at_the_end(run.folder)), encode_fields(fields)),
+    )
+
+
+def _listed(run: RunFolder, status: Status) -> tuple[Fields, str]:
+    """Return what a list says of a run, and why its run.json cannot be read, if so."""
+    log, values, written, problem = run.folder / METRICS_JSONL, None, None, ""
+    if run.manifest is None:
+        try:
+            read_manifest(run.folder)
+        except (ManifestError, OSError) as error:
+            problem = "" if isinstance(error, FileNotFoundError) else clean(str(error)) or "invalid"
+    with suppress(OSError):
+        written = os.lstat(log).st_mtime
+        if not problem and (run.manifest is None or run.manifest.config is None):
+            values = key_values_in(log)
+    if run.manifest is None:
+        return fields_without_manifest(
+            run.folder, read_ends(log), key_values=values, written=written
+        ), problem
+    manifest, _ = settled(run.manifest, run.folder, time.time())
+    return fields_of(manifest, run.folder, status, time.time(), key_values=values), problem
+
+
+# ------------------------------------------------------------ what the engine searches and sorts
+
+BETWEEN: Final = "\x01"
+"""Between texts in one column: no text for people contains it."""
+NOT_FINITE: Final = "\x03"
+KINDS: Final[Mapping[type, str]] = {float: "Float64", int: "Int64", bool: "Bool", str: "String"}
+"""What the engine makes of a value in `runs.facts`."""
+_MOST_LAST_VALUES: Final = 500
+"""Of a run's metrics, those whose last values can be searched and sorted; evaluations are always among them."""
+
+
+def sorted_text(text: str) -> str:
+    """Return what a text is sorted by, and behind BETWEEN what it is searched in, whatever its case."""
+    return f"{natural_key(text)}{BETWEEN}{text.casefold()}"
+
+
+def value_path(kind: str, place: str, name: str) -> str:
+    """Return the name of a value in `runs.facts`: `place` is field, config, last, best or summary."""
+    # With its kind, so that the names of all values tell which columns to read. A dot would mean a value inside of one.
+    return percent_encoded(f"{kind}:{place}:{name}", safe="", errors="replace").replace(".", "%2E")
+
+
+def _facts(fields: Fields, last_values: Mapping[str, float]) -> bytes:
+    """Return every value of a run that a search can name, as JSON."""
+    evaluations, is_from_zero = fields["evaluations"], fields.get("from_zero", False)
+    named = {"started": "created", "updated": "last_sign", "duration": "duration_s"}
+    named |= {name: name for name in ("loss", "step", "max_steps", "epoch", "samples_per_sec", "project")}
+    places: dict[str, Mapping[str, Any]] = {
+        "field": {
+            **{name: fields.get(field) for name, field in named.items()},
+            "sessions": fields.get("sessions", 0),
+            "host": fields.get("host", ""),
+            "progress": progress_of(fields.get("step"), fields.get("max_steps"), from_zero=is_from_zero),
+        },
+        "config": fields["config"],
+        "last": {name: item.last for name, item in evaluations.items()},
+        "best": {name: item.best for name, item in evaluations.items()},
+        "summary": {**dict(islice(last_values.items(), _MOST_LAST_VALUES)), **fields.get("summary", {})},
+    }
+    return orjson.dumps(
+        {
+            value_path(KINDS[type(fact)], place, name): fact
+            for place, values in places.items()
+            for name, value in values.items()
+            if (fact := _fact(value)) is not None
+        }
+    )
+
+
+def _fact(value: Any) -> Any:
+    if isinstance(value, str):
+        return sorted_text(encodable(value))
+    if isinstance(value, bool) or not is_number(value):
+        return value if isinstance(value, bool) else None
+    number = number_in(value)
+    if number is None or not math.isfinite(number):
+        return None if number is None else f"{NOT_FINITE}{BETWEEN}{text_of(number)}"
+    return value if whole_in(value) is not None else number
+
+
+def _tags(tags: Sequence[str]) -> tuple[list[str], str]:
+    """Return the tags, and in one text: what the first is sorted by, and each between two BETWEEN."""
+    folded = "".join(f"{tag.casefold()}{BETWEEN}" for tag in tags)
+    return list(tags), f"{natural_key(tags[0])}{BETWEEN}{folded}" if tags else ""
+
+
+def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
+    """Send labels.json where it is newer than the labels in the engine: the last writer wins."""
+    looked_at = [
+        (report, run)
+        for report, run in runs
+        if (report.may_have_labels or report.is_running)
+        and report.is_known
+        and not (report.is_deleted or run.is_part)
+    ]
+    rows, sent = [], []
+    for report, run in looked_at:
+        signature = signature_of(run.folder / LABELS)
+        if not signature or signature == report._labels_sent:  # noqa: SLF001
+            continue
+        version = signature[0] // 1_000_000
+        try:
+            labels = file_bytes(run.folder / LABELS, MAX_LABELS_BYTES)
+        except OSError:
+            continue
+        is_newer = bool(labels) and version > report.labels_version
+        sent.append((report, signature, version if is_newer else report.labels_version))
+        if is_newer:
+            rows.append(
+                LabelRow(
+                    project=run.key.project,
+                    run_id=run.key.run_id,
+                    version=version,
+                    by=node,
+                    labels=labels,
+                    day=run.key.day,
+                )
+            )
+    if rows:
+        insert_from_node(engine, LABELS_TABLE, _LABEL_TYPES, map(_label_row, rows))
+    for report, _ in looked_at:
+        report.may_have_labels = False
+    for report, signature, version in sent:
+        report.labels_version = version
+        report._labels_sent = signature  # noqa: SLF001
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelRow:
+    """The labels of a run as one writer left them; the row with the highest version counts."""
+
+    project: str
+    run_id: str
+    version: int
+    by: str
+    labels: bytes
+    day: int
+    deleted: bool = False
+
+
+def label_block(rows: Sequence[LabelRow]) -> bytes:
+    """Return rows of LABELS_TABLE as a Native block of LABEL_COLUMNS."""
+    return block_of_rows(_LABEL_TYPES, map(_label_row, rows))
+
+
+def _label_row(row: LabelRow) -> tuple[Any, ...]:
+    try:
+        labels = parse_labels(row.labels) if row.labels else Labels()
+    except LabelsError:
+        labels = Labels()
+    return (
+        *(row.project, row.run_id, row.version, row.by, row.labels, int(row.deleted), row.day),
+        *(int(labels.archived), sorted_text(clean(labels.display_name)) if labels.display_name else ""),
+        *(int(labels.tags is not None), *_tags([clean(tag) for tag in labels.tags or ()])),
+    )

@@ -1,0 +1,256 @@
+"""Ships the record files of some folders: finds them, and has a sender for each shard of the engine.
+
+Nothing is kept on the node. What the engine has of a file is asked from the engine, and a batch that may or may not
+have been taken is sent again: the same lines make the same rows, which replace themselves.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from toolkit.telemetry.core.outbox import Backoff
+from toolkit.telemetry.core.ranks import node_name
+from toolkit.telemetry.fleet import run_rows
+from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError, Shards
+from toolkit.telemetry.fleet.objects import ObjectShipper
+from toolkit.telemetry.fleet.run_folders import signature_of
+from toolkit.telemetry.fleet.schema import require_tables
+from toolkit.telemetry.fleet.shipping import sender
+from toolkit.telemetry.fleet.shipping.sender import Sender
+from toolkit.telemetry.fleet.shipping.watch import Finder, Node, ShippedFile, ShippedRun, Watch
+
+DRAIN_S: Final = 20.0
+"""How long a shipper that is stopped ships what is left; Kubernetes allows 30 s for all."""
+_FILES_NAMED: Final = 20
+
+
+class Shipper:
+    """Ships everything below `places`."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        places: Iterable[Path],
+        *,
+        node: str | None = None,
+        objects: ObjectShipper | None = None,
+        say: Callable[[str], None] | None = None,
+        request_key: bytes | None = None,
+    ) -> None:
+        """Ship to `engine`; with a `request_key`, also deliver the requests that are signed with it."""
+        self.engine = engine
+        self.objects = objects
+        self._node = Node(
+            # A name from the environment may have any bytes.
+            name=(node or node_name()).encode("utf-8", "replace").decode(),
+            say=say or (lambda _: None),
+            report=self._report,
+            objects=objects,
+            request_key=request_key,
+        )
+        self.node, self.totals = self._node.name, self._node.totals
+        self.senders: list[Sender] = []
+        """One for each shard, once the engine has answered."""
+        self._places = list(places)
+        self._started = time.time()
+        self._backoff = Backoff()
+        self._shards: Shards | None = None
+        self._finder = Finder(self._places, self._node, self._assign)
+        self._threads: list[threading.Thread] = []
+        self._refusal: RefusedError | None = None
+
+    # ------------------------------------------------------------ what commands call
+
+    @property
+    def runs(self) -> dict[Path, ShippedRun]:
+        """The runs that were found, by folder."""
+        # A dict of another thread is copied in one step.
+        return {folder: run for one in self.senders for folder, run in list(one.watch.runs.items())}
+
+    @property
+    def files(self) -> list[ShippedFile]:
+        """The record files that are shipped."""
+        return [file for one in self.senders for file in list(one.watch.files.values())]
+
+    @property
+    def behind(self) -> int:
+        """How many bytes are not shipped yet, without runs that are left alone."""
+        return sum(file.behind for one in self.senders for file in one.shipped_files(one.watch.active))
+
+    def start(self) -> None:
+        """Check that the engine has our tables, and make a sender for each of its shards.
+
+        Raises:
+            EngineError: it has not, or does not answer.
+        """
+        tables = require_tables(self.engine)
+        tables.require_key(self.engine.address)
+        self._shards = Shards(self.engine, tables.cluster)
+        self._node.keep_days = tables.keep_days
+        self.senders = [Sender(each, shard, self._node) for shard, each in enumerate(self._shards.engines)]
+
+    def ship_all(self) -> None:
+        """Ship what is there now, with the files that records point to, and report every run.
+
+        Raises:
+            EngineError: the engine refused or does not answer; what was sent until then is there.
+        """
+        # Once: files that keep growing would never come to an end.
+        self._finder.look(is_last=True)
+        if self._backoff.reason is not None:
+            raise EngineError(self._backoff.reason)
+        for one in self.senders:
+            one.claims.take_all()
+            one.watch.look(at_all=True)
+            while one.send_batch() or one.has_unknown_files:
+                one.raise_failure()
+            one.raise_failure()
+        if self.objects is not None:
+            self.objects.ship_all()
+        for one in [one for one in self.senders if one.watch.runs] or self.senders[:1]:
+            one.report(all_runs=True)
+            one.raise_failure()
+
+    def verify(self) -> list[str]:
+        """Compare all runs with the engine and send again what differs; return what was repaired, in words.
+
+        Raises:
+            EngineError: the engine refused or does not answer.
+        """
+        return [
+            said
+            for one in self.senders
+            for run in list(one.watch.runs.values())
+            for said in one.verify(run, reads_all=True)
+            if said
+        ]
+
+    def ship_round(self) -> bool:
+        """Do once what `run` does again and again; return whether there is more to do now."""
+        self._finder.look()
+        return sum(one.round() for one in self.senders) > 0
+
+    def run(
+        self, stop: threading.Event, show: Callable[[], None] | None = None, drain_s: float = DRAIN_S
+    ) -> None:
+        """Wait for the engine and ship until `stop` is set, then what is left, at most for `drain_s`.
+
+        What fails is tried again, with pauses; nothing is given up. `show` is called every few seconds.
+
+        Raises:
+            RefusedError: the engine refused this user or has no tables, at the start.
+        """
+        self._begin("find", partial(self._find, stop, drain_s))
+        while not stop.wait(sender.EVERY_S):
+            if show is not None:
+                show()
+            for thread in self._threads:
+                if not thread.is_alive() and not stop.is_set():
+                    raise RuntimeError(f"the thread {thread.name} has ended")
+        deadline = time.monotonic() + drain_s
+        # The first of them starts the others.
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if self._refusal is not None:
+            raise self._refusal
+        if show is not None:
+            show()
+        self._name_what_is_left(drain_s)
+
+    # ------------------------------------------------------------ its threads
+
+    def _begin(self, name: str, work: Callable[[], None]) -> threading.Thread:
+        # Daemons: one that waits for an engine does not keep the process.
+        thread = threading.Thread(target=work, name=f"telemetry-{name}", daemon=True)
+        thread.start()
+        self._threads.append(thread)
+        return thread
+
+    def _find(self, stop: threading.Event, drain_s: float) -> None:
+        """Wait for the engine, start the other threads, and find run folders for them."""
+        all_found, all_sent = threading.Event(), threading.Event()
+        deadline = math.inf
+        while not self.senders and time.monotonic() < deadline:
+            try:
+                self.start()
+            except RefusedError as error:
+                self._refusal = error
+                stop.set()
+                return
+            except EngineError as error:
+                if self._backoff.reason is None:
+                    self._node.failure(f"{error}; trying again until it answers")
+                self._backoff.failed(str(error))
+                while not self._backoff.is_ready and time.monotonic() < deadline:
+                    time.sleep(0.1)
+                    if stop.is_set() and deadline == math.inf:
+                        deadline = time.monotonic() + drain_s
+                        self._backoff.succeeded()
+        if self.senders:
+            self._node.say(f"shipping {', '.join(map(str, self._places))} to {self.engine.address}")
+        senders = [
+            self._begin(f"send-{one.shard}", partial(one.run, stop, all_found, drain_s))
+            for one in self.senders
+        ]
+        if self.objects is not None:
+            self._begin("objects", partial(self.objects.run, all_sent))
+        while not stop.is_set():
+            self._finder.look()
+            stop.wait(sender.EVERY_S)
+        self._finder.look(is_last=True)
+        all_found.set()
+        for thread in senders:
+            thread.join()
+        all_sent.set()
+
+    def _name_what_is_left(self, drain_s: float) -> None:
+        late = [one for one in self.senders if not one.is_drained]
+        # A sender that did not get there may not have seen all of it.
+        sizes = {
+            file: (signature_of(file.path) or (0, 0))[1]
+            for one in late
+            for file in one.shipped_files(one.watch.runs)
+        }
+        left = [(size - file.end, file.path) for file, size in sizes.items() if size > file.end]
+        waiting = self.objects.totals.waiting if self.objects is not None else 0
+        if late or waiting or not self.senders:
+            named = "".join(f"; {size} bytes of {path}" for size, path in left[:_FILES_NAMED])
+            self._node.say(
+                f"stopped after {drain_s:g} s; left for the next shipper: {sum(size for size, _ in left)} bytes of "
+                f"{len(left)} record files, {waiting} other files{named}"
+            )
+
+    # ------------------------------------------------------------ for the senders
+
+    def _assign(self, run_ids: list[str]) -> dict[str, Watch]:
+        if self._shards is None or not self._backoff.is_ready:
+            return {}
+        try:
+            found = self._shards.of(run_ids)
+        except EngineError as error:
+            self._backoff.failed(str(error))
+            self._node.failure(str(error))
+            return {}
+        self._backoff.succeeded()
+        return {run_id: self.senders[shard].watch for run_id, shard in found.items()}
+
+    def _report(self, engine: Engine, version: int) -> None:
+        run_rows.report_shipper(
+            engine,
+            node=self.node,
+            version=version,
+            started=self._started,
+            files=len(self.files),
+            behind=self.behind,
+            last_error=self._last_error(),
+        )
+
+    def _last_error(self) -> str:
+        of_objects = self.objects.totals.recent_error if self.objects is not None else ""
+        return "; ".join(filter(None, (of_objects, self.totals.recent_error)))

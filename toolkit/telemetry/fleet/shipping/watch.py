@@ -1,0 +1,461 @@
+"""Watches folders for runs and record files that are new, have changed or are gone, and what is shipped of them."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+
+from toolkit.telemetry.core.outbox import Failures
+from toolkit.telemetry.fleet.commits import Commit, FileKey
+from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.fleet.objects import ObjectShipper
+from toolkit.telemetry.fleet.run_folders import (
+    RunFolder,
+    Signature,
+    is_run_folder,
+    matching_folders,
+    read_run_folder,
+    record_files,
+    signature_of,
+    subfolders,
+)
+from toolkit.telemetry.fleet.run_rows import RunReport
+from toolkit.telemetry.fleet.tail import RecordTail
+from toolkit.telemetry.runfolder.layout import MANIFEST
+from toolkit.telemetry.runfolder.parts import is_part_of
+from toolkit.telemetry.runfolder.status import RUNNING
+
+_SCAN_S: Final = 30.0
+"""How often a folder is listed although its modification time has not changed, and a pattern expanded."""
+
+_SETTLED_NS: Final = 10 * 10**9
+"""An entry made within the same tick of the clock as a listing may be missing in it."""
+
+_QUIET_S: Final = 60.0
+"""A run that has not changed for so long is looked at briefly: whether something in its folder was made or replaced."""
+_BRIEF_LOOKS: Final = 12
+"""So many of them, and then one at all of its files: what is only appended to does not change the folder."""
+_SLOWEST_LOOK_S: Final = 60.0
+_LEFT_LOOK_S: Final = 10.0
+_LOOK_S_A_RUN: Final = 0.08
+"""Beside 12,000 runs each of those that have ended is looked at every 16 minutes."""
+_LOOK_SHARE: Final = 20
+"""A run that has not changed for twenty minutes is looked at every minute."""
+
+
+@dataclass(slots=True)
+class Totals(Failures):
+    """What a shipper has done since it started."""
+
+    lines: int = 0
+    batches: int = 0
+
+    def sent(self, lines: int) -> None:
+        """Count a batch."""
+        with self.lock:
+            self.lines += lines
+            self.batches += 1
+
+
+@dataclass(slots=True, kw_only=True)
+class Node:
+    """What the parts of a shipper share."""
+
+    name: str
+    say: Callable[[str], None]
+    report: Callable[[Engine, int], None]
+    """Sends the state of the shipper, of this version."""
+    objects: ObjectShipper | None
+    request_key: bytes | None
+    keep_days: int = 0
+    totals: Totals = field(default_factory=Totals)
+    given_back: SimpleQueue[Path] = field(default_factory=SimpleQueue)
+    """Folders that have another run now."""
+
+    def failure(self, reason: str) -> None:
+        """Count a failure, and say it if it is new."""
+        self.totals.add(reason, self.say)
+
+
+@dataclass(slots=True)
+class _Place:
+    changed: int = 0
+    """Its modification time."""
+    next_scan: float = 0.0
+    runs: dict[str, Path] = field(default_factory=dict)
+    """The run folders in it, by name."""
+
+
+class Finder:
+    """Finds the run folders below some places, and gives each to the watch of its shard."""
+
+    def __init__(
+        self, places: list[Path], node: Node, assign: Callable[[list[str]], dict[str, Watch]]
+    ) -> None:
+        self._wanted = places
+        self._next_expansion = 0.0
+        self._missing: set[Path] = set()
+        self._places: dict[Path, _Place] = {}
+        self._node = node
+        self._assign = assign
+        """Returns the watch of each run id; nothing if that cannot be found out now."""
+        self._given: dict[Path, Watch] = {}
+        self._is_settled = False
+        """Whether every folder that was listed is given to a watch."""
+
+    def look(self, *, is_last: bool = False) -> None:
+        """Find folders that are new or gone; at the last look, also one that has no run.json yet."""
+        now = time.monotonic()
+        if is_last:
+            self._places.clear()
+        if is_last or now >= self._next_expansion:
+            self._expand()
+            self._next_expansion = now + _SCAN_S
+        is_listed = [self._list(path, place, now) for path, place in self._places.items()]
+        if any(is_listed) or not self._is_settled or not self._node.given_back.empty():
+            self._give(is_last=is_last)
+
+    def _expand(self) -> None:
+        """Learn which folders are meant: patterns may match others by now, and what is missing is waited for."""
+        found = {wanted: matching_folders(wanted) for wanted in self._wanted}
+        missing = {wanted for wanted, folders in found.items() if not folders and wanted not in self._places}
+        for wanted in missing - self._missing:
+            self._node.say(f"{wanted} is not there yet; it is waited for")
+        self._missing = missing
+        folders = dict.fromkeys(folder for folders in found.values() for folder in folders)
+        # What could be listed before stays: the file system may be away for a moment.
+        kept = {path: place for path, place in self._places.items() if path in self._wanted}
+        self._places = kept | {path: self._places.get(path) or _Place() for path in folders}
+
+    def _list(self, path: Path, place: _Place, now: float) -> bool:
+        """Return whether the run folders of a place were listed again."""
+        try:
+            changed = os.stat(path).st_mtime_ns
+            if place.changed == changed and now < place.next_scan:
+                return False
+            names = [""] if is_run_folder(path) else subfolders(path)
+        except OSError as error:
+            self._node.failure(f"{path} cannot be listed: {error.strerror}")
+            return False
+        for watch in set(self._given.values()) if place.changed not in (0, changed) else ():
+            # A run that is resumed touches its log directory.
+            watch.is_hurried = True
+        known = {name: place.runs.get(name) or path / name for name in names}
+        place.runs = {
+            name: folder for name, folder in known.items() if name in place.runs or is_run_folder(folder)
+        }
+        is_settled = time.time_ns() - changed > _SETTLED_NS
+        place.changed, place.next_scan = changed, now + (_SCAN_S if is_settled else 0.0)
+        return True
+
+    def _give(self, *, is_last: bool) -> None:
+        there = {folder for place in self._places.values() for folder in place.runs.values()}
+        while not self._node.given_back.empty():
+            self._given.pop(self._node.given_back.get(), None)
+        for gone in self._given.keys() - there:
+            self._given.pop(gone).drop(gone)
+        new = sorted(there - self._given.keys(), key=lambda folder: signature_of(folder)[:1], reverse=True)
+        read = [read_run_folder(folder, self._node.name, is_waiting=not is_last) for folder in new]
+        # Runs first: they say whose parts are theirs.
+        found = sorted((run for run in read if run is not None), key=lambda run: run.is_part)
+        watches = self._assign([run.key.run_id for run in found]) if found else {}
+        for run in found if watches else ():
+            self._given[run.folder] = watches[run.key.run_id]
+            self._given[run.folder].add(run)
+        self._is_settled = self._given.keys() == there
+        for watch in set(self._given.values()):
+            watch.slowest_look_s = max(_SLOWEST_LOOK_S, len(there) * _LOOK_S_A_RUN)
+
+
+class Watch:
+    """Some runs and their files; all folders of a run are in the same watch.
+
+    Another thread may call `add` and `drop`.
+    """
+
+    def __init__(self, node: Node) -> None:
+        self.runs: dict[Path, ShippedRun] = {}
+        self.active: dict[Path, ShippedRun] = {}
+        """Those of which something may have to be sent; the others are only looked at."""
+        self.files: dict[FileKey, ShippedFile] = {}
+        """Each file of a run once."""
+        self.slowest_look_s = _SLOWEST_LOOK_S
+        self.is_hurried = False
+        """Whether some run may have been resumed: all folders are looked at briefly."""
+        self._node = node
+        self._whole: dict[str, RunFolder] = {}
+        """The runs that are not parts, by id."""
+        self._inbox: SimpleQueue[ShippedRun | Path] = SimpleQueue()
+        """What to add, and the folders to drop."""
+        self._next_look_at_all = 0.0
+
+    def add(self, run: RunFolder) -> None:
+        """Watch a run from the next look on."""
+        self._inbox.put(ShippedRun(found=run, changed=time.monotonic() - _quiet_for(run)))
+
+    def drop(self, folder: Path) -> None:
+        """Watch a run no longer, from the next look on."""
+        self._inbox.put(folder)
+
+    def look(self, *, at_all: bool = False) -> None:
+        """Find what is new, changed or gone. What has not changed for long is looked at less often, unless `at_all`."""
+        while not self._inbox.empty():
+            item = self._inbox.get()
+            if isinstance(item, Path):
+                self._drop(item)
+                continue
+            self.runs[item.found.folder] = self.active[item.found.folder] = item
+            if not item.found.is_part:
+                self._whole.setdefault(item.found.key.run_id, item.found)
+        now, runs, is_hurried = time.monotonic(), self.active, False
+        if at_all or now >= self._next_look_at_all:
+            runs, is_hurried = self.runs, self.is_hurried
+            if is_hurried:
+                # Not otherwise: another thread may just have set it.
+                self.is_hurried = False
+            self._next_look_at_all = now + _SLOWEST_LOOK_S / 4
+        for folder, run in list(runs.items()):
+            if at_all or now >= run.next_look or (is_hurried and signature_of(folder) != run.seen):
+                self._look_at(folder, run, now, is_brief=run.next_look > 0 and not at_all)
+
+    def rest(self) -> None:
+        """Leave alone until they change the runs of which there is nothing to send."""
+        now = time.monotonic()
+        self.active = {folder: run for folder, run in self.active.items() if not run.is_quiet(now)}
+
+    def active_files(self) -> list[ShippedFile]:
+        """Return the files of active runs; those that have waited longest come first."""
+        files = [file for run in self.active.values() for file in run.files.values()]
+        return sorted(files, key=lambda file: file.turn)
+
+    def _look_at(self, folder: Path, run: ShippedRun, now: float, *, is_brief: bool) -> None:
+        seen, before = signature_of(folder), run.seen
+        run.seen, run.looks = seen, run.looks + 1
+        if seen != before and before:
+            run.changed = now
+        quiet_s = now - run.changed
+        pause = min(quiet_s / _LOOK_SHARE, self.slowest_look_s)
+        # Not all at the same time.
+        run.next_look = now + pause * random.uniform(0.5, 1.5)
+        is_brief = is_brief and quiet_s > _QUIET_S and run.found.manifest is not None
+        if is_brief and run.looks % _BRIEF_LOOKS:
+            return
+        self.active[folder] = run
+        run.report.may_have_labels = True
+        if signature_of(folder / MANIFEST) != run.found.signature:
+            found = read_run_folder(folder, self._node.name)
+            if found is not None and found.key != run.found.key:
+                # Another run is in the folder now; it is found at the next look.
+                self._drop(folder)
+                self._node.given_back.put(folder)
+                return
+            if found is not None:
+                run.found, run.changed = found, now
+        if run.left_to is not None:
+            run.next_look = max(run.next_look, now + _LEFT_LOOK_S)
+            return
+        if self._is_foreign(run.found):
+            self.drop_files(run)
+            self._node.failure(f"{folder} is not shipped: it is not a part of the run whose id it has")
+            return
+        try:
+            paths = record_files(folder)
+        except OSError as error:
+            self._node.failure(f"{folder} cannot be listed: {error.strerror}")
+            return
+        for rank in run.files.keys() - paths.keys():
+            del self.files[run.files.pop(rank).key]
+        for rank, path in paths.items():
+            file = run.files.get(rank) or self._file(path, run, rank)
+            signature = signature_of(path)
+            if file is not None and signature and signature != file.signature:
+                if file.signature:
+                    run.changed = now
+                file.changed_to(signature)
+        if run.changed == now:
+            run.next_look = now
+
+    def _file(self, path: Path, run: ShippedRun, rank: int) -> ShippedFile | None:
+        file = ShippedFile(path, run, rank)
+        owner = self.files.setdefault(file.key, file)
+        if owner is file:
+            run.files[rank] = file
+            run.copies.discard(rank)
+            return file
+        if rank not in run.copies:
+            run.copies.add(rank)
+            self._node.failure(
+                f"{path} is not shipped: it is a copy of {owner.path}, of the same run and rank"
+            )
+        return None
+
+    def _is_foreign(self, run: RunFolder) -> bool:
+        """Return whether a folder says it is a part of a run here, but has another owner or name."""
+        whole = self._whole.get(run.key.run_id)
+        if whole is None or whole.manifest is None or run.manifest is None or not run.is_part:
+            return False
+        return not is_part_of(run.folder, run.manifest, whole.folder, whole.manifest)
+
+    def _drop(self, folder: Path) -> None:
+        run = self.runs.pop(folder, None)
+        self.active.pop(folder, None)
+        if run is None:
+            return
+        self.drop_files(run)
+        whole = self._whole.get(run.found.key.run_id)
+        if whole is not None and whole.folder == folder:
+            del self._whole[run.found.key.run_id]
+
+    def drop_files(self, run: ShippedRun) -> None:
+        """Forget the files of a run."""
+        for file in run.files.values():
+            del self.files[file.key]
+        run.files.clear()
+
+
+def _quiet_for(run: RunFolder) -> float:
+    """Return for how many seconds a run has not changed when it is found, as far as it has ended."""
+    latest = run.manifest.latest if run.manifest is not None else None
+    has_ended = latest is not None and latest.status != RUNNING
+    return max(0.0, time.time() - run.signature[0] / 1e9) if has_ended and run.signature else 0.0
+
+
+VERIFY_S: Final = 24 * 3600.0
+"""How often everything is compared with the engine, at the latest."""
+
+
+class ShippedFile:
+    """A record file and how far it is shipped."""
+
+    def __init__(self, path: Path, run: ShippedRun, rank: int) -> None:
+        self.path = path
+        self.run = run
+        self.rank = rank
+        self.size = 0
+        self.signature: Signature = ()
+        self.turn = 0.0
+        """When it was last read, by the monotonic clock."""
+        self.read_size = -1
+        """The size at which there was nothing more to read."""
+        self.commit: Commit | None = None
+        """How far it is shipped; None until the engine was asked."""
+        self.has_begun = True
+        """Whether the engine knows of the generation: an empty one has to be committed too."""
+        self.tail: RecordTail | None = None
+        """Reads on; None until there is something to read."""
+        self.problem: str | None = None
+        """Why it is not read until the engine is asked again, once a minute."""
+        self.gen = 0
+        """The last generation that this shipper sent or found to be the file; 0 before that."""
+        self.missed = 0
+        """How often what is known of its metrics was not to be had at its commit."""
+        self.rivals = 0
+        """How often another shipper began a generation behind that one."""
+        self.verified: Signature = ()
+        """Of the file, when it was last found to be in the engine as it is."""
+        self.is_superseded = False
+        """Whether another node ships a newer file of the same run and rank."""
+
+    @property
+    def key(self) -> FileKey:
+        """Run id and rank."""
+        return self.run.found.key.run_id, self.rank
+
+    @property
+    def is_unknown(self) -> bool:
+        """Whether the engine has to be asked how far it is shipped."""
+        return self.commit is None and self.problem is None
+
+    @property
+    def behind(self) -> int:
+        """How many bytes are not shipped, without a last line that is still being written."""
+        # Once: other threads ask for this while the sender may forget what it knows.
+        tail, end = self.tail, self.end
+        is_read = self.size == self.read_size and tail is not None and tail.position.end == end
+        return 0 if self.is_superseded or is_read else max(0, self.size - end)
+
+    @property
+    def end(self) -> int:
+        """How far it is shipped, as far as is known."""
+        commit = self.commit
+        return commit.end if commit is not None else 0
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there may be lines to read."""
+        return self.size != self.read_size and self.commit is not None and self.problem is None
+
+    def changed_to(self, signature: Signature) -> None:
+        """Note that the file was written or replaced."""
+        if self.tail is not None and signature[1] <= self.size:
+            # It did not just grow: what was read may have been changed.
+            self.tail.sums = None
+        self.signature, self.size = signature, signature[1]
+        self.read_size = -1
+
+    def forget(self) -> None:
+        """Ask the engine again what it has of the file."""
+        self.commit = self.tail = None
+        self.read_size = -1
+
+
+def next_verify() -> float:
+    """Return when to verify a run again; not all of them at the same time."""
+    return time.monotonic() + VERIFY_S * random.uniform(0.5, 1.0)
+
+
+@dataclass(slots=True, kw_only=True)
+class ShippedRun:
+    """A run folder, its files, and what was reported of it."""
+
+    found: RunFolder
+    report: RunReport = field(default_factory=RunReport)
+    files: dict[int, ShippedFile] = field(default_factory=dict)
+    changed: float = field(default_factory=time.monotonic)
+    """When something in it was last seen to change, by the monotonic clock."""
+    seen: Signature = ()
+    """Of the folder, at the last look."""
+    looks: int = 0
+    next_look: float = 0.0
+    left_to: str | None = None
+    """The node whose shipper sends the run, if it is not this one."""
+    since: float = field(default_factory=time.monotonic)
+    """When it was found or taken, by the monotonic clock."""
+    next_verify: float = field(default_factory=next_verify)
+    copies: set[int] = field(default_factory=set)
+    """Ranks whose file is a copy of one in another folder: only that one is shipped."""
+
+    def is_quiet(self, now: float) -> bool:
+        """Return whether there is nothing to send or to compare until it changes."""
+        return (
+            now - self.changed > _QUIET_S
+            and now < self.next_verify
+            and (self.report.is_quiet(self.found) or not self.is_listed)
+            and not any(
+                file.behind or file.has_more or (file.commit is None and not file.is_superseded)
+                for file in self.files.values()
+            )
+        )
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether this folder says what the run does: it has the rank 0 that is shipped."""
+        file = self.files.get(0)
+        is_another = file is not None and (file.is_superseded or file.is_unknown)
+        return self.left_to is None and 0 not in self.copies and not is_another
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether its files are stored: a part of a run on another node may have others of the same names."""
+        return self.is_listed and not self.found.is_part
+
+    @property
+    def behind(self) -> int:
+        """How many bytes are not shipped."""
+        return sum(file.behind for file in list(self.files.values()))

@@ -1,0 +1,116 @@
+"""Neptune: the queue of operations that an offline or async run leaves behind."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.telemetry.importers.files import LinesSource, Stream, read_small
+from toolkit.telemetry.importers.folders import Folder, Found
+from toolkit.telemetry.importers.json_text import parsed
+from toolkit.telemetry.importers.moments import from_any
+from toolkit.telemetry.importers.source import (
+    MAX_METRICS,
+    MAX_NAME_CHARS,
+    MAX_TEXT_CHARS,
+    NO_STEP,
+    Builder,
+    Event,
+    SourceInfo,
+    Status,
+    as_number,
+    as_step,
+    run_info,
+)
+
+FORMAT: Final = "neptune"
+_DATA: Final = re.compile(r"data-(\d+)\.log$")
+
+
+class NeptuneSource(LinesSource):
+    """One queue: operations in files that are numbered by their first operation."""
+
+    def __init__(self, info: SourceInfo, folder: str) -> None:
+        super().__init__(info)
+        self._folder = folder
+
+    def streams(self) -> Sequence[Stream]:
+        """Return the files in order."""
+        try:
+            names = [name for name in os.listdir(self.info.root / self._folder) if _DATA.match(name)]
+        except OSError:
+            return []
+        names.sort(key=lambda name: int(_DATA.match(name)[1][:18]))  # type: ignore[index]
+        return [Stream(f"{self._folder}/{name}" if self._folder != "." else name) for name in names]
+
+    def line(self, stream: Stream, line: bytes, state: dict[str, Any], out: Builder) -> None:  # noqa: ARG002
+        """Take one operation."""
+        if not line.strip():
+            return
+        row = parsed(line)
+        operation = row.get("obj") if row is not None else None
+        if type(operation) is not dict or type(operation.get("path")) is not list:
+            out.pass_over("lines that are no operation")
+            return
+        kind = str(operation.get("type"))
+        name = "/".join(str(part) for part in operation["path"][:50])[:MAX_NAME_CHARS]
+        if kind in ("LogFloats", "LogStrings"):
+            values = operation.get("values")
+            for point in values if type(values) is list else ():
+                if type(point) is dict:
+                    self._take_point(kind, name, point, out)
+        elif kind == "ConfigFloatSeries":
+            pass
+        elif kind.startswith("Assign"):
+            self.info.keep([(name, operation.get("value"))])
+            if name == "sys/failed" and operation.get("value") is True:
+                self._end = Status("failed", last_sign=self._last_sign)
+            elif name == "sys/name" and type(operation.get("value")) is str:
+                self.info.name = operation["value"][:1000] or self.info.name
+        else:
+            out.not_number(f"{kind} (of the tool)")
+
+    def _take_point(self, kind: str, name: str, point: dict[str, Any], out: Builder) -> None:
+        moment = from_any(point.get("ts"))
+        step = as_step(point.get("step"))
+        if step == NO_STEP:
+            counts = self.shared.setdefault("counts", {})
+            if len(counts) < MAX_METRICS or name in counts:
+                step = counts[name] = counts.get(name, -1) + 1
+        if kind == "LogFloats":
+            value = as_number(point.get("value"))
+            if value is not None:
+                out.add(name, step, moment, value)
+                return
+        out.not_number(name)
+        words = str(point.get("value"))[:MAX_TEXT_CHARS]
+        out.event(Event(kind="text", name=name, step=step, time=moment, payload=words))
+
+
+def sources_in(folder: Folder) -> Found:
+    """Return the run of a folder with a queue."""
+    names = [name for name in folder.files if _DATA.match(name)]
+    if not names or not any(folder.head(name, 200).lstrip().startswith(b'{"obj"') for name in names[:20]):
+        return Found()
+    try:
+        about = parsed(read_small(folder.root, folder.below("metadata.json"), limit=256 * 1024)) or {}
+    except OSError:
+        about = {}
+    run_id = about.get("containerId")
+    own = run_id if type(run_id) is str else os.path.realpath(folder.path)
+    info = run_info(FORMAT, own, folder.path.name, folder.root, [folder.relative])
+    info.run_id = own if type(run_id) is str else ""
+    info.writer = str(about.get("neptuneClientVersion", ""))[:100]
+    return Found([NeptuneSource(info, folder.relative)], frozenset(names))
+
+
+def source_of_file(path: Path, head: bytes) -> NeptuneSource | None:
+    """Return the run of the queue that a named file belongs to."""
+    if not _DATA.match(path.name) or not head.lstrip().startswith(b'{"obj"'):
+        return None
+    names = {path.name: 1}
+    found = sources_in(Folder(path.parent, ".", names)).sources
+    return found[0] if found and isinstance(found[0], NeptuneSource) else None

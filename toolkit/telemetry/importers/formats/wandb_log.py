@@ -1,0 +1,475 @@
+"""W&B: the `.wandb` file of an offline or online run."""
+
+from __future__ import annotations
+
+import math
+import os
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.telemetry.importers.files import STOP, FilesSource, Stream
+from toolkit.telemetry.importers.folders import Folder, Found
+from toolkit.telemetry.importers.framing import leveldb_log
+from toolkit.telemetry.importers.framing.protobuf_wire import (
+    BYTES,
+    VARINT,
+    WireError,
+    fields,
+    signed,
+    text,
+    timestamp,
+)
+from toolkit.telemetry.importers.json_text import loaded
+from toolkit.telemetry.importers.source import (
+    MAX_RECORD_BYTES,
+    MAX_TEXT_CHARS,
+    NO_STEP,
+    NO_TIME,
+    SYSTEM,
+    BlobRef,
+    Builder,
+    Event,
+    SourceInfo,
+    Status,
+    as_number,
+    as_step,
+    flattened,
+    run_info,
+)
+
+FORMAT: Final = "wandb"
+_MAGIC: Final = b":W&B" + struct.pack("<HB", 0xBEE1, 0)
+_HISTORY, _OUTPUT, _CONFIG, _STATS, _ARTIFACT, _TB, _ALERT = 2, 4, 5, 7, 8, 9, 10
+_METRIC, _OUTPUT_RAW, _RUN, _EXIT, _HEADER = 12, 13, 17, 18, 21
+_COUNTED: Final = {
+    _OUTPUT: "lines of the console",
+    _OUTPUT_RAW: "lines of the console",
+    _ARTIFACT: "artifacts",
+}
+_TYPE: Final = b"._type"
+_MOST_ITEMS: Final = 50_000
+"""Values of one row; only some of them can be metrics."""
+_MEDIA: Final = {"image-file": "image", "table-file": "table", "histogram": "histogram"}
+
+
+class WandbSource(FilesSource):
+    """One run: every file with its id, each a session."""
+
+    def __init__(self, info: SourceInfo, paths: Sequence[str], copies: frozenset[str] = frozenset()) -> None:
+        super().__init__(info)
+        self._paths = list(paths)
+        self._copies = copies
+
+    def streams(self) -> Sequence[Stream]:
+        """Return its files."""
+        return [
+            Stream(path, piece, session=piece, repeated=path in self._copies)
+            for piece, path in enumerate(self._paths)
+        ]
+
+    def parse(self, stream: Stream, data: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:
+        """Add the records in `data`."""
+        if offset == 0 and not data.startswith(_MAGIC):
+            out.pass_over("files without W&B's header", piece=stream.piece)
+            state[STOP] = True
+            return len(data)
+        if offset == 0 and len(data) == leveldb_log.HEADER:
+            return 0
+        found = leveldb_log.read(data, offset)
+        if found.damaged:
+            self.info.note(f"{stream.path} is damaged at byte {found.first_damage:,}")
+            out.pass_over("damaged parts, up to the next block of 32 KiB", found.damaged, piece=stream.piece)
+        if found.records:
+            self.cut_at(stream, None)
+        leveldb_log.stop_if_empty(found, len(data), state)
+        reading = _Reading(stream, state, out, self)
+        for record in found.records:
+            if len(record) > MAX_RECORD_BYTES:
+                out.pass_over("records of more than 16 MB", piece=stream.piece)
+                continue
+            try:
+                reading.take(record)
+            except WireError:
+                out.pass_over("records that are no message", piece=stream.piece)
+        return max(found.end - offset, 0)
+
+    def at_end(self, stream: Stream, rest: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:  # noqa: ARG002
+        """Say where a file was cut."""
+        if rest != _MAGIC:
+            self.cut_at(stream, offset)
+        return 0
+
+    def set_end(self, code: int) -> None:
+        """Keep how the run exited; its last file counts."""
+        self._end = Status("finished" if code == 0 else "failed", last_sign=self._last_sign)
+
+    def unset_end(self) -> None:
+        """Forget an end: the run was started again."""
+        self._end = None
+
+
+class _Reading:
+    """Takes the records of one file."""
+
+    def __init__(self, stream: Stream, state: dict[str, Any], out: Builder, source: WandbSource) -> None:
+        self._stream = stream
+        self._state = state
+        self._out = out
+        self._source = source
+        self._info = source.info
+        self._columns: dict[bytes, _Columns] = {}
+
+    def take(self, record: bytes) -> None:
+        for number, wire, at, end in fields(record, 0, len(record)):
+            if wire != BYTES:
+                continue
+            if number == _HISTORY:
+                self._history(record, at, end)
+            elif number == _STATS:
+                self._stats(record, at, end)
+            elif number == _RUN:
+                self._run(record, at, end)
+            elif number == _CONFIG:
+                self._config(record, at, end)
+            elif number == _METRIC:
+                self._metric(record, at, end)
+            elif number == _EXIT:
+                codes = [
+                    value
+                    for field, kind, value, _ in fields(record, at, end)
+                    if field == 1 and kind == VARINT
+                ]
+                self._source.set_end(signed(codes[0]) if codes else 0)
+            elif number == _HEADER:
+                self._header(record, at, end)
+            elif number == _TB:
+                self._tensorboard(record, at, end)
+            elif number == _ALERT:
+                self._out.not_number("alerts", piece=self._stream.piece)
+            elif number in _COUNTED:
+                self._out.not_number(_COUNTED[number], piece=self._stream.piece)
+
+    # ------------------------------------------------------------ numbers
+
+    def _history(self, record: bytes, start: int, end: int) -> None:
+        found = _usual_items(record, start, end)
+        items, step = found if found is not None else _items(record, start, end)
+        moment = NO_TIME
+        numbers: list[tuple[_Columns, float]] = []
+        others: list[tuple[bytes, bytes]] = []
+        columns = self._columns
+        for key, raw in items:
+            try:
+                # Most values are plain numbers; the words for others are quoted or not.
+                value = float(raw) if raw[0] < 0x3A else _WORDS[raw]
+            except (ValueError, KeyError, IndexError):
+                others.append((key, raw))
+                continue
+            column = columns.get(key)
+            if column is not None:
+                numbers.append((column, value))
+            elif key == b"_step":
+                step = as_step(value)
+            elif key == b"_timestamp":
+                moment = value
+            elif key != b"_runtime":
+                column = self._column(key)
+                if column is not None:
+                    numbers.append((column, value))
+        for (add_step, add_time, add_value), value in numbers:
+            add_step(step)
+            add_time(moment)
+            add_value(value)
+        if others:
+            media = self._take_media(others, step, moment)
+            for key, raw in others:
+                is_part = key.rpartition(b".")[0] in media
+                self._other_value(text(key, 0, len(key)), raw, step, moment, is_part=is_part)
+
+    def _take_media(self, items: list[tuple[bytes, bytes]], step: int, moment: float) -> set[bytes]:
+        """Put images and the like together, whose fields are items of their own; return their names."""
+        media: dict[bytes, dict[str, Any]] = {
+            key[: -len(_TYPE)]: {} for key, _ in items if key.endswith(_TYPE)
+        }
+        for key, raw in items:
+            name, _, part = key.rpartition(b".")
+            if name in media:
+                media[name][text(part, 0, len(part))] = loaded(raw)
+        for name, value in media.items():
+            self._media(text(name, 0, len(name)), value, step, moment)
+        return set(media)
+
+    def _column(self, key: bytes) -> _Columns | None:
+        stream = self._stream
+        column = self._out.column(
+            text(key, 0, len(key)), piece=stream.piece, session=stream.session, repeated=stream.repeated
+        )
+        if column is None:
+            return None
+        self._columns[key] = found = (column.steps.append, column.times.append, column.values.append)
+        return found
+
+    def _other_value(self, key: str, raw: bytes, step: int, moment: float, *, is_part: bool) -> None:
+        stream, out = self._stream, self._out
+        value = loaded(raw)
+        if type(value) is dict:
+            self._media(key, value, step, moment)
+        for name, leaf in flattened({key: value}):
+            place = {"piece": stream.piece, "session": stream.session, "repeated": stream.repeated}
+            is_number = out.value(name, step, moment, leaf, **place)
+            if not is_number and type(leaf) is str and name == key and not is_part:
+                self._event("text", key, step, moment, leaf[:MAX_TEXT_CHARS])
+
+    def _media(self, key: str, value: dict[str, Any], step: Any, moment: float) -> None:
+        kind = value.get("_type")
+        place = value.get("path")
+        if kind in ("image-file", "table-file") and type(place) is str and len(place) < 1000:
+            folder = os.path.dirname(self._stream.path)
+            ref = BlobRef(path=f"{folder}/files/{place}" if folder else f"files/{place}")
+            self._event(_MEDIA[kind], key, step, moment, {"caption": value.get("caption")}, ref)
+        elif kind == "histogram":
+            payload = {"counts": value.get("values"), "edges": value.get("bins")}
+            self._event("histogram", key, step, moment, payload)
+
+    def _event(
+        self, kind: str, name: str, step: Any, moment: float, payload: Any, blob: BlobRef | None = None
+    ) -> None:
+        self._out.event(
+            Event(
+                kind=kind,
+                piece=self._stream.piece,
+                session=self._stream.session,
+                name=name,
+                step=step if type(step) is int else NO_STEP,
+                time=moment,
+                payload=payload,
+                blob=blob,
+            )
+        )
+
+    def _stats(self, record: bytes, start: int, end: int) -> None:
+        stream = self._stream
+        moment = NO_TIME
+        for number, wire, at, stop in fields(record, start, end):
+            if number == 2 and wire == BYTES:
+                moment = timestamp(record, at, stop)
+            elif number == 3 and wire == BYTES:
+                key, raw = _item(record, at, stop)
+                for name, leaf in flattened({key: loaded(raw)}):
+                    value = as_number(leaf)
+                    if value is not None:
+                        piece, session, again = stream.piece, stream.session, stream.repeated
+                        place = {"piece": piece, "session": session, "repeated": again, "kind": SYSTEM}
+                        self._out.value(name, NO_STEP, moment, value, **place)
+
+    # ------------------------------------------------------------ what the run is
+
+    def _run(self, record: bytes, start: int, end: int) -> None:
+        info = self._info
+        self._source.unset_end()
+        for number, wire, at, stop in fields(record, start, end):
+            if wire != BYTES:
+                continue
+            if number == 8:
+                info.name = text(record, at, stop)[:1000] or info.name
+            elif number == 3:
+                info.group = text(record, at, stop)[:1000]
+            elif number == 6:
+                info.parent = text(record, at, stop)[:1000]
+            elif number == 4:
+                self._config(record, at, stop)
+            elif number == 9:
+                info.note(f"notes: {text(record, at, stop)[:2000]}")
+            elif number == 10:
+                tag = text(record, at, stop)[:200]
+                if tag not in info.tags and len(info.tags) < 200:
+                    info.tags.append(tag)
+
+    def _config(self, record: bytes, start: int, end: int) -> None:
+        for number, wire, at, stop in fields(record, start, end):
+            if number == 1 and wire == BYTES:
+                key, raw = _item(record, at, stop)
+                value = loaded(raw)
+                if key != "_wandb":
+                    # Old versions wrap each value: {"desc": ..., "value": ...}.
+                    is_wrapped = type(value) is dict and "value" in value and set(value) <= {"desc", "value"}
+                    self._info.keep([(key, value["value"] if is_wrapped else value)])
+
+    def _metric(self, record: bytes, start: int, end: int) -> None:
+        name = axis = ""
+        for number, wire, at, stop in fields(record, start, end):
+            if wire == BYTES and number in (1, 2):
+                name = text(record, at, stop)[:1000]
+            elif wire == BYTES and number == 4:
+                axis = text(record, at, stop)[:1000]
+        if name and axis and len(self._info.axes) < 5_000:
+            self._info.axes[name] = axis
+            self._event("metric_defined", name, None, NO_TIME, {"step_metric": axis})
+
+    def _header(self, record: bytes, start: int, end: int) -> None:
+        for number, wire, at, stop in fields(record, start, end):
+            if number == 1 and wire == BYTES:
+                for field, kind, first, last in fields(record, at, stop):
+                    if field == 1 and kind == BYTES:
+                        self._info.writer = text(record, first, min(last, first + 100))
+
+    def _tensorboard(self, record: bytes, start: int, end: int) -> None:
+        for number, wire, at, stop in fields(record, start, end):
+            if number == 1 and wire == BYTES:
+                folder = text(record, at, min(stop, at + 1000))
+                self._info.note(f"its metrics are also in TensorBoard files, in {folder}")
+
+
+_Columns = tuple[Callable[[int], None], Callable[[float], None], Callable[[float], None]]
+"""What appends step, time and value to a column."""
+
+_WORDS: Final = {
+    **dict.fromkeys((b"NaN", b'"NaN"'), math.nan),
+    **dict.fromkeys((b"Infinity", b'"Infinity"'), math.inf),
+    b'"-Infinity"': -math.inf,
+}
+
+
+def _usual_items(record: bytes, start: int, end: int) -> tuple[list[tuple[bytes, bytes]], int] | None:
+    """Return keys and values of a history whose items each have one short key and one short value; else None."""
+    items = []
+    at = start
+    step = NO_STEP
+    try:
+        while at < end:
+            size = record[at + 1]
+            if record[at] != 0x0A or size >= 0x80:
+                # The step, a message of its own, is the last field.
+                if record[at] == 0x12 and size < 0x80 and at + 2 + size == end:
+                    step = _step(record, at + 2, end)
+                    break
+                return None
+            at += 2
+            key_end = at + 2 + record[at + 1]
+            value_at = key_end + 3
+            stop = at + size
+            if (
+                (record[at] != 0x12 and record[at] != 0x0A)
+                or record[at + 1] >= 0x80
+                or record[key_end] != 0x82
+                or record[key_end + 1] != 0x01
+                or value_at + record[key_end + 2] != stop
+            ):
+                return None
+            items.append((record[at + 2 : key_end], record[value_at:stop]))
+            if len(items) >= _MOST_ITEMS:
+                return None
+            at = stop
+    except IndexError:
+        return None
+    return (items, step) if at <= end else None
+
+
+def _items(record: bytes, start: int, end: int) -> tuple[list[tuple[bytes, bytes]], int]:
+    items = []
+    step = NO_STEP
+    for number, wire, at, stop in fields(record, start, end):
+        if number == 1 and wire == BYTES:
+            key, value = _item(record, at, stop)
+            items.append((key.encode("utf-8", "replace"), value))
+            if len(items) >= _MOST_ITEMS:
+                break
+        elif number == 2 and wire == BYTES:
+            step = _step(record, at, stop)
+    return items, step
+
+
+def _step(record: bytes, start: int, end: int) -> int:
+    step = 0
+    for number, wire, value, _ in fields(record, start, end):
+        if number == 1 and wire == VARINT:
+            step = signed(value)
+    return step
+
+
+def _item(record: bytes, start: int, end: int) -> tuple[str, bytes]:
+    key = ""
+    nested: list[str] = []
+    value = b""
+    for number, wire, at, stop in fields(record, start, end):
+        if wire == BYTES:
+            if number == 1:
+                key = text(record, at, stop)
+            elif number == 16:
+                value = record[at:stop]
+            elif number == 2:
+                nested.append(text(record, at, stop))
+    return (".".join(nested) if nested else key), value
+
+
+# ---------------------------------------------------------------- detection
+
+
+def sources_in(folder: Folder) -> Found:
+    """Return a run for each `.wandb` file in one folder; `merged` puts those of one id together."""
+    names = sorted(name for name in folder.files if name.endswith(".wandb"))
+    found = []
+    for name in names[:1000]:
+        head = folder.head(name)
+        if not folder.files[name] or head.startswith((_MAGIC, b"version https://git-lfs")):
+            found.append(_source(folder.root, folder.below(name), head))
+    return Found(list(found), frozenset(names))
+
+
+def source_of_file(path: Path, head: bytes) -> WandbSource | None:
+    """Return the run of one file that was named."""
+    return _source(path.parent, path.name, head) if head.startswith(_MAGIC) else None
+
+
+def _source(root: Path, relative: str, head: bytes) -> WandbSource:
+    name = Path(relative).name
+    run_id = name.removesuffix(".wandb").removeprefix("run-")
+    project = _project_in(head)
+    info = run_info(FORMAT, f"{project}/{run_id}", run_id, root, [relative])
+    info.run_id, info.group = run_id, project
+    return WandbSource(info, [relative])
+
+
+def _project_in(head: bytes) -> str:
+    """Return the project that the run record at the start of a file names; empty if it is further on."""
+    for record in leveldb_log.read(head, 0).records if head.startswith(_MAGIC) else ():
+        try:
+            for number, wire, at, end in fields(record, 0, len(record)):
+                if number == _RUN and wire == BYTES:
+                    for field, kind, first, last in fields(record, at, end):
+                        if field == 3 and kind == BYTES:
+                            return text(record, first, min(last, first + 1000))
+        except WireError:
+            pass
+    return ""
+
+
+def merged(found: Sequence[WandbSource]) -> list[WandbSource]:
+    """Put the files of one run id together, in order of their folders' times; copies of a file count once."""
+    by_id: dict[tuple[str, str], list[WandbSource]] = {}
+    projects: dict[str, set[str]] = {}
+    for source in found:
+        projects.setdefault(source.info.run_id, set()).add(source.info.group)
+    for source in found:
+        # A file without a run record is a start of the run with its id, if there is only one.
+        known = projects[source.info.run_id] - {""}
+        group = source.info.group or (next(iter(known)) if len(known) == 1 else "")
+        by_id.setdefault((group, source.info.run_id), []).append(source)
+    result = []
+    for (project, run_id), sources in by_id.items():
+        paths = sorted((source.info.pieces[0].path for source in sources), key=_age)
+        copies = {path for path in paths if "latest-run" in Path(path).parts and len(paths) > 1}
+        root = sources[0].info.root
+        info = run_info(FORMAT, f"{project}/{run_id}", run_id, root, paths)
+        info.run_id, info.group = run_id, project
+        result.append(WandbSource(info, paths, frozenset(copies)))
+    return result
+
+
+def _age(path: str) -> tuple[str, str]:
+    """Sort by the time in the folder's name: run-20221103_231209-id, offline-run-20221103_231209-id."""
+    folder = Path(path).parent.name
+    digits = "".join(char for char in folder.removeprefix("offline-")[:20] if char.isdigit())
+    return digits, path

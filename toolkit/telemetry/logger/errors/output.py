@@ -1,0 +1,99 @@
+"""Keeps the last lines that the script printed."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final
+
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.printed.screen import Screen
+from toolkit.telemetry.logger.printed.taps import TAPS, StreamTaps, is_forwarded
+from toolkit.telemetry.privacy.masking import mask_secrets
+
+_CHUNKS_A_LINE: Final = 20
+"""Calls of `write` that are kept for each requested line: `print` makes two, and a progress bar many."""
+_MOST_BYTES: Final = 2_000_000
+_LONGEST_LINE: Final = 500
+_SEARCHED: Final = 4_000
+"""Characters of a line that are searched for secrets before it is truncated."""
+
+
+class OutputTail:
+    """Keeps the last `lines` lines of output, and never more than about two megabytes."""
+
+    def __init__(self, lines: int, taps: StreamTaps | None = None) -> None:
+        self.lines = lines
+        calls = _CHUNKS_A_LINE * lines
+        self._longest = max(200, _MOST_BYTES // calls)
+        self._printed: deque[tuple[int, str]] = deque(maxlen=calls)
+        self._taps = StreamTaps() if taps is None else taps
+
+    def follow(self) -> None:
+        """Wrap the current `sys.stdout` and `sys.stderr`; earlier ones stay wrapped."""
+        self._taps.join(self, self._take, self._shortened)
+
+    def let_go(self) -> None:
+        """Restore each stream's own `write`, unless someone else listens."""
+        self._taps.leave(self)
+
+    def _take(self, written: tuple[int, float, int, str]) -> None:
+        self._printed.append((written[2], self._shortened(written[3])))
+
+    def _shortened(self, text: str) -> str:
+        return _end_of(text, self._longest)
+
+    def last_lines(self) -> list[str]:
+        """Return the last lines of all streams together, as a terminal would show them, with secrets masked."""
+        screens: dict[int, Screen] = {}
+        lines: list[str] = []
+        before: tuple[int, str] = (-1, "")
+        for number, text in list(self._printed):
+            if is_forwarded(number, text, before):
+                before = (-1, "")
+                continue
+            before = (number, text)
+            screen = screens.setdefault(number, Screen())
+            screen.write(text, 0.0)
+            if "\n" in text:
+                lines += screen.take_done(0.0)
+        for screen in screens.values():
+            lines += screen.take_done(0.0, is_end=True)
+        shown = [_end_of(line, _SEARCHED) for line in lines]
+        wanted = mask_secrets([line for line in shown if line.strip()][-self.lines :])
+        return [line if len(line) <= _LONGEST_LINE else f"{line[:_LONGEST_LINE]}…" for line in wanted]
+
+
+def _end_of(text: str, longest: int) -> str:
+    """Return the end of a text, beginning with a whole word, as half a secret is not recognised."""
+    return text if len(text) <= longest else f"… {text[-longest:].partition(' ')[2]}"
+
+
+class SharedTail:
+    """One tail for all loggers of the process."""
+
+    def __init__(self) -> None:
+        self._tail: OutputTail | None = None
+        self._wanted: dict[int, int] = {}
+
+    def join(self, owner: object, lines: int, guard: Guard) -> None:
+        """Keep the last `lines` lines for `owner` from now on."""
+        if not lines:
+            return
+        self._wanted[id(owner)] = lines
+        with guard.catch("capturing the output"):
+            if self._tail is None or lines > self._tail.lines:
+                before, self._tail = self._tail, OutputTail(lines, TAPS)
+                self._tail.follow()
+                if before is not None:
+                    before.let_go()
+
+    def leave(self, owner: object) -> None:
+        """Stop for `owner`; with the last one, the streams' own `write` is restored."""
+        if self._wanted.pop(id(owner), None) is not None and not self._wanted and self._tail is not None:
+            tail, self._tail = self._tail, None
+            tail.let_go()
+
+    def last_lines(self, owner: object) -> list[str]:
+        """Return the last lines of output, as many as `owner` asked for."""
+        wanted, tail = self._wanted.get(id(owner), 0), self._tail
+        return tail.last_lines()[-wanted:] if tail is not None and wanted else []

@@ -1,0 +1,152 @@
+"""Connects the errors of one run with its steps, spans and output, and starts the watch for a hang."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from toolkit.telemetry.core.guard import MisuseError
+from toolkit.telemetry.core.run_context import RunContext
+from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, WRONG_CALL
+from toolkit.telemetry.diagnostics.finding import Finding
+from toolkit.telemetry.logger.errors.error_recorder import ErrorContext, ErrorRecorder
+from toolkit.telemetry.logger.errors.hang import LOOK_EVERY_S, HangWatch, TrainingProgress
+from toolkit.telemetry.logger.errors.stack import fingerprint
+from toolkit.telemetry.logger.errors.watch import ErrorWatch
+from toolkit.telemetry.logger.machine.shared_sampling import SharedSampling
+from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.logger.printed.taps import TAPS
+from toolkit.telemetry.logger.records.step_gate import StepGate
+
+_FOLLOW_EVERY_S = 1.0
+_LONGEST = 500
+
+
+class OpenSpans(Protocol):
+    """The open spans of a run."""
+
+    def path(self) -> list[str]:
+        """Return the names of those that are open on this thread, innermost last."""
+        ...
+
+    def open_now(self, *, short_ones: bool = False) -> list[dict[str, Any]]:
+        """Return those that are open on any thread; the short ones too on request, which takes longer."""
+        ...
+
+    def ended(self) -> int:
+        """Return how many spans have ended."""
+        ...
+
+
+class RunErrors:
+    """The error recorder of one run, its hooks and its watch for a hang."""
+
+    def __init__(
+        self,
+        options: TelemetryOptions,
+        context: RunContext,
+        *,
+        gate: StepGate,
+        spans: OpenSpans,
+        sampling: SharedSampling | None,
+        latest: Callable[[], Mapping[str, Any]],
+        first_step: Callable[[], int | None],
+        last_step: Callable[[], int | None],
+        put: Callable[[dict[str, Any]], None],
+    ) -> None:
+        self.other_records = 0
+        """Counts the records of the training besides its steps: evaluations, checkpoints, …"""
+        self._gate = gate
+        self._spans = spans
+        self._sampling = sampling
+        self._latest = latest
+        self._first_step = first_step
+        self._last_step = last_step
+        self._context = context
+        self._before_start: list[tuple[str, MisuseError]] | None = []
+        """Mistakes of the caller's that wait for the start record, which comes first."""
+        if options.diagnostics is not False:
+            context.events.own_failure.subscribe(self._report_misuse)
+        chosen = options.error_options
+        self.watch = ErrorWatch(chosen, close_timeout_s=options.close_timeout, guard=context.guard)
+        around = ErrorContext(
+            put=put,
+            where=self._where,
+            spans=spans.path,
+            output=self.watch.last_lines,
+            open_spans=self._open_spans,
+        )
+        self.recorder = ErrorRecorder(
+            chosen, around, session=context.session, run_id=context.run_id, guard=context.guard
+        )
+        self.tasks: list[tuple[str, float, Callable[[], None]]]
+        """Periodic tasks: name, interval and function."""
+        self.tasks = [("following the output", _FOLLOW_EVERY_S, TAPS.follow)]
+        if chosen.enabled and chosen.hang and options.diagnostics is not False:
+            hang = HangWatch(
+                after_s=chosen.hang_after,
+                session=context.session,
+                rank=context.rank,
+                now=context.clock.monotonic,
+                progress=self._progress,
+                open_spans=spans.open_now,
+                all_open_spans=lambda: spans.open_now(short_ones=True),
+                about_gpu=self._about_gpu,
+                report=context.events.finding.publish,
+            )
+            self.tasks.append(("watching for a hang", LOOK_EVERY_S, hang.look))
+
+    def has_started(self) -> None:
+        """Report the mistakes that have waited for the start record."""
+        waiting, self._before_start = self._before_start or [], None
+        for doing, error in waiting:
+            self._report_misuse(doing, error)
+
+    def _report_misuse(self, doing: str, error: BaseException) -> None:
+        if not isinstance(error, MisuseError):
+            return
+        if self._before_start is not None:
+            self._before_start.append((doing, error))
+            return
+        about, step, session = CATALOGUE[WRONG_CALL], max(self._gate.last_step, 0), self._context.session
+        finding = Finding(
+            id=f"{session}-{WRONG_CALL}-{fingerprint(doing)}",
+            kind=WRONG_CALL,
+            severity=about.severity,
+            metric="calls",
+            start_step=step,
+            end_step=None,
+            noticed_step=step,
+            session=session,
+            # It says itself what to write instead.
+            message=f"{str(error)[:_LONGEST]}.",
+            advice=about.advice[1:],
+        )
+        self._context.events.finding.publish(finding, {})
+
+    def _open_spans(self) -> list[str]:
+        found = self._spans.open_now(short_ones=True)
+        return [str(span["name"]) for span in found if "thread" not in span]
+
+    def _where(self) -> dict[str, Any]:
+        step, epoch = self._gate.last_step, self._latest().get("epoch")
+        known = {"global_step": step} if step >= 0 else {}
+        return {**known, "epoch": epoch} if type(epoch) in (int, float) else known
+
+    def _progress(self) -> TrainingProgress:
+        gate, first, last = self._gate, self._first_step(), self._last_step()
+        return TrainingProgress(
+            step=gate.last_step if gate.last_step >= 0 else None,
+            steps=(gate.last_step, gate.count),
+            others=(self.other_records, self._spans.ended()),
+            # After the last step, saving and uploading may take any time.
+            is_done=last is not None and gate.last_step >= last,
+            done=gate.last_step - first if first is not None else 0,
+        )
+
+    def _about_gpu(self) -> dict[str, Any]:
+        if self._sampling is None:
+            return {}
+        gpu = {name: value for name, value in self._sampling.latest().items() if name.startswith("gpu")}
+        stale = self._sampling.stale()
+        return {**({"gpu": gpu} if gpu else {}), **({"not_answering": stale} if stale else {})}

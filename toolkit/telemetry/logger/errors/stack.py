@@ -1,0 +1,194 @@
+"""Frames as text: file, line and function, and on request the source line and the local values."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import itertools
+import linecache
+import os
+import re
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType, TracebackType
+from typing import Any, Final
+
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.errors.local_values import shown_locals
+from toolkit.telemetry.privacy.masking import Masker
+from toolkit.telemetry.privacy.source_masking import mask_code
+from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
+
+MAX_FRAMES: Final = 30
+_OUTERMOST: Final = 5
+"""Of a deeper stack the first frames are recorded as well: they show which call went so deep."""
+_FRAMES_WITH_LOCALS: Final = 10
+_DEEPEST: Final = 100_000
+_LONGEST_LINE: Final = 200
+_OWN_FOLDER: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_TELEMETRY: Final = os.path.dirname(os.path.dirname(_OWN_FOLDER)) + os.sep
+_INSTALLED: Final = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
+
+Walked = tuple[FrameType, int]
+"""A frame and its line."""
+
+
+class Stack:
+    """A stack, innermost frame last; it references frames and must not be kept."""
+
+    def __init__(self, walked: Iterable[Walked]) -> None:
+        # Without the frames of this package's own decorators.
+        walked = iter([step for step in walked if not step[0].f_code.co_filename.startswith(_OWN_FOLDER)])
+        self.outermost = list(itertools.islice(walked, _OUTERMOST))
+        innermost: deque[Walked] = deque(maxlen=MAX_FRAMES - _OUTERMOST)
+        self.left_out = 0
+        for step in walked:
+            self.left_out += len(innermost) == innermost.maxlen
+            innermost.append(step)
+        self.innermost = list(innermost)
+
+    def positions(self) -> str:
+        """Return the locations of its frames, independent of the machine, to compare errors."""
+        return "\n".join(
+            f"{os.path.basename(frame.f_code.co_filename)}:{line}:{frame.f_code.co_name}"
+            for frame, line in self._kept()
+        )
+
+    def lines(self, shown: Callable[[str], str]) -> list[str]:
+        """Return one line per frame; `shown` shortens a path."""
+        lines = [_line(step, shown) for step in self.outermost]
+        if self.left_out:
+            lines.append(f"… {self.left_out} frames …")
+        return lines + [_line(step, shown) for step in self.innermost]
+
+    def frames(
+        self, shown: Callable[[str], str], masker: Masker, guard: Guard, *, source: bool, local_values: bool
+    ) -> list[dict[str, Any]]:
+        """Return the frames with the requested details; local values only for the innermost ones."""
+        kept = self._kept()
+        found = []
+        for number, (frame, line) in enumerate(kept):
+            fields: dict[str, Any] = {
+                "file": shown(frame.f_code.co_filename),
+                "line": line,
+                "function": frame.f_code.co_name,
+            }
+            if source:
+                fields["source"] = _source_line(frame, line, masker)
+            if local_values and len(kept) - number <= _FRAMES_WITH_LOCALS:
+                fields["locals"] = shown_locals(frame, masker, guard)
+            found.append({name: value for name, value in fields.items() if value})
+        return found
+
+    def _kept(self) -> list[Walked]:
+        return self.outermost + self.innermost
+
+
+def exception_stack(walked: Iterable[Walked]) -> Stack:
+    """Return the stack of an exception without telemetry's own frames around the script's calls.
+
+    If there are no other frames, they are kept.
+    """
+    walked = list(walked)
+    others = [step for step in walked if not step[0].f_code.co_filename.startswith(_TELEMETRY)]
+    return Stack(others or walked)
+
+
+def walk_around(trace: TracebackType | None) -> list[Walked]:
+    """Return the callers of the first frame of a traceback, outermost first.
+
+    Empty if the function that caught the exception has returned: its callers are no longer known.
+    """
+    if trace is None:
+        return []
+    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - there is no other way
+    for _ in range(_DEEPEST):
+        if frame is None or frame is trace.tb_frame:
+            break
+        frame = frame.f_back
+    around = walk_frame(frame.f_back) if frame is not None else []
+    # Without Python's own frames that run a script or module.
+    return [step for step in around if not step[0].f_code.co_filename.startswith("<frozen ")]
+
+
+def walk_trace(trace: TracebackType | None) -> Iterator[Walked]:
+    """Yield the frames of a traceback, outermost first."""
+    for _ in range(_DEEPEST):
+        if trace is None:
+            return
+        yield trace.tb_frame, trace.tb_lineno or 0
+        trace = trace.tb_next
+
+
+def walk_frame(frame: FrameType | None) -> list[Walked]:
+    """Return a frame and its callers, outermost first."""
+    walked: list[Walked] = []
+    while frame is not None and len(walked) < _DEEPEST:
+        walked.append((frame, frame.f_lineno or 0))
+        frame = frame.f_back
+    return walked[::-1]
+
+
+def frames_of_threads() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread, by the thread's identifier.
+
+    Python before 3.12 can hang in `sys._current_frames` forever: a garbage collection within it may wait for a lock
+    that the call itself holds (python/cpython#106883). So it is called here alone, with the collector off.
+    """
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()  # noqa: SLF001 - Python has no other way to ask for them
+    finally:
+        if is_on:
+            gc.enable()
+
+
+def frame_of_main_thread() -> FrameType | None:
+    """Return the innermost frame of the main thread; on that thread itself, the one that calls this."""
+    main = threading.main_thread().ident or 0
+    if threading.get_ident() == main:
+        return sys._getframe(1)  # noqa: SLF001 - a frame has no other way to its caller
+    return frames_of_threads().get(main)
+
+
+def fingerprint(*parts: str) -> str:
+    """Return a short hash of the parts."""
+    return hashlib.blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=6).hexdigest()
+
+
+def path_shower() -> Callable[[str], str]:
+    """Return a function that makes a path relative to the working folder, to site-packages, or to the home folder."""
+    home = os.path.expanduser("~")
+    try:
+        here = os.getcwd()
+    except OSError as error:
+        pass_on_interrupt(error)
+        here = home
+    folders = [
+        (folder + os.sep, shown) for folder, shown in ((here, ""), (home, "~" + os.sep)) if len(folder) > 1
+    ]
+
+    def shown(path: str) -> str:
+        installed = _INSTALLED.match(path)
+        if installed is not None:
+            return path[installed.end() :]
+        for folder, instead in folders:
+            # Without the user's name.
+            if path.startswith(folder):
+                return instead + path[len(folder) :]
+        return path
+
+    return shown
+
+
+def _line(step: Walked, shown: Callable[[str], str]) -> str:
+    frame, line = step
+    return f"{shown(frame.f_code.co_filename)}:{line} in {frame.f_code.co_name}"
+
+
+def _source_line(frame: FrameType, line: int, masker: Masker) -> str:
+    text = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
+    return mask_code(".py", [text], masker.mask_lines)[0][:_LONGEST_LINE]

@@ -1,0 +1,158 @@
+"""Installs the hooks for one run: exceptions, exits, signals, and the captured output."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.errors.error_recorder import ErrorRecorder
+from toolkit.telemetry.logger.errors.exits import EXITS
+from toolkit.telemetry.logger.errors.output import SharedTail
+from toolkit.telemetry.logger.errors.signals import SIGNALS
+from toolkit.telemetry.logger.options.blocks import ErrorOptions
+
+_log = logging.getLogger("toolkit.telemetry")
+_OUTPUT: Final = SharedTail()
+
+OnException = Callable[[BaseException, "str | None"], object]
+"""Called with the exception, and the name of the thread that it ended, if it did not end the script."""
+
+
+class Hook:
+    """One of the interpreter's hooks, shared by all loggers of the process; restored when the last of them leaves.
+
+    Another hook may replace it and call this one: then it stays, and only calls the previous one.
+    """
+
+    def __init__(self, module: Any, name: str, read: Callable[..., tuple[Any, str | None]]) -> None:
+        self._module = module
+        self._name = name
+        self._read = read
+        self._listeners: dict[int, OnException] = {}
+        self._own: Callable[..., object] | None = None
+        self._before: Callable[..., object] | None = None
+
+    def join(self, owner: object, on_exception: OnException) -> None:
+        """Call `on_exception` from now on."""
+        self._listeners[id(owner)] = on_exception
+        if self._own is None or getattr(self._module, self._name) is not self._own:
+            self._own = self._make(getattr(self._module, self._name))
+            setattr(self._module, self._name, self._own)
+
+    def leave(self, owner: object) -> None:
+        """Remove the callback of `owner`."""
+        if self._listeners.pop(id(owner), None) is None or self._listeners:
+            return
+        if getattr(self._module, self._name) is self._own:
+            setattr(self._module, self._name, self._before)
+        self._own = self._before = None
+
+    def _make(self, before: Callable[..., object]) -> Callable[..., object]:
+        self._before = before
+
+        def hook(*given: Any) -> object:
+            error, thread = self._read(*given)
+            if isinstance(error, BaseException):
+                for on_exception in list(self._listeners.values()):
+                    on_exception(error, thread)
+            return before(*given)
+
+        return hook
+
+
+def _of_script(*given: Any) -> tuple[Any, str | None]:
+    return (given[1] if len(given) > 1 else None), None
+
+
+def _of_thread(*given: Any) -> tuple[Any, str | None]:
+    args = given[0] if given else None
+    error = getattr(args, "exc_value", None)
+    # A thread ends early this way.
+    if isinstance(error, SystemExit):
+        return None, None
+    return error, getattr(getattr(args, "thread", None), "name", None)
+
+
+SCRIPT: Final = Hook(sys, "excepthook", _of_script)
+THREADS: Final = Hook(threading, "excepthook", _of_thread)
+
+
+class ErrorWatch:
+    """The hooks of one run: only those that the options enable; all are restored at the end."""
+
+    def __init__(self, options: ErrorOptions, *, close_timeout_s: float, guard: Guard) -> None:
+        self._options = options
+        self._close_timeout_s = close_timeout_s
+        self._guard = guard
+        self._recorder: ErrorRecorder | None = None
+
+    def begin(self, recorder: ErrorRecorder) -> None:
+        """Install the enabled hooks."""
+        self._recorder = recorder
+        options = self._options
+        if not options.enabled:
+            return
+        if options.exit_code:
+            EXITS.join(self, self._note_exit)
+        if options.excepthook:
+            SCRIPT.join(self, lambda error, _: self._take(error, None, "excepthook"))
+        if options.threads:
+            THREADS.join(self, lambda error, thread: self._take(error, thread, "thread"))
+        if options.signals:
+            limit_s = 1.0 + self._close_timeout_s
+            if not SIGNALS.join(self, self._record_signal, timeout_s=limit_s, guard=self._guard):
+                _log.info(
+                    "[telemetry] SIGTERM is handled by the script, or the logger was not made on the main thread: a "
+                    "run that it ends without an exception or sys.exit has no end record. Call log.close('signal') in "
+                    "the handler"
+                )
+        if options.excepthook or options.threads:
+            self.listen()
+
+    def wait_for_signal(self) -> None:
+        """Wait for the end of the process if a signal is ending it: a run that closes now would hide it."""
+        SIGNALS.wait()
+
+    def listen(self) -> None:
+        """Capture the last lines of output from now on."""
+        if self._options.enabled:
+            _OUTPUT.join(self, self._options.output_lines, self._guard)
+
+    def last_lines(self) -> list[str]:
+        """Return the last lines of output, if they are captured."""
+        return _OUTPUT.last_lines(self)
+
+    def end(self) -> None:
+        """Restore everything that is still ours."""
+        with self._guard.catch("restoring the hooks"):
+            EXITS.leave(self)
+            SCRIPT.leave(self)
+            THREADS.leave(self)
+            _OUTPUT.leave(self)
+            SIGNALS.leave(self)
+
+    def after_fork_in_child(self) -> None:
+        """Restore everything: failures in a forked child are its own."""
+        EXITS.leave(self)
+        SCRIPT.leave(self)
+        THREADS.leave(self)
+        _OUTPUT.leave(self)
+
+    def _take(self, error: BaseException, thread: str | None, caught_by: str) -> None:
+        with self._guard.catch("recording an error"):
+            if self._recorder is not None:
+                self._recorder.take(error, caught_by=caught_by, thread=thread)
+
+    def _note_exit(self, status: Any, frame: FrameType | None) -> None:
+        with self._guard.catch("recording an exit"):
+            if self._recorder is not None:
+                self._recorder.note_exit(status, frame)
+
+    def _record_signal(self, name: str, frame: FrameType | None) -> None:
+        if self._recorder is not None:
+            self._recorder.record_signal(name, frame)

@@ -1,0 +1,155 @@
+"""What other packages of this project need of a logger beyond its public calls.
+
+It reads private attributes of the logger on purpose: this is the one place that does.
+"""
+# ruff: noqa: SLF001
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from toolkit.telemetry.logger.logger_timing import TimingCalls
+from toolkit.telemetry.logger.spans.span import NO_SPAN, AnySpan
+
+if TYPE_CHECKING:
+    from toolkit.telemetry.logger.records.completions.completion_recorder import CompletionRecorder
+    from toolkit.telemetry.logger.records.loader_batches import LoaderBatches
+    from toolkit.telemetry.logger.session.live_run import LiveRun
+    from toolkit.telemetry.runfolder.evidence.batches import BatchRow
+
+
+class Internals:
+    """A `JobLog` of a logger; none of its calls raises."""
+
+    def __init__(self, log: TimingCalls) -> None:
+        # Only assignments, in which nothing can fail: nothing guards this.
+        self.guard = log.guard
+        self.after_fork_in_child = log._after_fork_in_child
+        """Turns the logger into one that does nothing, in a forked child."""
+        self.span, self.start_span = log.span, log.start_span
+        self._log = log
+
+    @property
+    def begin_part(self) -> Callable[[str], AnySpan]:
+        """What begins a span of a part of each step, where one call more counts; it never raises."""
+        run = self._log._run
+        return _begin_no_span if run is None else run.spans.begin_part
+
+    @property
+    def is_live(self) -> bool:
+        """Whether calls of the logger have an effect."""
+        return self._log.is_live
+
+    @property
+    def run_id(self) -> str | None:
+        """The id of the run; None where nothing is written."""
+        run = self._log._run
+        return None if run is None else run.session_folder.manifest.run_id
+
+    @property
+    def completions(self) -> CompletionRecorder | None:
+        """Where completions collected from a trainer are written; None where they are not kept."""
+        recorder: CompletionRecorder | None = None
+        with self.guard.catch("looking up the completions"):
+            run = self._live_run()
+            recorder = run.completions if run is not None and run.completions.options.enabled else None
+        return recorder
+
+    @property
+    def given_tags(self) -> tuple[str | tuple[str, ...] | None, str | None]:
+        """The performance tag and the session tag of the options or of `set_tags`."""
+        run = self._log._run
+        if run is not None:
+            return run.tags
+        return self._log._options.perf_tag, self._log._options.session_tag
+
+    def set_tags(self, *, perf_tag: str | None = None, session_tag: str | None = None) -> None:
+        """Change the tags of this session, which may be known only after the start."""
+        with self.guard.catch("set_tags"):
+            run = self._live_run()
+            if run is not None:
+                run.set_tags(perf_tag, session_tag)
+
+    def current_span(self) -> AnySpan | None:
+        """Return the span that is open here, on this thread or in this task."""
+        span: AnySpan | None = None
+        with self.guard.catch("looking up the open span"):
+            run = self._live_run()
+            span = None if run is None else run.spans.innermost()
+        return span
+
+    def count_samples(self, share: float) -> None:
+        """Set which share of its usual samples the current step has: for a short last batch.
+
+        `samples_per_sec` is worked out with as many samples a step as the start record says, where this is not called.
+        """
+        with self.guard.catch("count_samples"):
+            run = self._live_run()
+            if run is not None:
+                run.steps.speed.count_samples(share)
+
+    def loader_batches(self, take: Callable[[BatchRow], None] | None = None) -> LoaderBatches | None:
+        """Return what follows data loaders and keeps their batches, or has `take` do it; None if none are kept."""
+        found: LoaderBatches | None = None
+        with self.guard.catch("setting up the batches"):
+            run = self._live_run()
+            if run is not None and run.batches is not None:
+                # Imported where loaders are followed.
+                from toolkit.telemetry.logger.records.loader_batches import LoaderBatches
+
+                found = LoaderBatches(take or self.keep_batch, self.guard)
+        return found
+
+    def keep_batch(self, row: BatchRow | None, step: int | None = None) -> None:
+        """Keep a batch of a step, or of the next one that is logged."""
+        run = self._log._run
+        if row is not None and self._log.is_live and run is not None and run.batches is not None:
+            run.batches.take(row, step)
+
+    def span_totals(self, name: str) -> tuple[int, float]:
+        """Return how many spans of `name` the training thread has ended in this session, and their seconds."""
+        totals = (0, 0.0)
+        with self.guard.catch("adding up spans"):
+            run = self._log._run
+            times = run.spans.times.by_name.get(name) if run is not None else None
+            totals = (times.count, times.seconds) if times is not None else totals
+        return totals
+
+    def event_outside_spans(
+        self, name: str, attributes: Mapping[str, Any], time: float | None = None
+    ) -> None:
+        """Write an event that belongs to the run as a whole."""
+        with self.guard.catch("event_outside_spans"):
+            run = self._live_run()
+            if run is not None:
+                run.spans.put_event(None, "", name, attributes, time)
+
+    def put(self, event: str, fields: Mapping[str, Any], *, wall: float | None = None) -> None:
+        """Write a record of any kind, also of those that a script has other calls for; `wall` is another time."""
+        with self.guard.catch("writing a record"):
+            run = self._live_run()
+            if run is not None:
+                run.put(event, fields, wall=wall)
+
+    def latest_loss(self) -> float | None:
+        """Return the newest training loss that is known without asking a device."""
+        newest: Any = None
+        with self.guard.catch("looking up the loss"):
+            run = self._log._run
+            newest = None if run is None else run.latest_loss()
+        return float(newest) if isinstance(newest, (int, float)) else None
+
+    def _live_run(self) -> LiveRun | None:
+        return self._log._run if self._log.is_live else None
+
+
+def internals(log: TimingCalls) -> Internals:
+    """Return what this project's own packages need of a logger; nothing for scripts: it may change at any time."""
+    if log._internals is None:
+        log._internals = Internals(log)
+    return log._internals  # type: ignore[no-any-return]  # made above
+
+
+def _begin_no_span(_: str) -> AnySpan:
+    return NO_SPAN

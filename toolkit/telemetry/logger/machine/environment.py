@@ -1,0 +1,203 @@
+"""The machine, the software and the code that a run is made with."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.core.ranks import find_rank
+from toolkit.telemetry.logger.machine.ask_program import Question
+from toolkit.telemetry.logger.machine.own_code import code_files
+from toolkit.telemetry.logger.machine.repository import GIT_TIMEOUT_S, describe_repository
+from toolkit.telemetry.logger.machine.samplers.nvml import initialise, load_nvml
+from toolkit.telemetry.logger.machine.samplers.sampler import NothingToSample
+from toolkit.telemetry.logger.machine.samplers.visible_gpus import gpus_as_torch_counts, visible_gpus
+from toolkit.telemetry.logger.machine.software import cuda_version, cudnn_version, installed_packages
+from toolkit.telemetry.logger.machine.torch_backends import backends_in_use, mps_in_use
+from toolkit.telemetry.privacy.masking import mask_secrets
+from toolkit.telemetry.runfolder.process import boot_id, process_began
+
+_MAY_HANG: Final = (("driver", "accelerators"), ("git", "code_files"), ("cpu", "os", "packages", "cudnn"))
+"""Parts that wait for a driver, a repository's disk, or the disk that Python is installed on: a thread each."""
+
+_GB: Final = 1024**3
+
+
+def describe_environment(guard: Guard | None = None, timeout_s: float = 4.0) -> dict[str, Any]:
+    """Return what can be said about where this process runs, within `timeout_s`.
+
+    Parts that a disk or a driver may hold up are asked on threads of their own. Each part fails alone: what failed is
+    left out and given to `guard`, and what did not answer in time is named under `unanswered`. Torch is asked only
+    where the training script has imported and initialised it; nothing is imported or initialised for it. Secrets in
+    the command line and in the remote's address are masked.
+    """
+    guard = guard or Guard()
+    found: dict[str, Any] = {}
+    groups = [[part for part in group if part in _PARTS] for group in _MAY_HANG]
+    threads = [_ask_on_thread(group, found, guard) for group in groups if group]
+    _ask([part for part in _PARTS if not any(part in group for group in groups)], found, guard)
+    deadline = time.monotonic() + timeout_s
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    # A part that answers later changes a dict that is not used.
+    answers = dict(found)
+    # In the order of the list, whichever answered first.
+    described = {part: answers[part] for part in _PARTS if answers.get(part) is not None}
+    unanswered = [part for part in _PARTS if part not in answers]
+    if unanswered:
+        described["unanswered"] = unanswered
+    return described
+
+
+def _ask_on_thread(parts: Sequence[str], found: dict[str, Any], guard: Guard) -> threading.Thread:
+    name = f"telemetry-environment-{parts[-1]}"
+    thread = threading.Thread(target=_ask, args=(parts, found, guard), name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def _ask(parts: Sequence[str], found: dict[str, Any], guard: Guard) -> None:
+    for part in parts:
+        answer = None
+        with guard.catch(f"describing the environment ({part})"):
+            answer = _PARTS[part]()
+        found[part] = answer
+
+
+def _cpu() -> dict[str, Any]:
+    import psutil
+
+    described: dict[str, Any] = {"logical": os.cpu_count(), "physical": psutil.cpu_count(logical=False)}
+    if hasattr(os, "sched_getaffinity"):
+        described["usable"] = len(os.sched_getaffinity(0))
+    described["model"] = _cpu_model()
+    return {name: value for name, value in described.items() if value is not None}
+
+
+def _cpu_model() -> str | None:
+    if sys.platform == "darwin":
+        asked = Question("sysctl", "-n", "machdep.cpu.brand_string").answer(time.monotonic() + GIT_TIMEOUT_S)
+        return None if asked is None else asked.strip()
+    try:
+        text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
+    except OSError:
+        return platform.processor() or None
+    match = re.search(r"^(?:model name|Model|Hardware|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine() or None
+
+
+def _memory_gb() -> float:
+    import psutil
+
+    return round(psutil.virtual_memory().total / _GB, 2)
+
+
+def this_process_began() -> float:
+    """Return the wall time at which this process began."""
+    began = process_began(os.getpid())
+    if began is None:
+        # macOS and Windows keep the start itself, and not a time since the boot.
+        import psutil
+
+        began = psutil.Process().create_time()
+    return round(began, 3)
+
+
+def _accelerators() -> list[dict[str, Any]]:
+    return _nvidia_accelerators() or _torch_accelerators()
+
+
+def _driver() -> str | None:
+    try:
+        nvml = load_nvml()
+        initialise(nvml)
+    except NothingToSample:
+        return None
+    try:
+        return _text(nvml.nvmlSystemGetDriverVersion())
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _nvidia_accelerators() -> list[dict[str, Any]]:
+    try:
+        nvml = load_nvml()
+        initialise(nvml)
+    except NothingToSample:
+        return []
+    try:
+        return [
+            {
+                "index": gpu.index,
+                "name": _text(nvml.nvmlDeviceGetName(gpu.board)),
+                "memory_gb": round(nvml.nvmlDeviceGetMemoryInfo(gpu.device).total / _GB, 2),
+                "kind": "cuda",
+            }
+            for gpu in gpus_as_torch_counts(nvml) or visible_gpus(nvml, os.environ)
+        ]
+    finally:
+        nvml.nvmlShutdown()
+
+
+def _torch_accelerators() -> list[dict[str, Any]]:
+    """Describe what torch computes on, where it already does."""
+    torch: Any = sys.modules.get("torch")
+    if torch is None:
+        return []
+    for kind, backend in backends_in_use():
+        is_rocm = kind == "cuda" and getattr(torch.version, "hip", None)
+        return [
+            {
+                "index": index,
+                "name": properties.name,
+                "memory_gb": round(properties.total_memory / _GB, 2),
+                "kind": "rocm" if is_rocm else kind,
+            }
+            for index in range(backend.device_count())
+            for properties in [backend.get_device_properties(index)]
+        ]
+    mps = mps_in_use()
+    if mps is not None:
+        memory = mps.recommended_max_memory()
+        return [
+            {
+                "index": 0,
+                "name": _cpu_model() or "Apple GPU",
+                "memory_gb": round(memory / _GB, 2),
+                "kind": "mps",
+            }
+        ]
+    return []
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+_PARTS: Final[dict[str, Callable[[], Any]]] = {
+    "host": socket.gethostname,
+    "os": platform.platform,
+    "python": platform.python_version,
+    "packages": installed_packages,
+    "cuda": cuda_version,
+    "cudnn": cudnn_version,
+    "driver": _driver,
+    "cpu": _cpu,
+    "memory_gb": _memory_gb,
+    "accelerators": _accelerators,
+    "git": describe_repository,
+    "code_files": lambda: code_files() if find_rank().world_size > 1 else None,
+    "command_line": lambda: mask_secrets({"argv": list(sys.argv)})["argv"],
+    "pid": os.getpid,
+    "boot_id": boot_id,
+    "process_started": this_process_began,
+}

@@ -1,0 +1,137 @@
+"""A look at the data of a run, and at what its packages are set to, as it is started."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine.software import determinism, seeds
+from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
+from toolkit.telemetry.runfolder.untrusted import leaves
+
+_NAMES: Final = frozenset(
+    "folder_path dataset_path data_dir data_path data_root train_data_dir train_file validation_file data_files".split()
+)
+_MOST_FOLDERS: Final = 16
+_MOST_FILES: Final = 2_000
+_MOST_HASHED: Final = 64
+_HEAD_BYTES: Final = 4_096
+_LONGEST_S: Final = 0.2
+_LONGEST_WAIT_S: Final = 0.5
+_MOMENT_S: Final = 0.02
+"""Waited for in any case: the settings take a hundredth of it."""
+
+
+class StartLook:
+    """A look at the data of a run and at the settings of its packages, as it is started.
+
+    On a thread of its own: a disk that hangs holds up nothing, and a function that torch compiles is not broken apart.
+    """
+
+    def __init__(self, given: Any, config: Any, guard: Guard) -> None:
+        self._paths = data_paths(given, config)
+        self._settings: dict[str, Any] = {}
+        self._found: list[dict[str, Any]] = []
+        self._job = background_job("telemetry-start", self._look, may_block=True)
+        # Where the system refuses a thread, the start record is written without this.
+        with guard.catch("starting a thread"):
+            self._job.start()
+
+    def result(self, timeout_s: float) -> dict[str, Any]:
+        """Return the fields `determinism`, `seeds` and `data` that there are; wait at most `timeout_s` for the data."""
+        if self._job.is_started:
+            self._job.join(max(_MOMENT_S, min(timeout_s, _LONGEST_WAIT_S)))
+        fields = {name: value for name, value in self._settings.items() if value}
+        if self._paths:
+            found = list(self._found)
+            late = [{"path": path, "problem": "not looked at in time"} for path in self._paths[len(found) :]]
+            fields["data"] = [*found, *late]
+        return fields
+
+    def _look(self) -> None:
+        self._settings = {"determinism": determinism(os.environ), "seeds": seeds(os.environ)}
+        deadline = time.monotonic() + _LONGEST_S
+        for path in self._paths:
+            self._found.append(_describe(path, deadline))
+
+
+def data_paths(given: Any, config: Any) -> list[str]:
+    """Return the paths of data that the script gives, or that its configuration has under a usual name."""
+    paths = (
+        [given]
+        if isinstance(given, (str, os.PathLike))
+        else list(given)
+        if isinstance(given, (list, tuple))
+        else []
+    )
+    if not all(isinstance(path, (str, os.PathLike)) for path in paths):
+        paths = []
+    found = [os.fspath(path) for path in paths]
+    for keys, value in leaves(config, depth=8, items=lambda items: items[:_MOST_FOLDERS]):
+        # The last one that is a name: a list has numbers.
+        name = next((key for key in reversed(keys) if isinstance(key, str)), "")
+        if name in _NAMES and isinstance(value, str) and "://" not in value:
+            found.append(value)
+    return [path for path in dict.fromkeys(found) if isinstance(path, str)][:_MOST_FOLDERS]
+
+
+def _describe(path: str, deadline: float) -> dict[str, Any]:
+    """Return what is at a path; `looked_at` says where the time or the number of files was not enough."""
+    about: dict[str, Any] = {"path": path}
+    try:
+        status = os.stat(path)
+        files = [(path, status)] if stat.S_ISREG(status.st_mode) else []
+        is_whole = True
+        if stat.S_ISDIR(status.st_mode):
+            for found in _files_in(path):
+                if len(files) >= _MOST_FILES or time.monotonic() > deadline:
+                    is_whole = False
+                    break
+                files.append(found)
+    except OSError as error:
+        pass_on_interrupt(error)
+        return {**about, "problem": error.strerror or type(error).__name__}
+    files.sort(key=lambda file: file[0])
+    about |= {"files": len(files), "bytes": sum(file.st_size for _, file in files)}
+    about["modified"] = round(max([status.st_mtime, *(file.st_mtime for _, file in files)]), 3)
+    if not is_whole:
+        about["looked_at"] = "a part: it has more files than were looked at"
+    elif (digest := _hash_of_heads(path, files, deadline)) is not None:
+        about["hash"] = digest
+    return about
+
+
+def _files_in(folder: str) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield the files below a folder, without following links to folders."""
+    waiting = [folder]
+    while waiting:
+        with os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif entry.is_file():
+                    yield entry.path, entry.stat()
+
+
+def _hash_of_heads(root: str, files: Sequence[tuple[str, os.stat_result]], deadline: float) -> str | None:
+    """Return a hash of names and sizes, and of the first bytes of some files; None where there is no time for it."""
+    digest = hashlib.blake2b(digest_size=8)
+    every = max(1, len(files) // _MOST_HASHED)
+    for number, (path, status) in enumerate(files):
+        digest.update(f"{os.path.relpath(path, root)}\0{status.st_size}\0".encode("utf-8", "surrogateescape"))
+        if number % every == 0:
+            if time.monotonic() > deadline:
+                return None
+            try:
+                with open(path, "rb") as file:
+                    digest.update(file.read(_HEAD_BYTES))
+            except OSError as error:
+                pass_on_interrupt(error)
+                return None
+    return digest.hexdigest()

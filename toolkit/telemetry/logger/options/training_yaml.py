@@ -1,0 +1,178 @@
+"""The `telemetry:` block in a whole training YAML, and the keys of ai-toolkit that mean the same."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING, Any, Final
+
+from toolkit.telemetry.core.checks import OptionsError, path, shown
+from toolkit.telemetry.core.config_mapping import mapping_in, resolved
+from toolkit.telemetry.core.fields import options_of
+from toolkit.telemetry.logger.options.telemetry_options import TelemetryOptions
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from toolkit.telemetry.logger.options.options_dict import OptionsDict
+
+
+_TELLING: Final = ("enabled", "mode", "log_every")
+"""Options that give away a block whose lines are not indented."""
+
+
+def find_block(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the `telemetry:` block of a training YAML: a process's, else the config's, else the top level's."""
+    return _found_block(config)[0]
+
+
+def _found_block(config: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
+    """Return the block, also where it is almost right, and then a sentence about that."""
+    inner = _mapping(config.get("config"))
+    places = [(f"config.process[{i}]", process) for i, process in enumerate(_processes(config))]
+    places += [("config", inner), ("the top level", config)]
+    holding = [(where, place) for where, place in places if "telemetry" in place]
+    for where, place in holding:
+        block = place["telemetry"]
+        if block is None:
+            return _not_indented(where, place)
+        if not isinstance(block, (bool, Mapping)):
+            raise OptionsError(
+                f"telemetry at {where} is {shown(block)}; it must be a mapping such as {{enabled: true}}"
+            )
+        # Each process of a job may have one.
+        others = [other for other, _ in holding if other.partition("[")[0] != where.partition("[")[0]]
+        also = f"telemetry is also at {' and at '.join(others)}: the block at {where} counts alone"
+        return _as_block(block), also if others else ""
+    for where, place in places:
+        for name, value in place.items():
+            if _is_almost_telemetry(name) and (value is None or isinstance(value, bool) or _is_ours(value)):
+                return _as_block(value), f"{name!r} at {where} is taken for telemetry: write it so"
+    for where, place in places:
+        for name, inside in place.items():
+            block = _mapping(inside).get("telemetry")
+            if _is_ours(block):
+                return _as_block(
+                    block
+                ), f"{name}.telemetry at {where} is taken for telemetry: put it at the top level"
+    return None, _without_block(places)
+
+
+def _without_block(places: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Return a sentence if a YAML without a block seems to want one."""
+    known = options_of(TelemetryOptions)
+    for where, place in places:
+        for name, value in place.items():
+            wrong = sorted(map(str, _mapping(value).keys() - known.keys()))
+            if _is_almost_telemetry(name) and wrong and len(wrong) < len(value):
+                return (
+                    f"nothing is logged: {name!r} at {where} is not taken for telemetry, because "
+                    f"{', '.join(wrong)[:200]} is no option of it"
+                )
+        flat = [name for name in place if name in known]
+        if len(flat) > 1 and isinstance(place.get("enabled"), bool):
+            return f"nothing is logged: {', '.join(flat)} at {where} belong into a block `telemetry:`"
+    return ""
+
+
+def _as_block(value: Any) -> Mapping[str, Any]:
+    return {"enabled": value} if isinstance(value, bool) else value or {}
+
+
+def _not_indented(where: str, place: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """Return the options that follow an empty `telemetry:`, if it is clear that they belong into it."""
+    names, known = list(place), options_of(TelemetryOptions)
+    following = itertools.takewhile(known.__contains__, names[names.index("telemetry") + 1 :])
+    block = {name: place[name] for name in following}
+    if block.keys().isdisjoint(_TELLING):
+        return {}, ""
+    return (
+        block,
+        f"telemetry at {where} is empty, and {', '.join(block)} behind it is taken for its own: indent it",
+    )
+
+
+def _is_almost_telemetry(name: Any) -> bool:
+    # `telemetry_off:` is how someone switches a block off.
+    low = name.lower() if isinstance(name, str) else ""
+    return low.strip("_- ") in ("telemetry", "telemetrys") or (
+        "telemetry" not in low and bool(get_close_matches(low, ["telemetry"], cutoff=0.8))
+    )
+
+
+def _is_ours(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value) and options_of(TelemetryOptions).keys() >= value.keys()
+
+
+def options_from_config(config: Mapping[str, Any], **overrides: Unpack[OptionsDict]) -> TelemetryOptions:
+    """Return the options of a whole training YAML; without a `telemetry:` block the run is not logged.
+
+    ai-toolkit's own keys keep their meaning: a process's `log_dir` turns on TensorBoard files there, and `logging`
+    sets W&B, its project and run name, and `log_every` unless the block does.
+
+    Raises:
+        OptionsError: a key or value is wrong.
+    """
+    found = mapping_in(resolved(config))
+    if found is None:
+        raise OptionsError(f"the training config is a {type(config).__name__}; it must be a mapping")
+    config = found
+    block, mistake = _found_block(config)
+    if block is None and "enabled" not in overrides:
+        return replace(TelemetryOptions.from_mapping({"enabled": False}, **overrides), mistake=mistake)
+    process = _process_that_is_logged(config)
+    inherited: dict[str, Any] = {}
+    # Where the block itself asks for event files, they are in the run folder.
+    if process.get("log_dir") and (block or {}).get("tensorboard") is not True:
+        inherited["tensorboard"] = True
+        inherited["tensorboard_dir"] = path("log_dir", process["log_dir"])
+    logging, known = _mapping(process.get("logging")), options_of(TelemetryOptions)
+    if logging.get("use_wandb") is True:
+        inherited["wandb"] = True
+    for theirs, ours in (
+        ("project_name", "wandb_project"),
+        ("run_name", "wandb_run_name"),
+        ("log_every", "log_every"),
+    ):
+        if logging.get(theirs) is not None:
+            inherited[ours] = known[ours].check(f"logging.{theirs}", logging[theirs])
+    block = block or {}
+    # `tensorboard: false` in the block is the default, and does not switch off a log_dir set elsewhere in the YAML.
+    stated = {
+        key: value for key, value in block.items() if not (value is False and inherited.get(key) is True)
+    }
+    options = TelemetryOptions.from_mapping({**inherited, **stated}, **overrides)
+    return replace(options, mistake=mistake) if mistake else options
+
+
+def run_name_from_config(config: Mapping[str, Any]) -> str | None:
+    """Return the job's name in the YAML."""
+    config = mapping_in(resolved(config)) or {}
+    for place in (_mapping(config.get("config")), config):
+        name = place.get("name")
+        # YAML reads a name such as 2024-01-01 or 7 as a date or number.
+        if isinstance(name, (str, int, float, datetime.date)) and not isinstance(name, bool) and str(name):
+            return str(name)
+    return None
+
+
+def _processes(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    listed = _mapping(config.get("config")).get("process")
+    if isinstance(listed, Mapping):
+        return [listed]
+    return [_mapping(process) for process in listed] if isinstance(listed, (list, tuple)) else []
+
+
+def _process_that_is_logged(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the process that has a `telemetry` block, else the first one."""
+    processes = _processes(config)
+    return next(
+        (process for process in processes if "telemetry" in process), processes[0] if processes else {}
+    )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}

@@ -1,0 +1,215 @@
+"""Writes what the process prints to output.log of its run, in the background.
+
+The thread that prints appends to a queue, and nothing else. A kill costs what was printed in the last half second, and
+so does code that holds the interpreter's lock until it is killed; any other end of the process costs nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import time
+import traceback
+from collections import deque
+from pathlib import Path
+from typing import Final
+
+from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.lifetime import process_ends
+from toolkit.telemetry.core.run_context import RunContext
+from toolkit.telemetry.logger.printed.beside import FilesBeside
+from toolkit.telemetry.logger.printed.log_file import Line, LogFile
+from toolkit.telemetry.logger.printed.screen import Screen
+from toolkit.telemetry.logger.printed.taps import LONG, TAPS, is_forwarded
+from toolkit.telemetry.privacy.masking import Masker
+from toolkit.telemetry.runfolder.evidence.output_log import BESIDE, NOTE, STDERR
+from toolkit.telemetry.runfolder.layout import output_file
+
+_EVERY_S: Final = 0.5
+_SOON_S: Final = 0.1
+_AFTER_FAILURE_S: Final = 1.0
+_MOST_WAITING: Final = 16_384
+"""Writes that wait at one time; the oldest go first, as the last lines before a failure are the ones to have."""
+_MOST_AT_ONCE: Final = 200_000
+"""Characters that are worked on in one turn, each write counted as fifty more: the training's Python code waits for a
+part of the 10 to 50 ms."""
+_REST: Final = 8
+"""How many times as long as a turn took the next one waits: in a flood of output the training keeps its processor, and
+what came too fast is counted."""
+_LAST: Final = 200
+_MOST_LONG: Final = 1_000_000
+"""Characters of texts longer than usual that wait at one time."""
+
+
+class OutputWriter:
+    """The log of one session, from `start` to `close`."""
+
+    def __init__(self, folder: Path, context: RunContext, *, mode: int, is_on: bool = True) -> None:
+        self._is_on = is_on
+        path = output_file(folder, context.rank)
+        self._file = LogFile(path, mode=mode, session=context.session)
+        self._guard = context.guard
+        self._job = background_job("telemetry-output", self._turn, may_block=True, disk=folder.parent)
+        self._queue: deque[tuple[int, float, int, str]] = deque(maxlen=_MOST_WAITING)
+        self._next = 0
+        """The count of the next call of `write`."""
+        self._lost = 0
+        self._long = 0
+        self._screens: dict[int, Screen] = {}
+        self._before: tuple[int, str] = (-1, "")
+        self._lines: list[Line] = []
+        """Lines that the disk has not taken yet."""
+        self._beside: FilesBeside | None = None
+        self._is_closed = False
+        self._hurry_at = 0.0
+
+    def start(self) -> None:
+        """Keep what is printed from now on."""
+        if self._is_on:
+            with self._guard.catch("keeping the output"):
+                self._beside = FilesBeside()
+                self._next = TAPS.join(self, self._queue.append, self._shortened)
+                self._job.start(_EVERY_S)
+
+    def close(self, timeout_s: float, error: BaseException | None = None) -> None:
+        """Write what is left, at most for `timeout_s`; the traceback of `error` too, if it then ends the script."""
+        if self._beside is None:
+            # It is off, or was not started.
+            return
+        with self._guard.catch("keeping the output"):
+            TAPS.leave(self)
+            self._hurry_at = time.monotonic() + timeout_s / 2
+            self._is_closed = True
+            if self._job.is_started:
+                self._job.wake()
+                self._job.join(timeout_s)
+            else:
+                self._job.run_here(timeout_s)
+            if error is not None and not process_ends():
+                # The interpreter prints it when the run is closed already: behind the end of a `with` block.
+                atexit.register(self._add_traceback, id(error))
+
+    def after_fork_in_child(self) -> None:
+        """Let go: what a child prints is its own."""
+        TAPS.leave(self)
+        self._queue.clear()
+        self._is_closed = True
+
+    def _shortened(self, text: str) -> str:
+        """Return as much of a long text as there is room for, on the thread that prints it."""
+        kept = text[: max(LONG, _MOST_LONG - self._long)]
+        if len(kept) < len(text):
+            # Half a secret would not be recognised as one.
+            kept = kept[: max(kept.rfind(" "), len(kept) - 2 * LONG)]
+        self._long += len(kept)
+        # With its end, so that the next line is a line of its own.
+        end = "\n" if text.endswith("\n") else ""
+        return (
+            text
+            if len(kept) == len(text)
+            else f"{kept} … ({len(text) - len(kept):,} more characters were cut){end}"
+        )
+
+    # In the background.
+
+    def _turn(self) -> float | None:
+        is_done = has_more = False
+        begun = time.thread_time()
+        with self._guard.catch("keeping the output"):
+            has_more = self._write()
+            is_done = True
+        if self._is_closed:
+            # A disk that took nothing was tried once more.
+            return 0.0 if has_more else None
+        rest = _REST * (time.thread_time() - begun)
+        return max(_AFTER_FAILURE_S if not is_done else _SOON_S if has_more else _EVERY_S, rest)
+
+    def _write(self) -> bool:
+        """Write what waits, or a part of it; return whether there is more."""
+        assert self._beside is not None
+        if not self._lines:
+            # Before the queue is looked at: what Python's streams have written by now is in it.
+            passed = self._beside.look()
+            if self._is_closed and time.monotonic() > self._hurry_at:
+                # There is only time for the last lines; the others are counted as lost.
+                passed += self._beside.skip()
+                while len(self._queue) > _LAST:
+                    self._queue.popleft()
+            passed += self._collect()
+            if not self._queue:
+                now = time.time()
+                beside = self._beside.read(is_end=self._is_closed)
+                self._lines += [Line(now, BESIDE, text) for text in beside]
+            if passed:
+                self._note(f"{passed:,} bytes beside Python's own output came too fast to be looked at")
+            self._lines = _masked(self._lines)
+        self._file.append(self._lines, "" if self._is_closed else self._open_line())
+        self._lines = []
+        self._beside.leave_out(self._file.identity)
+        return bool(self._queue) or self._beside.has_more
+
+    def _note(self, text: str) -> None:
+        self._lines.append(Line(time.time(), NOTE, f"[telemetry] {text}"))
+
+    def _collect(self) -> int:
+        """Turn what waits into lines; return how many bytes beside it were passed over."""
+        assert self._beside is not None
+        lost, passed, taken = self._lost, 0, 0
+        while self._queue and taken < _MOST_AT_ONCE:
+            number, now, stream, text = self._queue.popleft()
+            taken += 50 + len(text)
+            # A thread may have been overtaken between counting and appending.
+            self._lost += number - self._next if number >= self._next else -1
+            self._next = max(self._next, number + 1)
+            if is_forwarded(stream, text, self._before):
+                self._before = (-1, "")
+                continue
+            self._before = (stream, text)
+            screen = self._screens.setdefault(stream, Screen())
+            screen.write(text, now)
+            self._beside.expect(stream, text)
+            if "\n" in text:
+                self._add(stream, screen.take_done(now), now)
+        self._long = sum(len(text) for *_, text in list(self._queue) if len(text) > LONG)
+        if self._lost > lost:
+            passed = self._beside.skip()
+            self._note(
+                f"{self._lost - lost:,} writes to the output before this line came too fast to be kept"
+            )
+        now = time.time()
+        is_end = self._is_closed and not self._queue
+        for stream, screen in list(self._screens.items()):
+            self._add(stream, screen.take_done(now, is_end=is_end), now)
+            if screen.is_blank:
+                # The script may replace its streams again and again.
+                del self._screens[stream]
+        return passed
+
+    def _add(self, stream: int, texts: list[str], now: float) -> None:
+        self._lines += [Line(now, STDERR if stream % 2 else 0, text) for text in texts]
+
+    def _open_line(self) -> str:
+        """Return the newest line that is still being written."""
+        if self._before[0] not in self._screens:
+            return ""
+        return _masked([Line(0.0, 0, self._screens[self._before[0]].open_line())])[0].text
+
+    def _add_traceback(self, error_id: int) -> None:
+        with self._guard.catch("keeping the traceback"):
+            last = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+            if last is not None and id(last) == error_id:
+                text = "".join(traceback.format_exception(type(last), last, last.__traceback__))
+                now = time.time()
+                said = Line(
+                    now, NOTE, "[telemetry] the run was closed, and this exception then ended the script:"
+                )
+                lines = [Line(now, STDERR, line) for line in text.splitlines()]
+                self._file.append([said, *_masked(lines)])
+
+
+def _masked(lines: list[Line]) -> list[Line]:
+    """Return `lines` without secrets."""
+    if not lines:
+        return lines
+    texts = Masker().mask_lines([line.text for line in lines])
+    return [line._replace(text=text) for line, text in zip(lines, texts, strict=True)]

@@ -1,0 +1,150 @@
+"""Takes the completions of one session and writes them: at once, as many as the options allow, and counts the rest."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
+
+from toolkit.telemetry.core.run_context import RunContext
+from toolkit.telemetry.logger.options.blocks import CompletionOptions
+from toolkit.telemetry.logger.records.completions.budget import Budget, Stretch
+from toolkit.telemetry.logger.records.completions.fitting import fit
+from toolkit.telemetry.logger.records.completions.readable import readable
+from toolkit.telemetry.logger.records.device_scalars import PendingScalar
+from toolkit.telemetry.logger.records.record_queue import RecordQueue
+from toolkit.telemetry.runfolder.records import COMPLETION, COMPLETIONS_DROPPED
+
+SCRIPT: Final = "script"
+"""The source of what a script logs itself; what is collected from a trainer names another."""
+
+_TEXTS: Final = ("prompt", "completion", "chosen", "rejected")
+_LONGEST_HELD: Final = 64 * 1024
+
+
+class TreeReader(Protocol):
+    """What makes plain values of whatever a caller has."""
+
+    def fields(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, PendingScalar]]:
+        """Return the plain fields, and those that a device has yet to deliver."""
+
+    def tree(self, value: Any) -> Any:
+        """Return `value` with its structure kept."""
+
+
+class CompletionRecorder:
+    """The completions of one session. Safe to use from several threads.
+
+    A completion that is written is safe from a kill when `put` returns, like any record. Those beyond the budget are
+    counted; the newest of them are held, and written when the run ends within the stretch that they are from.
+    """
+
+    def __init__(
+        self,
+        options: CompletionOptions,
+        values: TreeReader,
+        *,
+        record_queue: RecordQueue,
+        before_first: Callable[[], None],
+        context: RunContext,
+    ) -> None:
+        self.options = options
+        self._values = values
+        self._record_queue = record_queue
+        self._before_first = before_first
+        self._wall = context.clock.wall
+        self._elapsed = context.elapsed
+        self._budget = Budget(options.interval)
+        # A signal handler may log, too, while its own thread is in here.
+        self._lock = threading.RLock()
+        self._held: deque[_Held] = deque(maxlen=options.buffer)
+
+    def put(self, step: Any, given: Mapping[str, Any], *, source: str = SCRIPT) -> None:
+        """Take one completion: texts under `prompt`, `completion`, `chosen` and `rejected`, and any numbers."""
+        if not self.options.enabled:
+            return
+        wall, elapsed = self._wall(), self._elapsed()
+        self._before_first()
+        with self._lock:
+            stretch, is_new = self._budget.stretch_of(source, step)
+            if is_new:
+                self._leave_earlier(source)
+            is_within = stretch.written < self.options.buffer
+            stretch.written += is_within
+            stretch.dropped += not is_within
+        named = self._with_texts(step, given)
+        if is_within:
+            fields, pending = self._values.fields(named)
+            self._record_queue.put(COMPLETION, wall, elapsed, fit(fields), pending)
+            return
+        # Of a structure nothing is taken from a device: what is never written would keep its place there for good.
+        fields, _ = self._values.fields(self._values.tree(named))
+        held = _Held(stretch, wall, elapsed, _shortened(fields))
+        with self._lock:
+            self._held.append(held)
+        if stretch.dropped == 1:
+            # At once, so that a kill does not hide that something is missing; how much is said in the end.
+            self._tell(stretch)
+
+    def close(self) -> None:
+        """Write the newest that were held, and say how many are missing."""
+        with self._lock:
+            # A stretch that is long over is remembered by nothing else.
+            stretches = [held.stretch for held in self._held]
+            while self._held:
+                held = self._held.popleft()
+                held.stretch.dropped -= 1
+                held.stretch.written += 1
+                self._record_queue.put(COMPLETION, held.wall, held.elapsed, fit(held.fields))
+            for stretch in (*stretches, *self._budget.untold()):
+                if stretch.dropped != stretch.said:
+                    self._tell(stretch)
+
+    def _with_texts(self, step: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the fields of a completion: its texts as texts, several rewards by their functions' names."""
+        named = {"global_step": step, **given}
+        for name in _TEXTS:
+            if name in named:
+                named[name] = readable(named[name], self._values.tree)
+        if issubclass(type(named.get("reward")), Mapping):
+            named["rewards"] = named.pop("reward")
+        return named
+
+    def _leave_earlier(self, source: str) -> None:
+        """Let go of what the source's earlier stretches hold, since those are the newest no more, and say how many."""
+        kept = [held for held in self._held if held.stretch.source != source]
+        self._held.clear()
+        self._held.extend(kept)
+        for stretch in self._budget.untold():
+            self._tell(stretch)
+
+    def _tell(self, stretch: Stretch) -> None:
+        stretch.said = stretch.dropped
+        fields: dict[str, Any] = {
+            "from_step": stretch.first_step,
+            "to_step": stretch.last_step,
+            "written": stretch.written,
+            "dropped": stretch.dropped,
+        }
+        if stretch.source != SCRIPT:
+            fields["split"] = stretch.source
+        self._record_queue.put(COMPLETIONS_DROPPED, self._wall(), self._elapsed(), fields)
+
+
+class _Held:
+    """A completion that waits whether it is among the last ones."""
+
+    __slots__ = ("elapsed", "fields", "stretch", "wall")
+
+    def __init__(self, stretch: Stretch, wall: float, elapsed: float, fields: dict[str, Any]) -> None:
+        self.stretch = stretch
+        self.wall = wall
+        self.elapsed = elapsed
+        self.fields = fields
+
+
+def _shortened(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return `fields` fit for memory: a text that no record has room for is not held whole."""
+    too_long = any(type(value) is str and len(value) > _LONGEST_HELD for value in fields.values())
+    return fit(fields) if too_long else fields

@@ -1,0 +1,716 @@
+"""Everything behind a live logger: its folder, its threads, and what they tell each other."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from toolkit.telemetry.core.background import PeriodicTasks, Task
+from toolkit.telemetry.core.lifetime import code_of, seconds_to_close
+from toolkit.telemetry.core.ranks import Rank
+from toolkit.telemetry.core.run_context import RunContext
+from toolkit.telemetry.core.sink import Sink
+from toolkit.telemetry.logger.control.control_file import was_answered
+from toolkit.telemetry.logger.control.poller import ControlPoller
+from toolkit.telemetry.logger.control.rank_control import RankControl
+from toolkit.telemetry.logger.errors.error_recorder import AT_THE_END
+from toolkit.telemetry.logger.errors.failure import describe_failure
+from toolkit.telemetry.logger.errors.run_errors import RunErrors
+from toolkit.telemetry.logger.machine.other_trackers import TrackerWatch
+from toolkit.telemetry.logger.machine.peak_memory import peak_memory
+from toolkit.telemetry.logger.machine.samplers.registry import default_samplers
+from toolkit.telemetry.logger.machine.shared_sampling import SharedSampling
+from toolkit.telemetry.logger.machine.start_look import StartLook
+from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.logger.printed.output_writer import OutputWriter
+from toolkit.telemetry.logger.records.completions.completion_recorder import CompletionRecorder
+from toolkit.telemetry.logger.records.device_scalars import DeviceScalars
+from toolkit.telemetry.logger.records.plain_values import PlainValues
+from toolkit.telemetry.logger.records.record_queue import MUCH
+from toolkit.telemetry.logger.records.step_gate import NEVER, StepGate
+from toolkit.telemetry.logger.session.code_keeper import CodeKeeper
+from toolkit.telemetry.logger.session.start_record import (
+    EnvironmentProbe,
+    job_fields,
+    of_one_type,
+    samples_per_step,
+    start_fields,
+    with_room,
+)
+from toolkit.telemetry.logger.spans.recorder import SpanRecorder
+from toolkit.telemetry.logger.steps.step_records import FixedInterval, StepRecords
+from toolkit.telemetry.logger.writing.announcement import Announcer
+from toolkit.telemetry.logger.writing.late_calls import IN_A_FORK, LateCalls
+from toolkit.telemetry.logger.writing.media_writer import MediaWriter, write_media_file
+from toolkit.telemetry.logger.writing.pipeline import RecordPipeline, size_of
+from toolkit.telemetry.logger.writing.session_folder import SessionFolder
+from toolkit.telemetry.runfolder import records
+from toolkit.telemetry.runfolder.control import ControlRequest
+from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL
+from toolkit.telemetry.runfolder.manifest import IN_SUMMARY
+from toolkit.telemetry.runfolder.reader import last_step
+from toolkit.telemetry.runfolder.records import FIRST_STEP
+from toolkit.telemetry.runfolder.status import FINISHED
+
+if TYPE_CHECKING:
+    from toolkit.telemetry.logger.writing.batch_writer import BatchWriter
+
+_ON_STEP_RECORDS: Final = ("gpu_mem_allocated", "gpu_mem_reserved", "cpu_mem_rss_mb", "gpu_util")
+_CONTROL_EVERY_S: Final = 2.0
+_HEARTBEAT_EVERY_S: Final = 5.0
+_SAMPLE_EVERY_S: Final = 1.0
+_TEND_EVERY_S: Final = 1.0
+_NOT_FROM_THE_LOOP: Final = frozenset({records.SYSTEM, records.CONTROL_CHANGE, records.CODE})
+"""Records that do not show that the loop is alive."""
+_MODULES_EVERY_S: Final = 5.0
+_RECOVER_EVERY_S: Final = 3600.0
+_JOURNAL_EVERY_S: Final = 1.0
+_ONCE_INTERRUPTED_S: Final = 2.0
+"""Seconds left for a close that is interrupted: enough for a disk that answers."""
+_LONGEST_START_S: Final = 3.0
+"""How long the spans of a start-up wait for `log_start`; then a start record of what is known by then goes before."""
+_BETWEEN_STEPS: Final = frozenset({records.EVAL, records.CHECKPOINT, records.SAMPLE, records.EPOCH})
+"""Records of something that was done between two steps."""
+
+
+class LiveRun:
+    """One session of a run, from its folder's making to its end record."""
+
+    def __init__(
+        self,
+        session_folder: SessionFolder,
+        options: TelemetryOptions,
+        *,
+        config: Any,
+        sinks: Sequence[Sink],
+        rank: Rank,
+        gate: StepGate,
+        context: RunContext,
+        announcer: Announcer | None = None,
+    ) -> None:
+        clock, guard = context.clock, context.guard
+        self.session_folder = session_folder
+        self.world_size = rank.world_size
+        self._announcer = announcer
+        self._options = options
+        self._config = config
+        self._gate = gate
+        self._clock = clock
+        self._guard = guard
+        self._values = PlainValues(guard, DeviceScalars())
+        self.pipeline = RecordPipeline(session_folder, options, sinks=sinks, context=context)
+        self.late_calls = LateCalls(session_folder, self.pipeline.elapsed, guard)
+        self.media = MediaWriter(guard, session_folder.folder.parent)
+        """Writes images, tables and histograms on a thread of its own."""
+        self.step_before: int | None = None
+        """The last step of the sessions before this one, where that is known."""
+        if len(session_folder.manifest.sessions) > 1:
+            with guard.catch("looking for the last step"):
+                self.step_before = last_step(session_folder.record_file)
+        self._batches: BatchWriter | None = None
+        self._missing = session_folder.missing
+        self._orphaned: set[Path] = set()
+        """Journals without a run that were reported."""
+        self._declared_in_forks = 0
+        self._has_started = False
+        self._starting_thread: int | None = None
+        self._rest_is_put = False
+        self._has_ended = False
+        self._close_s = options.close_timeout
+        self._environment_is_written = False
+        self._training: dict[str, Any] = {}
+        self._probe = EnvironmentProbe(guard)
+        self._code: CodeKeeper | None = None
+        if options.code and session_folder.rank == 0:
+            self._code = CodeKeeper(session_folder, partial(self._probe.result, 0.0), self._put_code, guard)
+        self._sampling = self._make_sampling() if options.system else None
+        self.rank_control = self._make_control(rank, context) if options.control else None
+        self.spans = SpanRecorder(
+            options.span_options,
+            gate,
+            self._values,
+            # Before the start record, too: what takes long before it can be written is a span's business.
+            record_queue=self.pipeline.record_queue,
+            context=context,
+        )
+        self.steps = StepRecords(
+            gate,
+            self.pipeline.record_queue,
+            self._values,
+            self.rank_control.poller if self.rank_control is not None else FixedInterval(options.log_every),
+            self.spans.times,
+            before_first=self._put_start_if_none,
+            context=context,
+        )
+        self.completions = CompletionRecorder(
+            options.completion_options,
+            self._values,
+            record_queue=self.pipeline.record_queue,
+            before_first=self._put_start_if_none,
+            context=context,
+        )
+        self.errors = RunErrors(
+            options,
+            context,
+            gate=gate,
+            spans=self.spans,
+            sampling=self._sampling,
+            latest=lambda: self.steps.latest,
+            first_step=lambda: self.steps.first_step,
+            last_step=self._last_planned_step,
+            put=self._put_error,
+        )
+        modes = session_folder.modes
+        self.output = OutputWriter(session_folder.folder, context, mode=modes.file, is_on=options.output)
+        self.periodic = PeriodicTasks(
+            self._tasks(), clock=clock, guard=guard, disk=session_folder.folder.parent
+        )
+        # A thread of its own: a disk that does not answer holds up the other one, and is a reason to hang.
+        watching = [Task(*task) for task in self.errors.tasks]
+        if self.pipeline.waits_for_no_disk:
+            watching.append(Task(*self._keeping_the_journal))
+        self._watchman = PeriodicTasks(watching, clock=clock, guard=guard, name="telemetry-watch")
+
+    def _make_sampling(self) -> SharedSampling | None:
+        with self._guard.catch("setting up the samplers"):
+            return SharedSampling(
+                self.session_folder.folder.parent,
+                default_samplers,
+                interval_s=_SAMPLE_EVERY_S,
+                clock=self._clock,
+                guard=self._guard,
+            )
+        return None
+
+    def _make_control(self, rank: Rank, context: RunContext) -> RankControl:
+        session_folder, events = self.session_folder, context.events
+        poller = ControlPoller(
+            session_folder.folder,
+            run_id=context.run_id,
+            clock=context.clock,
+            session_started=session_folder.session.started,
+            log_every=self._options.log_every,
+            # Every rank takes a request, and rank 0 answers it.
+            answer=partial(self.put, records.CONTROL_CHANGE) if context.rank == 0 else lambda _: None,
+            notify=events.request_ready.publish,
+            # What this session answers the poller knows by itself.
+            was_answered=partial(
+                was_answered, session_folder.record_file, upto=size_of(session_folder.record_file)
+            ),
+            guard=context.guard,
+            hold=rank.world_size > 1,
+        )
+        events.request_ready.subscribe(self._look_at_next_step)
+        events.action_wanted.subscribe(self._ask_for)
+        if self._options.span_options.around:
+            # Only a run that has spans can be asked for them.
+            events.first_span.subscribe(self._offer_trace)
+        return RankControl(
+            poller,
+            rank,
+            run_name=session_folder.manifest.display_name,
+            clock=context.clock,
+            guard=context.guard,
+            seconds_per_step=self._seconds_per_step,
+        )
+
+    def start(self) -> None:
+        """Say where the run is logged, and start the threads."""
+        self.output.start()
+        if self.session_folder.rank == 0:
+            folder = os.path.join(self._options.log_dir, self.session_folder.folder.name)
+            also = f" (and {METRICS_CSV})" if self._options.csv else ""
+            name, place = self.session_folder.manifest.display_name, self.session_folder.folder.name
+            self._guard.say(f"run_name={name}{'' if place == name else f' folder={place}'}", sys.stdout)
+            self._guard.say(f"Logging to {folder}/{METRICS_JSONL}{also}", sys.stdout)
+        elif self.session_folder.leads_part:
+            manifest = self.session_folder.manifest
+            folder = os.path.join(self._options.log_dir, self.session_folder.folder.name)
+            self._guard.say(
+                f"Logging the ranks of node {manifest.node} to {folder} (rank 0 of {manifest.display_name} is on "
+                f"node {manifest.part_of})",
+                sys.stdout,
+            )
+        if self._options.not_sent:
+            left_out = ", ".join(f"telemetry.{name}" for name in self._options.not_sent)
+            self._guard.say(f"mode is offline: {left_out} will not be sent")
+        if self.session_folder.notice:
+            self._guard.report("resuming", OSError(self.session_folder.notice))
+        # A machine that starts no more threads is still a machine to train on.
+        starts = [self.pipeline.start, self._probe.start, self.periodic.start, self._watchman.start]
+        if self._sampling is not None:
+            starts.append(self._sampling.start)
+        if self._code is not None:
+            starts.append(self._code.job.start)
+        for start in starts:
+            with self._guard.catch("starting a thread"):
+                start()
+
+    def put(self, event: str, given: Mapping[str, Any], *, wall: float | None = None) -> None:
+        """Write a record of the caller's values, a start record before the first; `wall` is another time."""
+        self._put_start_if_none()
+        fields, pending = self._values.fields(given)
+        if event in _BETWEEN_STEPS:
+            seconds = fields.get("seconds") if event == records.CHECKPOINT else None
+            step = fields.get("global_step")
+            self.steps.speed.note_other_record(
+                self.pipeline.elapsed(), step, seconds if type(seconds) is float else None
+            )
+        self.pipeline.put(event, fields, pending, wall=wall)
+        if event not in _NOT_FROM_THE_LOOP:
+            self.errors.other_records += 1
+
+    def put_start(
+        self,
+        *,
+        config: Any = None,
+        lora: Mapping[str, Any] | None = None,
+        model: Mapping[str, Any] | None = None,
+        training: Mapping[str, Any] | None = None,
+        others: Mapping[str, Any] | None = None,
+        wait_s: float,
+    ) -> None:
+        """Write a start record, with the machine's description if that is there within `wait_s`."""
+        self._has_started = True
+        self.steps.step_at_start = self._gate.last_step
+        self._starting_thread = threading.get_ident()
+        try:
+            self._put_start(
+                config=config, lora=lora, model=model, training=training, others=others, wait_s=wait_s
+            )
+        finally:
+            # Whatever went wrong: records that waited for it are written.
+            self.pipeline.record_queue.await_no_start()
+            self._starting_thread = None
+            self.errors.has_started()
+
+    def _put_start(
+        self,
+        *,
+        config: Any,
+        lora: Mapping[str, Any] | None,
+        model: Mapping[str, Any] | None,
+        training: Mapping[str, Any] | None,
+        others: Mapping[str, Any] | None,
+        wait_s: float,
+    ) -> None:
+        fields = start_fields(
+            run_name=self.session_folder.manifest.display_name,
+            config=config if config is not None else self._config or None,
+            lora=lora,
+            model=model,
+            training=training,
+        )
+        if not isinstance(fields.get("config", {}), (dict, list)):
+            self._guard.report_misuse(
+                f"the config is a {type(config or self._config).__name__}, which has no names and values; it should "
+                "be a mapping, a namespace, a dataclass or the like"
+            )
+        look = StartLook((others or {}).get("data"), fields.get("config"), self._guard)
+        environment = None if self._environment_is_written else self._probe.result(wait_s)
+        self._environment_is_written = self._environment_is_written or environment is not None
+        tags = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
+        ranks = {"world_size": self.world_size} if self.world_size > 1 else {}
+        counted = {FIRST_STEP: 0} if self._counts_from_zero else {}
+        # Secrets are masked where the record is taken.
+        described = self._values.tree({**(others or {}), **look.result(wait_s), **(environment or {})})
+        plain = of_one_type({**job_fields(os.environ), **ranks, **fields, **tags, **counted, **described})
+        kept = {
+            f"x_{name}" if name in records.ENVELOPE else name: value
+            for name, value in plain.items()
+            if value is not None
+        }
+        self.steps.speed.samples_per_step = samples_per_step(kept)
+        self._training = {name: kept[name] for name in ("max_steps", FIRST_STEP) if name in kept}
+        if self.pipeline.usage_reports is not None:
+            kept["usage_reports"] = self.pipeline.usage_reports
+        self.pipeline.put(records.START, {**with_room(kept), "run_id": self.session_folder.manifest.run_id})
+        if self._missing is not None:
+            (first, last), self._missing = self._missing, None
+            self.pipeline.put(
+                records.LOST,
+                {
+                    "records": last - first + 1,
+                    "reason": "an earlier session had written them; they did not survive its end (power loss?)",
+                    "from_seq": first,
+                    "to_seq": last,
+                },
+            )
+
+    @property
+    def session_tag(self) -> str:
+        """The tag of jobs that belong together; the run id where none was given."""
+        return self._options.session_tag or self.session_folder.manifest.run_id
+
+    @property
+    def tags(self) -> tuple[str | tuple[str, ...] | None, str | None]:
+        """The performance tag and the session tag of the options or of `set_tags`."""
+        return self._options.perf_tag, self._options.session_tag
+
+    def set_tags(self, perf_tag: str | None, session_tag: str | None) -> None:
+        """Change the tags of this session, which may be known late."""
+        given = {"perf_tag": perf_tag, "session_tag": session_tag}
+        changed: dict[str, Any] = {
+            # One that is only known once it is asked for is left to the options; a list may be one without end.
+            name: tag if callable(tag) else self._values.tree(tag)
+            for name, tag in given.items()
+            if tag is not None
+        }
+        before = self.tags
+        self._options = self._options.changed(**changed)
+        self.pipeline.manifest = self.pipeline.manifest.with_latest(
+            perf_tag=self._options.perf_tags, session_tag=self.session_tag
+        )
+        if self._has_started and self.tags != before:
+            now = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
+            self.pipeline.put(records.TAGS, {name: tag for name, tag in now.items() if tag is not None})
+
+    def keep_file(self, subfolder: str, name: str, step: int, ending: str, data: bytes) -> str:
+        """Put a file of the run into `subfolder` of its folder, and return its path there."""
+        return write_media_file(self.session_folder.folder, subfolder, name, step, ending, data)
+
+    @property
+    def batches(self) -> BatchWriter | None:
+        """Writes the batches; None where they are not kept."""
+        if self._batches is None and self._options.batches:
+            # Imported where batches are given: most loops give none.
+            from toolkit.telemetry.logger.writing.batch_writer import BatchWriter
+
+            self._batches = BatchWriter(self.session_folder, self._gate, self.put, self._guard)
+        return self._batches
+
+    def latest_loss(self) -> Any:
+        """Return the newest training loss that is known without asking a device."""
+        folded = self._gate.latest
+        return self.steps.latest.get("train_loss") if folded is None else folded
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until what was logged is in the files; a start record comes before it."""
+        deadline = time.monotonic() + timeout_s
+        is_kept = self.media.flush(timeout_s)
+        if self._batches is not None:
+            is_kept = self._batches.flush(max(0.0, deadline - time.monotonic())) and is_kept
+        self._put_start_if_held_up()
+        return self.pipeline.flush(max(0.0, deadline - time.monotonic())) and is_kept
+
+    def sync(self, timeout_s: float) -> bool:
+        """Flush the records, and force them onto the disk."""
+        self._put_start_if_held_up()
+        return self.pipeline.sync(timeout_s)
+
+    def close(self, *, status: str, reason: str, error: BaseException | None) -> list[str]:
+        """Write the last records, stop the threads, and return messages about what could not be done.
+
+        All of it takes no longer than `close_timeout`, whatever hangs: who comes first leaves time for the rest. When
+        the process ends, all its runs share that time. Who interrupts it, with Ctrl-C or a time limit of their own,
+        waits a moment longer: the end is written first.
+
+        Raises:
+            BaseException: what interrupted it.
+        """
+        self._close_s = seconds_to_close(self._options.close_timeout)
+        deadline = time.monotonic() + self._close_s
+        interrupt: BaseException | None = None
+        try:
+            self._conclude(status, reason, error, deadline)
+        except BaseException as caught:  # noqa: BLE001 - it is raised again, behind the end
+            interrupt = caught
+            deadline = min(deadline, time.monotonic() + _ONCE_INTERRUPTED_S)
+            if not self._rest_is_put:
+                self._put_rest()
+            with self._guard.catch("giving up the last messages"):
+                self.pipeline.give_up_messages()
+        try:
+            left_undone = self._let_go(status, reason, error, deadline)
+        except BaseException as caught:  # noqa: BLE001 - it is raised again, behind the end
+            interrupt = interrupt or caught
+            left_undone = self._let_go(status, reason, error, time.monotonic() + _ONCE_INTERRUPTED_S)
+        if interrupt is not None:
+            raise interrupt
+        return left_undone
+
+    def _conclude(self, status: str, reason: str, error: BaseException | None, deadline: float) -> None:
+        """Write all that is to be known before the end record, and have the last messages sent."""
+        timeout_s = self._close_s
+
+        def at_most(share: float, of_what_is_left: float) -> float:
+            return max(0.0, min(share * timeout_s, of_what_is_left * (deadline - time.monotonic())))
+
+        # Each part fails alone: the end is written and the files are closed in any case.
+        with self._guard.catch("closing"):
+            # First: a run that is being closed has no more steps to wait for.
+            self._watchman.close(at_most(0.1, 1.0))
+        if error is not None:
+            with self._guard.catch("describing a failure"):
+                self.errors.recorder.take(error, caught_by=AT_THE_END)
+        with self._guard.catch("closing"):
+            # Less than half of the time that close may take: the disk needs the rest, should the device be gone.
+            self.pipeline.wait_for_devices(at_most(0.4, 1.0))
+        with self._guard.catch("closing"):
+            left = self.media.close(at_most(0.3, 0.5))
+            if left:
+                self.put(
+                    records.MEDIA_DROPPED,
+                    {"count": left, "reason": "the run was closed before they were written"},
+                )
+        if self._batches is not None:
+            with self._guard.catch("closing"):
+                self._batches.close(at_most(0.2, 0.5))
+        with self._guard.catch("closing"):
+            self._wait_for_start(at_most(0.1, 0.5))
+        with self._guard.catch("describing the machine"):
+            # A script that takes milliseconds is over before its machine is described.
+            if not self._environment_is_written:
+                self._probe.result(at_most(0.2, 0.25))
+                self._put_environment()
+        if self._code is not None:
+            with self._guard.catch("keeping the code"):
+                self._code.close(at_most(0.2, 0.25))
+        self._put_rest()
+        with self._guard.catch("examining the last records"):
+            self.pipeline.conclude_findings(at_most(0.2, 0.5), has_failed=status != FINISHED)
+        if self.rank_control is not None:
+            with self._guard.catch("closing"):
+                self.rank_control.close()
+        with self._guard.catch("sending the last messages"):
+            # More than half of the time, and less than all: the file has to be closed as well.
+            failure = None if error is None else describe_failure(error)
+            self.pipeline.conclude_messages(
+                status=status, reason=reason, failure=failure, timeout_s=at_most(0.6, 0.75)
+            )
+        with self._guard.catch("delivering the last records"):
+            self.pipeline.conclude_exports(at_most(0.6, 0.75))
+        with self._guard.catch("closing"):
+            self.pipeline.conclude_mirrors(at_most(0.1, 0.25))
+
+    def _put_rest(self) -> None:
+        """Write what is still held back: steps that were folded or wait for a device, completions, open spans.
+
+        Records that wait for the start record wait no longer: what follows the file is to have them before the end.
+        """
+        with self._guard.catch("closing"):
+            self.pipeline.record_queue.settle(self.pipeline.elapsed(), give_up=True)
+        with self._guard.catch("closing"):
+            self.steps.put_rest()
+        with self._guard.catch("closing"):
+            self.completions.close()
+        self.spans.close()
+        with self._guard.catch("closing"):
+            self._put_start_if_held_up()
+        self._rest_is_put = True
+
+    def _let_go(self, status: str, reason: str, error: BaseException | None, deadline: float) -> list[str]:
+        """Write the end record, close the files and stop the threads; where that was interrupted, do the rest of it."""
+        timeout_s = self._close_s
+
+        def at_most(share: float) -> float:
+            return max(0.0, min(share * timeout_s, share * (deadline - time.monotonic())))
+
+        if not self._has_ended:
+            errors: dict[str, Any] = {}
+            with self._guard.catch("counting the errors"):
+                errors = self.errors.recorder.totals()
+            self._declare_lost_in_forks()
+            code = code_of(error)
+            left = {} if code is None else {"exit_code": code}
+            with self._guard.catch("closing"):
+                self.put(
+                    records.END, {"status": status, "reason": reason, **left, **self._totals(), **errors}
+                )
+            self._has_ended = True
+        self.errors.watch.end()
+        self.output.close(at_most(0.3), error)
+        with self._guard.catch("closing"):
+            self._watchman.close(at_most(0.1))
+            self.periodic.close(at_most(0.2))
+        if self._sampling is not None:
+            with self._guard.catch("closing"):
+                self._sampling.stop(at_most(0.1))
+        if self.session_folder.writes_manifest:
+            with self._guard.catch("writing run.json"):
+                self._beat()
+        return self.pipeline.close(status=status, reason=reason, deadline=deadline, timeout_s=timeout_s)
+
+    def _put_start_if_none(self) -> None:
+        if not self._has_started:
+            self.put_start(wait_s=0.0)
+
+    def _wait_for_start(self, timeout_s: float) -> None:
+        """Wait for a start record that another thread is writing: after the end record it would be lost."""
+        deadline = time.monotonic() + timeout_s
+        while self._starting_thread not in (None, threading.get_ident()) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def _put_start_if_held_up(self) -> None:
+        """Write a start record of what is known by now if records wait for it."""
+        if self.pipeline.record_queue.is_held_up:
+            self._put_start_if_none()
+
+    def _put_overdue_start(self) -> None:
+        """Write a start record of what is known by now, where records have waited for it for long."""
+        record_queue = self.pipeline.record_queue
+        since = record_queue.held_since
+        if since is not None and (
+            self.pipeline.elapsed() - since >= _LONGEST_START_S or record_queue.journal.fill > MUCH
+        ):
+            self._put_start_if_none()
+
+    def _tasks(self) -> list[Task]:
+        tasks: list[tuple[str, float, Callable[[], None]]] = [
+            ("describing the machine", _SAMPLE_EVERY_S, self._put_environment),
+            ("tending the spans", _TEND_EVERY_S, self.spans.tend),
+            ("waiting for the start", _TEND_EVERY_S, self._put_overdue_start),
+            ("counting calls of forks", _HEARTBEAT_EVERY_S, self._declare_first_lost_in_forks),
+        ]
+        if self._sampling is not None:
+            tasks.append(("reading the system's metrics", _SAMPLE_EVERY_S, self._look_at_the_system))
+            tasks.append(("writing a system record", self._options.system_every, self._put_system))
+        if self.rank_control is not None:
+            tasks.append(("looking at control.json", _CONTROL_EVERY_S, self._look_at_control))
+        if self._announcer is not None:
+            tasks.append(
+                ("announcing the run to the other ranks", _CONTROL_EVERY_S, self._announcer.announce)
+            )
+        if self.session_folder.writes_manifest:
+            tasks.append(("writing run.json", _HEARTBEAT_EVERY_S, self._beat))
+            tasks.append(("recovering killed runs", _RECOVER_EVERY_S, self._recover_killed_runs))
+        if self.session_folder.rank == 0:
+            trackers = TrackerWatch(
+                self._put_trackers, self._guard, has_begun=lambda: self._gate.last_step >= 0
+            )
+            tasks.append(("looking for other trackers", _MODULES_EVERY_S, trackers.look))
+        if self._code is not None:
+            tasks.append(("looking for imported code", _MODULES_EVERY_S, self._code.look_again))
+        if not self.pipeline.waits_for_no_disk:
+            tasks.append(self._keeping_the_journal)
+        return [Task(*task) for task in tasks]
+
+    @property
+    def _keeping_the_journal(self) -> tuple[str, float, Callable[[], None]]:
+        return "keeping the journal", _JOURNAL_EVERY_S, self.pipeline.keep_journal
+
+    def _recover_killed_runs(self) -> None:
+        for left in self.pipeline.recover_abandoned():
+            if left.path not in self._orphaned:
+                self._orphaned.add(left.path)
+                self._guard.say(
+                    f"{left.records} records of run {left.run_id}, which was killed, are kept in {left.path}: "
+                    f"{left.folder} is not its folder any more. `telemetry repair FOLDER`, with the folder where "
+                    f"the run is now, writes them there; delete the file if you deleted the run."
+                )
+
+    def _put_error(self, fields: dict[str, Any]) -> None:
+        self._put_start_if_none()
+        self.pipeline.put(records.ERROR, fields)
+
+    def _declare_first_lost_in_forks(self) -> None:
+        if not self._declared_in_forks:
+            # The first ones soon, in case that this process is killed; the others once their number is known.
+            self._declare_lost_in_forks()
+
+    def _declare_lost_in_forks(self) -> None:
+        """Write how many calls forked processes have lost since this was last asked."""
+        lost = self.late_calls.in_forks - self._declared_in_forks
+        if lost:
+            self._declared_in_forks += lost
+            self.pipeline.put(records.LOST, {"records": lost, "reason": IN_A_FORK})
+
+    def _look_at_next_step(self) -> None:
+        self._gate.due_at = -NEVER
+
+    def _seconds_per_step(self) -> Any:
+        return self.steps.latest.get("sec_per_step")
+
+    def _offer_trace(self) -> None:
+        assert self.rank_control is not None
+        self.rank_control.poller.declare_action("trace", self.spans.keep_next)
+
+    def _ask_for(self, action: str, request_id: str) -> None:
+        """Ask the run itself for `action`, because something critical was found."""
+        assert self.rank_control is not None
+        request = ControlRequest(id=request_id, timestamp=self._clock.wall(), actions=(action,))
+        self.rank_control.poller.ask(request)
+
+    def _look_at_control(self) -> None:
+        assert self.rank_control is not None
+        self.rank_control.poll()
+        if self.rank_control.poller.ready:
+            self._look_at_next_step()
+
+    def _look_at_the_system(self) -> None:
+        assert self._sampling is not None
+        latest = self._sampling.latest()
+        self.steps.system = {name: latest[name] for name in _ON_STEP_RECORDS if name in latest}
+
+    def _put_system(self) -> None:
+        assert self._sampling is not None
+        latest = self._sampling.latest()
+        stale = self._sampling.stale()
+        if latest or stale:
+            step = {"global_step": self._gate.last_step} if self._gate.last_step >= 0 else {}
+            self.put(records.SYSTEM, {**step, **latest, **({"not_answering": stale} if stale else {})})
+
+    def _put_environment(self) -> None:
+        """Write what the start record could not wait for."""
+        if self._has_started and not self._environment_is_written:
+            environment = self._probe.result(0.0)
+            if environment is not None:
+                self._environment_is_written = True
+                if environment:
+                    self.pipeline.put(records.ENVIRONMENT, self._values.tree(environment))
+
+    def _put_code(self, fields: Mapping[str, Any], is_last: bool) -> bool:
+        if self._has_started or is_last:
+            self.put(records.CODE, fields)
+        return self._has_started
+
+    def _put_trackers(self, names: list[str]) -> None:
+        self.put("other_trackers", {"trackers": names})
+
+    @property
+    def _counts_from_zero(self) -> bool:
+        """Whether the loop counts its steps from 0: this session shows it, or an earlier one did."""
+        known = {**self.session_folder.manifest.summary, **self._training}.get(FIRST_STEP)
+        return self.steps.first_step == 0 or known == 0
+
+    def _last_planned_step(self) -> int | None:
+        planned = self._training.get("max_steps")
+        return planned - self._counts_from_zero if type(planned) is int else None
+
+    def _beat(self) -> None:
+        latest = self.steps.latest
+        summary = {name: latest[name] for name in IN_SUMMARY if type(latest.get(name)) in (int, float)}
+        control: dict[str, Any] = {}
+        if self.rank_control is not None and self.session_folder.rank == 0:
+            # Only rank 0 reads requests.
+            poller = self.rank_control.poller
+            control = {"log_every_now": poller.log_every, **poller.declared()}
+        step = self._gate.last_step
+        self.pipeline.beat(
+            global_step=step if step >= 0 else None,
+            summary={**self._training, **({FIRST_STEP: 0} if self._counts_from_zero else {}), **summary},
+            control=control,
+        )
+
+    def _totals(self) -> dict[str, Any]:
+        record_queue = self.pipeline.record_queue
+        totals: dict[str, Any] = {
+            "seconds": self.pipeline.elapsed(),
+            "records": record_queue.next_seq + 1 - self.session_folder.first_seq,
+            "records_lost": record_queue.dropped_total + self._declared_in_forks,
+            "telemetry_errors": self._guard.total,
+            **peak_memory(self._guard),
+        }
+        if record_queue.values_lost:
+            totals["values_lost"] = record_queue.values_lost
+        if self.pipeline.undelivered:
+            totals["undelivered"] = self.pipeline.undelivered
+        if self._gate.last_step >= 0:
+            totals["global_step"] = self._gate.last_step
+        return totals

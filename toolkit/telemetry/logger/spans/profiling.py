@@ -1,0 +1,305 @@
+"""Timing of single functions and blocks: `@log.profile` and `with log.profile_block("forward_pass")`.
+
+A call that is logged is on the next step record as `profiling/<name>`, in seconds, and in the summary of spans. One
+that is not costs two readings of the clock and a comparison.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+from collections import deque
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
+from numbers import Integral, Real
+from typing import Any, Final, TypeVar
+
+from toolkit.telemetry.core.checks import shown
+from toolkit.telemetry.core.decorators import decorated_inside, keep_cache_methods, wrap_calls
+from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.options.blocks import ProfilingOptions
+from toolkit.telemetry.logger.spans.totals import MAX_NAMES, SpanTimes, SpanTotals
+from toolkit.telemetry.timing.names import PROFILING_PREFIX
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+THE_REST: Final = "(other names)"
+"""Names beyond the first 200 share this one: names with a number in them would be endless."""
+_LONGEST_NAME: Final = 120
+_LONGEST_MS: Final = 3_600_000
+_MAX_WAITING: Final = 10_000
+NOTHING: Final = nullcontext()
+
+
+class Profiling:
+    """The profiled names of one session."""
+
+    def __init__(
+        self,
+        options: ProfilingOptions,
+        times: SpanTotals,
+        closed: deque[Any],
+        monotonic: Callable[[], float],
+        guard: Guard,
+    ) -> None:
+        self.is_on = options.enabled
+        self._options = options
+        self._times = times
+        self._closed = closed
+        self._monotonic = monotonic
+        self._guard = guard
+        self.makers: dict[str, Callable[[], ProfiledBlock]] = {}
+        """What makes a block of a name that is known; empty where nothing is profiled."""
+        self._profiles: dict[str, Profile] = {}
+        # A signal handler may make one in the middle of one that is being made.
+        self._making = threading.RLock()
+
+    def block(
+        self, name: Any, min_duration_ms: float | None = None, log_interval: int | None = None
+    ) -> AbstractContextManager[object]:
+        """Return a block to be timed; one of the same name keeps the limits that the first one had."""
+        if not self.is_on:
+            return NOTHING
+        profile = self._make(_as_name(name), min_duration_ms, log_interval)
+        if isinstance(name, str) and len(self.makers) < MAX_NAMES:
+            self.makers[name] = functools.partial(ProfiledBlock, profile)
+        return ProfiledBlock(profile)
+
+    def switch_off(self) -> None:
+        """Time nothing any more."""
+        self.is_on = False
+        self.makers.clear()
+
+    def function(
+        self, function: _F, name: str | None, min_duration_ms: float | None, log_interval: int | None
+    ) -> _F:
+        """Return `function` with each of its calls timed; itself where nothing is profiled."""
+        if not self.is_on:
+            return function
+        inside = decorated_inside(
+            function, lambda found: self.function(found, name, min_duration_ms, log_interval)
+        )
+        if inside is not None:
+            return inside  # type: ignore[no-any-return]
+        profile = self._make(_as_name(name or called(function)), min_duration_ms, log_interval)
+        if inspect.iscoroutinefunction(function):
+            return wrap_calls(function, lambda: ProfiledBlock(profile))
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            return _profiled_generator(function, profile)
+
+        monotonic = self._monotonic
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            began = monotonic()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                duration = monotonic() - began
+                if duration >= profile.shortest:
+                    profile.count_one(duration)
+
+        return keep_cache_methods(call, function)
+
+    def _make(self, name: str, min_duration_ms: float | None, log_interval: int | None) -> Profile:
+        with self._making:
+            if name not in self._profiles and len(self._profiles) >= MAX_NAMES:
+                name = THE_REST
+            profile = self._profiles.get(name)
+            if profile is None:
+                shortest = self._checked_duration(name, min_duration_ms)
+                interval = self._checked_interval(name, log_interval)
+                times = self._times.of(PROFILING_PREFIX + name, on_steps=False)
+                profile = Profile(name, shortest / 1e3, interval, times, self._closed, self._monotonic)
+                self._times.add_profile(profile)
+                self._profiles[name] = profile
+            return profile
+
+    def _checked_duration(self, name: str, given: Any) -> float:
+        if given is None:
+            return self._options.min_duration_ms
+        if type(given) is not bool and isinstance(given, Real) and given <= _LONGEST_MS and not given < 0:
+            return float(given)
+        self._guard.report_misuse(
+            f"profiling {name}: min_duration_ms is {_shown(given)}; "
+            f"it must be a number of milliseconds from 0 to {_LONGEST_MS}"
+        )
+        return self._options.min_duration_ms
+
+    def _checked_interval(self, name: str, given: Any) -> int:
+        if given is None:
+            return self._options.log_interval
+        if type(given) is not bool and isinstance(given, Integral) and int(given) >= 1:
+            return int(given)
+        self._guard.report_misuse(
+            f"profiling {name}: log_interval is {_shown(given)}; it must be a whole number from 1 on"
+        )
+        return self._options.log_interval
+
+
+class Profile:
+    """What is known of one profiled name."""
+
+    __slots__ = (*("_closed", "_field", "_waiting", "count", "interval", "monotonic", "shortest", "times"),)
+
+    def __init__(
+        self,
+        name: str,
+        shortest: float,
+        interval: int,
+        times: SpanTimes,
+        closed: deque[Any],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.monotonic = monotonic
+        self.shortest = shortest
+        """Seconds; calls that take less are not counted."""
+        self.interval = interval
+        self.times = times
+        self.count = 0
+        self._field = PROFILING_PREFIX + name
+        self._closed = closed
+        self._waiting: deque[float] = deque(maxlen=_MAX_WAITING)
+        """Durations for the next step record."""
+
+    def count_one(self, duration: float) -> None:
+        """Count a call that took long enough, and log it if it is its turn: the first, then each `interval`-th.
+
+        Nothing in here can fail.
+        """
+        self.count = count = self.count + 1
+        if count == 1 or not count % self.interval:
+            self._waiting.append(duration)
+            logged = _Logged()
+            logged.times, logged.duration = self.times, duration
+            self._closed.append(logged)
+
+    def put_on(self, fields: dict[str, Any]) -> None:
+        """Put what was logged since the last call on a step record: the mean and, of several, the longest."""
+        waiting = self._waiting
+        # Other threads append meanwhile: no more than there are now.
+        taken = [waiting.popleft() for _ in range(len(waiting))]
+        if taken:
+            fields[self._field] = sum(taken) / len(taken)
+            if len(taken) > 1:
+                fields[f"{self._field}/max"] = max(taken)
+
+
+class ProfiledBlock:
+    """One timed stretch. Nothing in here can fail."""
+
+    __slots__ = ("_began", "_profile")
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+
+    def __enter__(self) -> ProfiledBlock:
+        self._began = self._profile.monotonic()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        profile = self._profile
+        duration = profile.monotonic() - self._began
+        if duration >= profile.shortest:
+            profile.count_one(duration)
+
+
+class _Resumes:
+    """The time that a generator takes itself, without what is done with its values meanwhile."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._profile = profile
+        self._seconds = 0.0
+
+    def __enter__(self) -> None:
+        self._began = self._profile.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._seconds += self._profile.monotonic() - self._began
+
+    def count(self) -> None:
+        """Count the whole of it as one call."""
+        if self._seconds >= self._profile.shortest:
+            self._profile.count_one(self._seconds)
+
+
+class _ProfiledGenerator(Generator[Any, Any, Any]):
+    """A generator whose every resume is timed."""
+
+    def __init__(self, generator: Generator[Any, Any, Any], resumes: _Resumes) -> None:
+        self._generator = generator
+        self._resumes = resumes
+
+    def send(self, value: Any) -> Any:
+        with self._resumes:
+            return self._generator.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        with self._resumes:
+            return self._generator.throw(*error)
+
+    def close(self) -> None:
+        with self._resumes:
+            self._generator.close()
+
+
+def _profiled_generator(function: _F, profile: Profile) -> _F:
+    """Return a generator function, or an asynchronous one, whose iterations are timed as one call each."""
+    if inspect.isgeneratorfunction(function):
+
+        @functools.wraps(function)
+        def iterate(*args: Any, **kwargs: Any) -> Any:
+            resumes = _Resumes(profile)
+            try:
+                return (yield from _ProfiledGenerator(function(*args, **kwargs), resumes))
+            finally:
+                resumes.count()
+
+        return iterate  # type: ignore[return-value]
+
+    @functools.wraps(function)
+    async def iterate_async(*args: Any, **kwargs: Any) -> Any:
+        generator = function(*args, **kwargs)
+        resumes, resume, given = _Resumes(profile), generator.asend, None
+        try:
+            while True:
+                with resumes:
+                    value = await resume(given)
+                try:
+                    resume, given = generator.asend, (yield value)
+                except GeneratorExit:
+                    await generator.aclose()
+                    raise
+                except BaseException as error:  # noqa: BLE001 - it is the generator's
+                    resume, given = generator.athrow, error
+        except StopAsyncIteration:
+            return
+        finally:
+            resumes.count()
+
+    return iterate_async  # type: ignore[return-value]
+
+
+class _Logged:
+    """A call as the summary of spans counts it; its fields are set from outside, which saves a call."""
+
+    __slots__ = ("duration", "times")
+
+    times: SpanTimes
+    duration: float
+
+
+def called(function: Any) -> str:
+    """Return what a function is called: `MyTrainer.compute_loss`, wherever it was defined."""
+    name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
+    return str(name or type(function).__name__).rpartition("<locals>.")[2]
+
+
+def _shown(given: Any) -> str:
+    return shown(given) if type(given) in (str, bool, int, float) else f"<{type(given).__name__}>"
+
+
+def _as_name(name: Any) -> str:
+    text = name if isinstance(name, str) else f"<{type(name).__name__}>"
+    return text[:_LONGEST_NAME] or "block"

@@ -1,0 +1,694 @@
+"""One session of a run at work: where its records go, and the jobs that take them there."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.guard import Guard, MisuseError, describe_error
+from toolkit.telemetry.core.run_context import RunContext
+from toolkit.telemetry.core.sink import DeliveringSink, Sink
+from toolkit.telemetry.diagnostics.finding import Finding
+from toolkit.telemetry.diagnostics.policy import in_manifest, policy_from
+from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.logger.records.device_scalars import PendingScalar
+from toolkit.telemetry.logger.records.record_queue import RecordQueue
+from toolkit.telemetry.logger.writing.key_values_sink import KeyValuesSink
+from toolkit.telemetry.logger.writing.mirror import Mirror
+from toolkit.telemetry.logger.writing.record_appender import RecordFile
+from toolkit.telemetry.logger.writing.session_folder import SessionFolder
+from toolkit.telemetry.logger.writing.writer import Syncer, Writer
+from toolkit.telemetry.logger.writing.writer_lock import WriterLock
+from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
+from toolkit.telemetry.mirrors.findings import FindingsSink, fields_of
+from toolkit.telemetry.mirrors.registry import make_exporters
+from toolkit.telemetry.mirrors.shared.exporter import ExportedRun
+from toolkit.telemetry.privacy.masking import mask_secrets
+from toolkit.telemetry.runfolder.codec import decode
+from toolkit.telemetry.runfolder.journal.head import Owner
+from toolkit.telemetry.runfolder.journal.journal import (
+    SEGMENT_BYTES,
+    Journal,
+    journals_in,
+    shared_memory_folders,
+)
+from toolkit.telemetry.runfolder.journal.repair import OrphanedJournal, recover_killed, table_form
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runfolder.manifest import INCOMPLETE, Heartbeat, Manifest, write_manifest
+from toolkit.telemetry.runfolder.process import is_in_container
+from toolkit.telemetry.runfolder.reader import last_record
+from toolkit.telemetry.runfolder.records import ERROR, FINDING, LOST, MAX_RECORD_BYTES
+from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
+from toolkit.telemetry.runfolder.table.csv_table import ALL
+
+if TYPE_CHECKING:
+    from toolkit.telemetry.diagnostics.rank_files import RankFiles
+    from toolkit.telemetry.diagnostics.rank_watch import RankWatch
+    from toolkit.telemetry.diagnostics.resume.watch import ResumeWatch
+    from toolkit.telemetry.mirrors.messages.sink import MessageSink
+
+_MIRROR_INTERVAL_S = 0.5
+_ROOM_FOR_THE_END_BYTES = 2 * 1024 * 1024
+
+
+class RecordPipeline:
+    """Takes records from any thread and gets them to the run folder and its mirrors."""
+
+    def __init__(
+        self,
+        session_folder: SessionFolder,
+        options: TelemetryOptions,
+        *,
+        sinks: Sequence[Sink],
+        context: RunContext,
+    ) -> None:
+        guard = context.guard
+        self.session_folder = session_folder
+        self.guard = guard
+        self.elapsed = context.elapsed
+        """Seconds since the session began."""
+        self.manifest = session_folder.manifest
+        self._options = options
+        self._wall = context.clock.wall
+        self._events = context.events
+        queue_max_bytes = int(options.queue_max_mb * 1024 * 1024)
+        self._owner = Owner(
+            run_id=context.run_id,
+            session=context.session,
+            started=session_folder.session.started,
+            rank=context.rank,
+        )
+        self._journal = Journal.create(
+            _places_for_journal(options.journal, session_folder.folder),
+            session_folder.record_file,
+            self._owner,
+            max_bytes=queue_max_bytes,
+            reserve_bytes=queue_max_bytes + _ROOM_FOR_THE_END_BYTES,
+        )
+        self.manifest = self.manifest.with_latest(
+            journal=self._journal_name(),
+            perf_tag=options.perf_tags,
+            session_tag=options.session_tag or session_folder.manifest.run_id,
+        )
+        self.record_queue = RecordQueue(
+            self._journal,
+            first_seq=session_folder.first_seq,
+            awaits_start=True,
+            session=context.session,
+            rank=context.rank,
+            # A journal that grows is part of the memory that records may take; as small as it always is, it is not.
+            queue_max_bytes=max(0, queue_max_bytes - self._journal.capacity + 2 * SEGMENT_BYTES),
+            wake=lambda: self._writer.wake(),
+            on_left_out=self._report_left_out,
+        )
+        self._file = RecordFile(
+            session_folder.record_file,
+            file_mode=session_folder.modes.file,
+            folder_mode=session_folder.modes.folder,
+        )
+        if session_folder.left_behind:
+            self._file.take(session_folder.left_behind)
+        self._lock = WriterLock(session_folder.record_file, on_conflict=self._say_another_writes)
+        self._writer = Writer(
+            self.record_queue,
+            self._file,
+            self._lock,
+            guard=guard,
+            flush_interval=options.flush_interval,
+            elapsed=self.elapsed,
+            on_gone=self._go_on_after_loss,
+            on_spoilt=self._say_record_is_spoilt,
+        )
+        self._syncer = Syncer(self._writer, guard=guard, interval_s=options.sync_interval)
+        self._manifest_writer = _ManifestWriter(
+            session_folder.folder, mode=session_folder.modes.file, guard=guard
+        )
+        self.undelivered = 0
+        """Records that collectors have not taken by the end of the run."""
+        self.usage_reports: str | None = None
+        """The state of usage reports, for the start record; None where none are wanted."""
+        self._key_values: KeyValuesSink | None = None
+        self._findings: FindingsSink | None = None
+        self._examining: Mirror | None = None
+        """Reads all records for the findings and the key values."""
+        self._messages: tuple[MessageSink, Mirror] | None = None
+        self._mirrors = self._make_mirrors(sinks)
+        self._events.own_failure.subscribe(self._put_own_failure)
+        self._events.finding.subscribe(self._put_finding)
+
+    def start(self) -> None:
+        """Start the jobs, the most needed first: a machine may refuse their threads."""
+        if self._journal.path is None:
+            trouble = "neither shared memory nor the run folder took one: a kill may cost the last moments"
+            self.guard.report("making a journal", OSError(trouble))
+        elif self._options.journal == "shm" and self._journal.path.parent == self.session_folder.folder:
+            trouble = "telemetry.journal is shm, and there is no shared memory that takes one: it is in the run folder"
+            self.guard.report("making a journal", OSError(trouble))
+        starts = [self._writer.start]
+        if self.session_folder.writes_manifest:
+            self._manifest_writer.put(self.manifest)
+            starts.append(self._manifest_writer.start)
+        starts += [self._syncer.start, *(mirror.start for mirror in self._all_mirrors())]
+        if self._messages is not None:
+            starts.append(self._messages[0].start)
+        for start in starts:
+            with self.guard.catch("starting a thread"):
+                start()
+
+    def put(
+        self,
+        event: str,
+        fields: dict[str, Any],
+        pending: dict[str, PendingScalar] | None = None,
+        *,
+        wall: float | None = None,
+    ) -> None:
+        """Take a record whose fields are plain, stamped with the time of this call unless `wall` is another."""
+        self.record_queue.put(event, self._wall() if wall is None else wall, self.elapsed(), fields, pending)
+
+    def _put_own_failure(self, doing: str, error: BaseException) -> None:
+        if isinstance(error, MisuseError) and self._options.diagnostics is not False:
+            # It becomes a finding.
+            return
+        about = {"doing": doing, "type": type(error).__name__, "message": describe_error(error)}
+        self.put(ERROR, {"source": "telemetry", **about})
+
+    def _put_finding(self, finding: Finding, more: Mapping[str, Any]) -> None:
+        # Other ranks have no examiner.
+        if self._findings is not None:
+            self._findings.report_live(finding, more)
+        elif self._options.diagnostics is not False:
+            self.put(FINDING, {**fields_of(finding), **more})
+
+    def beat(self, *, global_step: int | None, summary: dict[str, Any], control: dict[str, Any]) -> None:
+        """Write a heartbeat to run.json, in the background."""
+        manifest = replace(
+            self.manifest.with_latest(lock=self._lock.held, journal=self._journal_name()),
+            heartbeat=Heartbeat(time=self._wall(), seq=self.record_queue.last_seq, global_step=global_step),
+            summary={**summary, **(self._findings.open_by_severity() if self._findings else {})},
+            control=control,
+        )
+        self.manifest = manifest if self._key_values is None else self._key_values.added_to(manifest)
+        self._manifest_writer.put(self.manifest)
+
+    def _write_config(self) -> None:
+        """Have the configuration written to run.json at once."""
+        if self._key_values is not None:
+            self._manifest_writer.put(self._key_values.added_to(self.manifest))
+
+    def recover_abandoned(self) -> list[OrphanedJournal]:
+        """Write out what other runs of this user on this disk left in shared memory when they were killed.
+
+        Returns those of this log directory whose folder is not there any more; their journals are kept.
+        """
+        orphaned: list[OrphanedJournal] = []
+        for folder in shared_memory_folders():
+            for path in journals_in(folder, of_others=True):
+                with self.guard.catch("recovering a killed run"):
+                    found = recover_killed(path, self.session_folder.folder)
+                    if (
+                        found is not None
+                        and found.folder.parent == self.session_folder.folder.parent.resolve()
+                    ):
+                        orphaned.append(found)
+        return orphaned
+
+    @property
+    def waits_for_no_disk(self) -> bool:
+        """Whether the journal is in shared memory, so that `keep_journal` waits for no disk."""
+        return self._journal.path is not None and self._journal.path.parent in shared_memory_folders()
+
+    def keep_journal(self) -> None:
+        """Check that the journal is still there, and use another one where it is not.
+
+        Shared memory may be cleaned up when a user logs out or a job ends, while this run continues.
+        """
+        journal = self._journal
+        if journal.is_closed:
+            return
+        if journal.path is None:
+            why = "there was none"
+        elif not journal.is_in_place:
+            why = f"{journal.path} was removed"
+        elif journal.trouble is not None:
+            why = f"{journal.path} took no more lines ({journal.trouble})"
+        else:
+            journal.lock_again()
+            return
+        spare = journal.spare(
+            _places_for_journal(self._options.journal, self.session_folder.folder),
+            self.session_folder.record_file,
+            self._owner,
+        )
+        if spare is None or not journal.move_to(spare, self.record_queue.lock):
+            if spare is not None:
+                spare.close(remove=True)
+            if journal.path is not None:
+                trouble = f"{why}, and no other could be made: a kill may cost the last moments"
+                self.guard.report("keeping the journal", OSError(trouble))
+            return
+        if self.session_folder.writes_manifest:
+            self._manifest_writer.put(self.manifest.with_latest(journal=self._journal_name()))
+        self.guard.report("keeping the journal", OSError(f"{why}; the run continues in {journal.path}"))
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all records are in the file and in mirrors that are not away; False if they are not."""
+        deadline = time.monotonic() + timeout_s
+        self.wait_for_devices(timeout_s)
+        done = self._writer.flush(max(0.0, deadline - time.monotonic()))
+        # Half of the time at most: a resumed run may still be examining its earlier sessions, and the table waits.
+        self.conclude_findings(max(0.0, deadline - time.monotonic()) / 2, is_end=False)
+        for mirror in self._mirrors:
+            if not mirror.is_away:
+                done = mirror.flush(max(0.0, deadline - time.monotonic())) and done
+        return done
+
+    def conclude_findings(self, timeout_s: float, *, is_end: bool = True, has_failed: bool = False) -> None:
+        """Have all records examined within `timeout_s`, so that findings are recorded; the end concludes open ones."""
+        if self._examining is None:
+            return
+        deadline = time.monotonic() + timeout_s
+        if is_end:
+            if self._findings is not None:
+                self._findings.in_a_hurry = True
+            self._writer.flush(max(0.0, deadline - time.monotonic()))
+        is_done = self._examining.flush(max(0.0, deadline - time.monotonic()))
+        if self._findings is None:
+            return
+        if is_end and is_done:
+            self._findings.conclude(has_failed=has_failed)
+        # What was found has to reach the file as well.
+        self._writer.flush(max(0.0, deadline - time.monotonic()))
+
+    def conclude_messages(
+        self, *, status: str, reason: str, failure: dict[str, Any] | None, timeout_s: float
+    ) -> None:
+        """Send the messages about the end, and wait for them at most `timeout_s`."""
+        if self._messages is None:
+            return
+        sink, mirror = self._messages
+        deadline = time.monotonic() + timeout_s
+        # The last steps and findings come through the file; a disk that hangs leaves time for the message.
+        self._writer.flush(timeout_s / 4)
+        mirror.flush(timeout_s / 4)
+        left_s = max(0.0, deadline - time.monotonic())
+        sink.conclude(
+            status=status, reason=reason, failure=failure, elapsed_s=self.elapsed(), timeout_s=left_s
+        )
+
+    def conclude_mirrors(self, timeout_s: float) -> None:
+        """Have the mirrors take what is there within `timeout_s`, so that their trouble is recorded before the end."""
+        deadline = time.monotonic() + timeout_s
+        self._writer.flush(timeout_s / 2)
+        for mirror in self._mirrors:
+            if not mirror.is_away:
+                mirror.flush(max(0.0, deadline - time.monotonic()))
+
+    def conclude_exports(self, timeout_s: float) -> None:
+        """Have the rest delivered to collectors within `timeout_s`, and count what was not."""
+        exports = [mirror for mirror in self._mirrors if isinstance(mirror.sink, DeliveringSink)]
+        deadline = time.monotonic() + timeout_s
+        if exports:
+            self._writer.flush(timeout_s / 4)
+        for mirror in exports:
+            assert isinstance(mirror.sink, DeliveringSink)
+            has_all = mirror.flush(max(0.0, deadline - time.monotonic()))
+            undelivered = 0 if has_all else mirror.give_up(timeout_s / 4)
+            undelivered += mirror.sink.refused
+            if undelivered:
+                self.undelivered += undelivered
+                self.guard.report(
+                    f"delivering to {mirror.sink.name}",
+                    OSError(f"{undelivered} records did not arrive there; {METRICS_JSONL} has them"),
+                )
+
+    def give_up_messages(self) -> None:
+        """Stop waiting for messages: the close was interrupted."""
+        if self._messages is not None:
+            self._messages[0].close()
+
+    def wait_for_devices(self, timeout_s: float) -> None:
+        """Wait, at most `timeout_s`, for values still being computed: a loop runs ahead of its device."""
+        deadline = time.monotonic() + timeout_s
+        while self.record_queue.is_waiting and time.monotonic() < deadline:
+            self.record_queue.settle(self.elapsed())
+            time.sleep(0.001)
+
+    def sync(self, timeout_s: float) -> bool:
+        """Flush the records, and force them onto the disk; False where either failed or was not done in time."""
+        self.wait_for_devices(timeout_s / 2)
+        return self._writer.flush(timeout_s / 2) and self._writer.sync()
+
+    def close(self, *, status: str, reason: str, deadline: float, timeout_s: float) -> list[str]:
+        """Write what is left before `deadline` (monotonic); return messages about what could not be done.
+
+        `timeout_s` is what the end may take in all: whoever comes last has a small part of it in any case.
+        """
+        least_s = min(0.1, 0.05 * timeout_s)
+        reason = mask_secrets(reason)
+        left_undone = []
+        self.record_queue.await_no_start()
+        self.record_queue.settle(self.elapsed(), give_up=True)
+        self.record_queue.say_what_was_dropped(self._wall(), self.elapsed())
+        self._syncer.close()
+        # A little is left for the mirrors and run.json, which a disk that takes no records may still take.
+        written = self._writer.close(max(least_s, deadline - time.monotonic() - 0.05 * timeout_s))
+        # On a busy machine the thread may end later than it was waited for; what it has written is written.
+        written = written or self._writer.is_drained
+        if not written:
+            self._keep_what_is_in_memory()
+            where = (
+                f"; `telemetry repair {self.session_folder.folder}` writes them" if self._journal.path else ""
+            )
+            left_undone.append(
+                f"the disk did not take the last records ({self._writer.trouble or 'no answer'}){where}"
+            )
+        if self.session_folder.writes_manifest:
+            self.manifest = self.manifest.with_latest(
+                ended=self._wall(),
+                status=status,
+                reason=reason if written else f"{reason}; closed_incomplete",
+                record_bytes=size_of(self.session_folder.record_file) if written else None,
+                journal=None if written else self._journal_name(),
+                lock=None,
+            )
+            # Before the mirrors: a slow one may make the user interrupt.
+            self._manifest_writer.put(self.manifest)
+        left_undone += self._close_mirrors(deadline, least_s)
+        if self.session_folder.writes_manifest and not self._manifest_writer.close(
+            max(least_s, deadline - time.monotonic())
+        ):
+            left_undone.append("run.json could not be written in time")
+        if not self._writer.is_stuck:
+            # Else the locks stay until the process ends: no other may write what this disk may still be writing.
+            self._journal.close(remove=written)
+            self._lock.close()
+        return left_undone
+
+    def _close_mirrors(self, deadline: float, least_s: float) -> list[str]:
+        """Close the mirrors; run.json, and what is returned, says which of them lack something."""
+        mirrors = self._all_mirrors()
+        for mirror in mirrors:
+            mirror.end()
+        behind = [
+            mirror.sink.name
+            for mirror in mirrors
+            if not mirror.close(max(least_s, deadline - time.monotonic()))
+        ]
+        if behind and self.session_folder.writes_manifest and self.manifest.latest is not None:
+            reason = f"{self.manifest.latest.reason}{INCOMPLETE}{', '.join(behind)}"
+            self.manifest = self.manifest.with_latest(reason=reason)
+            self._manifest_writer.put(self.manifest)
+        return [f"{name} did not take everything in time" for name in behind]
+
+    def _journal_name(self) -> str | None:
+        return None if self._journal.path is None else str(self._journal.path)
+
+    def _keep_what_is_in_memory(self) -> None:
+        """Move what neither the disk nor the journal had room for into the journal, where repair finds it."""
+        self._journal.open_reserve()
+        left = self.record_queue.unwritten_in_memory
+        while left:
+            self.record_queue.take_batch()
+            before, left = left, self.record_queue.unwritten_in_memory
+            if left == before:
+                return
+
+    def after_fork_in_child(self) -> None:
+        """Forget what belongs to the parent; nothing of it is written, flushed or closed here."""
+        self.record_queue.after_fork_in_child()
+        self._journal.forget()
+        self._lock.forget()
+
+    def _make_mirrors(self, sinks: Sequence[Sink]) -> list[Mirror]:
+        if self.session_folder.rank != 0:
+            return []
+        options, session_folder = self._options, self.session_folder
+        session_start = size_of(session_folder.record_file)
+        mirrors = []
+        # Each fails alone: a run without its table is a run all the same.
+        if options.csv:
+            with self.guard.catch("setting up metrics.csv"):
+                form = table_form(session_folder.folder, ALL if options.csv == ALL else None)
+                self.manifest = replace(self.manifest, table=form)
+                table = CsvMirror(session_folder.folder, mode=session_folder.modes.file, form=form)
+                mirrors.append(self._mirror(table, table.start_at, optional=False, ours=True))
+        exporters: list[Sink] = []
+        with self.guard.catch("setting up the exporters"):
+            exporters = self._make_exporters()
+        for sink in [*exporters, *sinks]:
+            with self.guard.catch("setting up a mirror"):
+                mirrors.append(self._mirror(sink, lambda: session_start, optional=True))
+        with self.guard.catch("setting up the diagnostics"):
+            self._examining = self._make_examining(session_start)
+        with self.guard.catch("setting up messages"):
+            mirrors += self._make_messages(session_start)
+        with self.guard.catch("setting up usage reports"):
+            mirrors += self._make_usage_reports(session_start)
+        return mirrors
+
+    def _make_exporters(self) -> list[Sink]:
+        options, session_folder = self._options, self.session_folder
+        span_filter = None
+        if options.export_spans:
+            # Imported only where spans are filtered, so that other runs start faster.
+            from toolkit.telemetry.mirrors.shared.span_filter import span_filter_from
+
+            span_filter = span_filter_from(options.export_spans)
+        run = ExportedRun(
+            folder=session_folder.folder,
+            run_id=session_folder.manifest.run_id,
+            display_name=session_folder.manifest.display_name,
+            session=session_folder.session.session,
+            started=session_folder.session.started,
+            file_mode=session_folder.modes.file,
+            project=options.project,
+            perf_tag=options.perf_tags,
+            session_tag=options.session_tag or session_folder.manifest.run_id,
+            span_filter=span_filter,
+        )
+        return make_exporters(options, run, may_send=options.may_send, guard=self.guard)
+
+    def _make_examining(self, session_start: int) -> Mirror:
+        is_examined = self._options.diagnostics is not False
+        self._key_values = KeyValuesSink(
+            self.session_folder.manifest,
+            session=self.session_folder.session.session,
+            from_start=is_examined,
+            on_start=self._write_config,
+        )
+        if not is_examined:
+            return self._mirror(self._key_values, lambda: session_start, optional=True, ours=True)
+        self._findings = self._make_findings(self._key_values)
+        return self._mirror(
+            self._findings, lambda: 0, optional=True, caught_up=self._findings.caught_up, ours=True
+        )
+
+    def _make_findings(self, key_values: KeyValuesSink) -> FindingsSink:
+        options = self._options
+        policy = policy_from(options.diagnostics, options.on_finding, options.alerts)
+        self.manifest = replace(self.manifest, diagnostics=in_manifest(policy))
+        return FindingsSink(
+            policy,
+            session=self.session_folder.session.session,
+            put=self.put,
+            ask=self._events.action_wanted.publish,
+            on_news=self._events.incident.publish,
+            guard=self.guard,
+            ranks=self._rank_files(),
+            rank_watch=self._rank_watch(),
+            resume_watch=self._resume_watch(),
+            first=key_values.write,
+        )
+
+    def _rank_files(self) -> RankFiles | None:
+        if self._options.ranks == "zero":
+            return None
+        from toolkit.telemetry.diagnostics.rank_files import RankFiles
+
+        return RankFiles(self.session_folder.folder, session=self.session_folder.session.session)
+
+    def _rank_watch(self) -> RankWatch | None:
+        if self._options.ranks == "zero":
+            return None
+        from toolkit.telemetry.diagnostics.rank_watch import RankWatch
+
+        return RankWatch(self.session_folder.folder, session=self.session_folder.session.session)
+
+    def _resume_watch(self) -> ResumeWatch | None:
+        session = self.session_folder.session.session
+        if session < 2:
+            return None
+        from toolkit.telemetry.diagnostics.resume.watch import ResumeWatch
+
+        return ResumeWatch(self.session_folder.folder, session=session)
+
+    def _make_messages(self, session_start: int) -> list[Mirror]:
+        receivers = self._options.message_options
+        if not receivers or not self._options.may_send:
+            return []
+        # Imported for those who want messages: the rest pay nothing for it.
+        from toolkit.telemetry.mirrors.messages.sink import MessageSink
+
+        session_folder = self.session_folder
+        sink = MessageSink(
+            receivers,
+            run_name=session_folder.manifest.display_name,
+            run_id=session_folder.manifest.run_id,
+            project=session_folder.manifest.project or "",
+            folder=session_folder.folder.name,
+            session=session_folder.session.session,
+            record_file=session_folder.record_file,
+            session_start=session_start,
+            put=self.put,
+            guard=self.guard,
+        )
+        mirror = self._mirror(sink, lambda: session_start, optional=True, ours=True)
+        self._messages = sink, mirror
+        return [mirror]
+
+    def _make_usage_reports(self, session_start: int) -> list[Mirror]:
+        if not self._options.sends_usage:
+            return []
+        # Imported for those who ask for them.
+        from toolkit.telemetry.mirrors.usage.options import state_of
+
+        self.usage_reports = state_of(self._options, os.environ)
+        if not self._options.may_send:
+            return []
+        from toolkit.telemetry.mirrors.usage.sink import usage_sink
+
+        sink = usage_sink(self._options, session=self.session_folder.session.session, guard=self.guard)
+        return [] if sink is None else [self._mirror(sink, lambda: session_start, optional=True)]
+
+    def _all_mirrors(self) -> list[Mirror]:
+        return self._mirrors if self._examining is None else [*self._mirrors, self._examining]
+
+    def _mirror(
+        self,
+        sink: Sink,
+        start_at: Callable[[], int],
+        *,
+        optional: bool,
+        caught_up: Callable[[], None] | None = None,
+        ours: bool = False,
+    ) -> Mirror:
+        return Mirror(
+            sink,
+            self.session_folder.record_file,
+            start_at=start_at,
+            guard=self.guard,
+            interval_s=_MIRROR_INTERVAL_S,
+            optional=optional,
+            on_off=self._say_mirror_is_off,
+            caught_up=caught_up,
+            ours=ours,
+        )
+
+    def _say_mirror_is_off(self, name: str, why: str) -> None:
+        self.put(
+            ERROR, {"source": "telemetry", "doing": f"writing to {name}", "message": f"{name} is off: {why}"}
+        )
+
+    def _report_left_out(self, values: int) -> None:
+        self.guard.report_misuse(
+            f"a record holds about 4,000 values and {MAX_RECORD_BYTES // 1024} KiB: {values:,} values of one are left "
+            "out, and counted as values_lost in the end record; log them in several records, or as a histogram",
+            "more values than a record holds",
+        )
+
+    def _say_another_writes(self) -> None:
+        """Say that another process has the record file locked, which a session does that writes it."""
+        trouble = f"another process has {self.session_folder.record_file.name} locked and may be writing this run too"
+        self.guard.report("locking the record file", OSError(trouble))
+
+    def _say_record_is_spoilt(self, line: bytes) -> None:
+        """Say which record cannot be read any more, since another process appended half a line right before it."""
+        seq = decode(line)["seq"]
+        why = "another process appended half a line to the record file"
+        self.put(LOST, {"records": 1, "reason": why, "from_seq": seq, "to_seq": seq})
+
+    def _go_on_after_loss(self, last_line: bytes) -> None:
+        """Say which records went with a file that was removed; those that are in the file now were not lost."""
+        if self.session_folder.writes_manifest:
+            # The folder may be a new one, and what is in it belongs to this run.
+            self._manifest_writer.put(self.manifest, is_gone=True)
+        if not last_line:
+            return
+        last = decode(last_line)["seq"]
+        there = last_record(self.session_folder.record_file)
+        first = 0 if there is None else there["seq"] + 1
+        if first <= last:
+            why = "the record file was removed or replaced while the run was writing it"
+            self.put(LOST, {"records": last - first + 1, "reason": why, "from_seq": first, "to_seq": last})
+
+
+class _ManifestWriter:
+    """Writes run.json as a job of its own, so that a disk that does not answer holds up nothing else."""
+
+    def __init__(self, folder: Path, *, mode: int, guard: Guard) -> None:
+        self._folder = folder
+        self._mode = mode
+        self._guard = guard
+        self._newest: deque[Manifest] = deque(maxlen=1)
+        self._on_disk: Manifest | None = None
+        """What a power cut leaves for certain, without what every heartbeat changes."""
+        self._closing = False
+        self._job = background_job("telemetry-manifest", self._turn, may_block=True, disk=folder.parent)
+
+    def start(self) -> None:
+        """Begin. Raises RuntimeError where the system refuses a thread."""
+        self._job.start()
+
+    def put(self, manifest: Manifest, *, is_gone: bool = False) -> None:
+        """Have `manifest` written; one that still waits is superseded. `is_gone`: the file was removed."""
+        if is_gone:
+            self._on_disk = None
+        self._newest.append(manifest)
+        self._job.wake(is_urgent=False)
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what waits and stop; False where the disk did not take it in time."""
+        self._closing = True
+        self._job.wake()
+        if not self._job.is_started:
+            self._job.run_here(timeout_s)
+        return self._job.join(timeout_s)
+
+    def _turn(self) -> float | None:
+        is_last = self._closing
+        if self._newest:
+            manifest = self._newest.popleft()
+            with self._guard.catch("writing run.json"):
+                lasting = replace(manifest, heartbeat=None, summary={}, control={})
+                is_heartbeat = lasting == self._on_disk
+                # Synced each time: of a file that was renamed into its place and not synced, a power cut may leave
+                # an empty one, and a run without its manifest cannot be found and resumed. An older heartbeat will do.
+                write_manifest(
+                    self._folder, manifest, mode=self._mode, durable=True, name_too=not is_heartbeat
+                )
+                self._on_disk = lasting
+        return None if is_last else math.inf
+
+
+def _places_for_journal(wanted: str, run_folder: Path) -> list[Path]:
+    """Return the folders to try for a journal, the first choice first."""
+    # Shared memory of a container ends with it, and so would the records that a kill of all of it leaves there.
+    is_in_folder = wanted == "folder" or (wanted == "auto" and is_in_container())
+    return [run_folder, *shared_memory_folders()] if is_in_folder else [*shared_memory_folders(), run_folder]
+
+
+def size_of(path: Path) -> int:
+    """Return the size of a file; 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except OSError as error:
+        pass_on_interrupt(error)
+        return 0

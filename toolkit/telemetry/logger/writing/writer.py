@@ -1,0 +1,269 @@
+"""Takes records from the journal to the record file, in the background."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections.abc import Callable
+
+from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.guard import Guard, describe_error
+from toolkit.telemetry.logger.records.record_queue import RecordQueue
+from toolkit.telemetry.logger.writing.record_appender import RecordFile
+from toolkit.telemetry.logger.writing.writer_lock import WriterLock
+from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
+
+_RETRY_S = 0.2
+_WAIT_FOR_SYNC_S = 1.0
+"""How soon a disk that took nothing is tried again: space that comes back should be used at once."""
+
+_DESCRIPTOR_IS_DEAD = frozenset(
+    {errno.ESTALE, errno.ENOTCONN, errno.ECONNABORTED, errno.EIO, errno.EBADF, errno.ENXIO, errno.ENODEV}
+)
+"""Errors after which opening the same file again may work: its server or its disk has come back."""
+
+_LATEST_S = 1.0
+"""How much later than `flush_interval` a record of a run that logs seldom may come to the file."""
+_SELDOM_S = 0.4
+"""Where a record may come later by at least this, it may come as late as `_LATEST_S`."""
+
+_LOOK_S = 1.0
+"""How often it is looked whether the file is still in its place."""
+
+
+class Writer:
+    """Moves batches from the queue to the record file, about every `flush_interval` seconds.
+
+    `on_gone` is given the last line of a file that was removed or replaced under us, once another is written;
+    `on_spoilt` a line that another process made unreadable by appending half a line of its own.
+    """
+
+    def __init__(
+        self,
+        record_queue: RecordQueue,
+        file: RecordFile,
+        lock: WriterLock,
+        *,
+        guard: Guard,
+        flush_interval: float,
+        elapsed: Callable[[], float],
+        on_gone: Callable[[bytes], None],
+        on_spoilt: Callable[[bytes], None],
+    ) -> None:
+        self.trouble: str | None = None
+        """Why the disk takes no records now, or None while it does."""
+        self.sync_failures = 0
+        self.disk = file.path.parents[1]
+        """The folder of the runs, which is on the same disk."""
+        self._record_queue = record_queue
+        self._file = file
+        self._lock = lock
+        self._guard = guard
+        self._flush_interval = flush_interval
+        self._elapsed = elapsed
+        self._on_gone = on_gone
+        self._on_spoilt = on_spoilt
+        self._others_reported = False
+        self._closing = False
+        self._deadline = 0.0
+        self._flush_asked = 0
+        self._flush_done = 0
+        self._turns = threading.Condition()
+        self._looked_at = self._taken_at = time.monotonic()
+        self._between_s = 0.0
+        """Seconds between batches; gets shorter slowly, so that two in a row do not count for much."""
+        self._sync_failed = False
+        self._syncing = threading.Lock()
+        self._job = background_job("telemetry-writer", self._run, disk=self.disk)
+
+    def start(self) -> None:
+        """Begin. Raises RuntimeError where the system refuses a thread."""
+        self._job.start()
+
+    def wake(self) -> None:
+        """Write soon: there is a lot."""
+        self._job.wake()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until what was taken before this call is in the record file; False where that took too long."""
+        if not self._job.is_started:
+            return False
+        with self._turns:
+            self._flush_asked += 1
+            wanted = self._flush_asked
+            self._job.wake()
+            return self._turns.wait_for(lambda: self._flush_done >= wanted, timeout_s)
+
+    def close(self, timeout_s: float) -> bool:
+        """Write what is left and stop; False where the disk did not take it in time."""
+        self._deadline = time.monotonic() + timeout_s - 2 * _RETRY_S
+        self._closing = True
+        self._job.wake()
+        if not self._job.is_started:
+            # The system refused a thread when the run began. It may grant one now; else this one has to do.
+            try:
+                self._job.start()
+            except RuntimeError:
+                self._job.run_here(timeout_s)
+        return self._job.join(timeout_s) and self.is_drained
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether, after `close`, the disk still holds the thread: what it was writing may yet arrive."""
+        return self._job.is_started and not self._job.is_over
+
+    def sync(self) -> bool:
+        """Force the records onto the disk; say whether those in the record file now are there for good."""
+        # One at a time: of two syncs at once the kernel fails only one, and the other would take lost bytes for safe.
+        # Limited: a signal handler may close the run while the thread that it interrupted holds this lock.
+        is_held = self._syncing.acquire(timeout=_WAIT_FOR_SYNC_S)
+        try:
+            if self._sync_failed:
+                # The next sync could say yes to bytes that the kernel has thrown away: first they are written again.
+                return False
+            return self._file.sync()
+        except OSError as error:
+            pass_on_interrupt(error)
+            self._note_failed_sync(error)
+            return False
+        finally:
+            if is_held:
+                self._syncing.release()
+
+    def _note_failed_sync(self, error: OSError) -> None:
+        self._sync_failed = True
+        self.sync_failures += 1
+        self._guard.report("syncing the records", error)
+        self._job.wake()
+
+    def _run(self) -> float | None:
+        is_last = self._closing
+        with self._guard.catch("writing records"):
+            self._turn()
+        if is_last and (self.is_drained or time.monotonic() > self._deadline):
+            with self._guard.catch("closing the record file"):
+                self._finish()
+            return None
+        return _RETRY_S if self.trouble else self._pause()
+
+    def _pause(self) -> float:
+        """Return when to look again: the fewer records come, the less often, and they come later by a tenth."""
+        queue = self._record_queue
+        if queue.is_waiting or queue.journal.path is None:
+            # A device is about to deliver; or what comes is in no file before it is written.
+            return self._flush_interval
+        later_s = max(self._between_s, time.monotonic() - self._taken_at) / 10
+        # Together with what else is done once a second, where little is logged besides the system records.
+        return max(self._flush_interval, later_s if later_s < _SELDOM_S else _LATEST_S)
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether all that was taken is in the record file, as far as it is not synced."""
+        queue = self._record_queue
+        # In this order: a batch that is handed over is neither in the queue nor in the file's hands for a moment.
+        return queue.is_empty and queue.journal.is_released and not self._file.has_rest
+
+    def _turn(self) -> None:
+        began = time.monotonic()
+        with self._turns:
+            asked = self._flush_asked
+        self._record_queue.settle(self._elapsed())
+        try:
+            self._look_at_the_file()
+            if self._sync_failed:
+                self._write_unsynced_again()
+            while True:
+                if self._file.has_rest:
+                    self._file.write()
+                    self._record_queue.batch_written()
+                    self._look_for_others()
+                batch = self._record_queue.take_batch()
+                if batch is None:
+                    break
+                if began > self._taken_at:
+                    self._between_s = max(began - self._taken_at, self._between_s / 2)
+                    self._taken_at = began
+                self._file.take(batch)
+        except OSError as error:
+            if self.trouble is None:
+                self._guard.report("writing records", error)
+            self.trouble = describe_error(error)
+            if error.errno in _DESCRIPTOR_IS_DEAD:
+                self._file.close()
+            return
+        self.trouble = None
+        if asked > self._flush_done:
+            with self._turns:
+                self._flush_done = asked
+                self._turns.notify_all()
+
+    def _finish(self) -> None:
+        try:
+            if not self.trouble:
+                self.sync()
+                if self._sync_failed:
+                    self._turn()
+                    self.sync()
+        finally:
+            self._file.close()
+
+    def _look_at_the_file(self) -> None:
+        now = time.monotonic()
+        if self._file.is_open and not self._sync_failed and not self._file.is_cut():
+            if not self.trouble and now - self._looked_at < _LOOK_S:
+                return
+            self._looked_at = now
+            if self._file.is_in_place():
+                self._lock.keep()
+                return
+        # Writing to a removed file never fails, and the records are lost.
+        self._file.make_folder_again()
+        if self._file.open():
+            self._on_gone(self._file.last_line_written())
+        self._lock.keep()
+
+    def _look_for_others(self) -> None:
+        """Say what another process that writes to the record file has done to it."""
+        if self._file.bytes_of_others and not self._others_reported:
+            self._others_reported = True
+            message = f"another process appended to {self._file.path.name} while this run was writing it"
+            self._guard.report("writing records", OSError(message))
+        while self._file.spoilt:
+            self._on_spoilt(self._file.spoilt.popleft())
+
+    def _write_unsynced_again(self) -> None:
+        no_longer_held = self._file.write_unsynced_again()
+        # Not before: a sync in the midst of it would succeed, and what is not written again yet would count as synced.
+        self._sync_failed = False
+        if no_longer_held:
+            message = f"{no_longer_held} bytes were not synced and are no longer in memory; they may be lost"
+            self._guard.report("writing again what was not synced", OSError(message))
+
+
+class Syncer:
+    """Forces records onto the disk now and then; a disk that takes long over it holds up only this."""
+
+    def __init__(self, writer: Writer, *, guard: Guard, interval_s: float) -> None:
+        self._writer = writer
+        self._guard = guard
+        self._interval_s = interval_s
+        self._is_closed = False
+        self._job = background_job("telemetry-sync", self._turn, may_block=True, disk=writer.disk)
+
+    def start(self) -> None:
+        """Begin, unless syncing is left to the kernel."""
+        if self._interval_s > 0:
+            self._job.start(self._interval_s)
+
+    def close(self) -> None:
+        """Ask it to end; it is not waited for, since a disk may hold it."""
+        self._is_closed = True
+        self._job.wake()
+
+    def _turn(self) -> float | None:
+        if self._is_closed:
+            return None
+        with self._guard.catch("syncing the records"):
+            self._writer.sync()
+        return self._interval_s

@@ -1,0 +1,112 @@
+"""A lock on the record file for as long as a session writes it, so that no other session writes it too."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from toolkit.telemetry.runfolder.portable import inherited_descriptors, try_lock
+from toolkit.telemetry.runfolder.safefile import NO_FILE, identity_of, is_file, open_to_write
+
+_REFUSED_TIMES: Final = 5
+"""A reader that looks whether a file is locked has it locked for a moment; a writer keeps it."""
+
+
+class WriterLock:
+    """Held on a descriptor of its own, and taken on a thread of its own.
+
+    A file server may leave a request for a lock without an answer, and no record may wait for that. Where there are no
+    locks a run is written all the same.
+    """
+
+    def __init__(self, path: Path, on_conflict: Callable[[], None]) -> None:
+        self._path = path
+        self._on_conflict = on_conflict
+        self._open: list[tuple[int, tuple[int, int]]] = []
+        """The descriptor with what file it is; taken out in one step by the thread that closes it."""
+        self._opening = NO_FILE
+        """The file while its descriptor is being made, and not in the list yet."""
+        self._held = NO_FILE
+        self._without_locks = NO_FILE
+        """A file that could not be locked, since its file system has no locks."""
+        self._refused = 0
+        self._is_closed = False
+        self._asking: threading.Thread | None = None
+
+    @property
+    def held(self) -> str | None:
+        """Which file is locked, by device and inode; None where none is."""
+        return None if self._held == NO_FILE else lock_name(self._held)
+
+    def keep(self) -> None:
+        """Take the lock where it is not held on the file that is at the path now; waits for nothing but a `stat`."""
+        if self._is_closed or (self._asking is not None and self._asking.is_alive()):
+            return
+        try:
+            there = identity_of(os.stat(self._path, follow_symlinks=False))
+        except OSError:
+            return
+        is_held = there == self._held and any(is_file(*opened) for opened in self._open)
+        if is_held or there == self._without_locks:
+            return
+        self._asking = threading.Thread(target=self._ask, args=(there,), name="telemetry-lock", daemon=True)
+        with suppress(RuntimeError):  # a machine that starts no more threads
+            self._asking.start()
+
+    def close(self) -> None:
+        """Let go of the lock."""
+        self._is_closed = True
+        self._let_go()
+
+    def forget(self) -> None:
+        """In a forked child: let go of the copy of the descriptor, which would keep the parent's lock alive."""
+        self.close()
+        if self._opening == NO_FILE:
+            return
+        for descriptor, flags in inherited_descriptors():
+            # The records themselves are appended, and others only read them.
+            is_like_it = flags & os.O_ACCMODE == os.O_RDWR and not flags & os.O_APPEND
+            with suppress(OSError):
+                if is_like_it and identity_of(os.fstat(descriptor)) == self._opening:
+                    os.close(descriptor)
+
+    def _ask(self, identity: tuple[int, int]) -> None:
+        self._let_go()
+        self._opening = identity
+        try:
+            descriptor = open_to_write(self._path, os.O_RDWR, only_name=False)
+            opened = identity_of(os.fstat(descriptor))
+            # Here before it is locked: a child that is forked meanwhile closes its copy.
+            self._open.append((descriptor, opened))
+        except OSError:
+            return
+        finally:
+            self._opening = NO_FILE
+        answer = try_lock(descriptor) if opened == identity else False
+        if answer:
+            self._held = identity
+        else:
+            self._let_go()
+        if answer is None:
+            self._without_locks = identity
+        self._refused = self._refused + 1 if answer is False else 0
+        if self._refused == _REFUSED_TIMES:
+            self._on_conflict()
+        if self._is_closed:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._held = NO_FILE
+        while self._open:
+            opened = self._open.pop()
+            if is_file(*opened):
+                os.close(opened[0])
+
+
+def lock_name(identity: tuple[int, int]) -> str:
+    """Return a file as `run.json` names the one that a session has locked."""
+    return f"{identity[0]}:{identity[1]}"

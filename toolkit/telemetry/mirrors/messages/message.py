@@ -1,0 +1,186 @@
+"""One message, and several combined into one."""
+
+from __future__ import annotations
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from toolkit.telemetry.core.formatting import duration, short_number
+from toolkit.telemetry.runfolder.records import steps_done
+
+SUMMARY: Final = "summary"
+"""The occasion of a message that combines several others."""
+TEST: Final = "test"
+"""The occasion of a message sent by `telemetry message`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """State and progress of a run."""
+
+    run_name: str = ""
+    run_id: str = ""
+    project: str = ""
+    description: str = ""
+    """As the script gives it: `log_start(description=…)`, or W&B's `notes`."""
+    session: int = 1
+    status: str = "running"
+    step: int | None = None
+    max_steps: int | None = None
+    from_zero: bool = False
+    """Whether its first step is 0."""
+    train_loss: float | str | None = None
+    """A text, such as "NaN", if it is not a finite number."""
+    lr: float | None = None
+    eta_s: float | None = None
+    elapsed_s: float | None = None
+
+    def as_text(self) -> str:
+        """Return everything that is known, on one line."""
+        words = [self.status]
+        if self.step is not None:
+            words.append(f"step {self._step_of_total(self.step)}")
+        loss = self.train_loss if isinstance(self.train_loss, str) else short_number(self.train_loss)
+        if loss is not None:
+            words.append(f"loss {loss}")
+        if (lr := short_number(self.lr)) is not None:
+            words.append(f"LR {lr}")
+        if self.eta_s is not None:
+            words.append(f"ETA {duration(self.eta_s)}")
+        elif self.elapsed_s is not None and self.status != "running":
+            words.append(f"after {duration(self.elapsed_s)}")
+        return " · ".join(words)
+
+    @property
+    def steps_done(self) -> int | None:
+        """How many steps are done; None before the first."""
+        return None if self.step is None else steps_done(self.step, from_zero=self.from_zero)
+
+    def _step_of_total(self, step: int) -> str:
+        if not self.max_steps:
+            return f"{step:,}"
+        done = steps_done(step, from_zero=self.from_zero)
+        return f"{done:,} of {self.max_steps:,} ({min(1.0, done / self.max_steps):.0%})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One message, already without secrets; a service only formats it."""
+
+    occasion: str
+    title: str
+    lines: tuple[str, ...] = ()
+    run_state: RunState = field(default_factory=RunState)
+    link: str | None = None
+    time: float = 0.0
+    urgency: int = 3
+    """1 to 5, like the priority of a notification on a phone."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    """Further fields for programs."""
+    about: tuple[str, ...] = ()
+    """Ids of the events it reports, so that each is delivered once."""
+    message_count: int = 1
+    """How many messages it combines."""
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)
+    """The same in every retry."""
+
+    def body(self, longest: int) -> str:
+        """Return the text between title and link, truncated to `longest` characters."""
+        state = self.run_state
+        project = f"project {state.project}" if state.project else ""
+        about = " · ".join(filter(None, (project, state.description)))
+        return cut("\n".join(filter(None, (*self.lines, state.as_text(), about))), longest)
+
+
+def cut(text: str, longest: int) -> str:
+    """Return `text`, truncated to `longest` characters."""
+    return text if len(text) <= longest else text[: longest - 2].rstrip() + " …"
+
+
+def cut_bytes(text: str, longest: int) -> str:
+    """Return `text`, truncated to `longest` bytes of UTF-8 at a character boundary."""
+    if len(text.encode("utf-8", "replace")) <= longest:
+        return text
+    return text.encode("utf-8", "replace")[: longest - 4].decode("utf-8", "ignore").rstrip() + " …"
+
+
+def one_line(text: str) -> str:
+    """Return `text` on one line, without control characters."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
+_MOST_LINES: Final = 20
+_MOST_NAMES: Final = 100
+_PLURALS: Final = {"finish": "ends", "finding": "critical findings"}
+
+
+def combine(messages: Sequence[Message], *, more: Counter[str] | None = None) -> Message:
+    """Return one message that lists `messages`, and counts how many `more` there were of each occasion."""
+    newest = messages[-1]
+    counts = _counts(messages, more)
+    total = sum(counts.values())
+    words = ", ".join(_count(occasion, count) for occasion, count in counts.most_common())
+    return Message(
+        occasion=SUMMARY,
+        title=f"{newest.run_state.run_name}: {total:,} messages ({words})",
+        lines=tuple(_listed(messages, total)),
+        run_state=newest.run_state,
+        link=newest.link,
+        time=newest.time,
+        urgency=max(message.urgency for message in messages),
+        details={"occasions": dict(counts)},
+        about=_names(messages),
+        message_count=total,
+    )
+
+
+def combine_with_last(
+    last: Message, earlier: Sequence[Message], *, more: Counter[str] | None = None
+) -> Message:
+    """Return the `last` message of a run, with the `earlier` ones that were not sent yet listed in it."""
+    if not earlier:
+        return last
+    counts = _counts(earlier, more)
+    total = sum(counts.values())
+    return replace(
+        last,
+        lines=(*last.lines, "Before that:", *_listed(earlier, total)),
+        details={**last.details, "occasions": dict(counts)},
+        about=_names([last, *earlier]),
+        message_count=last.message_count + total,
+    )
+
+
+def _counts(messages: Sequence[Message], more: Counter[str] | None) -> Counter[str]:
+    counts = Counter(more or {})
+    for message in messages:
+        counts.update(message.details["occasions"] if message.occasion == SUMMARY else [message.occasion])
+    return counts
+
+
+def _listed(messages: Sequence[Message], total: int) -> list[str]:
+    listed = messages[:_MOST_LINES]
+    left_out = total - sum(message.message_count for message in listed)
+    return [
+        *(f"- {_without_name(message)}" for message in listed),
+        *([f"- and {left_out:,} more"] if left_out else []),
+    ]
+
+
+def _names(messages: Sequence[Message]) -> tuple[str, ...]:
+    return tuple(name for message in messages for name in message.about)[:_MOST_NAMES]
+
+
+def _count(occasion: str, count: int) -> str:
+    if count == 1:
+        return f"1 {occasion}"
+    return f"{count:,} {_PLURALS.get(occasion, f'{occasion}s')}"
+
+
+def _without_name(message: Message) -> str:
+    """Return a message on one line, without the run's name."""
+    title = message.title.removeprefix(f"{message.run_state.run_name}: ")
+    return f"{title}: {message.lines[0]}" if message.lines else title

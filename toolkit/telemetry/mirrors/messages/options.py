@@ -1,0 +1,168 @@
+"""The `messages:` block: who gets messages, and about what."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from toolkit.telemetry.core.checks import (
+    Check,
+    OptionsError,
+    boolean,
+    is_variable_name,
+    one_of,
+    optional,
+    texts,
+    whole,
+    wrong,
+)
+from toolkit.telemetry.core.fields import option, read_fields, required
+from toolkit.telemetry.mirrors.messages.milestones import MILESTONES_ALLOWED, Milestone, milestone_from
+from toolkit.telemetry.privacy.message_services import SERVICE_BY_NAME
+
+if TYPE_CHECKING:
+    from toolkit.telemetry.mirrors.messages.web_address import WebAddress
+
+OCCASIONS: Final = ("start", "finish", "failure", "stall", "finding", "milestone")
+MOST_RECEIVERS: Final = 20
+"""Each has a thread of its own."""
+
+_LINK: Final = re.compile(r"https?://[^\s\x00-\x20\x7f-\xa0@/<>|\"]+(?:/[^\s\x00-\x20\x7f-\xa0<>|\"]*)?")
+
+
+def _service(key: str, value: Any) -> str:
+    return SERVICE_BY_NAME[one_of(*SERVICE_BY_NAME)(key, value)].name
+
+
+def _occasions(key: str, value: Any) -> tuple[str, ...]:
+    occasions = texts(key, value)
+    for occasion in occasions:
+        if occasion not in OCCASIONS:
+            raise wrong(key, occasion, f"among {', '.join(OCCASIONS)}")
+    if not occasions:
+        raise wrong(key, [], _OCCASIONS.allowed)
+    return occasions
+
+
+_OCCASIONS: Final = Check(_occasions, f"a list with some of {', '.join(OCCASIONS)}")
+
+
+def _milestones(key: str, value: Any) -> tuple[Milestone, ...]:
+    given = texts(key, value or ())
+    return tuple(milestone_from(f"{key}[{place}]", text) for place, text in enumerate(given))
+
+
+def _variable(key: str, value: Any) -> str:
+    if not is_variable_name(value):
+        raise OptionsError(
+            f"{key} is not the name of an environment variable; it must be one, such as SLACK_WEBHOOK "
+            f"(not shown: it may be the secret itself)"
+        )
+    return value
+
+
+_VARIABLE: Final = optional(Check(_variable, "the name of an environment variable"))
+
+
+def _url(key: str, value: Any) -> Any:
+    if not isinstance(value, str) or not value.strip():
+        raise OptionsError(
+            f"{key} is a {type(value).__name__} without an address; it must be a text with one"
+        )
+    return value
+
+
+def _link(key: str, value: Any) -> str:
+    if not isinstance(value, str) or not _LINK.fullmatch(value):
+        raise wrong(key, value, "an address such as https://dashboard.example.org, without a login")
+    return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageOptions:
+    """One receiver of messages."""
+
+    UNKNOWN_HINT: ClassVar[str] = (
+        " (a secret belongs in an environment variable, which url_env or secret_env names)"
+    )
+
+    place: str = ""
+    """Where it is in the options, such as `telemetry.messages[0]`."""
+    to: str = required(
+        "The service that takes the message.", Check(_service, f"one of {', '.join(SERVICE_BY_NAME)}")
+    )
+    url: WebAddress | None = option(
+        None, "Its address, if that is not a secret.", optional(Check(_url, "an https address"))
+    )
+    url_env: str | None = option(None, "The environment variable that contains its address.", _VARIABLE)
+    secret_env: str | None = option(
+        None, "The environment variable that contains the signing secret or token.", _VARIABLE
+    )
+    allow_private: bool = option(
+        False, "Allow an address in a private network, such as 10.0.0.5, and http there.", boolean
+    )
+    when: tuple[str, ...] = option(
+        # Not called `on`, which YAML reads as true.
+        OCCASIONS,
+        "What is worth a message.",
+        _OCCASIONS,
+    )
+    milestones: tuple[Milestone, ...] = option(
+        (),
+        'Milestones worth a message, such as "val_loss < 0.1".',
+        Check(_milestones, f"a list, each item {MILESTONES_ALLOWED}"),
+    )
+    link: str | None = option(
+        None,
+        "Address of the dashboard, for a link in each message.",
+        optional(Check(_link, "an address such as https://dashboard.example.org, without a login")),
+    )
+    per_minute: int = option(
+        6, "Messages per minute; what comes faster is summed up in one message.", whole(1, 60)
+    )
+
+    @classmethod
+    def from_block(cls, key: str, value: Any) -> tuple[MessageOptions, ...]:
+        """Return the receivers that the block `key` lists. Raises OptionsError if a key or value is wrong."""
+        if value is None or value is False:
+            return ()
+        if isinstance(value, Mapping):
+            value = [value]
+        if not isinstance(value, (list, tuple)):
+            raise wrong(key, value, "a list such as [{to: slack, url_env: SLACK_WEBHOOK}]")
+        if len(value) > MOST_RECEIVERS:
+            raise OptionsError(f"{key} lists {len(value)} receivers; it must be {MOST_RECEIVERS} at most")
+        return tuple(_receiver(f"{key}[{i}]", one) for i, one in enumerate(value))
+
+
+def _receiver(key: str, value: Any) -> MessageOptions:
+    one = read_fields(MessageOptions, key, value)
+    if one.milestones and "milestone" not in one.when:
+        raise wrong(f"{key}.when", list(one.when), "a list with milestone, because milestones are listed")
+    if one.when == ("milestone",) and not one.milestones:
+        raise wrong(f"{key}.milestones", [], 'a list such as ["val_loss < 0.1"] for when: [milestone]')
+    if (one.url is None) == (one.url_env is None):
+        raise OptionsError(
+            f"{key} has {'neither url nor' if one.url is None else 'both url and'} url_env; it must have one of them "
+            f"(url_env names an environment variable, for an address that is a secret)"
+        )
+    if not SERVICE_BY_NAME[one.to].takes_secret and one.secret_env is not None:
+        raise wrong(f"{key}.secret_env", one.secret_env, f"absent: {one.to} has no secret but its address")
+    return replace(one, place=key, url=_address(f"{key}.url", one.url, allow_private=one.allow_private))
+
+
+def _address(key: str, url: Any, *, allow_private: bool) -> WebAddress | None:
+    if url is None:
+        return None
+    # Imported only where there are receivers, so that other runs start faster.
+    from toolkit.telemetry.mirrors.messages.web_address import AddressError, web_address
+
+    try:
+        return web_address(url.strip(), allow_private=allow_private)
+    except AddressError as error:
+        raise OptionsError(
+            f"{key} {error}; it must be an https address, an http one of this machine, or with allow_private: true "
+            f"either in your own network (not shown: it may be secret)"
+        ) from None

@@ -1,0 +1,114 @@
+"""One receiver of messages, with its address and secret from the environment."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from toolkit.telemetry.mirrors.messages.milestones import Milestone
+from toolkit.telemetry.mirrors.messages.options import MessageOptions
+from toolkit.telemetry.mirrors.messages.web_address import AddressError, WebAddress, web_address
+from toolkit.telemetry.privacy.masking import Masker
+from toolkit.telemetry.privacy.message_services import SERVICE_BY_NAME
+from toolkit.telemetry.privacy.secret_shapes import MASK
+
+
+class ReceiverOff(OSError):  # noqa: N818 - a state, and the sentence about it
+    """A receiver gets no messages; the text says why, without secrets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Receiver:
+    """Where messages go, which, and how many. Its `repr` hides secrets."""
+
+    name: str
+    """Its name in records: the service, with a number if there are several."""
+    service: str
+    address: WebAddress
+    secret: str | None
+    when: tuple[str, ...]
+    milestones: tuple[Milestone, ...]
+    link: str | None
+    per_minute: int
+
+    def __repr__(self) -> str:
+        return f"<{self.name} at {self.address.shown}>"
+
+    def conceal(self, text: str) -> str:
+        """Return `text`, such as a response, without the secrets of this receiver."""
+        secrets = {self.address.target, self.secret, *self.address.target.split("/")}
+        known = sorted((one for one in secrets if one and len(one) >= _SHORTEST), key=len, reverse=True)
+        if known:
+            text = re.sub("|".join(map(re.escape, known)), MASK, text)
+        masked: str = Masker().mask(text)
+        return masked
+
+
+_SHORTEST = 6
+"""Characters of a part of an address that may be a secret; `hook` is not."""
+
+
+def names_of(receivers: Sequence[MessageOptions]) -> list[str]:
+    """Return the names of `receivers` in records: slack, then slack-2."""
+    seen: Counter[str] = Counter()
+    names = []
+    for receiver in receivers:
+        seen[receiver.to] += 1
+        names.append(receiver.to if seen[receiver.to] == 1 else f"{receiver.to}-{seen[receiver.to]}")
+    return names
+
+
+def receiver_from(options: MessageOptions, name: str, environ: Mapping[str, str]) -> Receiver:
+    """Return the receiver that `options` describe.
+
+    Raises:
+        ReceiverOff: an environment variable is not set, or does not hold an address.
+    """
+    return Receiver(
+        name=name,
+        service=options.to,
+        address=_address(options, environ),
+        secret=_variable(options, "secret_env", environ) if options.secret_env else None,
+        when=options.when,
+        milestones=options.milestones,
+        link=options.link,
+        per_minute=options.per_minute,
+    )
+
+
+def warning_about(options: MessageOptions) -> str | None:
+    """Return a warning where the options themselves hold a secret address."""
+    if options.url is None or options.url.is_loopback or not SERVICE_BY_NAME[options.to].webhook_pattern:
+        return None
+    return (
+        f"{options.place}.url is a secret: anyone who knows this address can post there. "
+        f"Put it into an environment variable and name that in {options.place}.url_env"
+    )
+
+
+def _address(options: MessageOptions, environ: Mapping[str, str]) -> WebAddress:
+    if options.url is not None:
+        return options.url
+    try:
+        return web_address(_variable(options, "url_env", environ), allow_private=options.allow_private)
+    except AddressError as error:
+        named = _shown_name(options.url_env or "")
+        raise ReceiverOff(f"the address in {options.place}.url_env ({named}) {error}") from None
+
+
+def _variable(options: MessageOptions, key: str, environ: Mapping[str, str]) -> str:
+    variable = getattr(options, key)
+    # A secret read from a file may end with its line break.
+    value = environ.get(variable, "").strip()
+    if not value:
+        state = "is empty" if variable in environ else "is not set"
+        raise ReceiverOff(f"{options.place}.{key}: the environment variable {_shown_name(variable)} {state}")
+    return value
+
+
+def _shown_name(variable: str) -> str:
+    """Return the name of a variable, unless it looks like a secret entered by mistake."""
+    is_usual = variable in (variable.upper(), variable.lower()) or "_" in variable
+    return variable if is_usual and len(variable) <= 64 else "(not shown: does not look like a name)"

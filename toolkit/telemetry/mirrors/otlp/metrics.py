@@ -1,0 +1,178 @@
+"""Sends the numbers of a run to an OpenTelemetry collector, as OTLP metrics.
+
+Names and units of the hardware are those of OpenTelemetry's semantic conventions (1.44, in development). The training's
+own numbers are below `training.`. `gen_ai.*` describes calls of a served model, which a training does not make.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from toolkit.telemetry.mirrors.otlp.transport import (
+    INSTALL,
+    METRICS,
+    OtlpRefusalError,
+    Transport,
+    make_transport,
+    metrics_url,
+    protocol_of,
+)
+from toolkit.telemetry.mirrors.shared.scalars import plain_attributes, scalars_of
+from toolkit.telemetry.runfolder.records import Record
+
+_NAMESPACE: Final = "training."
+_POINTS_A_REQUEST: Final = 2_000
+_TIMEOUT_S: Final = 5.0
+_GPU: Final = re.compile(r"(?:system/)?gpu/(\d+)/(\w+)")
+_NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_./-]+")
+_LONGEST_NAME: Final = 255
+
+# Name, unit, factor, and whether it is a sum, as OpenTelemetry calls an amount of bytes, or a gauge.
+_OF_A_GPU: Final = {
+    "util": ("hw.gpu.utilization", "1", 0.01, False),
+    "mem_used_gb": ("hw.gpu.memory.usage", "By", 1024.0**3, True),
+    "mem_total_gb": ("hw.gpu.memory.limit", "By", 1024.0**3, True),
+    "power_w": ("hw.power", "W", 1.0, False),
+    "temp_c": ("hw.temperature", "Cel", 1.0, False),
+}
+_OF_THE_MACHINE: Final = {
+    "cpu_mem_rss_mb": ("process.memory.usage", "By", 1024.0**2, True),
+    "system/ram_used_mb": ("system.memory.usage", "By", 1024.0**2, True),
+}
+_UNITS: Final = {
+    "sec_per_step": "s",
+    "samples_per_sec": "{sample}/s",
+    "_mb_s": "MiBy/s",
+    "_mb": "MiBy",
+    "_gb": "GiBy",
+    "_percent": "%",
+    "_mhz": "MHz",
+    "_w": "W",
+}
+"""By the end of a name."""
+
+
+class OtlpMetricsExporter:
+    """Sends the metrics of step, evaluation, epoch and system records to `endpoint`; what failed is sent again."""
+
+    name = "otlp_metrics"
+
+    def __init__(
+        self, endpoint: str, *, service_name: str, run_id: str, started: float, protocol: str | None = None
+    ) -> None:
+        """Make an exporter; nothing is sent yet. Raises OptionsError if `endpoint` is no http or https address."""
+        self._protocol = protocol_of(protocol, os.environ, METRICS)
+        self._url = metrics_url(endpoint, self._protocol)
+        about = {"service.name": service_name, "run.id": run_id, "run.name": service_name}
+        self._resource = {**about, "host.name": socket.gethostname()}
+        self._started = round(started * 1e9)
+        self._transport: Transport | None = None
+        self._has_given_up = False
+        self._delivered = -1
+        self.refused = 0
+        """Records that the collector has refused."""
+        self.leaves_out = ""
+        """Why it has."""
+
+    def write(self, batch: Sequence[Record]) -> None:
+        """Send what is new in `batch`. Raises OtlpError if the collector does not take it."""
+        held: list[tuple[int, dict[str, float], Record]] = []
+        points = 0
+        for record in batch:
+            values = scalars_of(record)
+            seq = record.get("seq")
+            if not values or not isinstance(seq, int) or seq <= self._delivered:
+                continue
+            if isinstance(step := record.get("global_step"), int):
+                values["global_step"] = step
+            held.append((seq, values, record))
+            points += len(values)
+            if points >= _POINTS_A_REQUEST:
+                self._send(held)
+                held, points = [], 0
+        self._send(held)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.give_up()
+
+    def give_up(self) -> None:
+        """Send nothing more, and cancel a pending retry; may be called on another thread."""
+        has_given_up, self._has_given_up = self._has_given_up, True
+        if self._transport is not None and not has_given_up:
+            self._transport.give_up()
+
+    def is_undelivered(self, record: Record) -> bool:
+        """Return whether a record has numbers that are not delivered yet; may be called on another thread."""
+        seq = record.get("seq")
+        return isinstance(seq, int) and seq > self._delivered and bool(scalars_of(record))
+
+    def _send(self, held: Sequence[tuple[int, dict[str, float], Record]]) -> None:
+        if not held or self._has_given_up:
+            return
+        if self._transport is None:
+            self._transport = make_transport(self._url, self._protocol, timeout_s=_TIMEOUT_S, signal=METRICS)
+        try:
+            self._transport.send(self._request(held))
+        except OtlpRefusalError as refusal:
+            if len(held) > 1:
+                # One record may be the reason, or the size of the request.
+                self._send(held[: len(held) // 2])
+                self._send(held[len(held) // 2 :])
+                return
+            if not refusal.is_final:
+                raise
+            self.refused, self.leaves_out = self.refused + 1, f"{refusal}: records are left out"
+        self._delivered = held[-1][0]
+
+    def _request(self, held: Sequence[tuple[int, dict[str, float], Record]]) -> Any:
+        try:
+            from opentelemetry.sdk.metrics import export as sdk
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+        except ImportError as error:
+            raise ModuleNotFoundError(f"otlp_metrics needs OpenTelemetry: {INSTALL} ({error})") from error
+        found: dict[tuple[str, str, bool], list[Any]] = {}
+        for _, values, record in held:
+            moment = round(float(record.get("time") or 0.0) * 1e9)
+            about = {"rank": record.get("rank") or 0, "run.session": record.get("session")}
+            for given, value in values.items():
+                name, unit, factor, is_sum, more = _described(given)
+                attributes = plain_attributes({**about, **more})
+                point = sdk.NumberDataPoint(attributes, self._started, moment, value * factor)
+                found.setdefault((name, unit, is_sum), []).append(point)
+        since_start = sdk.AggregationTemporality.CUMULATIVE
+        metrics = [
+            sdk.Metric(name, "", unit, sdk.Sum(points, since_start, False) if is_sum else sdk.Gauge(points))
+            for (name, unit, is_sum), points in found.items()
+        ]
+        scope = sdk.ScopeMetrics(InstrumentationScope("ai-toolkit-telemetry"), metrics, "")
+        return sdk.MetricsData([sdk.ResourceMetrics(Resource(self._resource), [scope], "")])
+
+
+def _described(given: str) -> tuple[str, str, float, bool, Mapping[str, str]]:
+    """Return the name, unit and factor of a metric, whether it is a sum, and its attributes."""
+    gpu = _GPU.fullmatch(given)
+    if gpu is not None and gpu[2] in _OF_A_GPU:
+        more = {"hw.id": f"gpu{gpu[1]}", "hw.type": "gpu", "gpu.index": gpu[1]}
+        if gpu[2] == "util":
+            more["hw.gpu.task"] = "general"
+        if gpu[2] == "temp_c":
+            # The component is the sensor, whose parent is the GPU.
+            more |= {
+                "hw.id": f"gpu{gpu[1]}.temperature",
+                "hw.type": "temperature",
+                "hw.parent": f"gpu{gpu[1]}",
+            }
+        return (*_OF_A_GPU[gpu[2]], more)
+    known = _OF_THE_MACHINE.get(given) or _OF_THE_MACHINE.get(given.removeprefix("system/"))
+    if known is not None:
+        return (*known, {"system.memory.state": "used"} if known[0].startswith("system.") else {})
+    unit = "s" if given.startswith(("time/", "ledger/")) else ""
+    unit = next((found for end, found in _UNITS.items() if given.endswith(end)), unit)
+    name = _NAMESPACE + _NOT_IN_A_NAME.sub("_", given)
+    return name[:_LONGEST_NAME], unit, 1.0, False, {}

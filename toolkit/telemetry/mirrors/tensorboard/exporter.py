@@ -1,0 +1,168 @@
+"""Converts records to TensorBoard events."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from toolkit.telemetry.mirrors.shared.scalars import scalars_of, without_envelope
+from toolkit.telemetry.mirrors.tensorboard.event_file import EventFile
+from toolkit.telemetry.privacy.masking import mask_secrets
+from toolkit.telemetry.runfolder.records import SAMPLE, START, Record
+from toolkit.telemetry.runfolder.safefile import NotInside, read_inside
+
+INSTALL: Final = 'pip install "ai-toolkit-telemetry[tensorboard]"'
+
+_LARGEST_STEP: Final = 2**63 - 1
+
+
+class TensorBoardExporter:
+    """Writes event files into `folder`: scalars, the start record as text, samples as images.
+
+    Needs only TensorBoard's protobuf messages: not torch, TensorFlow or TensorBoard's own writer, whose thread and
+    queue would hide a failing disk from `write`. Each exporter starts a new file, so a resumed run overwrites nothing.
+    Samples are looked up in `run_folder`, by default the parent of `folder`.
+    """
+
+    name = "tensorboard"
+
+    def __init__(self, folder: Path, *, run_folder: Path | None = None) -> None:
+        # The training script may change its working folder later.
+        self._folder = Path(os.path.abspath(folder))
+        self._run_folder = self._folder.parent if run_folder is None else Path(os.path.abspath(run_folder))
+        self._messages: _Messages | None = None
+        self._file: EventFile | None = None
+        self._last_step = 0
+
+    def write(self, batch: Sequence[Record]) -> None:
+        """Write `batch`, all of it or, if the disk fails, none of it."""
+        messages = self._messages = self._messages or _Messages()
+        events = [event for record in batch for event in [self._event(messages, record)] if event is not None]
+        if not events:
+            return
+        if self._file is not None and self._file.is_lost():
+            lost, self._file = self._file, None
+            lost.abandon()
+        if self._file is None:
+            self._file = EventFile(self._folder, messages.version(events[0].wall_time))
+        self._file.append([event.SerializeToString() for event in events])
+
+    def close(self) -> None:
+        """Sync the file to disk and close it. Raises OSError if the disk did not take it."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.close()
+
+    def _event(self, messages: _Messages, record: Record) -> Any:
+        step = record.get("global_step")
+        if isinstance(step, int) and abs(step) <= _LARGEST_STEP:
+            self._last_step = step
+        event = messages.event(record.get("time", 0.0), self._last_step)
+        self._fill(messages, event.summary, record)
+        return event if len(event.summary.value) else None
+
+    def _fill(self, messages: _Messages, summary: Any, record: Record) -> None:
+        event = record.get("event")
+        if event == START:
+            messages.add_text(summary, "config/text_summary", _as_markdown(record))
+        elif event == SAMPLE:
+            image = read_image(self._run_folder, record.get("path"))
+            if image is not None:
+                messages.add_image(summary, _sample_tag(record), image)
+        else:
+            for tag, value in scalars_of(record).items():
+                # A 32-bit field: a number beyond its range becomes infinity.
+                summary.value.add(tag=tag, simple_value=value)
+
+
+class _Messages:
+    """TensorBoard's protobuf messages, imported with the first record."""
+
+    def __init__(self) -> None:
+        try:
+            from tensorboard.compat.proto import event_pb2, types_pb2
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"tensorboard: true needs TensorBoard, which is not installed: {INSTALL}"
+            ) from error
+        self._event: Any = event_pb2
+        self._string_type: Any = types_pb2.DT_STRING
+
+    def version(self, wall_time: float) -> bytes:
+        """Return the first message of an event file."""
+        return bytes(self._event.Event(wall_time=wall_time, file_version="brain.Event:2").SerializeToString())
+
+    def event(self, wall_time: float, step: int) -> Any:
+        return self._event.Event(wall_time=wall_time, step=step)
+
+    def add_text(self, summary: Any, tag: str, text: str) -> None:
+        value = summary.value.add(tag=tag)
+        value.metadata.plugin_data.plugin_name = "text"
+        value.tensor.dtype = self._string_type
+        value.tensor.tensor_shape.dim.add(size=1)
+        value.tensor.string_val.append(text.encode("utf-8", "replace"))
+
+    def add_image(self, summary: Any, tag: str, image: SampleImage) -> None:
+        value = summary.value.add(tag=tag)
+        value.image.width, value.image.height, value.image.colorspace = image.width, image.height, 3
+        value.image.encoded_image_string = image.data
+
+
+def _as_markdown(record: Record) -> str:
+    text = json.dumps(mask_secrets(without_envelope(record)), indent=2, ensure_ascii=False, default=str)
+    # Indented: a fenced block could be closed by its content.
+    return "\n".join(f"    {line}" for line in text.splitlines())
+
+
+def _sample_tag(record: Record) -> str:
+    """Return one tag per prompt, so that TensorBoard shows its samples as one series over the steps."""
+    prompt = record.get("prompt")
+    return f"sample/{prompt[:80]}" if isinstance(prompt, str) and prompt else "sample"
+
+
+_LARGEST_IMAGE_BYTES: Final = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SampleImage:
+    """A PNG or JPEG file and its size in pixels."""
+
+    width: int
+    height: int
+    data: bytes
+
+
+def read_image(run_folder: Path, path: Any) -> SampleImage | None:
+    """Return the image at `path` in `run_folder`, or None if it is no PNG or JPEG of a reasonable size there."""
+    try:
+        data = read_inside(run_folder, str(path), max_bytes=_LARGEST_IMAGE_BYTES)
+    except NotInside:
+        return None
+    size = _png_size(data) or _jpeg_size(data)
+    return None if size is None else SampleImage(width=size[0], height=size[1], data=data)
+
+
+def _png_size(data: bytes) -> tuple[int, int] | None:
+    if len(data) < 24 or not data.startswith(b"\x89PNG\r\n\x1a\n") or data[12:16] != b"IHDR":
+        return None
+    width, height = struct.unpack(">II", data[16:24])
+    return width, height
+
+
+def _jpeg_size(data: bytes) -> tuple[int, int] | None:
+    """Walk a JPEG's segments to the frame header, which holds the size."""
+    if not data.startswith(b"\xff\xd8\xff"):
+        return None
+    at = 2
+    while at + 9 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack(">HH", data[at + 5 : at + 9])
+            return width, height
+        at += 2 + int.from_bytes(data[at + 2 : at + 4], "big")
+    return None

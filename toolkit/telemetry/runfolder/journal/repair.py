@@ -1,0 +1,647 @@
+"""Repairs a run folder after a kill: recovers records from the journal and rebuilds the table."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from toolkit.telemetry.runfolder.codec import RecordError, decode
+from toolkit.telemetry.runfolder.journal.head import Head, id_key
+from toolkit.telemetry.runfolder.journal.journal import (
+    PREFIX,
+    SUFFIX,
+    AbandonedJournal,
+    head_of,
+    hold_abandoned,
+    journals_in,
+    pending_lines,
+    remove_unbegun,
+    shared_memory_folders,
+)
+from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVATE, RANKS, rank_file
+from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.telemetry.runfolder.parts import another_programs_file
+from toolkit.telemetry.runfolder.portable import SAFELY, is_locked, pread, this_user, try_lock
+from toolkit.telemetry.runfolder.reader import Cursor, last_record, read_from
+from toolkit.telemetry.runfolder.records import LOST, START, Record
+from toolkit.telemetry.runfolder.safefile import (
+    give_to_owner,
+    open_regular,
+    open_to_write,
+    rename_over,
+    why_not_ours,
+    write_all,
+)
+from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
+from toolkit.telemetry.runfolder.status import RUNNING, STALLED, work_out_status
+from toolkit.telemetry.runfolder.table.csv_table import ALL, SHORT, columns_for, form_of_table, write_rows
+from toolkit.telemetry.runfolder.table.kept_table import keep_fuller
+
+_T = TypeVar("_T")
+
+HALF_DONE: Final = re.compile(r"\.(metrics\.csv\.[0-9a-f]{12}|run\.json\.[0-9a-f]{16}\.tmp)")
+"""Names of temporary files that were about to be renamed."""
+
+_PATIENCE_S: Final = 1.0
+"""How long to wait for another process that recovers the same run; a process that writes it takes longer."""
+
+_LOCK_PATIENCE_S: Final = 5.0
+"""How long a file server may take to answer a request for a lock."""
+
+_RECORD_FILE: Final = re.compile(rf"{re.escape(METRICS_JSONL)}|{RANKS}/[0-9]{{5,9}}\.jsonl")
+"""Where in a run folder a journal may have its lines written."""
+
+_NO_OWNER: Final = -1
+"""The owner of a missing file."""
+
+_START_WITHIN_BYTES: Final = 1024 * 1024
+"""A start record is among the first lines of a file; of a file without one, no more than this is read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrphanedJournal:
+    """A journal with records of a run whose folder is not where it was."""
+
+    path: Path
+    records: int
+    run_id: str
+    folder: Path
+    """Where the run's folder was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """The result of a repair."""
+
+    recovered: int = 0
+    """Records that were only in the journal."""
+    rows: int = 0
+    bad_lines: int = 0
+    undeclared: int = 0
+    """Sequence numbers that are in no record and in no `lost` record."""
+    in_use: bool = False
+    """A live process writes the run, so nothing was changed."""
+    of_others: tuple[tuple[Path, int], ...] = ()
+    """Journals of this run that belong to another user, with the user id."""
+    orphans: tuple[OrphanedJournal, ...] = field(default=())
+    """Journals of killed runs of this log directory whose folder is gone."""
+    foreign: int = 0
+    """Number of records, if another program wrote all of them."""
+    left_alone: bool = False
+    """Another program wrote the table and the records, so it was not rebuilt."""
+    kept: Path | None = None
+    """Path of the old table, if it had more data than the records."""
+
+
+def repair_run(folder: Path) -> Repair:
+    """Recover the records in the journals of `folder`'s dead sessions, and rebuild its table.
+
+    A run that a live process writes is left alone, and so is the table of a run of another program. A table with more
+    data than the records is kept beside the new one.
+
+    Raises:
+        OSError: the folder is another program's, or cannot be written.
+    """
+    if (name := another_programs_file(folder)) is not None:
+        raise OSError(f"its {name} is another program's; nothing was changed")
+    records = folder / METRICS_JSONL
+    if any(is_being_written(path) for path in (records, *rank_files(folder))):
+        return Repair(in_use=True)
+    recovered = 0
+    is_gone = _is_gone(folder)
+    for path, record_file in journals_of(folder):
+        count = drain_when_free(path, record_file, wait_s=_PATIENCE_S, is_gone=is_gone)
+        if count is None:
+            return Repair(in_use=True)
+        recovered += count
+    remove_half_done(folder)
+    about: dict[str, Any] = {
+        "recovered": recovered,
+        "of_others": tuple(_of_others(folder)),
+        "orphans": tuple(_orphans_beside(folder)),
+    }
+    try:
+        # Same readers as the records; a table is never executable.
+        mode = stat.S_IMODE(records.lstat().st_mode) & 0o666
+    except FileNotFoundError:
+        return Repair(**about)
+    table = folder / METRICS_CSV
+    built = _build_table(records, table, mode=mode, form=table_form(folder), keep=True)
+    read = built.records
+    return Repair(
+        **about,
+        rows=read.count,
+        bad_lines=read.bad_lines,
+        undeclared=read.undeclared,
+        foreign=read.foreign if read.are_foreign else 0,
+        left_alone=built.left_alone,
+        kept=built.kept,
+    )
+
+
+def is_being_written(record_file: Path, *, within_s: float = _LOCK_PATIENCE_S) -> bool:
+    """Return whether a live session, in any container of this machine, has `record_file` locked."""
+    try:
+        descriptor = open_regular(record_file)
+    except OSError as error:
+        pass_on_interrupt(error)
+        return False
+    try:
+        return is_locked(descriptor, within_s=within_s) is True
+    finally:
+        os.close(descriptor)
+
+
+def journals_of(folder: Path) -> list[tuple[Path, Path]]:
+    """Return the journals of the run in `folder`, its ranks' included, each with the record file it belongs to.
+
+    Those of earlier sessions come first. A journal belongs to the run whose run.json has its run id and its session,
+    even if the folder was moved; of two such folders to the one it was made for. Shared memory is for all users, and a
+    run folder may have been downloaded: a stranger's journal does not count, and none leads out of the folder.
+    """
+    real_folder = Path(os.path.realpath(folder))
+    run = _RunAt(real_folder)
+    trusted = {_owner_of(real_folder)}
+    if why_not_ours(real_folder.parent, real_folder) is None:
+        # Else another user may have made the folder, with the run.json of this user's run.
+        trusted.add(this_user())
+    found = []
+    for place in [*shared_memory_folders(), real_folder]:
+        for path in journals_in(place):
+            head = head_of(path) if _owner_of(path) in trusted else None
+            if head is None:
+                continue
+            record_file = rank_file(real_folder, head.rank)
+            if not _is_inside(record_file, real_folder):
+                continue
+            if run.may_own(head):
+                is_here = place == real_folder or _is_here(path, head, real_folder, record_file)
+            else:
+                # Neither run.json nor a start record names it: decide by its location.
+                is_here = run.is_nameless and (place == real_folder or _was_made_for(real_folder, head))
+                is_here = is_here and _continues(pending_lines(path), record_file)
+            if is_here:
+                found.append((head.session, path, record_file))
+    return [(path, record_file) for _, path, record_file in sorted(found, key=lambda entry: entry[0])]
+
+
+def recover_killed(path: Path, near: Path) -> OrphanedJournal | None:
+    """Write out the journal at `path` if it is one of a killed run on the disk of the folder `near`, and remove it.
+
+    Returns what it holds where the run's folder is not where it was; the journal is then kept.
+
+    Raises:
+        OSError: the record file takes nothing now; the journal is kept.
+    """
+    head = head_of(path)
+    if head is None:
+        remove_unbegun(path)
+        return None
+    # Another disk may not answer and would block the exit of this process.
+    journal = hold_abandoned(path) if is_on_same_disk(head.record_file, near) else None
+    if journal is None:
+        return None
+    is_done = not journal.lines
+    try:
+        record_file = None if is_done else _find_folder(journal, near)
+        if record_file is not None:
+            is_done = _append_missing(journal.lines, record_file) is not None
+            return None
+        return None if is_done else _orphan(journal)
+    finally:
+        journal.close(remove=is_done)
+
+
+def discard_journals(folder: Path) -> None:
+    """Remove what killed sessions of the run in `folder` left behind: the run is about to be deleted."""
+    hold = partial(hold_abandoned, is_gone=_is_gone(folder))
+    deadline = time.monotonic() + _LOCK_PATIENCE_S
+    for path, _ in journals_of(folder):
+        journal = _when_free(hold, path, deadline)
+        if journal is not None:
+            journal.close(remove=True)
+
+
+def _is_gone(folder: Path) -> bool:
+    """Return whether the run in `folder` has ended, judging by its run.json and its age."""
+    try:
+        return work_out_status(read_manifest(folder), time.time()).name not in (RUNNING, STALLED)
+    except (OSError, ManifestError):
+        return True
+
+
+class _RunAt:
+    """The identity of the run in a folder, as far as it is known."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def may_own(self, head: Head) -> bool:
+        """Return whether a journal was made by a session of this run."""
+        if self._manifest is None:
+            return self._id_key == head.id_key
+        if id_key(self._manifest.run_id) != head.id_key:
+            return False
+        sessions = {session.session: session.started for session in self._manifest.sessions}
+        if head.session in sessions:
+            return sessions[head.session] == head.started
+        # run.json names the newest sessions only.
+        return bool(sessions) and head.session < min(sessions)
+
+    @cached_property
+    def _manifest(self) -> Manifest | None:
+        try:
+            return read_manifest(self._folder)
+        except (OSError, ManifestError) as error:
+            pass_on_interrupt(error)
+            return None
+
+    @cached_property
+    def _id_key(self) -> str | None:
+        """The run's id by its first start record, for a folder whose run.json is missing."""
+        try:
+            chunk = read_from(self._folder / METRICS_JSONL, max_bytes=_START_WITHIN_BYTES)
+        except OSError as error:
+            pass_on_interrupt(error)
+            return None
+        ids = (record.get("run_id") for record in chunk.records if record.get("event") == START)
+        return next((id_key(run_id) for run_id in ids if isinstance(run_id, str)), None)
+
+    @property
+    def is_nameless(self) -> bool:
+        """Whether nothing in the folder identifies the run: the disk may have been full at its start."""
+        return self._manifest is None and self._id_key is None
+
+
+def _folder_of(record_file: Path) -> Path:
+    return record_file.parent.parent if record_file.parent.name == RANKS else record_file.parent
+
+
+def _was_made_for(real_folder: Path, head: Head) -> bool:
+    # Do not access another disk: it may not answer.
+    made_for = _folder_of(head.record_file)
+    return is_on_same_disk(head.record_file, real_folder) and os.path.realpath(made_for) == str(real_folder)
+
+
+def _is_here(path: Path, head: Head, real_folder: Path, record_file: Path) -> bool:
+    """Return whether a journal belongs to the run in `real_folder`, which may have been moved here."""
+    if _was_made_for(real_folder, head):
+        return True
+    made_for = _folder_of(head.record_file)
+    try:
+        if os.path.samefile(made_for, real_folder):
+            return True
+    except OSError as error:
+        pass_on_interrupt(error)
+    # A copy has the same id. As long as the original is there, the records are the original's.
+    return not _RunAt(made_for).may_own(head) and _continues(pending_lines(path), record_file)
+
+
+def _find_folder(journal: AbandonedJournal, near: Path) -> Path | None:
+    """Return the record file that a journal belongs to, where it was made; None if the run is not there any more.
+
+    In a log directory of several users another one may have put a folder there with the same run.json: it has to belong
+    to this user, or to whom the folder `near`, a run of this user's, belongs.
+    """
+    folder = Path(os.path.realpath(_folder_of(journal.head.record_file)))
+    record_file = rank_file(folder, journal.head.rank)
+    is_trusted = _owner_of(folder) in (this_user(), _owner_of(near)) and _is_inside(record_file, folder)
+    return record_file if is_trusted and _RunAt(folder).may_own(journal.head) else None
+
+
+def _orphan(journal: AbandonedJournal) -> OrphanedJournal:
+    return OrphanedJournal(
+        path=journal.path,
+        records=len(journal.lines),
+        run_id=journal.head.id_key,
+        folder=_folder_of(journal.head.record_file),
+    )
+
+
+def _continues(lines: list[tuple[int, bytes]], record_file: Path) -> bool:
+    """Return whether the lines of a journal continue the file: an earlier copy of a run has a gap."""
+    return not lines or lines[0][0] <= _last_seq(record_file) + 1
+
+
+def rank_files(folder: Path) -> list[Path]:
+    """Return the record files of the run's other ranks."""
+    try:
+        return [folder / RANKS / name for name in os.listdir(folder / RANKS)]
+    except OSError as error:
+        pass_on_interrupt(error)
+        return []
+
+
+def _of_others(folder: Path) -> Iterator[tuple[Path, int]]:
+    """Yield the journals that run.json names and that are another user's."""
+    try:
+        named = [session.journal for session in read_manifest(folder).sessions if session.journal]
+    except (OSError, ManifestError):
+        return
+    for path in map(Path, named):
+        # run.json is not trusted: look only where a journal can be.
+        is_journal = path.name.startswith(PREFIX) and path.name.endswith(SUFFIX)
+        if is_journal and path.parent in (*shared_memory_folders(), Path(os.path.realpath(folder))):
+            owner = _owner_of(path)
+            if owner not in (None, _NO_OWNER, this_user()):
+                yield path, int(owner or 0)
+
+
+def _orphans_beside(folder: Path) -> Iterator[OrphanedJournal]:
+    """Yield the journals of this user's dead runs that were in the same log directory and are not any more."""
+    beside = Path(os.path.realpath(folder)).parent
+    for place in shared_memory_folders():
+        for path in journals_in(place):
+            head = head_of(path)
+            is_beside = head is not None and _folder_of(head.record_file).parent == beside
+            journal = hold_abandoned(path) if is_beside else None
+            if journal is not None:
+                if journal.lines and _find_folder(journal, folder) is None:
+                    yield _orphan(journal)
+                journal.close(remove=False)
+
+
+def _owner_of(path: Path) -> int | None:
+    """Return the number of the user that owns a file; None if files have no owners."""
+    try:
+        return os.lstat(path).st_uid if this_user() is not None else None
+    except OSError as error:
+        pass_on_interrupt(error)
+        return _NO_OWNER
+
+
+def _is_inside(record_file: Path, real_folder: Path) -> bool:
+    """Return whether `record_file` is one of the run in `real_folder`, and not a link."""
+    name = record_file.relative_to(real_folder).as_posix() if record_file.is_relative_to(real_folder) else ""
+    return _RECORD_FILE.fullmatch(name) is not None and os.path.realpath(record_file) == str(record_file)
+
+
+def drain_journal(path: Path, record_file: Path, *, is_gone: bool = False) -> int | None:
+    """Append to `record_file` the lines of a dead session's journal that it lacks, and remove the journal.
+
+    Returns how many there were, or None if a live process writes the journal or the file. A line that the kill
+    cut in the middle is completed where its beginning matches; nothing is ever rewritten. `is_gone` as in
+    `hold_abandoned`.
+
+    Raises:
+        OSError: the record file takes nothing now; the journal is kept.
+    """
+    journal = hold_abandoned(path, is_gone=is_gone)
+    if journal is None:
+        return None
+    is_done = False
+    try:
+        count = _append_missing(journal.lines, record_file) if journal.lines else 0
+        is_done = count is not None
+        return count
+    finally:
+        journal.close(remove=is_done)
+
+
+def drain_when_free(path: Path, record_file: Path, *, wait_s: float, is_gone: bool) -> int | None:
+    """Call `drain_journal`, and wait while another process does; 0 if that one removed the journal."""
+    drain = partial(drain_journal, record_file=record_file, is_gone=is_gone)
+    count = _when_free(drain, path, time.monotonic() + wait_s)
+    return count if count is not None or path.exists() else 0
+
+
+def _when_free(take: Callable[[Path], _T | None], path: Path, deadline: float) -> _T | None:
+    """Return what `take` makes of a journal, as soon as no other process holds it: every run recovers others."""
+    taken = take(path)
+    while taken is None and path.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+        taken = take(path)
+    return taken
+
+
+def adopt_journal(path: Path, record_file: Path, *, is_gone: bool) -> list[tuple[int, bytes]]:
+    """Return the lines of a dead session's journal that its record file lacks, for this process to write.
+
+    The journal is held until the process ends, and then removed by the process that finds nothing missing.
+    """
+    journal = hold_abandoned(path, is_gone=is_gone)
+    if journal is None:
+        return []
+    journal.keep()
+    last_seq = _last_seq(record_file)
+    return [(seq, line) for seq, line in journal.lines if seq > last_seq]
+
+
+def is_on_same_disk(record_file: Path, folder: Path) -> bool:
+    """Return whether a journal's `record_file` is on the disk of `folder`, without accessing that disk."""
+    try:
+        mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
+    except OSError as error:
+        pass_on_interrupt(error)
+        return record_file.parent.parent == folder.parent
+    points = [
+        re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), mount.split()[4]) for mount in mounts
+    ]
+    return _mount_point(record_file, points) == _mount_point(Path(os.path.realpath(folder)), points)
+
+
+def _mount_point(path: Path, points: list[str]) -> str:
+    above = {str(path), *map(str, path.parents)}
+    return max((point for point in points if point in above), key=len, default="")
+
+
+def remove_half_done(folder: Path) -> None:
+    """Remove what a kill left of files that were about to be renamed into their place."""
+    try:
+        names = os.listdir(folder)
+    except OSError as error:
+        pass_on_interrupt(error)
+        return
+    for name in names:
+        if HALF_DONE.fullmatch(name):
+            try:
+                os.unlink(folder / name)
+            except OSError as error:
+                pass_on_interrupt(error)
+                continue
+
+
+def _append_missing(lines: list[tuple[int, bytes]], record_file: Path) -> int | None:
+    """Append the lines that the file lacks and return how many; None if a live session writes the file."""
+    descriptor = open_to_write(
+        record_file, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE.file, only_name=False
+    )
+    try:
+        if try_lock(descriptor, within_s=_LOCK_PATIENCE_S) is False:
+            return None
+        give_to_owner(descriptor, record_file.parent)
+        last_seq = _last_seq(record_file)
+        torn = _torn_tail(descriptor)
+        if _seq_of(torn) == last_seq:
+            # It lacks nothing but its newline, and no reader takes it for a record before it has one.
+            last_seq -= 1
+        missing = [line for seq, line in lines if seq > last_seq]
+        data = b"".join(missing)
+        if torn:
+            data = data[len(torn) :] if data.startswith(torn) else b"\n" + data
+        if data:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return len(missing)
+
+
+def _last_seq(record_file: Path) -> int:
+    try:
+        last = last_record(record_file)
+    except FileNotFoundError:
+        return -1
+    return last["seq"] if last else -1
+
+
+def _torn_tail(descriptor: int) -> bytes:
+    size = os.fstat(descriptor).st_size
+    start = max(0, size - 128 * 1024)
+    return pread(descriptor, size - start, start).rpartition(b"\n")[2]
+
+
+def _seq_of(line: bytes) -> int | None:
+    try:
+        seq = decode(line).get("seq")
+    except RecordError:
+        return None
+    return seq if type(seq) is int else None
+
+
+def table_form(folder: Path, asked: str | None = None) -> str:
+    """Return the form that the table of the run in `folder` has: for who writes it, and for who builds it again.
+
+    It is what is `asked` for, else what the run said it was, else that of the table that is there, else the short one.
+    """
+    if asked is not None:
+        return asked
+    try:
+        said = read_manifest(folder).table
+    except (OSError, ManifestError) as error:
+        pass_on_interrupt(error)
+        said = None
+    return said or form_of_table(folder / METRICS_CSV) or SHORT
+
+
+def build_table(
+    record_file: Path, table: Path, *, mode: int = PRIVATE.file, form: str = ALL
+) -> tuple[int, int]:
+    """Build `table` from the records alone; return the number of rows and of unreadable lines."""
+    read = _build_table(record_file, table, mode=mode, form=form).records
+    return read.count, read.bad_lines
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Built:
+    records: _Records
+    left_alone: bool = False
+    kept: Path | None = None
+
+
+def _build_table(record_file: Path, table: Path, *, mode: int, form: str, keep: bool = False) -> _Built:
+    """Build the table; with `keep`, an old table that has more data is kept."""
+    columns = columns_for(form)
+    records = _Records(record_file, has_row=columns.has_row)
+    for record in records:
+        columns.add_new_of(record)
+    if records.are_foreign:
+        if keep and os.path.lexists(table):
+            return _Built(records=records, left_alone=True)
+        for record in records.of_others():
+            columns.add_new_of(record)
+        rows = records.of_others()
+    else:
+        # The run may be live: a new record may have fields without a column here.
+        records = _Records(record_file, upto_seq=records.last_seq, has_row=columns.has_row)
+        rows = iter(records)
+    kept = None
+    temporary = table.with_name(f".{table.name}.{os.urandom(6).hex()}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | SAFELY, mode)
+    try:
+        try:
+            give_to_owner(descriptor, record_file)
+            write_rows(descriptor, columns, (columns.parts(record) for record in rows))
+        finally:
+            os.close(descriptor)
+        if keep:
+            kept = keep_fuller(table, temporary)
+        rename_over(temporary, table)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+    return _Built(records=records, kept=kept)
+
+
+class _Records:
+    """The records of a file that have a row, each once, by `seq`; those without one only where all are such."""
+
+    def __init__(self, path: Path, *, has_row: Callable[[Record], bool], upto_seq: float = math.inf) -> None:
+        self._has_row = has_row
+        self.count = 0
+        self.last_seq = -1
+        self.bad_lines = 0
+        self.foreign = 0
+        self._absent = 0
+        self._declared = 0
+        self._path = path
+        self._upto_seq = upto_seq
+
+    @property
+    def undeclared(self) -> int:
+        """Number of sequence numbers that are in no record and in no `lost` record."""
+        return max(0, self._absent - self._declared)
+
+    @property
+    def are_foreign(self) -> bool:
+        """Whether another program wrote all of them."""
+        return self.foreign > 0 and self.last_seq < 0
+
+    def of_others(self) -> Iterator[Record]:
+        """Yield the records of another program that have a row: as many as there were when they were counted."""
+        left, self.count, cursor = self.foreign, 0, Cursor()
+        while left > 0:
+            chunk = read_from(self._path, cursor)
+            for record in chunk.records[:left]:
+                if self._has_row(record):
+                    self.count += 1
+                    yield record
+            left -= len(chunk.records)
+            if chunk.next_offset == cursor.offset:
+                return
+            cursor = chunk.cursor
+
+    def __iter__(self) -> Iterator[Record]:
+        cursor = Cursor()
+        last_row = -1
+        while True:
+            chunk = read_from(self._path, cursor)
+            self.bad_lines += chunk.bad_count
+            for record in chunk.records:
+                seq = record.get("seq")
+                self.foreign += type(seq) is not int
+                if type(seq) is not int or seq > self._upto_seq:
+                    continue
+                if seq > self.last_seq:
+                    self._absent += seq - self.last_seq - 1
+                    self.last_seq = seq
+                    # What was logged after the end had no number.
+                    is_gap = record.get("event") == LOST and "from_seq" in record
+                    if is_gap and type(record.get("records")) is int:
+                        self._declared += record["records"]
+                # The order of the rows alone counts, as it does where they are appended.
+                if seq > last_row and self._has_row(record):
+                    last_row = seq
+                    self.count += 1
+                    yield record
+            if chunk.next_offset == cursor.offset:
+                return
+            cursor = chunk.cursor

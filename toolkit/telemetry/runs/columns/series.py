@@ -1,0 +1,326 @@
+"""Builds the curve of one metric: window, downsampling, and superseded points."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from toolkit.telemetry.runs.columns.run_columns import MetricColumn, RunColumns, Segment
+from toolkit.telemetry.runs.columns.smoothing import FOLDED, MOST_FOLDED
+from toolkit.telemetry.runs.columns.thinning import Indices, bucket_size, runs_of, select
+from toolkit.telemetry.runs.curve_tiles import NonFiniteRun, NonFiniteStretch
+from toolkit.telemetry.runs.store import (
+    CurveSegment,
+    Floats,
+    Series,
+    XAxis,
+)
+
+_MAX_SELECTIONS: Final = 256
+_MAX_RUNS: Final = 1_000
+_MAX_STRETCHES: Final = 200
+_MAX_TIMED: Final = 20_000
+"""Segments with more points are read for statistics, which need no times."""
+
+
+@dataclass(slots=True)
+class Slice:
+    """A range of one metric's points, by index."""
+
+    segment: Segment
+    start: int
+    stop: int
+
+
+Places: TypeAlias = XAxis | Callable[[Slice, Indices], Floats]
+"""An x axis, or what returns the x of some rows of a slice."""
+
+
+@dataclass(slots=True)
+class _Selection:
+    """Which points of a slice are drawn; full buckets are final, so a refresh only handles new points."""
+
+    settled: int
+    chosen: Indices
+
+
+class SeriesBuilder:
+    """Builds curves from one run's columns, and caches what a refresh need not recompute."""
+
+    def __init__(self, columns: RunColumns) -> None:
+        self._columns = columns
+        self._selections: OrderedDict[tuple[str, int, int], _Selection] = OrderedDict()
+        self._epoch_blocks: tuple[int, Indices, Indices] | None = None
+        self._epochs_version = 0
+
+    def build(
+        self, name: str, axis: XAxis, window: tuple[float, float] | None = None, buckets: int = 600
+    ) -> Series:
+        """Return the curve of the metric `name`; an empty one if it does not exist."""
+        metric = self._columns.column(name)
+        if metric is None:
+            return Series(metric=name, axis=axis, segments=())
+        line, superseded = self.slices(metric)
+        shown = line
+        if window is not None:
+            shown = list(self._inside(metric, line, axis, window))
+            superseded = list(self._inside(metric, superseded, axis, window))
+        total = sum(part.stop - part.start for part in shown)
+        size = bucket_size(total, buckets)
+        values = metric.values.values
+        segments, drawn = [], 0
+        for part in shown:
+            chosen = self._select(name, values, part, size, keep=window is None)
+            drawn += len(chosen)
+            segments.append(self._curve_segment(metric, axis, part, chosen, values))
+        superseded_total = sum(part.stop - part.start for part in superseded)
+        superseded_size = bucket_size(superseded_total, max(1, buckets // 3))
+        superseded_segments = [
+            self._curve_segment(
+                metric,
+                axis,
+                part,
+                select(values[part.start : part.stop], part.start, superseded_size) + part.start,
+                values,
+            )
+            for part in superseded
+        ]
+        return Series(
+            metric=name,
+            axis=axis,
+            segments=tuple(segment for segment in segments if len(segment.x)),
+            superseded=tuple(segment for segment in superseded_segments if len(segment.x)),
+            non_finite=self.non_finite(metric, axis, [*shown, *superseded], window),
+            drawn=drawn,
+            total=total,
+        )
+
+    # ------------------------------------------------------------ which points
+
+    def slices(self, metric: MetricColumn) -> tuple[list[Slice], list[Slice]]:
+        """Return the parts of a metric that count, and those that a later session superseded."""
+        rows = metric.rows.values
+        line, superseded = [], []
+        for segment, counts_until in self._columns.counting():
+            start, until, end = np.searchsorted(rows, (segment.start, counts_until, segment.end)).tolist()
+            if until > start:
+                line.append(Slice(segment, start, until))
+            if end > until:
+                superseded.append(Slice(segment, until, end))
+        return line, superseded
+
+    def _inside(
+        self, metric: MetricColumn, parts: list[Slice], axis: XAxis, window: tuple[float, float]
+    ) -> Iterator[Slice]:
+        low, high = min(window), max(window)
+        for part in parts:
+            x = self._all_x(metric, axis, part)
+            inside = np.flatnonzero((x >= low) & (x <= high))
+            if len(inside):
+                # One more point on either side, so that the line reaches the edge.
+                first, last = max(0, int(inside[0]) - 1), min(len(x) - 1, int(inside[-1]) + 1)
+                yield Slice(part.segment, part.start + first, part.start + last + 1)
+
+    def _select(self, name: str, values: Floats, part: Slice, size: int, *, keep: bool) -> Indices:
+        if not keep or size <= 4:
+            return select(values[part.start : part.stop], part.start, size) + part.start
+        key = (name, part.start, size)
+        known = self._selections.get(key)
+        if known is None or known.settled > part.stop:
+            known = _Selection(part.start, np.empty(0, dtype=np.int64))
+        settled = max(known.settled, part.stop - part.stop % size)
+        if settled > known.settled:
+            new = select(values[known.settled : settled], known.settled, size) + known.settled
+            known = _Selection(settled, np.concatenate((known.chosen, new)))
+        self._selections[key] = known
+        self._selections.move_to_end(key)
+        while len(self._selections) > _MAX_SELECTIONS:
+            self._selections.popitem(last=False)
+        rest = select(values[settled : part.stop], settled, size) + settled
+        return np.concatenate((known.chosen, rest))
+
+    def steps_covered(self, metric: MetricColumn, start: int, count: int) -> Floats | None:
+        """Return the steps that each of these records covers, its own and those folded; None if every one has 1."""
+        folded = self._columns.metrics.get(FOLDED)
+        if folded is None or not count:
+            return None
+        rows = metric.rows.values[start : start + count]
+        first, last = np.searchsorted(folded.rows.values, (rows[0], rows[-1] + 1)).tolist()
+        known, more = folded.rows.values[first:last], folded.values.values[first:last]
+        if not len(known):
+            return None
+        if not np.array_equal(known, rows):
+            at = np.minimum(np.searchsorted(known, rows), len(known) - 1)
+            more = np.where(known[at] == rows, more[at], 0.0)
+        # The file may hold any number.
+        return np.where(more >= 1.0, np.minimum(more, MOST_FOLDED) + 1.0, 1.0)
+
+    # ------------------------------------------------------------ where they are drawn
+
+    def _curve_segment(
+        self,
+        metric: MetricColumn,
+        axis: XAxis,
+        part: Slice,
+        chosen: Indices,
+        values: Floats,
+    ) -> CurveSegment:
+        timed = len(chosen) <= _MAX_TIMED
+        return CurveSegment(
+            x=self.x_of(metric, axis, part, chosen),
+            y=values[chosen],
+            session=part.segment.session,
+            time=self.x_of(metric, "time", part, chosen) if timed else None,
+        )
+
+    def _all_x(self, metric: MetricColumn, axis: XAxis, part: Slice) -> Floats:
+        """Return the x of every point of `part`."""
+        rows = metric.rows.values[part.start : part.stop]
+        if axis == "step" and len(rows) and rows[-1] - rows[0] == len(rows) - 1:
+            # Logged in every record: no need to gather a million values.
+            return self._columns.step.values[rows[0] : rows[-1] + 1]
+        return self.x_of(metric, axis, part, np.arange(part.start, part.stop))
+
+    def x_of(self, metric: MetricColumn, axis: Places, part: Slice, chosen: Indices) -> Floats:
+        """Return the x of some points, by index."""
+        rows = metric.rows.values[chosen]
+        if callable(axis):
+            return axis(part, rows.astype(np.int64))
+        if axis == "step":
+            return self._columns.step.values[rows]
+        if axis == "time":
+            return self._columns.time.values[rows]
+        if axis == "elapsed":
+            return self._columns.elapsed.values[rows] + self._elapsed_before(part.segment)
+        return self._epochs(rows.astype(np.int64))
+
+    def _elapsed_before(self, segment: Segment) -> float:
+        """Return how long earlier sessions ran, without the time between sessions."""
+        before = 0.0
+        elapsed = self._columns.elapsed.values
+        for earlier, counts_until in self._columns.counting():
+            if earlier.start >= segment.start:
+                break
+            if counts_until > earlier.start:
+                last = float(elapsed[counts_until - 1])
+                before += last if np.isfinite(last) else 0.0
+        return before
+
+    def _epochs(self, rows: Indices) -> Floats:
+        chosen = self._columns.epoch.values[rows]
+        edges, lengths = self._whole_epochs()
+        if not len(lengths):
+            return chosen
+        block = np.searchsorted(edges, rows, side="right") - 1
+        return np.asarray(chosen + (rows - edges[block]) / np.maximum(lengths[block], 1))
+
+    def epochs_version(self) -> int:
+        """Return a number that changes when points move on the epoch axis."""
+        self._whole_epochs()
+        return self._epochs_version
+
+    def _whole_epochs(self) -> tuple[Indices, Indices]:
+        """Return where each epoch's rows start and how many there are; nothing if epochs are fractional.
+
+        With integer epochs all steps of an epoch would have the same x: they are spread evenly over the epoch. This is
+        computed for the whole run, so that a point's x does not depend on the window.
+        """
+        epochs = self._columns.epoch.values
+        if self._epoch_blocks is None or self._epoch_blocks[0] != len(epochs):
+            edges = lengths = np.empty(0, dtype=np.int64)
+            known = epochs[np.isfinite(epochs)]
+            if np.all(known % 1 == 0):
+                changes = np.flatnonzero(np.diff(np.nan_to_num(epochs, nan=-1.0))) + 1
+                edges = np.concatenate(([0], changes, [len(epochs)]))
+                lengths = np.diff(edges)
+                if len(lengths) > 1:
+                    lengths[-1] = max(lengths[-1], int(np.median(lengths[:-1])))
+            before = self._epoch_blocks[2] if self._epoch_blocks is not None else lengths
+            self._epochs_version += not np.array_equal(before, lengths[: len(before)])
+            self._epoch_blocks = (len(epochs), edges, lengths)
+        return self._epoch_blocks[1], self._epoch_blocks[2]
+
+    # ------------------------------------------------------------ NaN and infinity
+
+    def non_finite(
+        self, metric: MetricColumn, axis: Places, shown: list[Slice], window: tuple[float, float] | None
+    ) -> tuple[NonFiniteRun, ...]:
+        """Return where values are NaN or infinite."""
+        if not metric.non_finite:
+            return ()
+        found: list[NonFiniteRun] = []
+        for part in shown:
+            values = metric.values.values[part.start : part.stop]
+            kinds = (
+                ("NaN", np.isnan(values)),
+                ("Infinity", np.isposinf(values)),
+                ("-Infinity", np.isneginf(values)),
+            )
+            for kind, mask in kinds:
+                runs = runs_of(mask)
+                edges = np.asarray(runs, dtype=np.int64).reshape(len(runs), 2) + part.start
+                firsts = self.x_of(metric, axis, part, edges[:, 0])
+                lasts = self.x_of(metric, axis, part, edges[:, 1])
+                for (first, last), first_x, last_x in zip(runs, firsts.tolist(), lasts.tolist(), strict=True):
+                    count = last - first + 1
+                    if window is not None:
+                        # Only what is visible is drawn and counted: a run may start before the window.
+                        x = self.x_of(metric, axis, part, np.arange(first, last + 1) + part.start)
+                        inside = x[(x >= min(window)) & (x <= max(window))]
+                        if not len(inside):
+                            continue
+                        first_x, last_x, count = float(inside[0]), float(inside[-1]), len(inside)
+                    found.append(
+                        NonFiniteRun(kind=kind, first_x=first_x, last_x=last_x, count=count)  # type: ignore[arg-type]  # one of the three above
+                    )
+        return _merged(sorted(found, key=lambda run: run.first_x))
+
+    def stretches(
+        self, metric: MetricColumn, axis: Places, shown: list[Slice]
+    ) -> tuple[NonFiniteStretch, ...]:
+        """Return the longest stretches without a number."""
+        if not metric.non_finite:
+            return ()
+        found: list[NonFiniteStretch] = []
+        for part in shown:
+            values = metric.values.values[part.start : part.stop]
+            runs = [(first, last) for first, last in runs_of(~np.isfinite(values)) if last > first]
+            for first, last in sorted(runs, key=lambda run: run[0] - run[1])[:_MAX_STRETCHES]:
+                x = self.x_of(metric, axis, part, np.arange(first, last + 1) + part.start)
+                bad = values[first : last + 1]
+                counts = (
+                    ("NaN", int(np.isnan(bad).sum())),
+                    ("Infinity", int(np.isposinf(bad).sum())),
+                    ("-Infinity", int(np.isneginf(bad).sum())),
+                )
+                if len(x) > 1:
+                    kinds = {kind: count for kind, count in counts if count}
+                    found.append(NonFiniteStretch(first_x=float(x[0]), last_x=float(x[-1]), kinds=kinds))
+        longest = sorted(found, key=lambda stretch: -stretch.count)[:_MAX_STRETCHES]
+        return tuple(sorted(longest, key=lambda stretch: stretch.first_x))
+
+
+def _merged(runs: list[NonFiniteRun]) -> tuple[NonFiniteRun, ...]:
+    """Join neighbours of a kind if there are too many to tell apart; counts add up."""
+    while len(runs) > _MAX_RUNS:
+        joined: list[NonFiniteRun] = []
+        open_run: dict[str, tuple[NonFiniteRun, int]] = {}
+        for run in runs:
+            kept = open_run.pop(run.kind, None)
+            if kept is None:
+                open_run[run.kind] = (run, len(joined))
+                joined.append(run)
+                continue
+            before, at = kept
+            joined[at] = NonFiniteRun(
+                kind=run.kind,
+                first_x=before.first_x,
+                last_x=max(before.last_x, run.last_x),
+                count=before.count + run.count,
+            )
+        runs = joined
+    return tuple(runs)

@@ -1,0 +1,258 @@
+"""The runs below log directories: run folders, and those that other tools logged. The Runs page and `ls` list these."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import threading
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from toolkit.telemetry.importers.formats.record_file import OURS
+from toolkit.telemetry.runfolder.key_values import KeyValues
+from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL, TRASH
+from toolkit.telemetry.runfolder.listed_run import Signature
+from toolkit.telemetry.runfolder.status import FAILED, FINISHED, STOPPED
+from toolkit.telemetry.runs.formatting import clean
+from toolkit.telemetry.runs.listing.foreign_runs import ForeignRun, ForeignRuns, OnRun
+from toolkit.telemetry.runs.listing.run_listing import FoundRun, OldRuns, RootListing, card_of, now
+from toolkit.telemetry.runs.listing.search import list_of
+from toolkit.telemetry.runs.store import RunCard, RunList, RunQuery, UnknownRun
+
+_SCAN_EVERY_S: Final = 0.5
+_MAX_NOT_FOUND: Final = 100
+"""Unknown runs that are searched for between two scans; each search checks every name."""
+_MOST_NEAR: Final = 10
+_OLD_RUNS_BUDGET_S: Final = 0.2
+_ALL_OLD_RUNS_S: Final = 10.0
+"""For reading the settings of runs that an earlier version logged, if the caller waits for all of them."""
+
+
+class RunFolders:
+    """The runs below some folders. Thread-safe."""
+
+    def __init__(self, listings: Sequence[RootListing], others: ForeignRuns | None = None) -> None:
+        """List the run folders of `listings`, and the runs of `others`."""
+        self.roots = tuple(listing.root for listing in listings)
+        self.places = tuple(clean(str(root)) for root in self.roots)
+        self.others = others
+        self._listings = listings
+        self._lock = threading.RLock()
+        self._tags = _tags_of(self.roots)
+        self.keys: dict[tuple[int, str], str] = {}
+        """The key of each run, by the position of its log directory and the name of its folder."""
+        self._runs: dict[str, FoundRun] = {}
+        self._problems: tuple[str, ...] = ()
+        self._not_found: set[str] = set()
+        self._scanned_at = -1.0
+        self._scan_ms = 0.0
+        self._old_runs = OldRuns()
+        self._cards: dict[Path, tuple[Signature, KeyValues | None, RunCard]] = {}
+
+    def list_runs(self, query: RunQuery | None = None) -> RunList:
+        """Return the runs that `query` finds, without one all of them."""
+        query = query or RunQuery()
+        with self._lock:
+            self.scan()
+            time_now = now()
+            cards = [self._card(found, time_now) for found in self._runs.values()]
+            problems, read_ms = self._problems, self._scan_ms
+            truncated = tuple(clean(str(listing.root)) for listing in self._listings if listing.is_truncated)
+        if self.others is not None:
+            runs, notes = self._foreign()
+            cards += [run.card(time_now) for run in runs]
+            problems = (*problems, *notes)
+        listed = list_of(cards, query, time_now, self.places)
+        return replace(listed, problems=problems, truncated=truncated, read_ms=read_ms)
+
+    def read_all(self, on_run: OnRun) -> None:
+        """Read what a list shows of every run, in this thread."""
+        with self._lock:
+            self.scan(budget_s=_ALL_OLD_RUNS_S)
+        if self.others is not None:
+            self.others.read_all(on_run)
+
+    def _foreign(self) -> tuple[list[ForeignRun], Sequence[str]]:
+        """Return the runs of other tools that are listed, and what could not be looked at."""
+        if self.others is None:
+            return [], ()
+        runs, notes = self.others.all(has_ours=bool(self._runs))
+        with self._lock:
+            ours = {str(run.folder) for run in self._runs.values()}
+            taken = set(self._runs)
+        # A folder that is listed as ours is not listed again for the tables and mirrors in it.
+        shown = [
+            run
+            for run in runs
+            if run.hidden_at is None and run.key not in taken and ours.isdisjoint(run.folders)
+        ]
+        return shown, notes
+
+    def scan(self, *, again: bool = False, budget_s: float = _OLD_RUNS_BUDGET_S) -> None:
+        """Look for new and changed run folders, unless that was done a moment ago."""
+        with self._lock:
+            began = time.perf_counter()
+            # On a slow file system at most a tenth of the time goes into listing.
+            pause_s = max(_SCAN_EVERY_S, self._scan_ms / 100)
+            if not again and time.monotonic() - self._scanned_at < pause_s:
+                return
+            scanned, problems = [], list[str]()
+            for listing in self._listings:
+                found, skipped = listing.scan()
+                scanned.append(found)
+                problems.extend(skipped)
+            runs = self._with_keys(scanned, problems)
+            complete = self._old_runs.complete(runs, budget_s=budget_s)
+            self._runs, self._problems = {run.key: run for run in complete}, tuple(problems)
+            if len(self._cards) > 2 * len(self._runs) + 100:
+                self._cards.clear()
+            self._not_found.clear()
+            self._scanned_at = time.monotonic()
+            self._scan_ms = (time.perf_counter() - began) * 1000
+
+    def _with_keys(self, scanned: Sequence[Sequence[FoundRun]], problems: list[str]) -> Iterable[FoundRun]:
+        """Return the runs, each with a key of its own."""
+        names = Counter(name for found in scanned for name in {run.key for run in found})
+        runs: dict[str, FoundRun] = {}
+        self.keys = {}
+        for number, listed in enumerate(scanned):
+            for run in listed:
+                name = run.key
+                if names[name] > 1:
+                    # Whatever the order of the log directories: an address stays that of its run.
+                    run = replace(run, key=f"{self._tags[number]}~{name}")
+                if runs.setdefault(run.key, run) is run:
+                    self.keys[number, name] = run.key
+                elif runs[run.key].folder != run.folder:
+                    problems.append(f"two folders have the name {run.key}; only one of them is shown")
+        return runs.values()
+
+    def find(self, key: str) -> FoundRun | ForeignRun:
+        """Return a run by its key. Raises UnknownRun."""
+        other = self._other(key)
+        return self._own(key) if other is None else other
+
+    def _other(self, key: str) -> ForeignRun | None:
+        if self.others is None or key in self._runs:
+            return None
+        run = self.others.find(key)
+        return run if run is not None and run.hidden_at is None else None
+
+    def _own(self, key: str) -> FoundRun:
+        with self._lock:
+            self.scan()
+            found = self._runs.get(key)
+            if found is None and time.monotonic() - self._scanned_at > self._scan_ms / 1000:
+                # It may have started since the last scan. Searches for missing runs get at most half of the time:
+                # with ten thousand runs a scan takes a while, and every other tab waits for it.
+                self.scan(again=True)
+                found = self._runs.get(key)
+            if found is None:
+                near = {self.keys[place]: None for place in self._addressed(key) if place in self.keys}
+                if len(near) == 1:
+                    return self._runs[next(iter(near))]
+                if near:
+                    raise UnknownRun(key, list(near)[:_MOST_NEAR])
+                found = self._find_unlisted(key)
+            if found is None:
+                raise UnknownRun(key, difflib.get_close_matches(key, self._runs, n=3, cutoff=0.3))
+            return found
+
+    def _addressed(self, key: str) -> list[tuple[int, str]]:
+        """Return the log directories and folders that an address may mean: of all that have it, or of the one it names.
+
+        It may be of a time with other log directories, in which the name was unique, or was not.
+        """
+        tag, _, name = key.partition("~")
+        name = name if tag else ""
+        named = [(number, name) for number, one in enumerate(self._tags) if name and tag == one]
+        return named or [
+            (number, text) for text in (key, name) if text for number in range(len(self._listings))
+        ]
+
+    def _find_unlisted(self, key: str) -> FoundRun | None:
+        """Return a run that is not listed because there are too many; None if it does not exist."""
+        if key in self._not_found or len(self._not_found) >= _MAX_NOT_FOUND:
+            return None
+        for number, name in self._addressed(key):
+            listing = self._listings[number]
+            found = listing.find(name) if listing.is_truncated else None
+            if found is not None:
+                self._runs[key] = found = replace(found, key=key)
+                return found
+        self._not_found.add(key)
+        return None
+
+    def card_of(self, found: FoundRun, *, newest: tuple[float, int | None] | None = None) -> RunCard:
+        """Return the card of a run folder; `newest` is time and step of the last record, if they were read."""
+        return self._card(found, now(), newest=newest)
+
+    def _card(
+        self, found: FoundRun, time_now: float, *, newest: tuple[float, int | None] | None = None
+    ) -> RunCard:
+        """Return the run's card; that of a run that has ended is made once, for a list of ten thousand."""
+        known = self._cards.get(found.folder) if newest is None else None
+        if (
+            known is not None
+            and known[:2] == (found.signature, found.key_values)
+            and known[2].key == found.key
+        ):
+            card = known[2]
+        else:
+            card = card_of(found, time_now, newest=newest)
+            is_over = card.status.name in (FINISHED, FAILED, STOPPED) and not card.is_cut
+            if is_over and found.signature and not found.parts:
+                self._cards[found.folder] = (found.signature, found.key_values, card)
+        return card
+
+
+def run_folders(roots: Iterable[Path], *, labels_dir: Path | None = None, other_tools: bool) -> RunFolders:
+    """Return the runs in log directories; names and notes of other tools' runs are in `labels_dir`."""
+    places = [Path(os.path.abspath(root)) for root in roots]
+    others = ForeignRuns(places, labels_dir) if other_tools else None
+    return RunFolders([RootListing(place) for place in places], others)
+
+
+def runs_at(
+    paths: Iterable[Path], *, labels_dir: Path | None, only: str | None = None, deleted: bool = False
+) -> RunFolders:
+    """Return the runs at `paths`, each a run, a file of another tool, or a folder of runs.
+
+    `only` is the name of a format; with `deleted`, also runs in the trash, and those that their own tool deleted.
+    """
+    places = [Path(os.path.abspath(path)) for path in paths]
+    listings: list[RootListing] = []
+    for place in places if only in (None, OURS) else ():
+        is_run = any(os.path.lexists(place / name) for name in (MANIFEST, METRICS_JSONL))
+        if is_run:
+            listings.append(RootListing(place.parent, only=place.name))
+        elif place.is_dir():
+            listings.append(RootListing(place))
+        if deleted and not is_run:
+            listings += [RootListing(trash, is_trash=True) for trash in _folders_in(place / TRASH)]
+    others = None if only == OURS else ForeignRuns(places, labels_dir, only=only, deleted=deleted)
+    return RunFolders(listings, others)
+
+
+def _folders_in(path: Path) -> list[Path]:
+    try:
+        with os.scandir(path) as entries:
+            return sorted(path / entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+    except OSError:
+        return []
+
+
+def _tags_of(roots: Sequence[Path]) -> list[str]:
+    """Return a name for each log directory: its last part, and a few digits of its path if another has the same."""
+    names = Counter(root.name for root in roots)
+    return [
+        clean(root.name)
+        if names[root.name] == 1
+        else clean(f"{root.name}-{zlib.crc32(os.fsencode(root)):08x}"[:-4])
+        for root in roots
+    ]

@@ -1,0 +1,126 @@
+"""A record file as its readers see it, wherever it is kept: blocks of lines, and single lines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Final, Protocol
+
+from toolkit.telemetry.diagnostics.step_batch import LONGEST
+from toolkit.telemetry.runfolder.codec import with_non_finite
+from toolkit.telemetry.runfolder.portable import pread
+from toolkit.telemetry.runfolder.reader import (
+    BadLine,
+    Block,
+    Cursor,
+    RecordFile,
+    lines_of,
+    parse_line,
+    parse_together,
+)
+from toolkit.telemetry.runfolder.records import Record
+from toolkit.telemetry.runfolder.safefile import open_regular
+
+Place = tuple[int, int]
+"""Where a line is in its file: its offset, and its length without the newline."""
+
+_PIECE_BYTES: Final = 1024 * 1024
+_GAP_BYTES: Final = 16 * 1024
+"""Reading so much too much is quicker than reading twice."""
+
+
+class RecordSource(Protocol):
+    """One record file. Two sources are equal if they are the same file of the same store. Thread-safe.
+
+    Offsets are those of the file that the run wrote, also in a copy of it. Every method raises OSError if the file
+    cannot be read now.
+    """
+
+    @property
+    def name(self) -> str:
+        """The name of the file, for messages."""
+
+    def read_block(self, cursor: Cursor, *, max_bytes: int) -> Block:
+        """Return the complete lines after `cursor`, at most about `max_bytes`, as `reader.read_block` does.
+
+        A copy that lacks lines in between ends before the first missing one.
+        """
+
+    def records_in(self, block: Block) -> Iterator[tuple[list[Record], int]]:
+        """Yield the records of a block, a few at a time, with the offset behind them."""
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the file up to the last line that is complete now, byte for byte, in pieces of any length."""
+
+
+def records_in(block: Block) -> Iterator[tuple[list[Record], int]]:
+    """Yield the records in the lines of a block, as many at a time as the detectors take together."""
+    all_lines = lines_of(block)
+    while lines := list(islice(all_lines, LONGEST)):
+        records = parse_together([line for _, line in lines])
+        if records is None:
+            found = [parse_line(position, line) for position, line in lines]
+            records = [record for record in found if not isinstance(record, BadLine)]
+        yield records, lines[-1][0] + len(lines[-1][1]) + 1
+
+
+def parse_event(line: bytes) -> Record | None:
+    """Return the record in a single line, with NaN and infinity restored; None if it is invalid."""
+    found = parse_line(0, line.rstrip(b"\n"))
+    return None if isinstance(found, BadLine) else with_non_finite(found)
+
+
+class FileSource(RecordFile):
+    """A record file on a local disk."""
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return self.path.name
+
+    def records_in(self, block: Block) -> Iterator[tuple[list[Record], int]]:
+        """Yield the records of a block."""
+        return records_in(block)
+
+    def read_records(self, places: Sequence[Place]) -> list[Record | None]:
+        """Return the record at each of `places`; None where there is none."""
+        return [parse_event(line) for line in self.read_at(places)]
+
+    def read_at(self, places: Sequence[Place]) -> list[bytes]:
+        """Return what is at each of `places`; neighbours are read together."""
+        found: list[bytes] = []
+        descriptor = open_regular(self.path)
+        try:
+            at = 0
+            while at < len(places):
+                first, length = places[at]
+                end, stop = first + length, at + 1
+                while stop < len(places) and 0 <= places[stop][0] - end <= _GAP_BYTES:
+                    if sum(places[stop]) - first > _PIECE_BYTES:
+                        break
+                    end, stop = sum(places[stop]), stop + 1
+                data = pread(descriptor, end - first, first)
+                found.extend(data[start - first : start - first + size] for start, size in places[at:stop])
+                at = stop
+        finally:
+            os.close(descriptor)
+        return found
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the file up to its last complete line."""
+        descriptor = open_regular(self.path)
+        try:
+            end = os.fstat(descriptor).st_size
+            while end:
+                start = max(0, end - _PIECE_BYTES)
+                newline = pread(descriptor, end - start, start).rfind(b"\n")
+                end = start + newline + 1
+                if newline >= 0:
+                    break
+            at = 0
+            while at < end and (piece := pread(descriptor, min(_PIECE_BYTES, end - at), at)):
+                at += len(piece)
+                yield piece
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,138 @@
+"""Connections to the engine for many threads. While it does not answer, every question fails at once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from toolkit.telemetry.fleet.address import Address
+from toolkit.telemetry.fleet.engine import Engine, EngineError, FullError, UnreachableError
+from toolkit.telemetry.fleet.schema import require_tables
+from toolkit.telemetry.runs.formatting import clean, clock
+
+PATIENCE_S: Final = 5.0
+"""How long a page waits for an answer, and how often an engine that gave none is asked again."""
+
+_MAX_UNUSED: Final = 8
+_T = TypeVar("_T")
+
+
+class EngineLink:
+    """Asks the engine, over a few kept connections. Thread-safe."""
+
+    def __init__(self, address: Address, *, patience_s: float = PATIENCE_S) -> None:
+        self.address = address
+        self._patience_s = patience_s
+        self._lock = threading.Lock()
+        self._unused: list[Engine] = []
+        self._settings: tuple[dict[str, object], dict[str, object]] | None = None
+        self._failure: EngineError | None = None
+        self._silent_since = 0.0
+        self.version = ""
+
+    @property
+    def problem(self) -> str | None:
+        """Since when and why the engine does not answer, as a sentence; None if it answered last time."""
+        failure = self._failure
+        if failure is None:
+            return None
+        return clean(
+            f"The engine has not answered since {clock(self._silent_since)} ({failure}). "
+            "The page shows what it had read before, and asks again every few seconds."
+        )
+
+    def table(self, name: str) -> str:
+        """Return what a table is called: as it is."""
+        return name
+
+    def rows(self, sql: str, *types: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a SELECT without FORMAT, whose columns have `types`.
+
+        Raises:
+            EngineError: it failed, or the engine did not answer a moment ago.
+        """
+        return self._run(lambda engine: engine.rows(sql, *types))
+
+    def array(self, sql: str, row: np.dtype[Any]) -> npt.NDArray[Any]:
+        """Return the rows of a SELECT without FORMAT of numbers alone, as an array of `row`.
+
+        Raises:
+            EngineError: it failed, or the engine did not answer a moment ago.
+        """
+        data = self._run(lambda engine: engine.query(f"{sql} FORMAT RowBinary"))
+        if len(data) % row.itemsize:
+            raise EngineError(f"{self.address} gave an answer of another form than asked for")
+        return np.frombuffer(data, dtype=row)
+
+    def insert(self, table: str, columns: Sequence[str], block: bytes) -> None:
+        """Insert a Native block.
+
+        Raises:
+            EngineError: it failed, or its answer did not come.
+        """
+        self._run(lambda engine: engine.insert(table, columns, block))
+
+    def _run(self, ask: Callable[[Engine], _T]) -> _T:
+        with self._lock:
+            if self._failure is not None:
+                # A new one: an exception that is raised again and again keeps the frames of all who caught it.
+                raise UnreachableError(str(self._failure))
+            engine = self._unused.pop() if self._unused else None
+        try:
+            if engine is None:
+                engine = self._connect()
+            answer = ask(engine)
+        except EngineError as error:
+            if engine is not None:
+                engine.close()
+            if isinstance(error, (UnreachableError, FullError)):
+                self._wait_for_engine(error)
+            raise
+        with self._lock:
+            if len(self._unused) < _MAX_UNUSED:
+                self._unused.append(engine)
+                return answer
+        engine.close()
+        return answer
+
+    def _connect(self) -> Engine:
+        engine = Engine(self.address, patience_s=self._patience_s)
+        if self._settings is None:
+            self.version = require_tables(engine).engine_version
+            self._settings = dict(engine.read_settings), dict(engine.insert_settings)
+        engine.read_settings.update(self._settings[0])
+        engine.insert_settings.update(self._settings[1])
+        return engine
+
+    def _wait_for_engine(self, error: EngineError) -> None:
+        """Let every question fail until the engine answers again, which a thread finds out."""
+        with self._lock:
+            if self._failure is not None:
+                return
+            self._failure, self._silent_since = error, time.time()
+            for engine in self._unused:
+                engine.close()
+            self._unused.clear()
+        threading.Thread(target=self._ask_again, name="asking the engine again", daemon=True).start()
+
+    def _ask_again(self) -> None:
+        while True:
+            time.sleep(self._patience_s)
+            engine = Engine(self.address, patience_s=self._patience_s)
+            try:
+                engine.query("SELECT 1 FROM commits LIMIT 1")
+            except (UnreachableError, FullError):
+                continue
+            except EngineError:
+                # It answers; the next question says what is wrong.
+                pass
+            finally:
+                engine.close()
+            with self._lock:
+                self._failure = None
+            return

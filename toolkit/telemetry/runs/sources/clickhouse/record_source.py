@@ -1,0 +1,206 @@
+"""A record file as the lines that the engine has of it."""
+
+from __future__ import annotations
+
+import errno
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from toolkit.telemetry.fleet.commits import Commit, newest_commits, whole_line
+from toolkit.telemetry.fleet.engine import EngineError, quote
+from toolkit.telemetry.runfolder.layout import rank_file
+from toolkit.telemetry.runfolder.reader import Block, Cursor, Identity, cut_block
+from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES, Record
+from toolkit.telemetry.runs.record_source import Place, parse_event, records_in
+from toolkit.telemetry.runs.sources.clickhouse.link import EngineLink
+
+_COMMITS_EVERY_S: Final = 1.0
+_PIECE_BYTES: Final = 4 * 1024 * 1024
+_PLACES_AT_ONCE: Final = 500
+_KEPT_BYTES: Final = 32_000_000
+_MAX_RUNS: Final = 2_000
+
+Line = tuple[int, int, bytes]
+"""Where a line begins, where the next one does, and its bytes without the newline."""
+
+
+class Commits:
+    """How far the engine has taken the files of each run; asked at most once a second for a run. Thread-safe."""
+
+    def __init__(self, link: EngineLink) -> None:
+        self._link = link
+        self._lock = threading.Lock()
+        self._known: OrderedDict[str, tuple[float, dict[int, Commit], str | None]] = OrderedDict()
+
+    def problem(self, run_id: str) -> str | None:
+        """Return what is wrong with the commits of a run, as a sentence."""
+        with self._lock:
+            return self._known.get(run_id, (0.0, {}, None))[2]
+
+    def of(self, run_id: str) -> dict[int, Commit]:
+        """Return it by rank, ascending; while the engine does not answer, what is known.
+
+        Raises:
+            EngineError: nothing is known.
+        """
+        with self._lock:
+            asked, known, _ = self._known.get(run_id, (-_COMMITS_EVERY_S, {}, None))
+        if time.monotonic() - asked < _COMMITS_EVERY_S:
+            return known
+        try:
+            self.look_at([run_id])
+        except EngineError:
+            if not known:
+                raise
+            return known
+        with self._lock:
+            return self._known[run_id][1]
+
+    def look_at(self, run_ids: Sequence[str]) -> None:
+        """Ask for several runs at once.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+        found: dict[str, dict[int, Commit]] = {run_id: {} for run_id in run_ids}
+        problems: dict[str, str] = {}
+        for (run_id, rank), commit in newest_commits(self._link, run_ids, problems.__setitem__).items():
+            found[run_id][rank] = commit
+        with self._lock:
+            for run_id, taken in found.items():
+                self._known[run_id] = (time.monotonic(), taken, problems.get(run_id))
+                self._known.move_to_end(run_id)
+            while len(self._known) > _MAX_RUNS:
+                self._known.popitem(last=False)
+
+
+class KeptLines:
+    """Lines that were read lately, for all files of a store: a line of a generation never changes. Thread-safe."""
+
+    def __init__(self, max_bytes: int = _KEPT_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._lock = threading.Lock()
+        self._lines: OrderedDict[tuple[str, int, int, int], bytes] = OrderedDict()
+        self._bytes = 0
+
+    def get(self, key: tuple[str, int, int, int]) -> bytes | None:
+        """Return the line of a run, rank and generation that begins at an offset, if it is kept."""
+        with self._lock:
+            if key in self._lines:
+                self._lines.move_to_end(key)
+            return self._lines.get(key)
+
+    def keep(self, key: tuple[str, int, int, int], line: bytes) -> None:
+        """Keep a line instead of the ones used longest ago."""
+        with self._lock:
+            self._bytes += len(line) - len(self._lines.pop(key, b""))
+            self._lines[key] = line
+            while self._bytes > self._max_bytes:
+                self._bytes -= len(self._lines.popitem(last=False)[1])
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSource:
+    """A record file in the engine; a RecordSource."""
+
+    link: EngineLink
+    commits: Commits
+    kept: KeptLines
+    run_id: str
+    rank: int
+
+    @property
+    def name(self) -> str:
+        """The name of the file."""
+        return rank_file(Path(), self.rank).name
+
+    def taken(self) -> Commit:
+        """Return how far the engine has it.
+
+        Raises:
+            OSError: the engine does not have it, or does not answer.
+        """
+        try:
+            found = self.commits.of(self.run_id).get(self.rank)
+        except EngineError as error:
+            raise OSError(str(error)) from error
+        if found is None:
+            raise FileNotFoundError(errno.ENOENT, "the engine has no records of it")
+        return found
+
+    def where(self, gen: int) -> str:
+        """Return the condition for the rows of a generation."""
+        return f"run_id = {quote(self.run_id)} AND rank = {self.rank} AND gen = {gen}"
+
+    def read_block(self, cursor: Cursor, *, max_bytes: int) -> Block:
+        """Return the complete lines behind `cursor`, up to the first that is missing."""
+        taken = self.taken()
+        identity = Identity(0, taken.gen, 0, 0)
+        is_replaced = cursor.offset > taken.end or cursor.identity not in (None, identity)
+        cursor = replace(Cursor() if is_replaced else cursor, identity=identity)
+        end = min(taken.end, cursor.offset + max(max_bytes, MAX_LINE_BYTES + 1))
+        block = cut_block(self._bytes(taken.gen, cursor.offset, end), cursor)
+        return replace(block, replaced=is_replaced, pending_bytes=taken.end - block.cursor.offset)
+
+    def records_in(self, block: Block) -> Iterator[tuple[list[Record], int]]:
+        """Yield the records of a block."""
+        return records_in(block)
+
+    def read_records(self, places: Sequence[Place]) -> list[Record | None]:
+        """Return the record at each of `places`; None where there is none."""
+        return [parse_event(line) for line in self.read_at(places)]
+
+    def read_at(self, places: Sequence[Place]) -> list[bytes]:
+        """Return what is at each of `places`."""
+        if not places:
+            return []
+        gen = self.taken().gen
+        found: dict[int, bytes] = {}
+        for at in dict.fromkeys(at for at, _ in places):
+            line = self.kept.get((self.run_id, self.rank, gen, at))
+            if line is not None:
+                found[at] = line
+        missing = [at for at in dict.fromkeys(at for at, _ in places) if at not in found and 0 <= at < 2**63]
+        for begin in range(0, len(missing), _PLACES_AT_ONCE):
+            wanted = ", ".join(map(str, missing[begin : begin + _PLACES_AT_ONCE]))
+            for at, _, line in self._select(gen, f"at IN ({wanted})"):
+                found[at] = line
+                self.kept.keep((self.run_id, self.rank, gen, at), line)
+        return [found.get(at, b"")[:length] for at, length in places]
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the file as far as the engine has it."""
+        taken = self.taken()
+        at = 0
+        while at < taken.end:
+            data = self._bytes(taken.gen, at, min(taken.end, at + _PIECE_BYTES))
+            if not data:
+                raise OSError(
+                    f"the engine lacks the lines from byte {at} on; `telemetry ship --verify` sends them"
+                )
+            at += len(data)
+            yield data
+
+    def _bytes(self, gen: int, begin: int, end: int) -> bytes:
+        """Return the lines that begin between two offsets, up to the first that is missing."""
+        parts = []
+        for at, after, line in self._select(gen, f"at >= {begin} AND at < {end}") if begin < end else ():
+            if at != begin:
+                break
+            parts.append(whole_line(at, after, line))
+            begin = after
+        return b"".join(parts)
+
+    def _select(self, gen: int, condition: str) -> list[Line]:
+        try:
+            return self.link.rows(
+                f"SELECT at, next, line FROM records WHERE {self.where(gen)} AND {condition} ORDER BY at LIMIT 1 BY at",
+                *("UInt64", "UInt64", "Bytes"),
+            )
+        except EngineError as error:
+            raise OSError(str(error)) from error

@@ -1,0 +1,366 @@
+"""The RunStore for runs that were shipped to ClickHouse."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final, NoReturn
+
+from toolkit.telemetry.fleet.address import Address
+from toolkit.telemetry.fleet.engine import EngineError
+from toolkit.telemetry.fleet.object_store import ObjectStore
+from toolkit.telemetry.fleet.run_rows import LABEL_COLUMNS, LABELS_TABLE, LabelRow, label_block
+from toolkit.telemetry.runfolder.labels import (
+    Labels,
+    LabelsError,
+    ProjectSettings,
+    ProjectSettingsError,
+    encode_labels,
+    encode_project,
+    parse_project,
+)
+from toolkit.telemetry.runfolder.manifest import Manifest
+from toolkit.telemetry.runfolder.reader import BadLine, parse_line
+from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES, START
+from toolkit.telemetry.runs.formatting import clean
+from toolkit.telemetry.runs.rank_grid import RankGrid
+from toolkit.telemetry.runs.sources.clickhouse.columns import EngineLog, load_together
+from toolkit.telemetry.runs.sources.clickhouse.link import PATIENCE_S, EngineLink
+from toolkit.telemetry.runs.sources.clickhouse.objects import EngineObjects
+from toolkit.telemetry.runs.sources.clickhouse.rank_grid import rank_grid_of
+from toolkit.telemetry.runs.sources.clickhouse.record_source import Commits, EngineSource, KeptLines
+from toolkit.telemetry.runs.sources.clickhouse.requests import EngineRequests
+from toolkit.telemetry.runs.sources.clickhouse.runs import EngineRun, EngineRuns
+from toolkit.telemetry.runs.sources.store_queries import StoreQueries, evict, keep_recent
+from toolkit.telemetry.runs.store import (
+    CacheState,
+    Delivery,
+    Feed,
+    Health,
+    Refused,
+    RunCard,
+    RunList,
+    RunMeta,
+    RunQuery,
+    StoreState,
+    StoreUnavailable,
+    Trashed,
+    UnknownRun,
+)
+
+_MAX_GRIDS: Final = 100
+_GRID_EVERY_S: Final = 2.0
+_PROJECT: Final = "project:"
+"""Before the name of a project, in place of a run's id, in the table of labels."""
+
+
+class ClickHouseStore(StoreQueries):
+    """One per process: pages share it, so that the engine is asked once."""
+
+    def __init__(
+        self,
+        address: Address,
+        *,
+        read_only: bool = False,
+        read_only_reason: Callable[[], str | None] = lambda: None,
+        visitor: Callable[[], str] = lambda: "",
+        request_key: bytes | None = None,
+        patience_s: float = PATIENCE_S,
+        objects: ObjectStore | None = None,
+    ) -> None:
+        """Show the runs at `address`; `visitor` returns who makes a change, for the record.
+
+        Requests to runs are signed with `request_key`, and only commits that are signed with it count; without it there
+        are no requests.
+        Files that records point to come from `objects`.
+        """
+        super().__init__(read_only=read_only, read_only_reason=read_only_reason)
+        self._visitor = visitor
+        self._link = EngineLink(replace(address, key=request_key), patience_s=patience_s)
+        self._runs = EngineRuns(self._link)
+        self._requests = EngineRequests(self._link, self._runs, request_key)
+        self._commits = Commits(self._link)
+        self._objects = EngineObjects(self._link, objects)
+        self._kept = KeptLines()
+        self._logs: dict[tuple[str, int], EngineLog] = {}
+        self._trends: dict[str, Sequence[float]] = {}
+        self._grids: dict[tuple[str, str, int], tuple[float, RankGrid]] = {}
+        self._feeds: tuple[Feed, ...] = ()
+
+    # ------------------------------------------------------------ listing
+
+    def list_runs(self, query: RunQuery | None = None) -> RunList:
+        """Return the runs that `query` finds, without one all of them."""
+        return self._runs.listed(query or RunQuery())
+
+    def _find(self, key: str) -> EngineRun:
+        try:
+            found = self._runs.find(key)
+        except EngineError as error:
+            raise StoreUnavailable(key, self._link.problem or clean(str(error))) from error
+        if found is None or found.is_deleted:
+            raise UnknownRun(key, self._runs.near(key))
+        return found
+
+    def card(self, key: str) -> RunCard:
+        """Return one run's card, based on the records read so far."""
+        run = self._find(key)
+        log = self._logs.get((run.run_id, 0))
+        return run.card(self._runs.engine_time, newest=log.newest() if log is not None else None)
+
+    def trends(self, keys: Iterable[str], *, points: int = 40) -> Mapping[str, Sequence[float]]:  # noqa: ARG002 - the node takes 40
+        """Return the rough shape of each run's loss, as its node saw it last."""
+        wanted = list(keys)
+        with suppress(EngineError):
+            self._trends.update(self._runs.trends(wanted))
+        return {key: self._trends[key] for key in wanted if key in self._trends}
+
+    # ------------------------------------------------------------ one run
+
+    def meta(self, key: str) -> RunMeta:
+        """Return everything about a run except its curves."""
+        run = self._find(key)
+        newest = self._log(key).events((START,), 1)
+        environment = self._log(key).events(("environment",), 1)
+        return RunMeta(
+            card=self.card(key),
+            manifest=run.manifest,
+            labels=run.labels,
+            start=newest[0] if newest else self._first_record(key),
+            environment=environment[0] if environment else {},
+            writable=self._write_refusal() is None,
+            control_refusal=self._requests.refusal(run),
+        )
+
+    def _first_record(self, key: str) -> dict[str, Any]:
+        try:
+            line = self._source(key).read_at([(0, MAX_LINE_BYTES)])[0]
+        except OSError:
+            return {}
+        record = parse_line(0, line)
+        return {} if isinstance(record, BadLine) or record.get("event") != START else record
+
+    def _log(self, key: str, rank: int = 0) -> EngineLog:
+        source = self._source(key, rank)
+        with self._lock:
+            log = self._logs.get((source.run_id, rank))
+            if log is None:
+                log = self._logs[source.run_id, rank] = EngineLog(source)
+                log.setting = self._settings_of(key)
+                evict(self._logs, log)
+            log.used_at = time.monotonic()
+            return log
+
+    def _source(self, key: str, rank: int = 0) -> EngineSource:
+        return EngineSource(self._link, self._commits, self._kept, self._find(key).run_id, rank)
+
+    def _manifest(self, key: str) -> Manifest | None:
+        return self._find(key).manifest
+
+    def _folder_name(self, key: str) -> str:
+        return self._find(key).folder_name
+
+    def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
+        """Read new records, for at most about `wait_s`."""
+        run = self._find(key)
+        health = self._log(key, rank).refresh(wait_s)
+        if not run.card(self._runs.engine_time).live:
+            return health
+        lag_s = max(0.0, self._runs.engine_time - run.received)
+        return replace(health, lag_s=lag_s, behind_bytes=run.behind)
+
+    def refresh_all(self, keys: Sequence[str], *, wait_s: float = 2.0) -> Sequence[Health]:
+        """Read new records of several runs; those that were never read, with one question."""
+        logs = [self._log(key) for key in keys]
+        unread = [log for log in logs if not log.position[1]]
+        with suppress(EngineError):
+            if len(unread) > 1:
+                self._commits.look_at([log.source.run_id for log in unread])
+                EngineLog.read_together(unread)
+        return super().refresh_all(keys, wait_s=wait_s)
+
+    def _load_together(self, keys: Sequence[str], metric: str) -> None:
+        logs = []
+        for key in keys:
+            with suppress(UnknownRun):
+                logs.append(self._log(key))
+        load_together(logs, metric)
+
+    def ranks(self, key: str) -> Sequence[int]:
+        """Return the ranks with their own records."""
+        try:
+            return sorted({0, *self._commits.of(self._find(key).run_id)})
+        except EngineError:
+            return [0]
+
+    def rank_grid(self, key: str, metric: str, *, buckets: int = 64, wait_s: float = 2.0) -> RankGrid:  # noqa: ARG002 - one question
+        """Return one metric of all ranks; while the engine does not answer, as it was."""
+        run_id = self._find(key).run_id
+        name = (run_id, metric, buckets)
+        asked, grid = self._grids.get(name, (-math.inf, RankGrid(metric=metric, fraction_read=0.0)))
+        if time.monotonic() - asked < _GRID_EVERY_S:
+            return grid
+        try:
+            grid = rank_grid_of(self._link, run_id, self._commits.of(run_id), metric, buckets)
+        except EngineError:
+            return grid
+        with self._lock:
+            keep_recent(self._grids, name, (time.monotonic(), grid), _MAX_GRIDS)
+        return grid
+
+    def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
+        """Return a file that a record points to, as it was shipped."""
+        run = self._find(key)
+        return self._objects.read(run.run_id, relative, max_bytes=max_bytes, node=clean(run.node))
+
+    # ------------------------------------------------------------ requests and labels
+
+    def ask(self, key: str, request: Mapping[str, Any]) -> str:
+        """Send a signed request to the run's node and return its id."""
+        self._require_write_access()
+        run, card = self._find(key), self.card(key)
+        refusal = self._requests.refusal(run)
+        if refusal is not None:
+            raise Refused(refusal)
+        if not card.live:
+            raise Refused(f"the run is {card.status.name} and cannot answer requests")
+        return self._requests.ask(run, request, by=self._visitor())
+
+    def delivery(self, key: str, request_id: str) -> Delivery:
+        """Return whether a request that the run has not answered was delivered."""
+        return self._requests.delivery(self._find(key), request_id)
+
+    def label(self, key: str, labels: Labels) -> None:
+        """Save name, tags and notes of a run in the engine."""
+        self._require_write_access()
+        run = self._find(key)
+        if run.labels_problem is not None:
+            # It may be someone's notes with a typo: it is not overwritten.
+            raise Refused(run.labels_problem)
+        try:
+            data = encode_labels(labels)
+        except LabelsError as error:
+            raise Refused(str(error)) from error
+        self._write_labels(run, data, deleted=False)
+
+    def _write_labels(self, run: EngineRun, data: bytes, *, deleted: bool) -> None:
+        version = max(int(time.time() * 1000), run.labelled.version + 1)
+        self._insert_labels(
+            LabelRow(
+                project=run.project,
+                run_id=run.run_id,
+                version=version,
+                by=self._visitor(),
+                labels=data,
+                deleted=deleted,
+                day=run.day,
+            )
+        )
+
+    def _insert_labels(self, row: LabelRow) -> None:
+        try:
+            self._link.insert(LABELS_TABLE, LABEL_COLUMNS, label_block([row]))
+        except EngineError as error:
+            raise Refused(f"the engine did not save it: {clean(str(error))}") from error
+        self._runs.look_again()
+
+    def project_settings(self, project: str | None) -> ProjectSettings:
+        """Return what was chosen for a project."""
+        data = self._runs.labels_of(f"{_PROJECT}{project or ''}")
+        try:
+            return parse_project(data) if data else ProjectSettings()
+        except ProjectSettingsError:
+            return ProjectSettings()
+
+    def set_project_settings(self, project: str | None, settings: ProjectSettings) -> None:
+        """Save the choices for a project in the engine, beside the labels of runs."""
+        self._require_write_access()
+        self._insert_labels(
+            LabelRow(
+                project=project or "",
+                run_id=f"{_PROJECT}{project or ''}",
+                version=int(time.time() * 1000),
+                by=self._visitor(),
+                labels=encode_project(settings),
+                day=int(time.time() // 86_400),
+            )
+        )
+
+    def delete(self, key: str) -> str:
+        """Hide a run and return the token that shows it again; its folder stays on its node."""
+        self._require_write_access()
+        run, card = self._find(key), self.card(key)
+        if card.live:
+            raise Refused(f"the run is {card.status.name}: stop it first")
+        self._write_labels(run, run.labelled.data, deleted=True)
+        with self._lock:
+            self._logs = {name: log for name, log in self._logs.items() if name[0] != run.run_id}
+            self._forget_analyses(key)
+        return run.run_id
+
+    def trash(self) -> Sequence[Trashed]:
+        """Return the hidden runs, newest first."""
+        with suppress(EngineError):
+            return [
+                Trashed(
+                    token=run.run_id,
+                    name=run.card(self._runs.engine_time).name,
+                    deleted=run.labelled.version / 1000,
+                    bytes_held=0,
+                )
+                for run in self._runs.deleted()
+            ]
+        return ()
+
+    def restore(self, token: str) -> str:
+        """Show a hidden run again and return its key."""
+        self._require_write_access()
+        try:
+            run = self._runs.find(token)
+        except EngineError as error:
+            raise Refused(f"the engine does not answer: {clean(str(error))}") from error
+        if run is None or not run.is_deleted:
+            raise Refused("there is no such run in the trash")
+        self._write_labels(run, run.labelled.data, deleted=False)
+        return run.run_id
+
+    def empty_trash(self) -> NoReturn:
+        """Refuse: only the engine's administrator removes rows."""
+        self._require_write_access()
+        raise Refused("deleted runs stay hidden; only the engine's administrator can remove them for good")
+
+    # ------------------------------------------------------------ about the store
+
+    def state(self) -> StoreState:
+        """Return the engine and the shippers that write to it."""
+        with suppress(EngineError):
+            rows = self._link.rows(
+                "SELECT node, argMax(behind, version), argMax(last_error, version), argMax(clock_ahead_s, version), "
+                "toInt64(toUInt32(now())) - toInt64(max(toUInt32(received))) FROM shippers GROUP BY node ORDER BY node",
+                *("String", "UInt64", "String", "Float64", "Int64"),
+            )
+            self._feeds = tuple(
+                Feed(
+                    node=clean(node),
+                    lag_s=float(max(0, age)),
+                    behind_bytes=behind,
+                    clock_ahead_s=ahead if math.isfinite(ahead) else 0.0,
+                    problem=clean(error) or None,
+                )
+                for node, behind, error, ahead, age in rows
+            )
+        version = f"ClickHouse {self._link.version}" if self._link.version else None
+        return StoreState(
+            kind="engine", places=(str(self._link.address),), version=version, feeds=self._feeds
+        )
+
+    def cache_state(self) -> CacheState | None:
+        """Return None: nothing is kept on this machine's disk."""
+        return None
+
+    def empty_cache(self) -> int:
+        """Do nothing: there is no cache."""
+        return 0

@@ -1,0 +1,344 @@
+"""The part of a RunStore that answers from columns and record sources, wherever these come from."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from operator import attrgetter
+from typing import Final, TypeVar
+
+from toolkit.telemetry.core.deadline import Deadline
+from toolkit.telemetry.diagnostics.finding import Finding
+from toolkit.telemetry.diagnostics.policy import Policy, policy_of_run
+from toolkit.telemetry.formulas.evaluation import Setting
+from toolkit.telemetry.runfolder.labels import ProjectSettings
+from toolkit.telemetry.runfolder.manifest import Manifest, Session
+from toolkit.telemetry.runfolder.records import Record
+from toolkit.telemetry.runs.columns.column_queries import ColumnQueries
+from toolkit.telemetry.runs.columns.completion_reader import CompletionReader
+from toolkit.telemetry.runs.columns.run_columns import RunColumns
+from toolkit.telemetry.runs.curve_tiles import CurveTiles, TileQuery
+from toolkit.telemetry.runs.findings.run_analysis import RunFindings, RunLedger, SavedFindings
+from toolkit.telemetry.runs.listing.run_listing import now
+from toolkit.telemetry.runs.listing.search import setting_of
+from toolkit.telemetry.runs.record_source import RecordSource
+from toolkit.telemetry.runs.spans import SpanTable
+from toolkit.telemetry.runs.store import (
+    PENDING,
+    Delivery,
+    Floats,
+    Health,
+    MetricInfo,
+    RankSign,
+    Refused,
+    RunCard,
+    Series,
+    SessionStart,
+    TimeSpent,
+    UnknownRun,
+    XAxis,
+)
+from toolkit.telemetry.timing.chrome_trace import trace_of_run
+
+_MAX_READERS: Final = 20
+"""Runs whose completions are kept in memory, at 40 bytes per completion."""
+_MAX_ANALYSES: Final = 200
+"""Runs whose findings and time ledger are kept: about 100 kB each, and seconds to recompute for a long run."""
+_FORMULA_S: Final = 1.0
+"""How long a formula is computed to learn whether it has a value."""
+_IN_USE_S: Final = 60.0
+"""Runs used within this time are never evicted."""
+_MEMORY_BUDGET: Final = 400_000_000
+"""Above this, columns of runs not used lately are evicted, and read again when needed."""
+_Log = TypeVar("_Log", bound=ColumnQueries)
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+
+class StoreQueries:
+    """Curves, events, spans, completions and findings of runs; a subclass finds the runs and reads them."""
+
+    def __init__(
+        self,
+        *,
+        read_only: bool = False,
+        read_only_reason: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        """Start without runs; `read_only_reason` returns why the current visitor is read-only, or None."""
+        self.read_only = read_only
+        self._read_only_reason = read_only_reason
+        self._lock = threading.RLock()
+        self._findings: dict[str, RunFindings] = {}
+        self._ledgers: dict[str, RunLedger] = {}
+        self._completions: dict[str, CompletionReader] = {}
+
+    def delivery(self, key: str, request_id: str) -> Delivery:  # noqa: ARG002 - a file is delivered at once
+        """Return that a request waits for its answer."""
+        return PENDING
+
+    @abstractmethod
+    def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
+        """Read new records of one rank, for at most about `wait_s`."""
+
+    @abstractmethod
+    def _log(self, key: str, rank: int = 0) -> ColumnQueries:
+        """Return the columns of one rank."""
+
+    @abstractmethod
+    def _source(self, key: str, rank: int = 0) -> RecordSource:
+        """Return the record file of one rank."""
+
+    @abstractmethod
+    def _manifest(self, key: str) -> Manifest | None:
+        """Return the run's manifest."""
+
+    @abstractmethod
+    def _folder_name(self, key: str) -> str:
+        """Return the name of the run's folder."""
+
+    @abstractmethod
+    def card(self, key: str) -> RunCard:
+        """Return one run's card."""
+
+    @abstractmethod
+    def project_settings(self, project: str | None) -> ProjectSettings:
+        """Return what was chosen for a project."""
+
+    @abstractmethod
+    def ranks(self, key: str) -> Sequence[int]:
+        """Return the ranks with their own records."""
+
+    def rank_signs(self, key: str) -> Sequence[RankSign]:  # noqa: ARG002
+        """Return nothing: the files of the ranks are elsewhere."""
+        return ()
+
+    def _require_write_access(self) -> None:
+        """Raise Refused for read-only visitors: everything that changes something calls this first."""
+        reason = self._write_refusal()
+        if reason is not None:
+            raise Refused(reason)
+
+    def _write_refusal(self) -> str | None:
+        return "the dashboard was started with --read-only" if self.read_only else self._read_only_reason()
+
+    def _forget_analyses(self, key: str) -> None:
+        self._findings.pop(key, None)
+        self._ledgers.pop(key, None)
+        self._completions.pop(key, None)
+
+    def _settings_of(self, key: str) -> Setting:
+        """Return what finds the settings of a run for formulas, by the names that a search may use."""
+        return lambda name: setting_of(self.card(key), name)
+
+    def formula_problem(self, key: str, text: str) -> str | None:
+        """Return why a formula has no curve in this run, in a sentence; None if it has one."""
+        return Deadline(_FORMULA_S).run(lambda: self._log(key).formula_column(text)[1])
+
+    def metrics(self, key: str, *, rank: int = 0) -> Sequence[MetricInfo]:
+        """Return the metrics read so far."""
+        return self._log(key, rank).metrics()
+
+    def load(self, key: str, metrics: Iterable[str]) -> None:
+        """Prepare to answer questions about these metrics."""
+        self._log(key).load(metrics)
+
+    def series(
+        self,
+        key: str,
+        metric: str,
+        *,
+        axis: XAxis = "step",
+        window: tuple[float, float] | None = None,
+        buckets: int = 600,
+        rank: int = 0,
+    ) -> Series:
+        """Return one metric as a curve that hides no extremes."""
+        return self._log(key, rank).series(metric, axis, window, max(1, buckets))
+
+    def tiles(
+        self, key: str, metric: str, query: TileQuery, *, axis: str = "step", rank: int = 0
+    ) -> CurveTiles:
+        """Return the tiles of a curve that `query` asks for."""
+        card = self.card(key) if axis == "progress" else None
+        planned = (None, False) if card is None else (card.max_steps, card.from_zero)
+        return self._log(key, rank).tiles(metric, axis, query, planned)
+
+    def refresh_all(self, keys: Sequence[str], *, wait_s: float = 2.0) -> Sequence[Health]:
+        """Read new records of several runs, for at most about `wait_s` each."""
+        return [self.refresh(key, wait_s=wait_s) for key in keys]
+
+    def series_of(
+        self,
+        keys: Sequence[str],
+        metric: str,
+        *,
+        axis: XAxis = "step",
+        window: tuple[float, float] | None = None,
+        buckets: int = 600,
+    ) -> Mapping[str, Series]:
+        """Return one metric of several runs; keys of no run are left out."""
+        self._load_together(keys, metric)
+        found = {}
+        for key in keys:
+            with suppress(UnknownRun):
+                found[key] = self.series(key, metric, axis=axis, window=window, buckets=buckets)
+        return found
+
+    def _load_together(self, keys: Sequence[str], metric: str) -> None:
+        """Load one metric of several runs, if that costs less than one by one."""
+
+    def sessions(self, key: str) -> Sequence[SessionStart]:
+        """Return where each session starts."""
+        return self._log(key).sessions()
+
+    def manifest_sessions(self, key: str) -> Sequence[Session]:
+        """Return the sessions in the run's manifest."""
+        manifest = self._manifest(key)
+        if manifest is None:
+            return ()
+        # The default session_tag is the run's id, which is of no use to a reader.
+        return [
+            replace(session, session_tag=None) if session.session_tag == manifest.run_id else session
+            for session in manifest.sessions
+        ]
+
+    def recent(self, key: str, metric: str, count: int) -> Floats:
+        """Return the last values of a metric."""
+        return self._log(key).recent(metric, count)
+
+    def values_around(self, key: str, metric: str, moment: float, count: int) -> tuple[Floats, Floats]:
+        """Return a metric's values just before and just after a wall time."""
+        return self._log(key).values_around(metric, moment, count)
+
+    def means(self, key: str, metric: str, buckets: int) -> Floats:
+        """Return the mean of each of about `buckets` parts of a metric."""
+        return self._log(key).means(metric, buckets)
+
+    def table(
+        self, key: str, metrics: Sequence[str] | None = None, *, rows: tuple[int, int] | None = None
+    ) -> Mapping[str, Floats]:
+        """Return metrics as columns of one length."""
+        return self._log(key).table(metrics, rows)
+
+    def events(self, key: str, kinds: Iterable[str] | None = None, *, limit: int = 200) -> Sequence[Record]:
+        """Return the newest records without metrics, newest first."""
+        return self._log(key).events(kinds, limit)
+
+    def spans(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> SpanTable:
+        """Return the spans read so far."""
+        return self._log(key, rank).spans(wait_s)
+
+    def span_records(
+        self, key: str, places: Sequence[tuple[int, int]], *, rank: int = 0
+    ) -> Sequence[Record | None]:
+        """Return the full records of spans, by offset and length."""
+        return self._log(key, rank).records_at(places)
+
+    def completions(self, key: str) -> CompletionReader:
+        """Return the run's completions."""
+        log = self._log(key)
+        with self._lock:
+            reader = self._completions.get(key)
+            if reader is None or reader.log is not log:
+                reader = CompletionReader(log)
+            return keep_recent(self._completions, key, reader, _MAX_READERS)
+
+    def trace(self, key: str) -> Iterator[bytes]:
+        """Return the run's spans as a Chrome trace, in pieces."""
+        name = self._folder_name(key)
+        try:
+            yield from trace_of_run([(rank, self._source(key, rank)) for rank in self.ranks(key)], name=name)
+        except OSError as error:
+            raise Refused(f"the records could not be read: {error.strerror or error}") from error
+
+    def examine(self, key: str, *, wait_s: float = 0.3) -> float:
+        """Run the detectors on new records, for at most about `wait_s`."""
+        return self._findings_of(key).advance(wait_s)
+
+    def findings(self, key: str) -> Sequence[Finding]:
+        """Return what the detectors found so far."""
+        return self._findings_of(key).findings
+
+    def _findings_of(self, key: str) -> RunFindings:
+        source = self._source(key)
+        policy = self._policy(key)
+        with self._lock:
+            findings = self._findings.get(key)
+            if findings is None or findings.source != source or findings.policy != policy:
+                findings = RunFindings(source, policy, self._saved_findings(source, policy))
+            return keep_recent(self._findings, key, findings, _MAX_ANALYSES)
+
+    def _policy(self, key: str) -> Policy:
+        manifest = self._manifest(key)
+        project = manifest.project if manifest is not None else self.card(key).project
+        alerts = self.project_settings(project).alerts
+        return policy_of_run(manifest.diagnostics if manifest is not None else {}, alerts)
+
+    def _saved_findings(self, source: RecordSource, policy: Policy) -> SavedFindings | None:  # noqa: ARG002
+        """Return where the findings in `source` are kept from one start to the next; None if nowhere."""
+        return None
+
+    def time_spent(self, key: str, *, wait_s: float = 0.05) -> TimeSpent:
+        """Update the time ledger, for at most about `wait_s`."""
+        manifest = self._manifest(key)
+        source = self._source(key)
+        heartbeat = manifest.heartbeat if manifest is not None else None
+        with self._lock:
+            ledger = self._ledgers.get(key)
+            if ledger is None or ledger.source != source:
+                ledger = RunLedger(source)
+            keep_recent(self._ledgers, key, ledger, _MAX_ANALYSES)
+        return ledger.advance(
+            wait_s,
+            self.manifest_sessions(key),
+            now=now() if self.card(key).live else None,
+            last_sign=heartbeat.time if heartbeat is not None else None,
+        )
+
+    def columns(self, key: str, *, rank: int = 0) -> RunColumns:
+        """Return the columns of one rank, which may grow meanwhile."""
+        return self._log(key, rank).columns()
+
+    def count_events(self, key: str) -> Mapping[str, int]:
+        """Return how many records of each kind were read."""
+        return self._log(key).counts()
+
+    def record_lines(self, key: str, *, rank: int = 0) -> Iterator[bytes]:
+        """Return the record file up to its last complete line, in pieces."""
+        return _pieces(self._source(key, rank))
+
+
+def keep_recent(kept: dict[_Key, _Value], key: _Key, value: _Value, most: int) -> _Value:
+    """Keep `value` as the one used last, and of all at most `most`; return it."""
+    kept.pop(key, None)
+    kept[key] = value
+    if len(kept) > most:
+        del kept[next(iter(kept))]
+    return value
+
+
+def evict(logs: dict[tuple[str, int], _Log], kept: _Log) -> None:
+    """Remove columns that were not used lately while all together take too much memory."""
+    until = time.monotonic() - _IN_USE_S
+    # Of many runs, adding up what they take is slower than opening one.
+    if min(map(attrgetter("used_at"), logs.values())) >= until:
+        return
+    by_age = sorted(logs.items(), key=lambda item: item[1].used_at)
+    held = sum(log.nbytes for _, log in by_age)
+    for name, log in by_age:
+        if held <= _MEMORY_BUDGET:
+            return
+        if log is not kept and log.used_at < until:
+            held -= log.nbytes
+            del logs[name]
+
+
+def _pieces(source: RecordSource) -> Iterator[bytes]:
+    try:
+        yield from source.pieces()
+    except OSError as error:
+        raise Refused(f"the records could not be read: {error.strerror or error}") from error

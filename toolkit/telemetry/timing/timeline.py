@@ -1,0 +1,304 @@
+"""The sequence of segments of one session: fits recorded seconds in, finds stalls, merges neighbours."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from toolkit.telemetry.runfolder.status import STALL_S, STALL_TIMES
+from toolkit.telemetry.timing.power import PowerMeter
+from toolkit.telemetry.timing.segments import (
+    CHECKPOINT,
+    DATA_WAIT,
+    EARLY,
+    REST,
+    SLOTS,
+    TRAINING,
+    Mark,
+    Segment,
+    Sums,
+    merged,
+    move_to_stalled,
+    split,
+    waiting_seconds,
+)
+
+_PACES: Final = 301
+"""Intervals that define the usual pace."""
+_MOST_SEGMENTS: Final = 10_000
+_MOST_CARRIED_S: Final = 60.0
+"""Seconds beyond a segment that are carried into the next one; more than that is invalid."""
+
+
+class Timeline:
+    """Segments up to the last step record, which are settled, and later ones, which may still become a stall.
+
+    `paces` are the seconds per step of earlier sessions.
+    """
+
+    def __init__(self, paces: Iterable[float] = ()) -> None:
+        self.segments: list[Segment] = []
+        self.paces: deque[float] = deque(paces, _PACES)
+        """Seconds per step of the last intervals."""
+        self.odd = 0
+        """How often more seconds were recorded than had passed."""
+        self._own_paces = 0
+        self._interval_steps = 1
+        """Steps from one step record to the next, lately."""
+        self._has_stepped = False
+        self._gap = 0
+        """Index of the first segment after the last step record."""
+        self._unrecorded = 0
+        """Index of the first segment after the last record with seconds."""
+        self._resolution = 1
+        """How many usual steps are merged into one segment; it doubles as the run grows."""
+        self._grown = 0
+        self._guessed = [0.0] * SLOTS
+        self._carried = [0.0] * SLOTS
+        self._has_carried = False
+        self._settled: Sums | None = None
+
+    @property
+    def settled(self) -> list[Segment]:
+        """The segments up to the last step record."""
+        return self.segments[: self._gap]
+
+    @property
+    def unsettled(self) -> list[Segment]:
+        """The segments after it."""
+        return self.segments[self._gap :]
+
+    def usual_pace(self) -> float | None:
+        """Return the usual seconds per step of this session, or of earlier ones; None if unknown."""
+        paces = list(self.paces)[-self._own_paces :] if self._own_paces else self.paces
+        return statistics.median(paces) if paces else None
+
+    def sums(self, tail: Sequence[Segment]) -> Sums:
+        """Return all seconds by slot, with `tail` instead of the unsettled segments."""
+        if self._settled is None:
+            self._settled = Sums()
+            self._settled.add(self.settled)
+        sums = self._settled.copy()
+        sums.add(tail)
+        for slot, seconds in enumerate(self._carried):
+            sums.move(REST, slot, seconds)
+        return sums
+
+    # ------------------------------------------------------------ recorded and guessed
+
+    def guess(self, spans: Sequence[float], length: float) -> list[float]:
+        """Return the seconds of a segment without recorded seconds: those in spans."""
+        seconds = at_most(spans, length)
+        self._guessed = [a + b for a, b in zip(self._guessed, seconds, strict=True)]
+        return seconds
+
+    def fit(self, recorded: list[float], length: float, spans: Sequence[float]) -> list[float]:
+        """Return the part of the recorded seconds that lies in a segment of `length`.
+
+        Seconds recorded late, because records in between had none, go to the segments before. Seconds recorded early,
+        because a record was completed after its own time, are carried into the next segment.
+        """
+        has_unrecorded = self._unrecorded < len(self.segments)
+        if has_unrecorded:
+            recorded = [max(0.0, a - b) for a, b in zip(recorded, self._guessed, strict=True)]
+            self._guessed = [0.0] * SLOTS
+        if self._has_carried:
+            recorded = [a + b for a, b in zip(recorded, self._carried, strict=True)]
+            self._carried = [0.0] * SLOTS
+            self._has_carried = False
+        total = sum(recorded)
+        if total <= length:
+            if spans[CHECKPOINT] and not recorded[CHECKPOINT]:
+                # A checkpoint with its own seconds that was not timed by a span.
+                recorded[CHECKPOINT] = min(spans[CHECKPOINT], length - total)
+            return recorded
+        here = length / total
+        over = [seconds * (1.0 - here) for seconds in recorded]
+        self._carry(self._spread_back(over) if has_unrecorded else over)
+        return [seconds * here for seconds in recorded]
+
+    def take_back_for_checkpoint(self, seconds: float) -> None:
+        """Count `seconds` before now as a checkpoint if records came while it was saved and none of them said so."""
+        behind = self.unsettled
+        if seconds <= 0.0 or any(segment.seconds[CHECKPOINT] for segment in behind):
+            return
+        for segment in reversed(behind):
+            part = min(seconds, segment.seconds[REST])
+            segment.seconds[REST] -= part
+            segment.seconds[CHECKPOINT] += part
+            seconds -= part
+
+    def take_back_for_span(self, seconds: float, slot: int) -> None:
+        """Count up to `seconds` before now that are in no entry as `slot`: records came during a user's span."""
+        for segment in reversed(self.unsettled):
+            if seconds <= 0.0:
+                return
+            part = min(seconds, segment.seconds[REST])
+            segment.seconds[REST] -= part
+            segment.seconds[slot] += part
+            seconds -= part
+
+    def _spread_back(self, over: list[float]) -> list[float]:
+        """Put seconds into the segments after the last record with seconds; return those that do not fit."""
+        before = self.segments[self._unrecorded :]
+        room = sum(segment.seconds[REST] + segment.seconds[EARLY] for segment in before)
+        over_s = sum(over)
+        moved = min(room, over_s)
+        if moved <= 0.0:
+            return over
+        for segment in before:
+            for soft in (REST, EARLY):
+                part = segment.seconds[soft] * (moved / room)
+                segment.seconds[soft] -= part
+                for slot, seconds in enumerate(over):
+                    segment.seconds[slot] += part * (seconds / over_s)
+        self._settled = None
+        return [seconds * (1.0 - moved / over_s) for seconds in over]
+
+    def _carry(self, over: list[float]) -> None:
+        over_s = sum(over)
+        if over_s > _MOST_CARRIED_S:
+            self.odd += 1
+            over = [seconds * (_MOST_CARRIED_S / over_s) for seconds in over]
+        self._carried = over
+        self._has_carried = True
+
+    # ------------------------------------------------------------ growing
+
+    def add(self, segment: Segment, marks: Sequence[Mark], *, is_recorded: bool) -> None:
+        """Append a segment, split at its checkpoints."""
+        if marks:
+            self.segments += split(segment, marks)
+        elif self._continues_last(segment, is_recorded=is_recorded):
+            last = self.segments[-1]
+            last.seconds = [a + b for a, b in zip(last.seconds, segment.seconds, strict=True)]
+            last.joules += segment.joules
+            last.known_s += segment.known_s
+        else:
+            self.segments.append(segment)
+        if is_recorded:
+            self._unrecorded = len(self.segments)
+
+    def extend(
+        self,
+        first_step: int | None,
+        last_step: int,
+        length: float,
+        recorded: list[float] | None,
+        power: PowerMeter,
+        at: float,
+    ) -> bool:
+        """Add and settle a segment between two step records; False, with nothing done, if it is not ordinary."""
+        count = len(self.segments)
+        # It has recorded seconds if the segment before has them, and only then.
+        if (
+            self._gap != count
+            or not count
+            or self._has_carried
+            or (recorded is None) == (self._unrecorded == count)
+        ):
+            return False
+        seconds = recorded or [0.0] * SLOTS
+        rest = length - sum(seconds)
+        waited = rest + seconds[TRAINING] + seconds[DATA_WAIT]
+        if rest < 0.0 or waited > STALL_S:
+            return False
+        seconds[REST] = rest
+        joules = known_s = 0.0
+        if power.watts is not None:
+            joules, known_s = power.take(at)
+        self._grown += 1
+        last = self.segments[-1]
+        if self._grown < self._resolution and not last.saves:
+            last.last_step = last_step
+            last.joules += joules
+            last.known_s += known_s
+            into = last.seconds
+            for slot, part in enumerate(seconds):
+                if part:
+                    into[slot] += part
+        else:
+            self._grown = 0
+            self.segments.append(Segment(first_step, last_step, seconds, joules, known_s))
+            self._gap = count + 1
+            if recorded is not None:
+                self._unrecorded = count + 1
+            if count >= _MOST_SEGMENTS:
+                self._merge(_MOST_SEGMENTS * 3 // 4)
+        self._interval_steps = steps = last_step - (first_step or 0)
+        self.paces.append(waited / steps)
+        self._own_paces += 1
+        self._settled = None
+        return True
+
+    def add_lead(self, seconds: float) -> None:
+        """Make the first segment start earlier."""
+        self.segments[0].seconds[EARLY] += seconds
+        self._settled = None
+
+    def settle(self, steps: int | None) -> None:
+        """Settle everything up to a step record that came `steps` after the one before; None for the first."""
+        if steps is not None:
+            interval = self.unsettled
+            waited = waiting_seconds(interval)
+            if steps > 0:
+                self._interval_steps = steps
+            if waited > STALL_S:
+                self.look_for_stall(interval)
+            if steps > 0:
+                # A step that is logged twice says nothing about how long a step takes.
+                self.paces.append(waited / steps)
+                self._own_paces += 1
+        self._has_stepped = True
+        self._gap = len(self.segments)
+        self._settled = None
+        if self._gap > _MOST_SEGMENTS:
+            self._merge(_MOST_SEGMENTS * 3 // 4)
+
+    def end(self) -> None:
+        """Settle everything: no more records come."""
+        self.look_for_stall(self.unsettled)
+        self._gap = len(self.segments)
+        self._settled = None
+
+    def look_for_stall(self, interval: Sequence[Segment]) -> None:
+        """Move seconds that are far too long for the steps of `interval` to stalled."""
+        waited = waiting_seconds(interval)
+        if waited <= STALL_S or not self.paces or not self._has_stepped:
+            return
+        usual = statistics.median(self.paces) * self._interval_steps
+        if waited > STALL_TIMES * usual:
+            move_to_stalled(interval, usual)
+
+    def shrink(self, most: int) -> None:
+        """Merge down to about `most` segments, after another session has started."""
+        while self._gap > most:
+            self._merge(most)
+
+    def _continues_last(self, segment: Segment, *, is_recorded: bool) -> bool:
+        """Whether `segment` lies in the same interval at the same step as the last one, so the two can be merged."""
+        count = len(self.segments)
+        if count <= self._gap or segment.first_step != segment.last_step:
+            return False
+        last = self.segments[-1]
+        return (
+            last.first_step == segment.last_step
+            and not last.saves
+            and (is_recorded or self._unrecorded < count)
+        )
+
+    def _merge(self, target: int) -> None:
+        done = merged(self.settled, target)
+        gone = self._gap - len(done)
+        self.segments[: self._gap] = done
+        self._gap -= gone
+        self._unrecorded = max(0, self._unrecorded - gone)
+        self._resolution *= 2
+
+
+def at_most(seconds: Sequence[float], length: float) -> list[float]:
+    """Return `seconds`, scaled down in proportion if their sum is more than `length`."""
+    total = sum(seconds)
+    return list(seconds) if total <= length else [part * (length / total) for part in seconds]

@@ -1,6 +1,0 @@
-"""The phases of a training job by OneLogger's names, their attributes, and the job's throughput."""
-
-from toolkit.telemetry.training.config import ConfigError, TrainingConfig
-from toolkit.telemetry.training.telemetry import TrainingTelemetry
-
-__all__ = ["ConfigError", "TrainingConfig", "TrainingTelemetry"]
