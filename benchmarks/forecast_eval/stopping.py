@@ -1,4 +1,4 @@
-"""How the rule of `toolkit/telemetry/forecasts/stopping.py` and others do on whole sweeps that were trained to their end."""
+"""How the rule of `forecasts/stopping.py` and others do on whole sweeps that were trained to their end."""
 
 from __future__ import annotations
 

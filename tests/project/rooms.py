@@ -1,4 +1,4 @@
-"""The packages of `toolkit` as rooms: what each is for, and which imports which, read from the code.
+"""The packages of `toolkit.telemetry` as rooms: what each is for, and which imports which, read from the code.
 
 `python -m tests.project.rooms` writes the two tables of docs/architecture.md.
 """
@@ -14,7 +14,8 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- rooms: written by `make docs` -->", "<!-- end of rooms -->"
-TELEMETRY = "telemetry"
+TELEMETRY = ROOT / "toolkit" / "telemetry"
+LOGGER = "logger"
 
 PLACES_BEGIN, PLACES_END = "<!-- places: written by `make docs` -->", "<!-- end of places -->"
 PLACES = {
@@ -78,21 +79,19 @@ def _defined(file):
 
 
 def rooms():
-    """Return the folder of each room below `toolkit`, highest first: the packages, and those of telemetry."""
+    """Return the folder of each room: the packages, and those of the logger."""
     found = []
-    for init in sorted(ROOT.glob("toolkit/*/__init__.py")):
+    for init in sorted(TELEMETRY.glob("*/__init__.py")):
         found.append(init.parent.name)
-        if init.parent.name == TELEMETRY:
-            found += [
-                f"{TELEMETRY}/{inner.parent.name}" for inner in sorted(init.parent.glob("*/__init__.py"))
-            ]
+        if init.parent.name == LOGGER:
+            found += [f"{LOGGER}/{inner.parent.name}" for inner in sorted(init.parent.glob("*/__init__.py"))]
     return found
 
 
 def purpose_of(room):
     """Return the first sentence of a room's docstring."""
-    text = ast.get_docstring(ast.parse((ROOT / "toolkit" / room / "__init__.py").read_text("utf-8")))
-    assert text, f"toolkit/{room}/__init__.py has no docstring"
+    text = ast.get_docstring(ast.parse((TELEMETRY / room / "__init__.py").read_text("utf-8")))
+    assert text, f"{room}/__init__.py has no docstring"
     return text.split("\n\n")[0].replace("\n", " ")
 
 
@@ -102,10 +101,9 @@ def imports():
     """Return which rooms each room imports, in any function and for types too."""
     known = rooms()
     found = defaultdict(set)
-    for path in sorted((ROOT / "toolkit").rglob("*.py")):
+    for path in sorted(TELEMETRY.rglob("*.py")):
         here = _room_of(path.relative_to(ROOT).with_suffix("").parts, known)
-        # What a package offers under its own name is no import of a file in it.
-        if here is None or path == ROOT / "toolkit" / TELEMETRY / "__init__.py":
+        if here is None:
             continue
         for module in _imported(ast.parse(path.read_text("utf-8"))):
             there = _room_of(tuple(module.split(".")), known)
@@ -144,7 +142,7 @@ def described():
     for number, level in enumerate(stacked):
         for room in level:
             below = ", ".join(f"`{there}`" for there in sorted(_direct(arrows, room))) or "nothing of ours"
-            lines.append(f"| {len(stacked) - number} | `toolkit/{room}` | {purpose_of(room)} | {below} |")
+            lines.append(f"| {len(stacked) - number} | `{room}` | {purpose_of(room)} | {below} |")
     total = sum(len(there) for there in arrows.values())
     lines += [
         "",
@@ -174,10 +172,10 @@ def _reached(arrows, room):
 
 
 def _room_of(parts, known):
-    if len(parts) < 2 or parts[0] != "toolkit":
+    if len(parts) < 3 or parts[:2] != ("toolkit", "telemetry"):
         return None
-    inner = "/".join(parts[1:3])
-    return inner if inner in known else parts[1] if parts[1] in known else None
+    inner = "/".join(parts[2:4])
+    return inner if inner in known else parts[2] if parts[2] in known else None
 
 
 def _imported(tree):

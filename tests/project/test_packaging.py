@@ -211,7 +211,10 @@ def test_a_checkout_with_its_own_telemetry_keeps_it(in_folder):
 
 
 def test_other_modules_that_their_toolkit_lacks_stay_missing(in_folder):
-    code = "import importlib.util as u; print(u.find_spec('toolkit.telemetry.core'), u.find_spec('toolkit.telemetry.timing'))"
+    code = (
+        "import importlib.util as u;"
+        "print(u.find_spec('toolkit.telemetry.core'), u.find_spec('toolkit.telemetry.timing'))"
+    )
 
     assert in_folder(AI_TOOLKIT, "-c", code) == "None None\n"
 

@@ -72,7 +72,8 @@ def test_the_machine_and_the_software_are_described():
 
 def test_nothing_heavy_is_imported_to_describe_it():
     script = (
-        "import sys; from toolkit.telemetry.logger.machine.environment import describe_environment; describe_environment();"
+        "import sys; from toolkit.telemetry.logger.machine.environment import describe_environment;"
+        "describe_environment();"
         "print(sorted({'torch', 'numpy', 'pandas', 'wandb', 'tensorboard'} & set(sys.modules)))"
     )
 

@@ -122,7 +122,10 @@ def ask(folder, request):
 
 
 def test_without_torch_it_says_how_to_install_it(write):
-    hide_torch = "import sys; sys.modules['torch'] = None; from toolkit.telemetry.trainer.command import main; sys.exit(main())"
+    hide_torch = (
+        "import sys; sys.modules['torch'] = None;"
+        "from toolkit.telemetry.trainer.command import main; sys.exit(main())"
+    )
     run = subprocess.run(
         [sys.executable, "-c", hide_torch, str(write())],
         cwd=ROOT,

@@ -209,7 +209,8 @@ def test_a_file_that_was_removed_is_begun_again(tmp_path):
 
 def test_neither_torch_nor_tensorflow_nor_numpy_is_needed(tmp_path):
     script = (
-        "import sys; from pathlib import Path; from toolkit.telemetry.mirrors.tensorboard.exporter import TensorBoardExporter;"
+        "import sys; from pathlib import Path;"
+        "from toolkit.telemetry.mirrors.tensorboard.exporter import TensorBoardExporter;"
         f"TensorBoardExporter(Path({str(tmp_path)!r})).write([{step(1)!r}]);"
         "print(sorted({'torch', 'tensorflow', 'numpy', 'pandas'} & set(sys.modules)))"
     )

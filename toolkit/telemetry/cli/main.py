@@ -60,7 +60,7 @@ SUBCOMMANDS: Final = {
 }
 """Name and summary of each subcommand.
 
-To add one: write `toolkit/telemetry/cli/commands/<group>/<name>.py`, add a line here and its name to the group, run `make docs`.
+To add one: write `commands/<group>/<name>.py`, add a line here and its name to the group, run `make docs`.
 Those of plug-ins are looked for only where a name is not in this list, and for the help.
 """
 
@@ -74,7 +74,7 @@ GROUPS: Final = {
     "send": ("Send", "share message metrics ship pull archive copy usage"),
     "setup": ("Set up", "train ai-toolkit mcp completion plugins"),
 }
-"""The folders in `toolkit/telemetry/cli/commands`: what one does, and the subcommands for it, in the order of the help."""
+"""The folders in `commands`: what one does, and the subcommands for it, in the order of the help."""
 
 ALIASES: Final = {"list": "ls"}
 RENAMED: Final = {

@@ -443,8 +443,8 @@ class RunStore(Protocol):
     NaN included, unless a method says otherwise. What depends on where a run is kept may differ: `key`, `place`,
     `path`, `problem` and `why` of a card, times of reading, and `Health.from_cache`.
 
-    Which numbers of a record are metrics is defined by `toolkit.telemetry.runfolder.metrics`. "So far" means: in the records
-    that `refresh` has read; every other method answers at once from these. A `key` of no run raises UnknownRun.
+    Which numbers of a record are metrics is defined by `toolkit.telemetry.runfolder.metrics`. "So far" means: in the
+    records that `refresh` has read; every other method answers at once from these. A `key` of no run raises UnknownRun.
     """
 
     def list_runs(self, query: RunQuery | None = None) -> RunList:

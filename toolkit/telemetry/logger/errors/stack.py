@@ -28,7 +28,9 @@ _FRAMES_WITH_LOCALS: Final = 10
 _DEEPEST: Final = 100_000
 _LONGEST_LINE: Final = 200
 _OWN_FOLDER: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
-_TELEMETRY: Final = os.path.dirname(os.path.dirname(_OWN_FOLDER)) + os.sep
+_TELEMETRY: Final = os.path.dirname(os.path.dirname(os.path.dirname(_OWN_FOLDER))) + os.sep
+_TRAINER: Final = os.path.join(_TELEMETRY, "trainer", "")
+"""The example's own code: a training like any other."""
 _INSTALLED: Final = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 
 Walked = tuple[FrameType, int]
@@ -92,8 +94,12 @@ def exception_stack(walked: Iterable[Walked]) -> Stack:
     If there are no other frames, they are kept.
     """
     walked = list(walked)
-    others = [step for step in walked if not step[0].f_code.co_filename.startswith(_TELEMETRY)]
+    others = [step for step in walked if not _is_ours(step[0].f_code.co_filename)]
     return Stack(others or walked)
+
+
+def _is_ours(file: str) -> bool:
+    return file.startswith(_TELEMETRY) and not file.startswith(_TRAINER)
 
 
 def walk_around(trace: TracebackType | None) -> list[Walked]:

@@ -16,9 +16,6 @@ from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 _INSTALLED: Final = ("site-packages", "dist-packages")
 _MOST_FILES: Final = 200
 _COMMANDS: Final = ("bin", "Scripts")
-_OURS: Final = frozenset(
-    "cli core diagnostics exchange fleet importers mirrors privacy reports runfolder runs telemetry timing".split()
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,12 +62,7 @@ def own_modules(root: Path) -> list[str]:
             pass_on_interrupt(error)
             continue
         is_own = isinstance(file, str) and file.startswith(places) and file.endswith(".py")
-        package, _, rest = name.partition(".")
-        if (
-            is_own
-            and not (package == "toolkit" and rest.partition(".")[0] in _OURS)
-            and not _is_installed(Path(file))
-        ):
+        if is_own and not f"{name}.".startswith("toolkit.telemetry.") and not _is_installed(Path(file)):
             found.append(file)
     return found
 

@@ -13,8 +13,8 @@ from toolkit.telemetry.trainer.command import train
 
 EXAMPLE: Final = "train_lora_tiny_cpu_with_telemetry.yaml"
 
-_TOOLKIT: Final = Path(__file__).resolve().parents[3]
-_PLACES: Final = (_TOOLKIT / "trainer" / "examples", _TOOLKIT.parent / "config" / "examples")
+_TELEMETRY: Final = Path(__file__).resolve().parents[3]
+_PLACES: Final = (_TELEMETRY / "trainer" / "examples", _TELEMETRY.parents[1] / "config" / "examples")
 """Where the examples are: in a wheel, and in a checkout."""
 
 
