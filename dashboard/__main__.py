@@ -1,8 +1,8 @@
-"""`python -m dashboard` is `telemetry-dashboard`."""
+"""`python -m dashboard` in a checkout, and `python -m ai_toolkit_telemetry.dashboard`, are `telemetry-dashboard`."""
 
 from __future__ import annotations
 
-from ai_toolkit_telemetry import telemetry_dashboard
+from .launcher import main
 
 if __name__ == "__main__":
-    raise SystemExit(telemetry_dashboard())
+    raise SystemExit(main())

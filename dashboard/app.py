@@ -1,129 +1,16 @@
-"""Page config, login and navigation."""
+"""The script that Streamlit runs for each visitor; what it draws is in `pages.py`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from pathlib import Path
-from typing import Any, Final
+import os
+import sys
+from importlib import import_module
 
-import streamlit as st
-
-from dashboard import session
-from dashboard.assets import page_style
-from dashboard.components.login_page import login_page
-from dashboard.components.page_states import guarded
-from dashboard.components.settings_dialog import ask_for_settings, settings_button
-from dashboard.components.shortcuts import shortcuts
-from toolkit.telemetry.runfolder.records import COMPLETION, HISTOGRAM, SAMPLE, TABLE
-from toolkit.telemetry.runs.formatting import md
-from toolkit.telemetry.runs.store import UnknownRun
-
-_READ_S: Final = 0.3
-_IN_SAMPLES: Final = (SAMPLE, COMPLETION, HISTOGRAM, TABLE, "text")
-
-
-def _run_section() -> str:
-    key = session.current_run()
-    if key is None:
-        return "Run"
-    try:
-        # A run may have the name of one of our sections, or an empty one.
-        return f"Run · {md(session.store().card(key).name, 28)}"
-    except UnknownRun:
-        return "Run"
-
-
-def _has_samples() -> bool:
-    """Return whether the run of this tab has anything for the page of that name."""
-    key, found = session.current_run(), False
-
-    def look() -> None:
-        nonlocal found
-        with suppress(UnknownRun):
-            # As long as the page itself would wait: a small run is read by then.
-            session.store().refresh(str(key), wait_s=_READ_S if "run" in st.query_params else 0.0)
-            found = any(session.store().count_events(str(key)).get(kind) for kind in _IN_SAMPLES)
-
-    if key is not None:
-        guarded("The menu", look)
-    return found
-
-
-def _moved(
-    address: str,
-    page: st.Page,
-    *,
-    renamed: Mapping[str, str] | None = None,
-    and_then: Callable[[], None] | None = None,
-    **also: str,
-) -> st.Page:
-    """Return a page that is not in the menu and leads to `page`, with `also` and what else is in the URL."""
-
-    def lead() -> None:
-        names, query = dict(renamed or {}), st.query_params
-        kept: dict[str, Any] = {names.get(name, name): query.get_all(name) for name in query}
-        if and_then is not None:
-            and_then()
-        st.switch_page(page, query_params={**kept, **also})
-
-    return st.Page(lead, title=page.title, url_path=address, visibility="hidden")
-
-
-has_access = session.role() is not None
-st.set_page_config(
-    page_title="Training runs",
-    # Our own file: for an icon by name the browser would ask a server on the internet.
-    # Media files need access; until then the browser shows Streamlit's icon.
-    page_icon=str(Path(__file__).with_name("icon.png")) if has_access else None,
-    layout="wide",
-    initial_sidebar_state="auto",
+# As a script it has no package: it is of the one that serves it, `dashboard` in a checkout.
+_HERE = os.path.dirname(os.path.abspath(__file__))
+_NAMES = ("dashboard", "ai_toolkit_telemetry.dashboard")
+_package = next(
+    (name for name in _NAMES if _HERE in getattr(sys.modules.get(name), "__path__", ())), _NAMES[0]
 )
-st.html(f"<style>{page_style()}</style>")
-runs = st.Page("views/runs.py", title="Runs", icon=":material/list:", default=True)
-machine = st.Page("views/machine.py", title="Time and machine", icon=":material/memory:", url_path="machine")
-samples = st.Page(
-    "views/samples.py",
-    title="Samples",
-    icon=":material/image:",
-    visibility="visible" if has_access and _has_samples() else "hidden",
-)
-config = st.Page(
-    "views/config_notes.py", title="Config & output", icon=":material/description:", url_path="config"
-)
-chosen = st.navigation(
-    {
-        "": [
-            runs,
-            st.Page("views/compare.py", title="Compare", icon=":material/compare_arrows:"),
-        ],
-        _run_section() if has_access else "Run": [
-            st.Page("views/overview.py", title="Overview", icon=":material/dashboard:"),
-            st.Page("views/metrics.py", title="Metrics", icon=":material/show_chart:"),
-            st.Page("views/alerts.py", title="Alerts", icon=":material/warning:"),
-            machine,
-            samples,
-            config,
-            # Addresses of before, which people have kept.
-            _moved("sweep", runs, show="Sweep"),
-            _moved("system", machine),
-            _moved("timeline", machine, renamed={"from": "since", "to": "until"}),
-            _moved("completions", samples, show="Completions"),
-            _moved("output", config, tab="Output"),
-            _moved("settings", runs, and_then=ask_for_settings),
-        ],
-    },
-    # Without access every link leads to the login page.
-    position="sidebar" if has_access else "hidden",
-    # Streamlit hides the last pages of a long list behind a button.
-    expanded=True,
-)
-if has_access:
-    chosen.run()
-    with st.sidebar, st.container(key="foot", gap="small"):
-        session.refresh_picker()
-        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            settings_button()
-            shortcuts()
-else:
-    login_page()
+
+import_module(f"{_package}.pages").show()

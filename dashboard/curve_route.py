@@ -12,8 +12,9 @@ import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 
-from dashboard.answering import computed
 from toolkit.telemetry.formulas.formula import is_formula
+
+from .answering import computed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -59,7 +60,7 @@ async def answer_curves(request: Request) -> Response:
 
 def _answer(axis: str, curves: list[tuple[str, str, int, TileQuery]]) -> Response:
     # Imported here: they import numpy and pandas, which take a second.
-    from dashboard import session
+    from . import session
 
     store = session.store()
     whole = _read_all(store, dict.fromkeys((run, rank) for run, _, rank, _ in curves))
@@ -92,9 +93,10 @@ async def answer_csv(request: Request) -> Response:
 
 
 def _csv(axis: str, text: str, ends: tuple[str | None, str | None]) -> Response:
-    from dashboard import session
     from toolkit.telemetry.runs.columns.export import CurvePoints, TooManyRows, curves_to_csv
     from toolkit.telemetry.runs.store import Refused, UnknownRun
+
+    from . import session
 
     store = session.store()
     kept = {"Cache-Control": "no-store"}

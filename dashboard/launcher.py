@@ -18,19 +18,20 @@ from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote
 
-from dashboard.access.access_options import Access, AccessError, AccessOptions, decide
-from dashboard.access.login import Login, UserHeader
-from dashboard.access.tokens import AccessTokens
-from dashboard.listening import DEFAULT_HOST, DEFAULT_PORT, Listener, ListenError, listen
-from dashboard.missing_packages import missing_login_packages_message, missing_packages_message
-from dashboard.network_guard import PublicUrl
-from dashboard.settings import DashboardSettings, EngineSettings, PageAccess, default_log_dirs
 from toolkit.telemetry.fleet.address import AddressError, address_of
 from toolkit.telemetry.fleet.object_store import PlaceError, object_store
 from toolkit.telemetry.fleet.options import add_engine_arguments, add_objects_arguments, file_path, fill_in
 
+from .access.access_options import Access, AccessError, AccessOptions, decide
+from .access.login import Login, UserHeader
+from .access.tokens import AccessTokens
+from .listening import DEFAULT_HOST, DEFAULT_PORT, Listener, ListenError, listen
+from .missing_packages import missing_login_packages_message, missing_packages_message
+from .network_guard import PublicUrl
+from .settings import DashboardSettings, EngineSettings, PageAccess, default_log_dirs
+
 if TYPE_CHECKING:
-    from dashboard.server import DashboardServer
+    from .server import DashboardServer
 
 CANNOT_START = 2
 """The exit code, as of every command that could not do what it was asked."""
@@ -305,7 +306,7 @@ def prepare(options: LaunchOptions) -> PreparedDashboard:
     _leave_current_folder()
     _ensure_home_folder()
     # Imported here: it takes a second, and an invalid option is reported without it.
-    from dashboard.server import DashboardServer
+    from .server import DashboardServer
 
     return PreparedDashboard(
         server=DashboardServer(listener, access=access), listener=listener, settings=settings, access=access

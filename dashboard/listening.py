@@ -8,7 +8,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from dashboard.network_guard import LOOPBACK_NAMES, AllowedHosts, PublicUrl
+from .network_guard import LOOPBACK_NAMES, AllowedHosts, PublicUrl
 
 DEFAULT_HOST = "localhost"
 DEFAULT_PORT = 8501

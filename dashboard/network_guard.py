@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from dashboard.asgi import AsgiApp, Message, Receive, Send, answer, refuse_socket
+from .asgi import AsgiApp, Message, Receive, Send, answer, refuse_socket
 
 LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "[::1]"))
 

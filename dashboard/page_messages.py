@@ -7,7 +7,7 @@ from typing import Final
 from google.protobuf.message import DecodeError
 from streamlit.proto.BackMsg_pb2 import BackMsg
 
-from dashboard.asgi import AsgiApp, Message, Receive, Send
+from .asgi import AsgiApp, Message, Receive, Send
 
 _ALLOWED: Final = frozenset(("rerun_script", "stop_script", "app_heartbeat"))
 """Draw the page, stop drawing it, stay connected.

@@ -28,14 +28,14 @@ from streamlit import config
 from streamlit.web import bootstrap
 from uvicorn.config import WS_PROTOCOLS
 
-from dashboard import terminal_log
-from dashboard.access.access_options import Access
-from dashboard.access.login import CALLBACK_PATH, Login, LoginGate, UserHeader, UserHeaderGate
-from dashboard.access.token_gate import ROLE_HEADER, TokenGate
-from dashboard.access.tokens import AccessTokens
-from dashboard.answering import computed
-from dashboard.asgi import AsgiApp, Message, Receive, Send, answer
-from dashboard.assets import (
+from . import terminal_log
+from .access.access_options import Access
+from .access.login import CALLBACK_PATH, Login, LoginGate, UserHeader, UserHeaderGate
+from .access.token_gate import ROLE_HEADER, TokenGate
+from .access.tokens import AccessTokens
+from .answering import computed
+from .asgi import AsgiApp, Message, Receive, Send, answer
+from .assets import (
     SAMPLE_FILE_URL,
     page_script,
     page_script_url,
@@ -44,13 +44,13 @@ from dashboard.assets import (
     whole_plotly_js_file,
     whole_plotly_js_url,
 )
-from dashboard.connections import ConnectionLimits, accept_batch_size
-from dashboard.curve_route import CSV_URL, CURVES_URL, answer_csv, answer_curves
-from dashboard.listening import QUEUE_LENGTH, Listener
-from dashboard.network_guard import NetworkGuard
-from dashboard.page_messages import PageMessages
-from dashboard.theme import THEME_OPTIONS
-from dashboard.widget_values import ignore_invalid_values
+from .connections import ConnectionLimits, accept_batch_size
+from .curve_route import CSV_URL, CURVES_URL, answer_csv, answer_curves
+from .listening import QUEUE_LENGTH, Listener
+from .network_guard import NetworkGuard
+from .page_messages import PageMessages
+from .theme import THEME_OPTIONS
+from .widget_values import ignore_invalid_values
 
 APP_SCRIPT = Path(__file__).with_name("app.py")
 
@@ -338,9 +338,10 @@ async def answer_sample_file(request: Request) -> Response:
 
 def _sample_file(run: str, path: str, *, is_small: bool, part: str) -> Response:
     # Imported here: they import pandas and pyarrow, which take a second.
-    from dashboard import session
     from toolkit.telemetry.runs.files.sample_files import sample_file
     from toolkit.telemetry.runs.store import Refused, StoreUnavailable, UnknownRun
+
+    from . import session
 
     try:
         found = sample_file(session.store(), run, path, small=is_small)
@@ -377,10 +378,9 @@ _NO_LOGIN = tuple(Route(path, _not_here) for path in ("/auth/login", "/auth/logo
 
 _FIRST_NEEDED = """
     numpy pyarrow pyarrow.compute toolkit.telemetry.runs.store toolkit.telemetry.runs.columns.column_queries
-    dashboard.session toolkit.telemetry.diagnostics.examiner toolkit.telemetry.reports.ledger_labels PIL.PngImagePlugin
-    dashboard.components.frame dashboard.components.curve_panel dashboard.components.cards
-    dashboard.components.alert_card dashboard.components.resume_card dashboard.components.event_list
-    dashboard.components.pictures dashboard.components.settings_dialog dashboard.components.shortcuts
+    .session toolkit.telemetry.diagnostics.examiner toolkit.telemetry.reports.ledger_labels PIL.PngImagePlugin
+    .components.frame .components.curve_panel .components.cards .components.alert_card .components.resume_card
+    .components.event_list .components.pictures .components.settings_dialog .components.shortcuts
 """.split()
 """What the first page of a run imports, in parts of a tenth of a second at most; together they take half a second."""
 
@@ -389,9 +389,9 @@ def _warm_up(is_busy: Callable[[], bool]) -> None:
     until = time.monotonic() + _MOST_PATIENCE_S
     for module in _FIRST_NEEDED:
         _wait_while(is_busy, until)
-        importlib.import_module(module)
+        importlib.import_module(module, __package__)
     importlib.import_module("toolkit.telemetry.diagnostics.examiner").Examiner()
-    session = importlib.import_module("dashboard.session")
+    session = importlib.import_module(".session", __package__)
     if not session.settings().engines:
         session.store().list_runs()
     # Streamlit asks for the stack when it draws the first element of a process; Python remembers where modules are.

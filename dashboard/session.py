@@ -12,14 +12,15 @@ from typing import Any, Final, Literal, TypeVar
 
 import streamlit as st
 
-from dashboard.access.roles import Role, role_named
-from dashboard.charts.packing import Window
-from dashboard.settings import DashboardSettings, EngineSettings
 from toolkit.telemetry.core.user_folders import labels_dir
 from toolkit.telemetry.runs.formatting import md
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 from toolkit.telemetry.runs.sources.team_stores import TeamStores
 from toolkit.telemetry.runs.store import RunStore
+
+from .access.roles import Role, role_named
+from .charts.packing import Window
+from .settings import DashboardSettings, EngineSettings
 
 _SECONDS: Final = {"Off": None, "2 s": 2.0, "5 s": 5.0, "30 s": 30.0}
 Smoothing = float | Literal["auto"]

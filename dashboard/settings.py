@@ -10,8 +10,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from dashboard.access.login import AllowList, LoginError
 from toolkit.telemetry.core.user_folders import user_folder
+
+from .access.login import AllowList, LoginError
 
 SETTINGS_VARIABLE = "TELEMETRY_DASHBOARD_SETTINGS"
 CACHE_DIR_VARIABLE = "TELEMETRY_DASHBOARD_CACHE_DIR"

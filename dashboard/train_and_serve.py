@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 
-from dashboard.access.access_options import without_tokens
-from dashboard.launcher import (
+from .access.access_options import without_tokens
+from .launcher import (
     CANNOT_START,
     LaunchError,
     LaunchOptions,
@@ -24,7 +24,7 @@ from dashboard.launcher import (
     startup_message,
     wait_for_page_threads,
 )
-from dashboard.settings import DashboardSettings
+from .settings import DashboardSettings
 
 _RUN_PY = Path(__file__).resolve().parent.parent / "run.py"
 _SAVE_TIMEOUT_S = 60.0

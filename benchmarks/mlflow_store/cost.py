@@ -18,7 +18,7 @@ def show(calls: int) -> None:
     import mlflow
     from mlflow.tracking._tracking_service import utils
 
-    from ai_toolkit_telemetry import mlflow_store
+    from ai_toolkit_telemetry.commands import mlflow_store
 
     utils._register("telemetry", mlflow_store)  # noqa: SLF001 - an installed package is found by its entry point
     with tempfile.TemporaryDirectory() as folder:

@@ -24,7 +24,7 @@ from mlflow.tracking._model_registry import utils as registry
 from mlflow.tracking._tracking_service import utils
 from mlflow.utils.file_utils import local_file_uri_to_path
 
-from ai_toolkit_telemetry import mlflow_store
+from ai_toolkit_telemetry.commands import mlflow_store
 from toolkit.telemetry.compat.mlflow_store.run_folder import RunFolder
 from toolkit.telemetry.compat.mlflow_store.run_state import Point, step_records
 from toolkit.telemetry.compat.mlflow_store.store import _INFO, TelemetryStore

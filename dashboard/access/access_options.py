@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from dashboard.access.login import Login, LoginError, UserHeader, read_login_file
-from dashboard.access.secret_file import SecretFileError, read_secret_file
-from dashboard.access.tokens import AccessTokens, TokenError, checked_token, new_token
+from .login import Login, LoginError, UserHeader, read_login_file
+from .secret_file import SecretFileError, read_secret_file
+from .tokens import AccessTokens, TokenError, checked_token, new_token
 
 TOKEN_VARIABLE = "TELEMETRY_DASHBOARD_TOKEN"  # noqa: S105 - its name
 READER_TOKEN_VARIABLE = "TELEMETRY_DASHBOARD_READER_TOKEN"  # noqa: S105 - its name

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from dashboard.access.roles import Role
-from dashboard.access.secret_file import read_secret_file
-from dashboard.asgi import AsgiApp, Message, Receive, Send, answer, cookies_of, refuse_socket
+from ..asgi import AsgiApp, Message, Receive, Send, answer, cookies_of, refuse_socket
+from .roles import Role
+from .secret_file import read_secret_file
 
 CALLBACK_PATH = "/oauth2callback"
 _REQUIRED = ("redirect_uri", "cookie_secret", "client_id", "client_secret", "server_metadata_url")

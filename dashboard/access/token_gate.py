@@ -5,9 +5,9 @@ from __future__ import annotations
 import html
 from urllib.parse import parse_qsl, quote, urlencode
 
-from dashboard.access.roles import Role
-from dashboard.access.tokens import AccessTokens
-from dashboard.asgi import AsgiApp, Message, Receive, Send, answer, cookies_of, refuse_socket
+from ..asgi import AsgiApp, Message, Receive, Send, answer, cookies_of, refuse_socket
+from .roles import Role
+from .tokens import AccessTokens
 
 ROLE_HEADER = "x-dashboard-role"
 """Tells the application the role of a visitor. A header of this name from outside is dropped."""

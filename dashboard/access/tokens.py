@@ -7,7 +7,7 @@ import hmac
 import secrets
 from dataclasses import dataclass, field
 
-from dashboard.access.roles import Role
+from .roles import Role
 
 MINIMUM_LENGTH = 24
 _MINIMUM_VARIETY = 8

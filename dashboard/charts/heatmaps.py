@@ -8,11 +8,12 @@ from typing import Any, Final
 
 import numpy as np
 
-from dashboard.charts.packing import Window, packed_grid, x_values
-from dashboard.charts.palette import color
 from toolkit.telemetry.runs.files.logged_tables import HistogramMap
 from toolkit.telemetry.runs.rank_grid import RankGrid
 from toolkit.telemetry.runs.store import Floats, Series, XAxis
+
+from .packing import Window, packed_grid, x_values
+from .palette import color
 
 SAMPLES: Final = 2000
 """Buckets to ask of each series: up to this many samples every one counts in the mean of its cell."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final
 
-from dashboard.charts.palette import entry_color
 from toolkit.telemetry.reports.ledger_labels import label_of, percent
 from toolkit.telemetry.runs.formatting import NO_VALUE, duration
 from toolkit.telemetry.timing import names
 from toolkit.telemetry.timing.ledger import Ledger, Line
+
+from .palette import entry_color
 
 _HATCHED: Final = frozenset({names.STALLED, names.REWORK})
 """Lost time is also hatched, so that it is recognisable without colours."""

@@ -9,11 +9,12 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from dashboard.charts.packing import Figure, Window, x_values
-from dashboard.charts.palette import color, entry_color, series_color
 from toolkit.telemetry.runs.formatting import duration, html_text
 from toolkit.telemetry.runs.store import Floats
 from toolkit.telemetry.timing import names
+
+from .packing import Figure, Window, x_values
+from .palette import color, entry_color, series_color
 
 _COLORS: Final = {
     # The parts of a step share a row, so each has its own colour.

@@ -8,12 +8,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from dashboard.charts.palette import color
 from toolkit.telemetry.runs.formatting import html_text, short_number
 from toolkit.telemetry.runs.settings import as_number, setting_text
 from toolkit.telemetry.runs.statistics import mid_ranks
 from toolkit.telemetry.runs.sweep.answer import is_log_scale
 from toolkit.telemetry.runs.sweep.runs import Direction
+
+from .palette import color
 
 _SCALE: Final = ((0.0, color("series-1")), (1.0, color("series-0")))
 """From the best to the worst."""

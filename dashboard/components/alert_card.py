@@ -8,23 +8,6 @@ from typing import Final, Literal
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.components import page_states
-from dashboard.components.control_box import (
-    control_unavailable_reason,
-    declared_control,
-    describe,
-    is_confirmed,
-    is_pending,
-    send_request,
-    show_answers,
-    subject,
-)
-from dashboard.components.curve_chart import Mark
-from dashboard.components.curve_panel import Around, change_mark, curve_panel
-from dashboard.components.evidence import Evidence, around, metric_of, slope
-from dashboard.components.frame import RunPage
-from dashboard.components.page_states import section
 from toolkit.telemetry.diagnostics.catalogue import OF_RANKS
 from toolkit.telemetry.reports.finding_text import basis_text, numbers_of, sure_text, value_of
 from toolkit.telemetry.runfolder.labels import Labels
@@ -44,6 +27,24 @@ from toolkit.telemetry.runs.findings.remedies import (
 from toolkit.telemetry.runs.findings.what_now import Checkpoint, WhatNow, what_now
 from toolkit.telemetry.runs.formatting import ago, clean, clock, count, md, short_number, size
 from toolkit.telemetry.runs.listing.run_start import start_of, training_settings
+
+from .. import page_links, session
+from . import page_states
+from .control_box import (
+    control_unavailable_reason,
+    declared_control,
+    describe,
+    is_confirmed,
+    is_pending,
+    send_request,
+    show_answers,
+    subject,
+)
+from .curve_chart import Mark
+from .curve_panel import Around, change_mark, curve_panel
+from .evidence import Evidence, around, metric_of, slope
+from .frame import RunPage
+from .page_states import section
 
 Tone = Literal["red", "orange", "blue"]
 
@@ -194,7 +195,7 @@ def _details(page: RunPage, alert: Alert) -> None:
     folder = page.card.path
     if alert.time is not None and folder is not None and (folder / OUTPUT_LOG).is_file():
         st.page_link(
-            "views/config_notes.py",
+            page_links.page("config_notes"),
             label="Output at that time",
             icon=":material/terminal:",
             query_params={"run": page.key, "tab": "Output", "at": f"{alert.time:.3f}"},

@@ -8,14 +8,15 @@ from typing import Any, Final, Literal
 
 import streamlit as st
 
-from dashboard.charts.ledger import bar_of, table_of
-from dashboard.components.chart import PALETTES
-from dashboard.components.script import show_component
 from toolkit.telemetry.reports.ledger_labels import advice_on, percent
 from toolkit.telemetry.runs.formatting import clean, count, duration, md
 from toolkit.telemetry.runs.store import TimeSpent
 from toolkit.telemetry.timing.ledger import Ledger, SessionLedger
 from toolkit.telemetry.timing.names import IN_TRAINING
+
+from ..charts.ledger import bar_of, table_of
+from .chart import PALETTES
+from .script import show_component
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

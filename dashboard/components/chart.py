@@ -7,11 +7,12 @@ from typing import Any
 
 import orjson
 
-from dashboard.assets import SMALL_PLOTLY_TRACES, plotly_js_url, whole_plotly_js_url
-from dashboard.charts.palette import DARK, LIGHT
-from dashboard.components.script import redraw_only, sent_by, show_component
 from toolkit.telemetry.runfolder.untrusted import is_number
 from toolkit.telemetry.runs.formatting import clean, html_text
+
+from ..assets import SMALL_PLOTLY_TRACES, plotly_js_url, whole_plotly_js_url
+from ..charts.palette import DARK, LIGHT
+from .script import redraw_only, sent_by, show_component
 
 PALETTES = {"light": dict(LIGHT), "dark": dict(DARK)}
 _MAX_LABEL = 300

@@ -9,8 +9,6 @@ from typing import Any, Final
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.components import page_states
 from toolkit.telemetry.runfolder.control import LOG_EVERY_HIGH, LOG_EVERY_LOW, LOG_EVERY_PAUSE_S, MAX_TEXT
 from toolkit.telemetry.runfolder.records import CHECKPOINT, CONTROL_CHANGE, Record
 from toolkit.telemetry.runfolder.status import FAILED, FINISHED, LOST, STOPPED
@@ -18,6 +16,9 @@ from toolkit.telemetry.runfolder.untrusted import is_number, texts_in, whole_in
 from toolkit.telemetry.runs.findings.remedies import knob_changes_text
 from toolkit.telemetry.runs.formatting import ago, clean, md, short_number
 from toolkit.telemetry.runs.store import NO_END, UNREADABLE, Refused, RunStore
+
+from .. import session
+from . import page_states
 
 _ENDED: Final = {
     FINISHED: "has finished",

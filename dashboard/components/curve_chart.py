@@ -10,11 +10,12 @@ from typing import Any, Final, Literal, TypeAlias
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.charts.palette import DARK, LIGHT, SERIES
-from dashboard.components.script import redraw_only, sent_by, show_component
 from toolkit.telemetry.runfolder.untrusted import is_number
 from toolkit.telemetry.runs.formatting import clean, cut
+
+from .. import session
+from ..charts.palette import DARK, LIGHT, SERIES
+from .script import redraw_only, sent_by, show_component
 
 Window: TypeAlias = tuple[float, float]
 Tone: TypeAlias = Literal["muted", "info", "good", "warning", "critical"]

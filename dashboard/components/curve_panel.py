@@ -9,23 +9,6 @@ from typing import Final, Literal
 import numpy as np
 import streamlit as st
 
-from dashboard import session
-from dashboard.charts.palette import DASHES, SERIES
-from dashboard.components import page_states
-from dashboard.components.curve_chart import (
-    Band,
-    ChartSpec,
-    CurveSpec,
-    Level,
-    Mark,
-    Tone,
-    View,
-    Window,
-    draw_curves,
-    view_switches,
-)
-from dashboard.components.frame import RunPage, has_rest
-from dashboard.components.page_states import section
 from toolkit.telemetry.diagnostics.metric_aliases import signal_of
 from toolkit.telemetry.runfolder.labels import LabelsError
 from toolkit.telemetry.runfolder.metrics import INTERNAL
@@ -37,6 +20,24 @@ from toolkit.telemetry.runs.findings.remedies import knob_changes_text
 from toolkit.telemetry.runs.formatting import md
 from toolkit.telemetry.runs.listing.pins import MAX_PINS, Pins, moved, pins_of, save_hidden, save_pinned
 from toolkit.telemetry.runs.store import Refused
+
+from .. import session
+from ..charts.palette import DASHES, SERIES
+from . import page_states
+from .curve_chart import (
+    Band,
+    ChartSpec,
+    CurveSpec,
+    Level,
+    Mark,
+    Tone,
+    View,
+    Window,
+    draw_curves,
+    view_switches,
+)
+from .frame import RunPage, has_rest
+from .page_states import section
 
 _LOOKED_AT: Final = 5
 """Metrics in which an epoch is looked for, if the list of runs has none."""

@@ -8,9 +8,6 @@ from typing import Final, cast
 
 import streamlit as st
 
-from dashboard.components.page_states import section
-from dashboard.components.run_select import option_texts
-from dashboard.components.run_table import fact_table
 from toolkit.telemetry.answers import differences
 from toolkit.telemetry.answers.differences import Made, MadeRow, made_differently
 from toolkit.telemetry.answers.evidence import read_evidence
@@ -21,6 +18,10 @@ from toolkit.telemetry.runs.formatting import clean, count, md
 from toolkit.telemetry.runs.listing.config_diff import flatten
 from toolkit.telemetry.runs.listing.run_start import start_of
 from toolkit.telemetry.runs.store import RunCard, RunStore
+
+from .page_states import section
+from .run_select import option_texts
+from .run_table import fact_table
 
 _MOST_ROWS: Final = 200
 _MOST_FILES: Final = 20

@@ -7,13 +7,14 @@ from typing import Any, Final
 
 import streamlit as st
 
-from dashboard.components.control_box import describe, subject
-from dashboard.components.frame import RunPage
-from dashboard.components.page_states import section
 from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.runfolder import records
 from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runs.formatting import ago, md
+
+from .control_box import describe, subject
+from .frame import RunPage
+from .page_states import section
 
 _SPANS: Final = {records.SPAN, records.SPAN_START, records.SPAN_EVENT, records.SPAN_SUMMARY}
 _FREQUENT: Final = frozenset({*_SPANS, records.LEDGER, records.STATE, "environment"})

@@ -9,11 +9,12 @@ from typing import Final
 
 import numpy as np
 
-from dashboard.components.curve_chart import Band, Level, Mark, Tone, Window
 from toolkit.telemetry.runfolder.untrusted import is_number
 from toolkit.telemetry.runs.findings.alerts import Alert
 from toolkit.telemetry.runs.formatting import short_number
 from toolkit.telemetry.runs.store import MetricInfo, Series
+
+from .curve_chart import Band, Level, Mark, Tone, Window
 
 _RECORDS_BEFORE: Final = 60
 _RECORDS_AFTER: Final = 300

@@ -9,14 +9,15 @@ from weakref import WeakKeyDictionary
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.components.frame import RunPage, has_rest, live
-from dashboard.components.script import redraw_only, show_component
 from toolkit.telemetry.forecasts.curve import Forecast
 from toolkit.telemetry.forecasts.run import RunForecast, forecast_run
 from toolkit.telemetry.forecasts.words import head_of, said_of, value_of
 from toolkit.telemetry.runs.formatting import clean
 from toolkit.telemetry.runs.store import RunCard, RunStore
+
+from .. import session
+from .frame import RunPage, has_rest, live
+from .script import redraw_only, show_component
 
 _SLOWER: Final = 5
 _NEW_AT_ONCE: Final = 3

@@ -14,13 +14,6 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 import streamlit as st
 
-from dashboard import session
-from dashboard.components import page_states
-from dashboard.components.control_box import control_box, declared_control
-from dashboard.components.page_states import section
-from dashboard.components.run_menu import run_menu
-from dashboard.components.run_select import option_texts
-from dashboard.components.script import show_component
 from toolkit.telemetry.forecasts.run import end_of_run, last_step
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, FINDING
 from toolkit.telemetry.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
@@ -39,6 +32,14 @@ from toolkit.telemetry.runs.store import (
     UnknownRun,
     labelled,
 )
+
+from .. import page_links, session
+from . import page_states
+from .control_box import control_box, declared_control
+from .page_states import section
+from .run_menu import run_menu
+from .run_select import option_texts
+from .script import show_component
 
 Tone = Literal["green", "orange", "red", "blue", "gray", "violet"]
 
@@ -417,7 +418,7 @@ def _worst(page: RunPage, alerts: Sequence[Alert]) -> None:
         badges.append(f":orange-badge[:material/warning: {counts['warning']} warning{plural}]")
     if badges:
         st.page_link(
-            "views/alerts.py",
+            page_links.page("alerts"),
             label=f"{' '.join(badges)} **{md(alerts[0].title, 60)}** {md(alerts[0].message, 200)}",
             icon=":material/arrow_forward:",
             icon_position="right",

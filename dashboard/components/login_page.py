@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.access.roles import Role
-from dashboard.components.page_states import page_title, section
 from toolkit.telemetry.runs.formatting import md
+
+from .. import session
+from ..access.roles import Role
+from .page_states import page_title, section
 
 
 def login_page() -> None:

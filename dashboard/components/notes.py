@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dashboard.components.script import sent_by, show_component
 from toolkit.telemetry.runs.formatting import clean
+
+from .script import sent_by, show_component
 
 MAX_NOTES: Final = 100_000
 _HTML: Final = (

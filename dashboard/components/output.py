@@ -9,11 +9,12 @@ from typing import Final
 import numpy as np
 import streamlit as st
 
-from dashboard import session
-from dashboard.components.frame import RunPage, live
-from dashboard.components.script import redraw_only, sent_by, show_component
 from toolkit.telemetry.runfolder.evidence.output_log import STREAMS, OutputLine, OutputLog
 from toolkit.telemetry.runs.formatting import clean, clock, count, md
+
+from .. import page_links, session
+from .frame import RunPage, live
+from .script import redraw_only, sent_by, show_component
 
 _SHOWN: Final = 500
 _LONGEST: Final = 2_000
@@ -202,7 +203,7 @@ def _beside(page: RunPage, line: OutputLine) -> None:
         apart = abs(float(times[nearest]) - line.time)
         st.caption(f"{said} · nearest record: step {step:,}, {apart:,.1f} s apart")
         st.page_link(
-            "views/metrics.py",
+            page_links.page("metrics"),
             label=f"Show step {step:,} in Metrics",
             icon=":material/show_chart:",
             query_params={"run": page.key, "from": str(max(0, step - _ROOM)), "to": str(step + _ROOM)},

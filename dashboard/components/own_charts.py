@@ -8,11 +8,6 @@ from typing import Final
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.charts.palette import DASHES, looks_of_runs
-from dashboard.components.curve_chart import ChartSpec, CurveSpec, draw_curves
-from dashboard.components.own_views import pick_view, save_settings, show_view, view_name
-from dashboard.components.page_states import section
 from toolkit.telemetry.formulas.formula import is_formula
 from toolkit.telemetry.runfolder.labels import ProjectSettings
 from toolkit.telemetry.runs.curve_axes import axes_of
@@ -27,6 +22,12 @@ from toolkit.telemetry.runs.listing.views import (
     with_view,
 )
 from toolkit.telemetry.runs.store import MetricInfo, RunCard, RunStore
+
+from .. import session
+from ..charts.palette import DASHES, looks_of_runs
+from .curve_chart import ChartSpec, CurveSpec, draw_curves
+from .own_views import pick_view, save_settings, show_view, view_name
+from .page_states import section
 
 _USUAL: Final = "My charts"
 _AS_PAGE: Final = ""

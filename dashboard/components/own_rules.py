@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.components import page_states
-from dashboard.components.alert_card import SEVERITIES
-from dashboard.components.frame import RunPage
 from toolkit.telemetry.diagnostics.policy import RULES
 from toolkit.telemetry.diagnostics.rules import Rule, read_rules
 from toolkit.telemetry.runfolder.labels import ProjectSettings
 from toolkit.telemetry.runs.findings.rule_preview import preview
 from toolkit.telemetry.runs.formatting import count, md
+
+from .. import session
+from . import page_states
+from .alert_card import SEVERITIES
+from .frame import RunPage
 
 
 def own_rules(page: RunPage) -> None:

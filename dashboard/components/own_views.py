@@ -9,8 +9,6 @@ from typing import Final
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.components import page_states
 from toolkit.telemetry.formulas.formula import is_formula
 from toolkit.telemetry.runfolder.labels import ProjectSettings
 from toolkit.telemetry.runfolder.metrics import metric_direction
@@ -18,6 +16,9 @@ from toolkit.telemetry.runs.formatting import clean, md
 from toolkit.telemetry.runs.listing.run_table import Column, Primary, formula_column, formula_problem
 from toolkit.telemetry.runs.listing.views import MOST_CHARS, NamedView, views_of, with_view, without_view
 from toolkit.telemetry.runs.store import RunCard, RunList, RunStore
+
+from .. import session
+from . import page_states
 
 ColumnSpec = tuple[str, int | None, bool]
 """The id of a column, its width in pixels, and whether it is pinned."""

@@ -12,14 +12,15 @@ from urllib.parse import quote
 import orjson
 import streamlit as st
 
-from dashboard import session
-from dashboard.assets import SAMPLE_FILE_URL
-from dashboard.components.frame import RunPage
-from dashboard.components.page_states import section
-from dashboard.components.script import sent_by, show_component
 from toolkit.telemetry.runs.files.samples import Sample, SampleSeries, samples_of_run, thinned
 from toolkit.telemetry.runs.formatting import clean, count
 from toolkit.telemetry.runs.store import RunStore
+
+from .. import page_links, session
+from ..assets import SAMPLE_FILE_URL
+from .frame import RunPage
+from .page_states import section
+from .script import sent_by, show_component
 
 View = Literal["step", "all"]
 
@@ -129,7 +130,7 @@ def latest_samples(page: RunPage) -> None:
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         section("Latest samples", width="content")
         st.page_link(
-            "views/samples.py",
+            page_links.page("samples"),
             label="All samples",
             icon=":material/arrow_forward:",
             icon_position="right",

@@ -9,12 +9,13 @@ from typing import Final
 
 import streamlit as st
 
-from dashboard.components.frame import RunPage
-from dashboard.components.run_table import fact_table
 from toolkit.telemetry.answers.evidence import read_evidence
 from toolkit.telemetry.answers.resume import answer_resumes
 from toolkit.telemetry.diagnostics.resume.judge import CAUSES, DIFFERENT, SAME, Judgement
 from toolkit.telemetry.runs.formatting import count, md
+
+from .frame import RunPage
+from .run_table import fact_table
 
 _FIRST_STEPS: Final = 200
 """So long the answer about a live session may change."""

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.charts.palette import free_colours
 from toolkit.telemetry.core.run_search import completed, completions
 from toolkit.telemetry.runfolder.labels import LabelsError
 from toolkit.telemetry.runs.formatting import clean, md
 from toolkit.telemetry.runs.listing.search import names_in
 from toolkit.telemetry.runs.store import Refused, RunCard, RunList, RunStore, UnknownRun
+
+from .. import session
+from ..charts.palette import free_colours
 
 _KEY = "q"
 

@@ -9,8 +9,6 @@ from typing import Final
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.components import page_states
 from toolkit.telemetry.reports.document import Document
 from toolkit.telemetry.reports.html_page import to_html
 from toolkit.telemetry.reports.markdown import to_markdown
@@ -20,6 +18,9 @@ from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runs.columns.export import download_name, metrics_to_csv, metrics_to_parquet
 from toolkit.telemetry.runs.formatting import clean, md, size
 from toolkit.telemetry.runs.store import Refused, RunCard, RunQuery, RunStore
+
+from .. import page_links, session
+from . import page_states
 
 _RENAME, _REPORT, _EXPORT, _LINK = "Rename and tag…", "Report…", "Export…", "Link and location…"
 _ARCHIVE, _UNARCHIVE, _DELETE = "Archive", "Unarchive", "Delete"
@@ -92,7 +93,7 @@ def delete(store: RunStore, key: str) -> None:
     session.offer_undo(text, [(token, key)], is_deletion=True)
     st.toast(f"{text} You can restore it in Settings.")
     session.forget_run()
-    st.switch_page("views/runs.py")
+    st.switch_page(page_links.page("runs"))
 
 
 @st.dialog("Link and location")

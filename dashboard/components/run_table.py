@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote
 
-from dashboard.components.chart import PALETTES
-from dashboard.components.script import sent_by, show_component
 from toolkit.telemetry.runs.formatting import clean, count, short_number
 from toolkit.telemetry.runs.listing.run_table import Column
 from toolkit.telemetry.runs.store import RunCard
+
+from .chart import PALETTES
+from .script import sent_by, show_component
 
 _MAX_TEXT: Final = 2_000
 """Characters of a fact."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import streamlit as st
 
-from dashboard.assets import page_script_url
+from ..assets import page_script_url
 
 # Streamlit sends a component's code with every message, so that code only imports the real script.
 _LOADER = """\

@@ -8,15 +8,16 @@ from typing import Final
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.components import page_states
-from dashboard.components.login_page import account
-from dashboard.components.page_states import section
-from dashboard.components.run_table import fact_table
-from dashboard.components.script import show_component
 from toolkit.telemetry.runs.formatting import ago, clean, clock, count, md, size
 from toolkit.telemetry.runs.labels import RunName, labels_of
 from toolkit.telemetry.runs.store import StoreState
+
+from .. import session
+from . import page_states
+from .login_page import account
+from .page_states import section
+from .run_table import fact_table
+from .script import show_component
 
 _CLOCK_SHOWN_S: Final = 2.0
 _ASKED: Final = "_settings_asked"

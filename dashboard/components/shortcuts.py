@@ -7,9 +7,10 @@ from typing import Final
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.components.script import show_component
 from toolkit.telemetry.runs.store import RunQuery
+
+from .. import session
+from .script import show_component
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,6 @@ from typing import Any, Final
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.components.page_states import section
-from dashboard.components.run_table import fact_table
 from toolkit.telemetry.runfolder.records import START
 from toolkit.telemetry.runs.columns.speed import (
     METRICS,
@@ -23,6 +20,10 @@ from toolkit.telemetry.runs.columns.speed import (
 )
 from toolkit.telemetry.runs.formatting import NO_VALUE, count, md, short_number
 from toolkit.telemetry.runs.store import RunCard, RunStore
+
+from .. import session
+from .page_states import section
+from .run_table import fact_table
 
 _MAX_RUNS: Final = 30
 _TONES: Final = {

@@ -8,9 +8,16 @@ from urllib.parse import quote
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.components import page_states
-from dashboard.components.control_box import (
+from toolkit.telemetry.forecasts.stopping import Judged, Stopping
+from toolkit.telemetry.forecasts.sweep import saved_text, stopping_of, stopping_text
+from toolkit.telemetry.runfolder.metrics import Direction
+from toolkit.telemetry.runfolder.untrusted import texts_in
+from toolkit.telemetry.runs.formatting import count, md
+from toolkit.telemetry.runs.store import RunCard, RunStore
+
+from .. import session
+from . import page_states
+from .control_box import (
     control_unavailable_reason,
     declared_control,
     is_confirmed,
@@ -18,13 +25,7 @@ from dashboard.components.control_box import (
     send_request,
     show_answers,
 )
-from dashboard.components.page_states import section
-from toolkit.telemetry.forecasts.stopping import Judged, Stopping
-from toolkit.telemetry.forecasts.sweep import saved_text, stopping_of, stopping_text
-from toolkit.telemetry.runfolder.metrics import Direction
-from toolkit.telemetry.runfolder.untrusted import texts_in
-from toolkit.telemetry.runs.formatting import count, md
-from toolkit.telemetry.runs.store import RunCard, RunStore
+from .page_states import section
 
 _NAME: Final = "What can be stopped"
 _CONFIRM: Final = "_stop_these"

@@ -11,19 +11,6 @@ from urllib.parse import quote
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.charts.sweep import parallel_figure
-from dashboard.components import page_states
-from dashboard.components.chart import PALETTES, draw_chart
-from dashboard.components.frame import GLYPHS
-from dashboard.components.page_states import section
-from dashboard.components.run_filter import pick_project, search_box, suggest_names
-from dashboard.components.run_menu import report_button
-from dashboard.components.run_select import in_address
-from dashboard.components.run_table import ShownColumn, row_of, run_table
-from dashboard.components.script import sent_by, show_component
-from dashboard.components.stopping_list import stopping_list
-from dashboard.components.verdict_line import verdict_line
 from toolkit.telemetry.answers.verdict import best_against, result_of
 from toolkit.telemetry.reports.document import Document
 from toolkit.telemetry.reports.sweep import sweep_document
@@ -36,6 +23,20 @@ from toolkit.telemetry.runs.store import RunCard, RunList, RunQuery, RunStore, l
 from toolkit.telemetry.runs.sweep.answer import SweepAnswer, answer, is_log_scale
 from toolkit.telemetry.runs.sweep.runs import Direction, SweepRun, of_one_project, sweep_runs
 from toolkit.telemetry.runs.sweep.text import Marks, answer_text, beyond_chance
+
+from .. import page_links, session
+from ..charts.sweep import parallel_figure
+from . import page_states
+from .chart import PALETTES, draw_chart
+from .frame import GLYPHS
+from .page_states import section
+from .run_filter import pick_project, search_box, suggest_names
+from .run_menu import report_button
+from .run_select import in_address
+from .run_table import ShownColumn, row_of, run_table
+from .script import sent_by, show_component
+from .stopping_list import stopping_list
+from .verdict_line import verdict_line
 
 Take = Literal["best", "last"]
 _TAKES: Final[dict[str, Take]] = {"Best value": "best", "Last value": "last"}
@@ -178,7 +179,7 @@ def _draw(store: RunStore, found: _Found) -> None:
     opened = st.session_state.pop(_OPENED, None)
     if opened in found.cards:
         session.show_run(str(opened))
-        st.switch_page("views/overview.py", query_params={"run": str(opened)})
+        st.switch_page(page_links.page("overview"), query_params={"run": str(opened)})
     _text(found)
     said = found.answer
     # The value is the one that the page is asked for: the best or the last.
@@ -508,7 +509,7 @@ def _table(found: _Found) -> None:
     best = [run.key for run in ordered if run.is_measured][:_COMPARED]
     if len(best) > 1:
         st.page_link(
-            "views/compare.py",
+            page_links.page("compare"),
             label=f"Compare the best {len(best)}",
             icon=":material/compare_arrows:",
             query_params={"runs": in_address(best)},

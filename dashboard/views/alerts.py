@@ -9,11 +9,6 @@ from typing import Final
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.components import page_states
-from dashboard.components.alert_card import SEVERITIES, alert_card, save_labels
-from dashboard.components.frame import RunPage, live, notification_choice, open_run, read
-from dashboard.components.own_rules import own_rules, rules_of
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, OF_RANKS, title_of
 from toolkit.telemetry.diagnostics.finding import OPEN, RESOLVED
 from toolkit.telemetry.runfolder.labels import Labels
@@ -27,6 +22,12 @@ from toolkit.telemetry.runs.findings.alerts import (
 )
 from toolkit.telemetry.runs.formatting import count, md
 from toolkit.telemetry.runs.store import Health
+
+from .. import session
+from ..components import page_states
+from ..components.alert_card import SEVERITIES, alert_card, save_labels
+from ..components.frame import RunPage, live, notification_choice, open_run, read
+from ..components.own_rules import own_rules, rules_of
 
 _KINDS: Final = (*CATALOGUE, "error", RECORDS_LOST)
 _MAX_SHOWN: Final = 30
@@ -215,6 +216,3 @@ def _nothing(page: RunPage, health: Health) -> None:
 
 def _title(kind: str) -> str:
     return title_of(kind, {})
-
-
-main()

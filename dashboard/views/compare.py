@@ -9,28 +9,6 @@ from typing import Any, Final
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.charts.palette import DASHES, SERIES, looks_of_runs
-from dashboard.components import page_states
-from dashboard.components.curve_chart import (
-    ChartSpec,
-    CurveSpec,
-    GroupSpec,
-    View,
-    draw_curves,
-    view_in_url,
-    view_switches,
-)
-from dashboard.components.difference import ask_why, difference_blocks, made_of, show_difference
-from dashboard.components.own_charts import own_charts
-from dashboard.components.page_states import page_title, section
-from dashboard.components.pictures import sample_grid
-from dashboard.components.run_filter import keep_colours
-from dashboard.components.run_menu import report_button
-from dashboard.components.run_select import in_address, option_texts
-from dashboard.components.run_table import Row, ShownColumn, row_of, run_table
-from dashboard.components.speed_panel import speed_panel
-from dashboard.components.verdict_line import verdict_of_chosen
 from toolkit.telemetry.reports.compare import PageView
 from toolkit.telemetry.reports.compare import compare as comparison
 from toolkit.telemetry.reports.document import Colour, Document, Table
@@ -54,6 +32,29 @@ from toolkit.telemetry.runs.listing.run_table import Column, differences_of, pri
 from toolkit.telemetry.runs.settings import setting_names, setting_text
 from toolkit.telemetry.runs.store import RunCard, RunQuery, RunStore, UnknownRun, labelled
 
+from .. import page_links, session
+from ..charts.palette import DASHES, SERIES, looks_of_runs
+from ..components import page_states
+from ..components.curve_chart import (
+    ChartSpec,
+    CurveSpec,
+    GroupSpec,
+    View,
+    draw_curves,
+    view_in_url,
+    view_switches,
+)
+from ..components.difference import ask_why, difference_blocks, made_of, show_difference
+from ..components.own_charts import own_charts
+from ..components.page_states import page_title, section
+from ..components.pictures import sample_grid
+from ..components.run_filter import keep_colours
+from ..components.run_menu import report_button
+from ..components.run_select import in_address, option_texts
+from ..components.run_table import Row, ShownColumn, row_of, run_table
+from ..components.speed_panel import speed_panel
+from ..components.verdict_line import verdict_of_chosen
+
 _MAX_RUNS: Final = 50
 _MAX_GROUPS: Final = 12
 _MAX_SMALL: Final = 12
@@ -74,7 +75,7 @@ def main() -> None:
         places = _Places(*(st.container(width=width) for width in (270, "content", "content", "content")))
     opened = st.session_state.pop(_OPENED, None)
     if opened is not None:
-        st.switch_page("views/overview.py", query_params={"run": opened})
+        st.switch_page(page_links.page("overview"), query_params={"run": opened})
     runs = store.list_runs(RunQuery(per_page=_OFFERED))
     if not runs.cards:
         page_states.no_runs(runs.places, runs.problems)
@@ -658,6 +659,3 @@ def _about(shown: _Compared, view: View) -> list[str]:
 
 def _colour(name: str) -> Colour:
     return int(name.removeprefix("run-")) if name.startswith("run-") else name
-
-
-main()

@@ -9,14 +9,6 @@ from typing import Any, Final
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.components import page_states
-from dashboard.components.cards import Card, draw_cards
-from dashboard.components.frame import RunPage, open_run, read
-from dashboard.components.notes import notes_field, notes_in
-from dashboard.components.output import draw_output
-from dashboard.components.page_states import section
-from dashboard.components.run_table import fact_table
 from toolkit.telemetry.runfolder.evidence.code_snapshot import CodeSnapshot, changed_files, read_code
 from toolkit.telemetry.runfolder.labels import LabelsError
 from toolkit.telemetry.runfolder.records import ENVELOPE, OF_THE_JOB, well_known
@@ -27,6 +19,15 @@ from toolkit.telemetry.runs.listing.config_diff import flatten, to_yaml
 from toolkit.telemetry.runs.listing.notes import notes_markdown
 from toolkit.telemetry.runs.settings import setting_text
 from toolkit.telemetry.runs.store import Refused, RunMeta, RunQuery
+
+from .. import session
+from ..components import page_states
+from ..components.cards import Card, draw_cards
+from ..components.frame import RunPage, open_run, read
+from ..components.notes import notes_field, notes_in
+from ..components.output import draw_output
+from ..components.page_states import section
+from ..components.run_table import fact_table
 
 _MACHINE: Final = (
     *"host os python cpu memory_gb accelerators packages packages_left_out cuda cudnn driver determinism".split(),
@@ -335,6 +336,3 @@ def _sessions(page: RunPage, meta: RunMeta) -> None:
             for line in health.bad_lines
         ]
         fact_table(bad, "Lines that could not be read")
-
-
-main()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dashboard import session
-from dashboard.components.frame import RunPage, curves_from, live, open_run
-from dashboard.components.machine.figures import draw_figures, draw_gpus, pick_window
-from dashboard.components.machine.ranks import being_read, draw_ranks
-from dashboard.components.machine.timeline import draw_timeline
-from dashboard.components.page_states import guarded
+from .. import session
+from ..components.frame import RunPage, curves_from, live, open_run
+from ..components.machine.figures import draw_figures, draw_gpus, pick_window
+from ..components.machine.ranks import being_read, draw_ranks
+from ..components.machine.timeline import draw_timeline
+from ..components.page_states import guarded
 
 
 def main() -> None:
@@ -34,6 +34,3 @@ def main() -> None:
 def _machine(page: RunPage, span: str) -> None:
     guarded("The GPUs", lambda: draw_gpus(page, span))
     guarded("The ranks", lambda: draw_ranks(page))
-
-
-main()

@@ -13,21 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import streamlit as st
 
-from dashboard import session
-from dashboard.components import page_states
-from dashboard.components.curve_chart import View
-from dashboard.components.curve_panel import (
-    Around,
-    chart_switches,
-    curve_panel,
-    marks_of,
-    pin_box,
-    pin_star,
-)
-from dashboard.components.forecast_line import forecast_line
-from dashboard.components.frame import RunPage, curves_from, open_run, read
-from dashboard.components.own_charts import own_charts
-from dashboard.components.page_states import section
 from toolkit.telemetry.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_of
 from toolkit.telemetry.runfolder.codec import encodable
 from toolkit.telemetry.runfolder.metrics import INTERNAL
@@ -36,6 +21,22 @@ from toolkit.telemetry.runs.columns.export import download_name, metrics_to_csv,
 from toolkit.telemetry.runs.formatting import count, md
 from toolkit.telemetry.runs.listing.pins import Pins
 from toolkit.telemetry.runs.store import MetricInfo, XAxis
+
+from .. import session
+from ..components import page_states
+from ..components.curve_chart import View
+from ..components.curve_panel import (
+    Around,
+    chart_switches,
+    curve_panel,
+    marks_of,
+    pin_box,
+    pin_star,
+)
+from ..components.forecast_line import forecast_line
+from ..components.frame import RunPage, curves_from, open_run, read
+from ..components.own_charts import own_charts
+from ..components.page_states import section
 
 _MOST_OPEN = 24
 """Groups are open from the top until they hold so many charts."""
@@ -265,6 +266,3 @@ def _data(page: RunPage, view: View) -> None:
             "text/csv",
             on_click="ignore",
         )
-
-
-main()

@@ -9,22 +9,6 @@ from typing import Final, Literal
 import numpy as np
 import streamlit as st
 
-from dashboard.components import page_states
-from dashboard.components.alert_card import what_now_card
-from dashboard.components.cards import Card, draw_cards, ledger_bar
-from dashboard.components.curve_panel import (
-    Around,
-    chart_switches,
-    curve_panel,
-    marks_of,
-    pin_box,
-    pin_star,
-)
-from dashboard.components.event_list import event_list
-from dashboard.components.forecast_line import forecast_line
-from dashboard.components.frame import RunPage, curves_from, footer, has_rest, live, open_run, read
-from dashboard.components.pictures import latest_samples
-from dashboard.components.resume_card import resume_card
 from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR
 from toolkit.telemetry.reports.ledger_labels import has_content
 from toolkit.telemetry.runfolder.metrics import INTERNAL
@@ -35,6 +19,23 @@ from toolkit.telemetry.runs.listing.pins import Pins
 from toolkit.telemetry.runs.signals import KNOWN, metric_of, validation_loss_of
 from toolkit.telemetry.runs.statistics import trend_of
 from toolkit.telemetry.runs.store import MetricInfo, TimeSpent
+
+from ..components import page_states
+from ..components.alert_card import what_now_card
+from ..components.cards import Card, draw_cards, ledger_bar
+from ..components.curve_panel import (
+    Around,
+    chart_switches,
+    curve_panel,
+    marks_of,
+    pin_box,
+    pin_star,
+)
+from ..components.event_list import event_list
+from ..components.forecast_line import forecast_line
+from ..components.frame import RunPage, curves_from, footer, has_rest, live, open_run, read
+from ..components.pictures import latest_samples
+from ..components.resume_card import resume_card
 
 _SPARK_POINTS = 64
 _SPEEDS = ("samples_per_sec", "tokens_per_sec")
@@ -398,6 +399,3 @@ def _panel(
         )
 
     page_states.guarded(panel.title, draw)
-
-
-main()

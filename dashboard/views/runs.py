@@ -12,30 +12,6 @@ from urllib.parse import quote
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.charts.palette import LIGHT, run_colour
-from dashboard.components import page_states
-from dashboard.components.forecast_line import forecast_cells
-from dashboard.components.frame import BADGES, GLYPHS
-from dashboard.components.own_views import (
-    COLUMNS,
-    ColumnSpec,
-    add_formula,
-    chosen_columns,
-    column_text,
-    formula_columns,
-    keep_view,
-    parsed_column,
-    pick_view,
-    primary_menu,
-    project_of,
-    save_settings,
-)
-from dashboard.components.page_states import page_title
-from dashboard.components.run_filter import pick_project, search_box, suggest_names
-from dashboard.components.run_select import in_address
-from dashboard.components.run_table import Row, ShownColumn, row_of, run_table
-from dashboard.components.sweep_view import sweep_view
 from toolkit.telemetry.formulas.formula import is_formula
 from toolkit.telemetry.runfolder.labels import ProjectSettings
 from toolkit.telemetry.runfolder.metrics import metric_direction
@@ -67,6 +43,31 @@ from toolkit.telemetry.runs.store import (
     labelled,
 )
 from toolkit.telemetry.runs.sweep.runs import are_comparable
+
+from .. import page_links, session
+from ..charts.palette import LIGHT, run_colour
+from ..components import page_states
+from ..components.forecast_line import forecast_cells
+from ..components.frame import BADGES, GLYPHS
+from ..components.own_views import (
+    COLUMNS,
+    ColumnSpec,
+    add_formula,
+    chosen_columns,
+    column_text,
+    formula_columns,
+    keep_view,
+    parsed_column,
+    pick_view,
+    primary_menu,
+    project_of,
+    save_settings,
+)
+from ..components.page_states import page_title
+from ..components.run_filter import pick_project, search_box, suggest_names
+from ..components.run_select import in_address
+from ..components.run_table import Row, ShownColumn, row_of, run_table
+from ..components.sweep_view import sweep_view
 
 _ROWS: Final = 100
 """Rows that are sent at first; more follow when the end is reached. Sorting and searching are over all runs."""
@@ -593,7 +594,9 @@ def _actions(store: RunStore, picked: Sequence[RunCard]) -> None:
         help=f"At most {_MAX_COMPARED} runs at a time." if len(picked) > _MAX_COMPARED else None,
         key="_compare",
     ):
-        st.switch_page("views/compare.py", query_params={"runs": in_address([card.key for card in picked])})
+        st.switch_page(
+            page_links.page("compare"), query_params={"runs": in_address([card.key for card in picked])}
+        )
     if session.read_only_reason() is None:
         if st.button("Tag…", icon=":material/sell:", key="_tag"):
             _tag(store, picked)
@@ -615,7 +618,7 @@ def _clear_selection() -> None:
 
 def _open(card: RunCard) -> None:
     session.show_run(card.key)
-    st.switch_page("views/overview.py", query_params={"run": card.key})
+    st.switch_page(page_links.page("overview"), query_params={"run": card.key})
 
 
 @st.dialog("Tag runs")
@@ -723,6 +726,3 @@ def _problems(runs: RunList) -> None:
     if skipped:
         with st.expander(f"Skipped: {count(len(skipped))}"):
             st.text("\n".join(clean(problem) for problem in skipped[:100]))
-
-
-main()

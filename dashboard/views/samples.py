@@ -8,14 +8,6 @@ from typing import Final
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.charts.heatmaps import HISTOGRAM_HEIGHT, histogram_figure
-from dashboard.components import page_states
-from dashboard.components.chart import draw_chart
-from dashboard.components.frame import RunPage, live, open_run, read
-from dashboard.components.page_states import section
-from dashboard.components.pictures import View, step_by_step
-from dashboard.components.samples.completions import draw_completions
 from toolkit.telemetry.runfolder.records import COMPLETION, HISTOGRAM, SAMPLE, TABLE, Record
 from toolkit.telemetry.runs.columns.export import shown_frame
 from toolkit.telemetry.runs.files.logged_tables import (
@@ -30,6 +22,15 @@ from toolkit.telemetry.runs.files.sample_files import MAX_FILE
 from toolkit.telemetry.runs.files.samples import MAX_SAMPLES, matching_series, samples_of_run
 from toolkit.telemetry.runs.formatting import clean, count, md
 from toolkit.telemetry.runs.store import Refused
+
+from .. import session
+from ..charts.heatmaps import HISTOGRAM_HEIGHT, histogram_figure
+from ..components import page_states
+from ..components.chart import draw_chart
+from ..components.frame import RunPage, live, open_run, read
+from ..components.page_states import section
+from ..components.pictures import View, step_by_step
+from ..components.samples.completions import draw_completions
 
 _MAX_RECORDS: Final = 4_000
 _MAX_SERIES: Final = 100
@@ -265,6 +266,3 @@ _DRAWN: Final[Mapping[str, Callable[[RunPage], None]]] = {
     _SAMPLES: _draw_samples,
     _COMPLETIONS: draw_completions,
 }
-
-
-main()

@@ -25,6 +25,7 @@ from tests.dashboard.views.pages import (
     OF_A_RUN,
     chart_data,
     charts,
+    go_to,
     is_well,
     live_markup,
     markdown_of,
@@ -76,7 +77,7 @@ def test_every_page_of_a_poisoned_run_is_whole_and_holds_no_markup(logs, first, 
     seen = 0
 
     for page in EVERY_PAGE:
-        tab.switch_page(f"views/{page}.py").run()
+        go_to(tab, page)
 
         assert is_well(tab), page
         assert not live_markup(tab, _MARKUP), page
@@ -126,7 +127,7 @@ def test_a_run_and_a_metric_may_be_called_anything(logs, name):
     tab = open_page("overview", folder)
 
     for page in ("overview", "metrics"):
-        tab.switch_page(f"views/{page}.py").run()
+        go_to(tab, page)
 
         assert is_well(tab), page
         assert charts(tab) == 2, page
@@ -271,7 +272,7 @@ def test_an_invalid_axis_range_breaks_no_page(logs, asked):
     tab = open_page("overview", "r", **{"from": asked[0], "to": asked[1]})
 
     for page in OF_A_RUN:
-        tab.switch_page(f"views/{page}.py").run()
+        go_to(tab, page)
 
         assert is_well(tab), page
         for chart in chart_data(tab):

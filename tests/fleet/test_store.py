@@ -320,7 +320,7 @@ def test_a_dashboard_that_cannot_use_the_engine_says_why(engine, tmp_path, monke
 def test_pages_open_on_the_engine(engine, logs, monkeypatch):
     from dashboard import session
     from dashboard.settings import DashboardSettings, EngineSettings
-    from tests.dashboard.views.pages import is_well, open_page, said
+    from tests.dashboard.views.pages import go_to, is_well, open_page, said
 
     key = id_of(write_rich_run(logs))
     ship(engine, logs)
@@ -331,7 +331,7 @@ def test_pages_open_on_the_engine(engine, logs, monkeypatch):
     try:
         tab = open_page("runs", key, runs=key)
         for page in ("runs", "overview", "metrics", "machine", "compare"):
-            assert is_well(tab.switch_page(f"views/{page}.py").run()), page
+            assert is_well(go_to(tab, page)), page
             if page == "overview":
                 assert "points drawn" in said(tab)
         assert "clickhouse://" in str(tab.code[0].value)

@@ -85,10 +85,6 @@ def wheel(tmp_path_factory):
         source,
         ignore=shutil.ignore_patterns(".*", "__pycache__", "logs", "output", "build", "dist", "*.egg-info"),
     )
-    for package in ("toolkit", "ai_toolkit_telemetry_dashboard"):
-        # What an earlier `pip install .` leaves.
-        (source / "build" / "lib" / package).mkdir(parents=True)
-        (source / "build" / "lib" / package / "deleted_since.py").touch()
     target = tmp_path_factory.mktemp("wheel")
     command = [
         sys.executable,
@@ -110,14 +106,26 @@ def wheel(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory):
-    """A virtual environment that has the wheel's files, and our packages' dependencies, but not this checkout."""
-    folder = tmp_path_factory.mktemp("installed")
+    """The Python of a new environment with the wheel, and our packages' dependencies, but not this checkout."""
+    return environment_with(tmp_path_factory.mktemp("installed"), wheel.filename)
+
+
+def environment_with(folder, *wheels):
     venv.create(folder, symlinks=True)
     packages = sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)})
-    wheel.extractall(packages)
     # Of a folder that a .pth adds, the .pth files are not read: the editable install stays out.
     (folder / packages / "dependencies.pth").write_text(sysconfig.get_path("purelib"))
-    return folder / "bin" / "python"
+    python = folder / "bin" / "python"
+    for path in wheels:
+        pip(python, "install", path)
+    return python
+
+
+def pip(python, what, *arguments):
+    options = ["--no-deps", "--no-index"] if what == "install" else ["--yes"]
+    command = [sys.executable, "-m", "pip", "--python", python, what, "--quiet", *options, *arguments]
+    finished = subprocess.run(command, capture_output=True, text=True)
+    assert finished.returncode == 0, finished.stderr
 
 
 @pytest.fixture
@@ -141,51 +149,84 @@ def write(folder, files):
         (folder / path).write_text(text, encoding="utf-8")
 
 
-COMMAND = "import sys; from ai_toolkit_telemetry import telemetry; sys.exit(telemetry())"
+COMMAND = "import sys; from ai_toolkit_telemetry.commands import telemetry; sys.exit(telemetry())"
 """What the installed program `telemetry` does, with the current folder first on the path too."""
 
+LOOP = """
+from ai_toolkit_telemetry import TelemetryLogger
+with TelemetryLogger("own_loop", log_dir="logs") as log:
+    log.log_step(1, train_loss=0.5)
+"""
+# Each in its turn is the project of someone who has the wheel installed, and what that project's script does.
+PROJECTS = {
+    "a folder without __init__.py": (
+        {"toolkit/utils.py": "OWN = 1\n"},
+        "import toolkit.utils\nfrom toolkit.telemetry import read_run\n" + LOOP + "import toolkit.utils\n",
+    ),
+    "a package with rooms of our names": (
+        {f"toolkit/{name}/__init__.py": "OWN = 1\n" for name in (".", "core", "runs", "cli")},
+        LOOP + "import toolkit, toolkit.core, toolkit.runs, toolkit.cli\n"
+        "assert toolkit.OWN == toolkit.core.OWN == toolkit.runs.OWN == toolkit.cli.OWN == 1\n",
+    ),
+    "a module": ({"toolkit.py": "OWN = 1\n"}, "import toolkit\nassert toolkit.OWN == 1\n" + LOOP),
+    "ai-toolkit": (AI_TOOLKIT, "import toolkit.config, toolkit\nassert toolkit.OWN == 'ai-toolkit'\n" + LOOP),
+    "a folder called dashboard": (OWN_DASHBOARD, "from dashboard.pages import OWN\nassert OWN\n" + LOOP),
+}
 
-def test_the_wheel_leaves_the_name_dashboard_to_others(wheel):
+
+def test_the_wheel_has_two_names_and_one_of_them_is_shared(wheel):
     files = [name for name in wheel.namelist() if ".dist-info/" not in name]
-    [listed] = [name for name in wheel.namelist() if name.endswith("top_level.txt")]
 
-    assert {name.split("/")[0] for name in files} == {
-        *("ai_toolkit_telemetry.py", "ai_toolkit_telemetry.pth", "ai_toolkit_telemetry_dashboard", "toolkit")
-    }
-    assert "dashboard" not in wheel.read(listed).decode().split()
-
-
-def test_the_wheel_has_no_module_that_was_deleted_since_an_earlier_build(wheel):
-    assert [name for name in wheel.namelist() if "deleted_since" in name] == []
+    assert {name.split("/")[0] for name in files} == {"ai_toolkit_telemetry", "toolkit"}
+    assert {name.split("/")[1] for name in files if name.startswith("toolkit/")} == {"telemetry"}
+    assert [name for name in files if name.endswith(".pth")] == []
 
 
 def test_the_wheel_has_weights_examples_and_scripts_of_the_pages(wheel):
     files = set(wheel.namelist())
 
-    assert "toolkit/py.typed" in files
+    assert "toolkit/telemetry/py.typed" in files
     assert any(re.fullmatch(r"toolkit/telemetry/trainer/weights/.*\.safetensors", name) for name in files)
     for path in (ROOT / "config" / "examples").glob("*.yaml"):
         assert wheel.read(f"toolkit/telemetry/trainer/examples/{path.name}") == path.read_bytes()
     for path in (ROOT / "dashboard").rglob("*"):
-        if path.suffix in (".py", ".js", ".png"):
-            assert f"ai_toolkit_telemetry_dashboard/{path.relative_to(ROOT / 'dashboard')}" in files
+        if path.suffix in (".py", ".js", ".css", ".png"):
+            assert f"ai_toolkit_telemetry/dashboard/{path.relative_to(ROOT / 'dashboard')}" in files
 
 
 def test_the_wheel_installs_both_commands(wheel):
     [name] = [name for name in wheel.namelist() if name.endswith("entry_points.txt")]
     lines = wheel.read(name).decode().split("\n")
 
-    assert "telemetry = ai_toolkit_telemetry:telemetry" in lines
-    assert "telemetry-dashboard = ai_toolkit_telemetry:telemetry_dashboard" in lines
+    assert "telemetry = ai_toolkit_telemetry.commands:telemetry" in lines
+    assert "telemetry-dashboard = ai_toolkit_telemetry.commands:telemetry_dashboard" in lines
 
 
-def test_commands_and_scripts_work_in_an_ai_toolkit_checkout(in_folder):
-    in_folder(AI_TOOLKIT, "own_script.py")
-    for command in (("-c", COMMAND), ("-m", "toolkit.telemetry")):
-        printed = in_folder({}, *command, "show", "--json", PYTHONPATH=".")
-        assert [run["name"] for run in json.loads(printed)["runs"]] == ["own_loop"]
+@pytest.mark.parametrize("project", PROJECTS)
+def test_scripts_and_commands_work_in_every_project_which_keeps_its_own(project, in_folder):
+    files, script = PROJECTS[project]
+    in_folder({**files, "own_script.py": script}, "own_script.py")
+    in_folder(
+        {"by_name.py": "import sys\nassert 'toolkit.telemetry.integrations' in sys.modules\n"}, "-c", ""
+    )
+    in_folder({}, "-m", "ai_toolkit_telemetry.run", "by_name.py")
+
+    printed = in_folder({}, "-c", COMMAND, "show", "--json", PYTHONPATH=".")
+    assert [run["name"] for run in json.loads(printed)["runs"]] == ["own_loop"]
     assert "usage: telemetry dashboard" in in_folder({}, "-c", COMMAND, "dashboard", "--help", PYTHONPATH=".")
-    assert "usage: telemetry-dashboard" in in_folder({}, "-m", "dashboard", "--help", PYTHONPATH=".")
+
+
+def test_a_project_with_its_own_telemetry_keeps_it_and_is_told_so(in_folder):
+    files = {**AI_TOOLKIT, "toolkit/telemetry.py": "OWN = 'of the fork'\n"}
+    code = (
+        "import toolkit.telemetry; print(toolkit.telemetry.OWN)\n"
+        "try:\n    from ai_toolkit_telemetry import TelemetryLogger\n"
+        "except ImportError as error:\n    print(error)"
+    )
+    printed = in_folder(files, "-c", code)
+
+    assert printed.startswith("of the fork\ntoolkit.telemetry is this project's own")
+    assert json.loads(in_folder({}, "-c", COMMAND, "ls", "--formats", "--json", PYTHONPATH="."))
 
 
 def test_commands_of_this_checkout_work_in_an_ai_toolkit_checkout(tmp_path):
@@ -202,54 +243,47 @@ def test_commands_of_this_checkout_work_in_an_ai_toolkit_checkout(tmp_path):
     assert json.loads(finished.stdout)
 
 
-def test_a_checkout_with_its_own_telemetry_keeps_it(in_folder):
-    own = {"toolkit/telemetry.py": "OWN = 'of the fork'\n"}
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_another_distribution_with_a_package_toolkit_lives_beside_ours(ours_first, wheel, tmp_path):
+    theirs = tmp_path / "theirs-1-py3-none-any.whl"
+    files = {
+        "toolkit/__init__.py": "OWN = 1\n",
+        "theirs-1.dist-info/METADATA": "Metadata-Version: 2.1\nName: theirs\nVersion: 1\n",
+        "theirs-1.dist-info/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    with zipfile.ZipFile(theirs, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+        archive.writestr("theirs-1.dist-info/RECORD", "".join(f"{name},,\n" for name in files))
+    both = [wheel.filename, theirs] if ours_first else [theirs, wheel.filename]
+    python = environment_with(tmp_path / "environment", *both)
+    use = {
+        "theirs": "import toolkit; assert toolkit.OWN == 1",
+        "ai-toolkit-telemetry": "import sys; from toolkit.telemetry import read_run; import ai_toolkit_telemetry as a; a.read_run",
+    }
 
-    assert "of the fork" in in_folder(
-        {**AI_TOOLKIT, **own}, "-c", "import toolkit.telemetry; print(toolkit.telemetry.OWN)"
-    )
+    for code in use.values():
+        subprocess.run([python, "-c", code], cwd=tmp_path, env=environment({}), check=True)
+    first, second = use if ours_first else reversed(use)
+    pip(python, "uninstall", first)
+    subprocess.run([python, "-c", use[second]], cwd=tmp_path, env=environment({}), check=True)
 
 
-def test_other_modules_that_their_toolkit_lacks_stay_missing(in_folder):
+def test_a_start_of_python_has_nothing_of_ours(in_folder):
+    code = "import sys; print([name for name in sys.modules if 'toolkit' in name], sys.meta_path)"
+    printed = in_folder({}, "-X", "importtime", "-c", code)
+
+    assert printed.startswith("[] ")
+    assert "toolkit" not in printed
+
+
+def test_a_room_loads_neither_the_logger_nor_the_names(in_folder):
     code = (
-        "import importlib.util as u;"
-        "print(u.find_spec('toolkit.telemetry.core'), u.find_spec('toolkit.telemetry.timing'))"
+        "import sys, toolkit.telemetry.runfolder.metrics; print([n for n in sys.modules if 'telemetry' in n])"
     )
 
-    assert in_folder(AI_TOOLKIT, "-c", code) == "None None\n"
-
-
-@pytest.mark.parametrize("init", [{}, {"dashboard/__init__.py": ""}])
-def test_a_dashboard_of_the_user_wins(in_folder, init):
-    in_folder({**OWN_DASHBOARD, **init}, "main.py")
-    printed = in_folder({}, "-c", COMMAND, "dashboard", "--help", PYTHONPATH=".")
-    assert "usage: telemetry dashboard" in printed
-
-
-def test_a_dashboard_that_a_later_finder_has_wins(in_folder):
-    code = (
-        "import sys, importlib.machinery as m\n"
-        "class Late:\n"
-        "    def find_spec(name, path=None, target=None):\n"
-        "        return m.PathFinder.find_spec(name, ['late']) if name == 'dashboard' else None\n"
-        "sys.meta_path.append(Late)\n"
-        "import dashboard; print(dashboard.OWN)"
-    )
-
-    assert in_folder({"late/dashboard/__init__.py": "OWN = 'mine'"}, "-c", code) == "mine\n"
-
-
-def test_old_imports_work_where_there_is_no_other_dashboard(in_folder):
-    code = "import dashboard.launcher, toolkit.telemetry.cli.main; print(dashboard.__file__)"
-
-    assert "ai_toolkit_telemetry_dashboard" in in_folder({}, "-c", code)
-
-
-def test_nothing_of_ours_is_imported_when_python_starts(in_folder):
-    code = "import sys; print([name for name in sys.modules if name.split('.')[0] in %r])"
-    ours = ("toolkit", "dashboard", "ai_toolkit_telemetry")
-
-    assert in_folder({}, "-c", code % (ours,)) == "[]\n"
+    assert "logger" not in in_folder({}, "-c", code)
+    assert "integrations" not in in_folder({}, "-c", code)
 
 
 def test_the_installed_command_logs_trains_and_copies_the_examples(in_folder, tmp_path):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ai_toolkit_telemetry import telemetry
+from toolkit.telemetry.cli.main import main
 
 if __name__ == "__main__":
-    raise SystemExit(telemetry())
+    raise SystemExit(main())

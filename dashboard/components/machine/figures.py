@@ -10,17 +10,18 @@ from typing import Any, Final
 import numpy as np
 import streamlit as st
 
-from dashboard import session
-from dashboard.charts.heatmaps import SAMPLES, gpu_heatmap_figure, gpu_heatmap_height
-from dashboard.components import page_states
-from dashboard.components.chart import draw_chart
-from dashboard.components.curve_panel import Around, curve_panel, marks_of
-from dashboard.components.frame import RunPage, read
-from dashboard.components.page_states import section
-from dashboard.components.run_table import fact_table
 from toolkit.telemetry.runfolder.records import SYSTEM
 from toolkit.telemetry.runs.formatting import count, md
 from toolkit.telemetry.runs.store import MetricInfo
+
+from ... import session
+from ...charts.heatmaps import SAMPLES, gpu_heatmap_figure, gpu_heatmap_height
+from .. import page_states
+from ..chart import draw_chart
+from ..curve_panel import Around, curve_panel, marks_of
+from ..frame import RunPage, read
+from ..page_states import section
+from ..run_table import fact_table
 
 _WINDOWS: Final = {"5 m": 300.0, "1 h": 3600.0, "All": None}
 """How much of the run the figures show, in seconds up to the last update."""

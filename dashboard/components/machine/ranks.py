@@ -9,18 +9,19 @@ from typing import Any, Final
 import numpy as np
 import streamlit as st
 
-from dashboard import session
-from dashboard.charts.heatmaps import rank_heatmap_figure, rank_heatmap_height, ranks_per_row
-from dashboard.components.chart import draw_chart
-from dashboard.components.frame import RunPage
-from dashboard.components.page_states import section
-from dashboard.components.run_table import fact_table
 from toolkit.telemetry.diagnostics.catalogue import RANK_DEAD, RANK_SILENT
 from toolkit.telemetry.diagnostics.finding import ranks_in
 from toolkit.telemetry.runs.findings.alerts import findings_of
 from toolkit.telemetry.runs.formatting import clock, count, md
 from toolkit.telemetry.runs.rank_grid import RankGrid
 from toolkit.telemetry.runs.store import RankSign
+
+from ... import session
+from ...charts.heatmaps import rank_heatmap_figure, rank_heatmap_height, ranks_per_row
+from ..chart import draw_chart
+from ..frame import RunPage
+from ..page_states import section
+from ..run_table import fact_table
 
 _CELLS: Final = 64
 _READ_RANKS_S: Final = 1.5

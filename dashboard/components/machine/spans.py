@@ -9,14 +9,6 @@ from typing import Any, Final, Literal
 import numpy as np
 import streamlit as st
 
-from dashboard import session
-from dashboard.charts.packing import Window, window_from_chart
-from dashboard.charts.spans import SpanBars, spans_figure
-from dashboard.components.chart import draw_chart, picked_of, view_of
-from dashboard.components.control_box import control_unavailable_reason, declared_control, send_request
-from dashboard.components.frame import RunPage, read
-from dashboard.components.page_states import section
-from dashboard.components.script import redraw_only
 from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runs.findings.alerts import findings_of
 from toolkit.telemetry.runs.formatting import clean, clock, count, duration, md
@@ -33,6 +25,15 @@ from toolkit.telemetry.runs.spans import (
     within,
 )
 from toolkit.telemetry.timing.names import FOLDED, HOST_CLOCK
+
+from ... import page_links, session
+from ...charts.packing import Window, window_from_chart
+from ...charts.spans import SpanBars, spans_figure
+from ..chart import draw_chart, picked_of, view_of
+from ..control_box import control_unavailable_reason, declared_control, send_request
+from ..frame import RunPage, read
+from ..page_states import section
+from ..script import redraw_only
 
 _MAX_BARS: Final = 2_000
 _PER_RANK: Final = 2**32
@@ -229,7 +230,7 @@ def _about_window(
 def _link_to_metrics(page: RunPage, first: int, last: int) -> None:
     room = max(20, 2 * (last - first))
     st.page_link(
-        "views/metrics.py",
+        page_links.page("metrics"),
         label="Show these steps in Metrics" if last > first else f"Show step {first:,} in Metrics",
         icon=":material/show_chart:",
         query_params={"run": page.key, "from": str(max(0, first - room)), "to": str(last + room)},

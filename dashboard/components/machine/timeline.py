@@ -8,13 +8,22 @@ from typing import Any, Final
 import numpy as np
 import streamlit as st
 
-from dashboard.charts.packing import Window
-from dashboard.charts.spans import Bar, bars_figure
-from dashboard.components import page_states
-from dashboard.components.chart import draw_chart
-from dashboard.components.control_box import describe, subject
-from dashboard.components.frame import RunPage, live, read
-from dashboard.components.machine.spans import (
+from toolkit.telemetry.runfolder import records
+from toolkit.telemetry.runfolder.records import Record
+from toolkit.telemetry.runs.columns.export import download_name
+from toolkit.telemetry.runs.formatting import clean, clock, count, duration, md
+from toolkit.telemetry.runs.spans import SpanTable, totals
+from toolkit.telemetry.timing.names import DEVICE_TIME_PREFIX
+
+from ...charts.packing import Window
+from ...charts.spans import Bar, bars_figure
+from .. import page_states
+from ..chart import draw_chart
+from ..control_box import describe, subject
+from ..frame import RunPage, live, read
+from ..page_states import section
+from ..run_table import fact_table
+from .spans import (
     SpanChoice,
     choose_spans,
     draw_spans,
@@ -22,14 +31,6 @@ from dashboard.components.machine.spans import (
     spans_of,
     window_of,
 )
-from dashboard.components.page_states import section
-from dashboard.components.run_table import fact_table
-from toolkit.telemetry.runfolder import records
-from toolkit.telemetry.runfolder.records import Record
-from toolkit.telemetry.runs.columns.export import download_name
-from toolkit.telemetry.runs.formatting import clean, clock, count, duration, md
-from toolkit.telemetry.runs.spans import SpanTable, totals
-from toolkit.telemetry.timing.names import DEVICE_TIME_PREFIX
 
 _MAX_EVENTS: Final = 1_000
 _MAX_LISTED: Final = 300

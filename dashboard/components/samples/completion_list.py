@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from dashboard.components.script import redraw_only, sent_by, show_component
 from toolkit.telemetry.runs.completions import Completion
 from toolkit.telemetry.runs.files.word_diff import DiffPart
 from toolkit.telemetry.runs.formatting import clean, count, short_number
+
+from ..script import redraw_only, sent_by, show_component
 
 _START: Final = 160
 

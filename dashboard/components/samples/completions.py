@@ -7,17 +7,6 @@ from typing import Final, get_args
 
 import streamlit as st
 
-from dashboard import session
-from dashboard.components.frame import RunPage, live
-from dashboard.components.samples.completion_list import (
-    Side,
-    completion_list,
-    kind_label,
-    picked_in,
-    reward_label,
-    side_by_side,
-    step_label,
-)
 from toolkit.telemetry.runs.completions import (
     Completion,
     CompletionQuery,
@@ -29,6 +18,18 @@ from toolkit.telemetry.runs.completions import (
 )
 from toolkit.telemetry.runs.files.word_diff import WordDiff, word_diff
 from toolkit.telemetry.runs.formatting import clean, clock, count, md, short_number
+
+from ... import session
+from ..frame import RunPage, live
+from .completion_list import (
+    Side,
+    completion_list,
+    kind_label,
+    picked_in,
+    reward_label,
+    side_by_side,
+    step_label,
+)
 
 _PER_PAGE: Final = 50
 _SORTS: Final[tuple[SortBy, ...]] = get_args(SortBy)

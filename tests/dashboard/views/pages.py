@@ -13,8 +13,10 @@ from google.protobuf.message import Message
 from streamlit import config
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import AppTest, app_test, local_script_runner
+from streamlit.util import calc_hash
 
 import dashboard
+from dashboard.page_links import PAGES
 
 APP = Path(dashboard.__file__).with_name("app.py")
 
@@ -31,8 +33,6 @@ OF_A_RUN = (
     "config_notes",
 )
 EVERY_PAGE = ("runs", "compare", *OF_A_RUN)
-
-_UNDER_ANOTHER_PATH = ("config_notes",)
 
 # Streamlit shows these as they are. All other texts of a page are Markdown to it.
 _PLAIN = frozenset(
@@ -65,10 +65,13 @@ def open_page(page: str, run: str | None = None, /, **query: str) -> AppTest:
     tab = AppTest.from_file(APP, default_timeout=120)
     for name, value in ({"run": run} if run is not None else {}).items() | query.items():
         tab.query_params[name] = value
-    if page in _UNDER_ANOTHER_PATH:
-        # Until the app has run once, the test tab takes a page's path for the name of its file.
-        tab.run()
-    return tab.run() if page == "runs" else tab.switch_page(f"views/{page}.py").run()
+    return tab.run() if page == "runs" else go_to(tab, page)
+
+
+def go_to(tab: AppTest, page: str) -> AppTest:
+    """Open another page in the same tab, as a link does; Streamlit knows pages by their address."""
+    tab._page_hash = calc_hash(PAGES[page][2])
+    return tab.run()
 
 
 def open_settings() -> AppTest:

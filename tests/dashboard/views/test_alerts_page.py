@@ -19,6 +19,7 @@ from tests.dashboard.views.pages import (
     button,
     charts,
     curve_charts,
+    go_to,
     headings,
     is_well,
     open_page,
@@ -596,7 +597,7 @@ def test_a_critical_finding_of_a_live_run_is_announced_once(live):
     assert "Divergence" in toasts(tab)[0]
 
     tab.run()
-    tab.switch_page("views/alerts.py").run()
+    go_to(tab, "alerts")
 
     assert toasts(tab) == []
 

@@ -19,6 +19,7 @@ from tests.dashboard.views.pages import (
     cards,
     charts,
     curve_charts,
+    go_to,
     headings,
     is_well,
     open_page,
@@ -272,7 +273,7 @@ def test_no_page_breaks_in_this_state_and_each_shows_it(state, root_in, look_at)
     tab = open_page("runs", RUN, runs=RUN)
     takes_long = state in ("large", "thousand") and not is_long()
     for page in ("overview", "metrics", "machine") if takes_long else EVERY_PAGE:
-        assert is_well(tab.switch_page(f"views/{page}.py").run()), page
+        assert is_well(go_to(tab, page)), page
         if page in pages:
             shows(tab, root)
 

@@ -18,6 +18,7 @@ from tests.dashboard.views.pages import (
     button,
     cards,
     charts,
+    go_to,
     is_well,
     name_shown,
     open_page,
@@ -319,7 +320,7 @@ def test_a_region_that_fails_says_so_and_the_others_live_on(
     tab = open_page("runs", "r", runs="r,s") if page != "runs" else None
     monkeypatch.setattr(f"{where}.{broken.removeprefix('store.')}", fail)
 
-    tab = open_page("runs") if tab is None else tab.switch_page(f"views/{page}.py").run()
+    tab = open_page("runs") if tab is None else go_to(tab, page)
 
     assert not tab.exception, tab.exception[0].message
     assert f"{region} could not be drawn. The rest of the page still works." in said(tab)

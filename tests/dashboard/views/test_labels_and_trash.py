@@ -15,6 +15,7 @@ from tests.dashboard.views.pages import (
     button,
     choose,
     downloads,
+    go_to,
     is_well,
     name_shown,
     open_page,
@@ -132,7 +133,7 @@ def test_the_list_offers_to_undo_a_deletion(logs, others):
         write_run(logs, name)
     tab = choose(open_page("overview", "r"), "Delete")
 
-    tab.switch_page("views/runs.py").run()
+    go_to(tab, "runs")
     button(tab, "Undo").click().run()
 
     assert is_well(tab)

@@ -16,6 +16,7 @@ from tests.dashboard.views.pages import (
     ESCAPED,
     OF_A_RUN,
     choose,
+    go_to,
     is_well,
     markdown_of,
     open_page,
@@ -71,7 +72,7 @@ def test_a_name_of_5000_characters_is_cut_and_the_others_are_still_listed(logs):
 
     tab = open_page("overview", "long")
     for page in OF_A_RUN:
-        tab.switch_page(f"views/{page}.py").run()
+        go_to(tab, page)
 
         assert is_well(tab), page
         assert max(len(text) for text in markdown_of(tab)) < 1_000, page

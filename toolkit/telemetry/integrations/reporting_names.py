@@ -6,6 +6,7 @@ imported, else right after its import. Nothing is imported for it, and nothing e
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -16,6 +17,8 @@ from typing import Any, Final
 from toolkit.telemetry.core.guard import Guard
 
 NAME: Final = "telemetry"
+SWITCH: Final = "TELEMETRY_REPORT_BY_NAME"
+"""`off` in this environment variable leaves the tables and `sys.meta_path` alone."""
 
 
 class CallbackByName:
@@ -68,7 +71,9 @@ class _Finder:
 
 
 def add_names() -> None:
-    """Add the name to tables that are imported, and to the others when they are."""
+    """Add the name to tables that are imported, and to the others when they are; not if that is switched off."""
+    if os.environ.get(SWITCH, "").strip().lower() in ("off", "0", "false", "no"):
+        return
     if repr(_Finder) not in map(repr, sys.meta_path):
         sys.meta_path.insert(0, _Finder)
     for name in _TABLES:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
+from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.cli.chosen_run import refuse
 from toolkit.telemetry.core.install import install_extra
 
-_LAUNCHER: Final = "dashboard.launcher"
+_CHECKOUT: Final = Path(__file__).parents[5]
 _NO_OPTIONS: Final = "\0"
 """A character that begins no argument."""
 
@@ -32,8 +34,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve pages until stopped; return the exit code of the dashboard, 2 if it is not installed."""
+    return serve(args.options, prog="telemetry dashboard")
+
+
+def serve(options: Sequence[str], *, prog: str) -> int:
+    """Run the dashboard with these options under the name `prog`; return its exit code, 2 if it is not installed."""
     # By name: the toolkit works without the dashboard, and imports none of it.
-    if find_spec(_LAUNCHER.partition(".")[0]) is None:
+    package = _dashboard()
+    if package is None:
         return refuse(f"the dashboard is not installed: {install_extra('dashboard')}")
-    code: int = importlib.import_module(_LAUNCHER).main(args.options, prog="telemetry dashboard")
+    code: int = importlib.import_module(f"{package}.launcher").main(options, prog=prog)
     return code
+
+
+def _dashboard() -> str | None:
+    """Return what the dashboard's package is called: in a checkout that is not installed it is beside `toolkit`."""
+    if find_spec("ai_toolkit_telemetry.dashboard") is not None:
+        return "ai_toolkit_telemetry.dashboard"
+    beside = find_spec("dashboard")
+    is_ours = beside is not None and beside.origin == str(_CHECKOUT / "dashboard" / "__init__.py")
+    return "dashboard" if is_ours else None
