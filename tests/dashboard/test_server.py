@@ -83,11 +83,13 @@ def test_the_warm_up_waits_for_idle_moments_but_not_for_ever(monkeypatch):
         def settings():
             return type("Settings", (), {"engines": ("one",)})
 
-    monkeypatch.setattr(server.importlib, "import_module", lambda name: imported.append(name) or Module)
+    monkeypatch.setattr(
+        server.importlib, "import_module", lambda name, _=None: imported.append(name) or Module
+    )
     server._warm_up(lambda: next(waits, False))
     monkeypatch.setattr(server, "_MOST_PATIENCE_S", 0.0)
     server._warm_up(lambda: True)
 
     assert next(waits, None) is None
-    needed = ["json", "csv", "toolkit.telemetry.diagnostics.examiner", "dashboard.session", "pandas"]
+    needed = ["json", "csv", "toolkit.telemetry.diagnostics.examiner", ".session", "pandas"]
     assert imported == needed * 2

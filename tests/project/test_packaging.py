@@ -216,7 +216,7 @@ def test_scripts_and_commands_work_in_every_project_which_keeps_its_own(project,
     assert "usage: telemetry dashboard" in in_folder({}, "-c", COMMAND, "dashboard", "--help", PYTHONPATH=".")
 
 
-def test_a_project_with_its_own_telemetry_keeps_it_and_is_told_so(in_folder):
+def test_a_project_with_its_own_telemetry_keeps_it_and_ours_says_so(in_folder):
     files = {**AI_TOOLKIT, "toolkit/telemetry.py": "OWN = 'of the fork'\n"}
     code = (
         "import toolkit.telemetry; print(toolkit.telemetry.OWN)\n"
@@ -259,7 +259,7 @@ def test_another_distribution_with_a_package_toolkit_lives_beside_ours(ours_firs
     python = environment_with(tmp_path / "environment", *both)
     use = {
         "theirs": "import toolkit; assert toolkit.OWN == 1",
-        "ai-toolkit-telemetry": "import sys; from toolkit.telemetry import read_run; import ai_toolkit_telemetry as a; a.read_run",
+        "ai-toolkit-telemetry": "from toolkit.telemetry import read_run; from ai_toolkit_telemetry import read_run",
     }
 
     for code in use.values():

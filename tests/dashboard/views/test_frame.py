@@ -314,7 +314,7 @@ def test_a_region_that_fails_says_so_and_the_others_live_on(
     write_run(logs, "r", extra=[{"event": "sample", "time": 1.7e9, "path": "s.png", "global_step": 1}])
     write_run(logs, "s")
     where = {
-        "to_yaml": "toolkit.telemetry.runs.listing.config_diff",
+        "to_yaml": "dashboard.views.config_notes",
         "short_number": "toolkit.telemetry.runs.formatting",
     }.get(broken, "toolkit.telemetry.runs.sources.local_store.LocalStore")
     tab = open_page("runs", "r", runs="r,s") if page != "runs" else None
