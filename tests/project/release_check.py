@@ -29,8 +29,8 @@ with TelemetryLogger("own_loop", log_dir="logs") as log:
         log.log_step(step, train_loss=1 / step)
 """
 
-OLD_IMPORTS = """
-import dashboard.launcher, toolkit.telemetry
+IMPORTS = """
+import ai_toolkit_telemetry.dashboard.launcher, toolkit.telemetry
 from toolkit.telemetry.cli.main import SUBCOMMANDS, parser_of
 for name in SUBCOMMANDS:
     parser_of(name)
@@ -72,7 +72,9 @@ AI_TOOLKIT = {
     "toolkit/job.py": "",
     "toolkit/config.py": "",
     "toolkit/logging_aitk.py": "",
-    "own_script.py": "import toolkit.config\n" + OWN_LOOP + "assert toolkit.OWN == 'ai-toolkit'\n",
+    "own_script.py": "import toolkit.config\n"
+    + OWN_LOOP.replace("toolkit.telemetry", "ai_toolkit_telemetry")
+    + "assert toolkit.OWN == 'ai-toolkit'\n",
 }
 OWN_DASHBOARD = {
     "dashboard/pages.py": "OWN = True\n",
@@ -111,16 +113,16 @@ class Environment:
         yield "page"
         self._run(work, "telemetry", "train", "--copy-examples", "examples")
         assert len(list((work / "examples").iterdir())) == 2
-        self._run(work, "python", "-c", OLD_IMPORTS)
-        for module in ("toolkit.telemetry", "toolkit.telemetry.cli", "dashboard"):
+        self._run(work, "python", "-c", IMPORTS)
+        for module in ("toolkit.telemetry", "ai_toolkit_telemetry", "ai_toolkit_telemetry.dashboard"):
             self._run(work, "python", "-m", module, "--help")
-        yield "python -m, old imports"
+        yield "python -m, imports"
         checkout = self._made("ai-toolkit", AI_TOOLKIT)
         self._run(checkout, "python", "own_script.py")
         for environ in ({}, {"PYTHONPATH": "."}):
             self._commands(checkout, "own_loop", environ)
             self._page(checkout, "own_loop", environ)
-        for module in ("toolkit.telemetry", "dashboard"):
+        for module in ("ai_toolkit_telemetry", "ai_toolkit_telemetry.dashboard"):
             self._run(checkout, "python", "-m", module, "--help")
         yield "in ai-toolkit"
         project = self._made("project", OWN_DASHBOARD)

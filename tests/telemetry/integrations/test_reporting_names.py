@@ -11,9 +11,9 @@ import sys
 
 import pytest
 
+from ai_toolkit_telemetry.run import main
 from tests.fork_server import ROOT, run_python
 from tests.lengths import in_make_faults
-from toolkit.telemetry.run import main
 
 FILES = {
     "transformers/__init__.py": "",
@@ -51,9 +51,9 @@ def test_a_framework_that_is_imported_later_gets_the_name_and_keeps_its_loader(f
         folder,
         "-c",
         # Some import all modules a second time, such as tests and notebooks.
-        "import sys, toolkit.telemetry\n"
+        "import sys, toolkit.telemetry.integrations\n"
         "for name in [name for name in sys.modules if name.startswith('toolkit')]: del sys.modules[name]\n"
-        "import toolkit.telemetry; print(sorted({'transformers', 'accelerate'} & set(sys.modules)));"
+        "import toolkit.telemetry.integrations; print(sorted({'transformers', 'accelerate'} & set(sys.modules)));"
         "import theirs; print(theirs.names, theirs.loaders)",
     )
 
@@ -65,7 +65,7 @@ def test_a_framework_that_is_already_imported_gets_the_name(folder):
         folder,
         "-c",
         # A new interpreter: that of the other tests has the logger imported from its beginning.
-        "import theirs; assert theirs.names == ['wandb']; import toolkit.telemetry, importlib;"
+        "import theirs; assert theirs.names == ['wandb']; import toolkit.telemetry.integrations, importlib;"
         "print([*theirs.utils.INTEGRATION_TO_CALLBACK, *theirs.tracking.LOGGER_TYPE_TO_CLASS]);"
         "importlib.reload(theirs.tracking); print(*theirs.tracking.LOGGER_TYPE_TO_CLASS)",
         start=lambda arguments, **how: subprocess.run([sys.executable, *arguments], **how),
@@ -84,7 +84,8 @@ def test_a_framework_that_another_thread_is_importing_gets_the_name(folder):
         "-c",
         "import threading, sys, time; thread = threading.Thread(target=lambda: __import__('accelerate.tracking'))\n"
         "thread.start()\nwhile 'accelerate.tracking' not in sys.modules: time.sleep(0.01)\n"
-        "import toolkit.telemetry; thread.join(); print(*sys.modules['accelerate.tracking'].LOGGER_TYPE_TO_CLASS)",
+        "import toolkit.telemetry.integrations; thread.join()\n"
+        "print(*sys.modules['accelerate.tracking'].LOGGER_TYPE_TO_CLASS)",
     )
 
     assert (done.stdout, done.stderr) == ("telemetry\n", "")
@@ -96,16 +97,26 @@ def test_a_name_of_their_own_and_a_version_without_a_table_stay_as_they_are(fold
     done = run(
         folder,
         "-c",
-        "import toolkit.telemetry; from accelerate import tracking; print(tracking.LOGGER_TYPE_TO_CLASS);"
+        "import toolkit.telemetry.integrations; from accelerate import tracking; print(tracking.LOGGER_TYPE_TO_CLASS);"
         "from transformers.integrations import integration_utils",
     )
 
     assert (done.stdout, done.stderr, done.returncode) == ("{'telemetry': 'their own'}\n", "", 0)
 
 
+def test_the_names_can_be_switched_off(folder, monkeypatch):
+    monkeypatch.setenv("TELEMETRY_REPORT_BY_NAME", "off")
+    code = (
+        "import sys; before = [*sys.meta_path]; from toolkit.telemetry import TelemetryLogger; import theirs;"
+    )
+    done = run(folder, "-c", code + "print(theirs.names, sys.meta_path == before)")
+
+    assert done.stdout == "['wandb'] True\n", done.stderr
+
+
 @pytest.mark.parametrize("arguments", [["train.py"], ["-m", "train"]], ids=["script", "module"])
 def test_a_script_that_does_not_import_us_reports_by_name_when_we_run_it(folder, arguments):
-    done = run(folder, "-m", "toolkit.telemetry.run", *arguments, "--report_to", "telemetry")
+    done = run(folder, "-m", "ai_toolkit_telemetry.run", *arguments, "--report_to", "telemetry")
 
     assert done.stdout.startswith("done ['"), done.stderr
     assert "train.py', '--report_to', 'telemetry'] wandb telemetry telemetry\n" in done.stdout
