@@ -216,8 +216,10 @@ def fuzz_journal(data: bytes) -> None:
         old = lines[: kind[0] * 4]
     else:
         words = list(struct.unpack(f"={len(head) // 8}Q", head[: len(head) // 8 * 8]))
-    header = struct.pack(f"={1 + len(words)}Q", 0x324C4E524A4B5441, *words).ljust(1024, b"\0")
-    journal.write_bytes((header + os.fsencode(records)).ljust(8192, b"\0") + lines)
+    header = struct.pack(f"={1 + len(words)}Q", 0x334C4E524A4B5441, *words).ljust(1024, b"\0")
+    about = b'{"run_id":"r","rank":0,"started":1.0}'
+    named = (header + os.fsencode(records)).ljust(6144, b"\0") + about
+    journal.write_bytes(named.ljust(8192, b"\0") + lines)
     records.write_bytes(old)
     before = _seqs(old)
     committed = pending_lines(journal)
