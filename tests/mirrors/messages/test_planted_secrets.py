@@ -9,6 +9,7 @@ from tests.privacy.planted import ENVIRON, PLANTED, found_in, leaks_in
 from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.mirrors.messages.message import RunState
 from toolkit.telemetry.mirrors.messages.run_events import RunEventReader
 from toolkit.telemetry.mirrors.messages.services import SERVICES
 from toolkit.telemetry.mirrors.messages.sink import link_to
@@ -21,7 +22,7 @@ SECRET = "what-messages-are-signed-with"
 
 def messages_about(text, redactor):
     """Return messages with `text` in every place where a run's texts can be."""
-    story = RunEventReader(run_name=text)
+    story = RunEventReader(RunState(run_name=text))
     finding = {"event": "finding", "kind": text, "id": text, "severity": "critical", "state": "open", "message": text,
                "metric": text, "causes": [text], "advice": [text]}  # fmt: skip
     error = {"event": "error", "type": "ValueError", "message": f"ValueError: could not read {text}"}
@@ -36,7 +37,7 @@ def bytes_of(message):
     """Return what each service is sent of `message`, as it goes over the wire."""
     parts = []
     for service in SERVICES.values():
-        request = service.request(message, SECRET, 1.7e9)
+        request = service.request(message, SECRET)
         parts += [*(f"{name}: {value}".encode() for name, value in request.headers.items()), request.body]
     return b"\n".join(parts)
 
@@ -57,7 +58,7 @@ def test_what_signs_a_message_is_in_none_but_ntfys_own_header():
     redactor = Redactor(environ=ENVIRON)
     for message in messages_about("plain", redactor):
         for name, service in SERVICES.items():
-            request = service.request(message, SECRET, 1.7e9)
+            request = service.request(message, SECRET)
             shown = b"\n".join([*(value.encode() for value in request.headers.values()), request.body])
 
             assert (SECRET.encode() in shown) is (name == "ntfy")

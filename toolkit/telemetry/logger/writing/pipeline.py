@@ -535,18 +535,20 @@ class RecordPipeline:
         if not receivers or not self._options.may_send:
             return []
         # Imported for those who want messages: the rest pay nothing for it.
+        from toolkit.telemetry.mirrors.messages.message import RunState
         from toolkit.telemetry.mirrors.messages.sink import MessageSink
 
-        session_folder = self.session_folder
+        session_folder, manifest = self.session_folder, self.session_folder.manifest
         sink = MessageSink(
             receivers,
-            run_name=session_folder.manifest.display_name,
-            run_id=session_folder.manifest.run_id,
-            project=session_folder.manifest.project or "",
+            run_state=RunState(
+                run_name=manifest.display_name,
+                run_id=manifest.run_id,
+                project=manifest.project or "",
+                session=session_folder.session.session,
+            ),
             folder=session_folder.folder.name,
-            session=session_folder.session.session,
             record_file=session_folder.record_file,
-            session_start=session_start,
             put=self.put,
             guard=self.guard,
         )

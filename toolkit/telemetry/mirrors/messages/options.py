@@ -38,11 +38,8 @@ def _service(key: str, value: Any) -> str:
 
 def _occasions(key: str, value: Any) -> tuple[str, ...]:
     occasions = texts(key, value)
-    for occasion in occasions:
-        if occasion not in OCCASIONS:
-            raise wrong(key, occasion, f"among {', '.join(OCCASIONS)}")
-    if not occasions:
-        raise wrong(key, [], _OCCASIONS.allowed)
+    if not occasions or not set(occasions) <= set(OCCASIONS):
+        raise wrong(key, list(occasions), _OCCASIONS.allowed)
     return occasions
 
 
@@ -90,6 +87,8 @@ class MessageOptions:
 
     place: str = ""
     """Where it is in the options, such as `telemetry.messages[0]`."""
+    name: str = ""
+    """Its name in records: the service, with a number if there are several."""
     to: str = required(
         "The service that takes the message.", Check(_service, f"one of {', '.join(SERVICE_BY_NAME)}")
     )
@@ -134,7 +133,12 @@ class MessageOptions:
             raise wrong(key, value, "a list such as [{to: slack, url_env: SLACK_WEBHOOK}]")
         if len(value) > MOST_RECEIVERS:
             raise OptionsError(f"{key} lists {len(value)} receivers; it must be {MOST_RECEIVERS} at most")
-        return tuple(_receiver(f"{key}[{i}]", one) for i, one in enumerate(value))
+        receivers: list[MessageOptions] = []
+        for place, given in enumerate(value):
+            one = _receiver(f"{key}[{place}]", given)
+            number = 1 + sum(other.to == one.to for other in receivers)
+            receivers.append(replace(one, name=one.to if number == 1 else f"{one.to}-{number}"))
+        return tuple(receivers)
 
 
 def _receiver(key: str, value: Any) -> MessageOptions:

@@ -22,7 +22,7 @@ from toolkit.telemetry.runfolder.records import (
     Record,
     shows_count_from_zero,
 )
-from toolkit.telemetry.runfolder.untrusted import texts_in
+from toolkit.telemetry.runfolder.untrusted import mapping_in, number_in, texts_in
 
 STALLS: Final = frozenset({"hang", "stall", "stalled"})
 """Kinds of finding that mean that no more steps come."""
@@ -34,6 +34,7 @@ _ENDS: Final = {
     "interrupted": "interrupted from the keyboard",
     "signal": "ended by a signal",
 }
+_FINDING_DETAILS: Final = ("kind", "severity", "metric", "start_step", "noticed_step")
 _STEPS_FOR_ETA: Final = 50
 _LONGEST_NAME: Final = 120
 _LONGEST_TITLE: Final = 200
@@ -92,42 +93,37 @@ class RunEvent:
 class RunEventReader:
     """Turns the records of one session into events."""
 
-    def __init__(
-        self,
-        *,
-        run_name: str,
-        run_id: str = "",
-        project: str = "",
-        session: int = 1,
-        milestones: Iterable[Milestone] = (),
-    ) -> None:
-        self._run_state = RunState(run_name=run_name, run_id=run_id, project=project, session=session)
+    def __init__(self, run_state: RunState, *, milestones: Iterable[Milestone] = ()) -> None:
+        self._run_state = run_state
         self._milestones = MilestoneWatch(milestones)
         self._seconds: deque[float] = deque(maxlen=_STEPS_FOR_ETA)
-        self._has_started = False
-        self._findings: set[str] = set()
+        self._known: set[str] = set()
         self._error: Record | None = None
 
     @property
     def run_state(self) -> RunState:
-        """State and progress of the run."""
-        return replace(self._run_state, eta_s=self._eta())
+        """State and progress of the run, with the time left at the median step time: pauses do not count."""
+        done, steps = self._run_state.steps_done, self._run_state.max_steps
+        eta_s = None
+        if done is not None and steps is not None and done < steps and self._seconds:
+            eta_s = (steps - done) * statistics.median(self._seconds)
+        return replace(self._run_state, eta_s=eta_s)
 
     def take(self, record: Record) -> list[RunEvent]:
         """Return the events of `record`, the next of the session."""
         event = record.get("event")
+        found: list[RunEvent | None] = []
         if event == STEP:
             self._note_step(record)
-        found: list[RunEvent] = []
-        if event == START:
-            found += self._start(record)
+        elif event == START:
+            found.append(self._start(record))
         elif event == FINDING:
-            found += self._finding(record)
+            found.append(self._finding(record))
         elif event == ERROR and record.get("source") != "telemetry":
             self._error = record
         for milestone, name, value in self._milestones.take(record):
             found.append(self._milestone(record, milestone, name, value))
-        return found
+        return [one for one in found if one is not None]
 
     def end(
         self, *, status: str, reason: str, now: float, elapsed_s: float, failure: Record | None = None
@@ -140,9 +136,9 @@ class RunEventReader:
         details: dict[str, Any] = {"reason": reason}
         error = failure or self._error
         if has_failed and error is not None:
-            kind, text = error.get("type"), error.get("message")
-            lines = (_error_line(kind, text),)
-            details |= {"error_type": str(kind), "error": lines[0]}
+            kind, text = str(error.get("type")), both_ends(str(error.get("message") or ""), _LONGEST_ERROR)
+            lines = (text if text.startswith(kind) else f"{kind}: {text}",)
+            details |= {"error_type": kind, "error": lines[0]}
             what = f"failed with {kind}" if status == "failed" else what
         return RunEvent(
             occasion="failure" if has_failed else "finish",
@@ -150,127 +146,102 @@ class RunEventReader:
             what=what,
             lines=lines,
             time=now,
-            run_state=replace(self._run_state, status=status, eta_s=None, elapsed_s=elapsed_s),
+            run_state=replace(self._run_state, status=status, elapsed_s=elapsed_s),
             details=details,
         )
 
     def _note_step(self, record: Record) -> None:
-        step, loss, lr = (record.get(name) for name in ("global_step", "train_loss", "lr"))
-        odd = record.get(NON_FINITE)
-        if loss is None and isinstance(odd, dict):
-            loss = odd.get("train_loss")
-        changes: dict[str, Any] = {}
-        if isinstance(step, int):
-            changes["step"] = step
-            if shows_count_from_zero(record):
-                changes["from_zero"] = True
-        if isinstance(loss, (int, float, str)):
-            changes["train_loss"] = loss
-        if isinstance(lr, (int, float)):
-            changes["lr"] = lr
-        self._run_state = replace(self._run_state, **changes)
-        seconds = record.get("sec_per_step")
+        step, loss, lr, seconds = (
+            record.get(name) for name in ("global_step", "train_loss", "lr", "sec_per_step")
+        )
+        if loss is None:
+            loss = mapping_in(record.get(NON_FINITE)).get("train_loss")
+        state = self._run_state
+        self._run_state = replace(
+            state,
+            step=step if isinstance(step, int) else state.step,
+            from_zero=state.from_zero or shows_count_from_zero(record),
+            train_loss=loss if isinstance(loss, (int, float, str)) else state.train_loss,
+            lr=lr if isinstance(lr, (int, float)) else state.lr,
+        )
         if isinstance(seconds, (int, float)) and seconds > 0:
             self._seconds.append(float(seconds))
 
-    def _start(self, record: Record) -> list[RunEvent]:
-        steps = record.get("max_steps")
-        if isinstance(steps, int) and steps > 0:
-            from_zero = self._run_state.from_zero or shows_count_from_zero(record)
-            self._run_state = replace(self._run_state, max_steps=steps, from_zero=from_zero)
-        description = record.get("description") or record.get("notes")
-        if isinstance(description, str):
-            self._run_state = replace(self._run_state, description=description)
-        if self._has_started:
-            return []
-        self._has_started = True
-        session = self._run_state.session
+    def _start(self, record: Record) -> RunEvent | None:
+        state, session = self._run_state, self._run_state.session
+        steps, description = record.get("max_steps"), record.get("description") or record.get("notes")
+        is_planned = isinstance(steps, int) and steps > 0
+        self._run_state = replace(
+            state,
+            max_steps=steps if is_planned else state.max_steps,
+            from_zero=state.from_zero or shows_count_from_zero(record),
+            description=description if isinstance(description, str) else state.description,
+        )
         what = "started" if session == 1 else f"resumed as session {session}"
-        lines = (
-            (f"{steps:,} steps are planned.",) if self._run_state.max_steps and isinstance(steps, int) else ()
+        return self._event(
+            "start", f"start:{session}", what, [f"{steps:,} steps are planned."] if is_planned else [], record
         )
-        return [self._event("start", f"start:{session}", what, lines, record)]
 
-    def _finding(self, record: Record) -> list[RunEvent]:
+    def _finding(self, record: Record) -> RunEvent | None:
         kind, name, message = (str(record.get(key, "")) for key in ("kind", "id", "message"))
-        is_stall = kind in STALLS
+        session = self._run_state.session
         is_open = record.get("state", OPEN) == OPEN
-        is_ours = record.get("began_in_session", self._run_state.session) == self._run_state.session
-        if is_stall:
+        details: dict[str, Any] = {key: record[key] for key in _FINDING_DETAILS if key in record}
+        details["finding"] = message
+        lines = [
+            message,
+            *(f"Often: {text}" for text in texts_in(record.get("causes"))[:1]),
+            *(f"Try: {text}" for text in texts_in(record.get("advice"))[:1]),
+        ]
+        if kind in STALLS:
             # No alarm for a pause that is over or may be a long evaluation.
-            is_news = is_open and record.get("severity") != INFO
-        else:
-            is_news = (is_open or is_ours) and record.get("severity") == CRITICAL
-        if not is_news:
-            return []
-        # Two detectors notice the same stall one after the other.
-        known = (
-            f"stall:{self._run_state.session}:{self._run_state.step}"
-            if is_stall
-            else f"finding:{name or kind}"
-        )
-        if known in self._findings:
-            return []
-        self._findings.add(known)
-        evidence = record.get("evidence")
-        title = title_of(kind, evidence if isinstance(evidence, dict) else {})
-        advice = [f"Try: {text}" for text in texts_in(record.get("advice"))[:1]]
-        causes = [f"Often: {text}" for text in texts_in(record.get("causes"))[:1]]
-        details: dict[str, Any] = {
-            key: record[key]
-            for key in ("kind", "severity", "metric", "start_step", "noticed_step")
-            if key in record
-        }
-        occasion = "stall" if is_stall else "finding"
-        what = "stalled" if is_stall else f"critical finding: {title}"
-        lines = (message, *causes, *advice)
-        return [self._event(occasion, known, what, lines, record, {**details, "finding": message})]
+            if not is_open or record.get("severity") == INFO:
+                return None
+            # Two detectors notice the same stall one after the other.
+            return self._event(
+                "stall", f"stall:{session}:{self._run_state.step}", "stalled", lines, record, details
+            )
+        is_ours = record.get("began_in_session", session) == session
+        if not (is_open or is_ours) or record.get("severity") != CRITICAL:
+            return None
+        what = f"critical finding: {title_of(kind, mapping_in(record.get('evidence')))}"
+        return self._event("finding", f"finding:{name or kind}", what, lines, record, details)
 
-    def _milestone(self, record: Record, milestone: Milestone, name: str, value: float) -> RunEvent:
-        if milestone.every:
-            what, lines = f"step {value:,.0f} reached", []
-        else:
+    def _milestone(self, record: Record, milestone: Milestone, name: str, value: float) -> RunEvent | None:
+        what, lines = f"step {value:,.0f} reached", []
+        if not milestone.every:
             at = record.get("global_step")
             where = f" at step {at:,}" if isinstance(at, int) else ""
             what = f"milestone {milestone.text} reached"
             lines = [f"{milestone.metric} is {short_number(value)}{where}."]
         details = {"milestone": milestone.text, "value": value}
-        event = self._event("milestone", name, what, tuple(lines), record, details)
-        return replace(event, milestone=milestone)
+        event = self._event("milestone", name, what, lines, record, details)
+        return event and replace(event, milestone=milestone)
 
     def _event(
         self,
         occasion: str,
         name: str,
         what: str,
-        lines: tuple[str, ...],
+        lines: Iterable[str],
         record: Record,
         details: Mapping[str, Any] | None = None,
-    ) -> RunEvent:
-        when = record.get("time")
+    ) -> RunEvent | None:
+        """Return an event; None if there was one of that name."""
+        if name in self._known:
+            return None
+        self._known.add(name)
         return RunEvent(
             occasion=occasion,
             name=name,
             what=what,
-            lines=lines,
-            time=when if isinstance(when, (int, float)) else 0.0,
+            lines=tuple(lines),
+            time=number_in(record.get("time")) or 0.0,
             run_state=self.run_state,
             details=details or {},
         )
-
-    def _eta(self) -> float | None:
-        """Return the remaining seconds at the median step time: pauses to save or evaluate do not count."""
-        step, steps = self._run_state.steps_done, self._run_state.max_steps
-        if step is None or steps is None or step >= steps or not self._seconds:
-            return None
-        return (steps - step) * statistics.median(self._seconds)
 
 
 def _line(text: str) -> str:
     # Lone surrogates cannot be sent.
     return one_line(text.encode("utf-8", "replace").decode())
-
-
-def _error_line(kind: Any, text: Any) -> str:
-    text = "" if text is None else both_ends(str(text), _LONGEST_ERROR)
-    return text if text.startswith(str(kind)) else f"{kind}: {text}"

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,8 +21,7 @@ from toolkit.telemetry.logger.options import (
 )
 from toolkit.telemetry.mirrors.messages.delivery import DELIVERED, Delivery, deliver
 from toolkit.telemetry.mirrors.messages.message import TEST, Message, RunState
-from toolkit.telemetry.mirrors.messages.options import MessageOptions
-from toolkit.telemetry.mirrors.messages.receiver import Receiver, ReceiverOff, names_of, receiver_from
+from toolkit.telemetry.mirrors.messages.receiver import Receiver, ReceiverOff, receiver_from
 from toolkit.telemetry.mirrors.messages.run_events import RunEvent, RunEventReader
 from toolkit.telemetry.mirrors.messages.services import SERVICES
 from toolkit.telemetry.mirrors.messages.sink import link_to
@@ -30,7 +29,7 @@ from toolkit.telemetry.privacy.redaction import Redactor
 from toolkit.telemetry.privacy.secret_shapes import MASK
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL, safe_run_name
 from toolkit.telemetry.runfolder.reader import read_from, tail_records
-from toolkit.telemetry.runfolder.records import START, Record
+from toolkit.telemetry.runfolder.records import START
 from toolkit.telemetry.trainer.config import read_training_yaml
 
 _MOST_ATTEMPTS: Final = 2
@@ -83,12 +82,13 @@ def run(args: argparse.Namespace) -> int:
         )
     worst = 0
     results: list[dict[str, Any]] = []
-    for receiver_options, name in zip(receivers, names_of(receivers), strict=True):
+    for receiver_options in receivers:
+        name = receiver_options.name
         if args.path.is_dir():
             # Nor may the folder choose which networks are reached from here.
             receiver_options = replace(receiver_options, allow_private=False)
         try:
-            receiver = receiver_from(receiver_options, name, os.environ)
+            receiver = receiver_from(receiver_options, os.environ)
         except ReceiverOff as error:
             hint = " (a run folder cannot allow it: give the training's YAML)" if args.path.is_dir() else ""
             reason = f"{error}{hint if 'allow_private' in str(error) else ''}"
@@ -98,19 +98,20 @@ def run(args: argparse.Namespace) -> int:
             worst = 1
             continue
         redactor = Redactor()
-        link = link_to((folder, run_state.run_name), receiver.link, redactor)
+        link = link_to((folder, run_state.run_name), receiver_options.link, redactor)
         message = _test_message(run_state).to_message(redactor.redact, link=link)
         if args.show and args.json:
-            results.append(_result(name, receiver.service, "shown", **_request_of(receiver, message)))
+            results.append(_result(name, receiver_options.to, "shown", **_request_of(receiver, message)))
         elif args.show:
-            _show(receiver, receiver_options, message)
+            _show(receiver, message)
         else:
-            delivery = deliver(receiver, message, pause=_sleep, most_attempts=_MOST_ATTEMPTS)
-            about = {key: getattr(delivery, key) for key in ("reason", "attempts", "seconds")}
-            results.append(_result(name, receiver.service, delivery.status, **about))
+            delivery = Delivery(receiver, message)
+            fields = delivery.to_fields(deliver(delivery, pause=_sleep, most_attempts=_MOST_ATTEMPTS))
+            about = {key: fields.get(key) for key in ("reason", "attempts", "seconds")}
+            results.append(_result(name, receiver_options.to, fields["status"], **about))
             if not args.json:
-                print(f"{receiver.name}: {printable(_outcome(delivery))}")
-            worst = max(worst, 0 if delivery.status == DELIVERED else 1)
+                print(f"{name}: {printable(_outcome(results[-1]))}")
+            worst = max(worst, 0 if fields["status"] == DELIVERED else 1)
     if args.json:
         print_json({"receivers": results})
     return worst
@@ -131,12 +132,14 @@ def _options_and_state(path: Path) -> tuple[TelemetryOptions, RunState, str]:
         name = run_name_from_config(config) or path.stem
         return options_from_config(config), RunState(run_name=name, status="not started"), safe_run_name(name)
     folder = chosen_run(path)
-    start = _start_of(folder)
+    # Spans of its start-up may precede the start record.
+    first = read_from(folder / METRICS_JSONL, max_bytes=_TAIL_BYTES).records
+    start = next((record for record in first if record.get("event") == START), {})
     kept = start.get("config")
     if not isinstance(kept, Mapping):
         raise OptionsError("its start record has no configuration; give the training's YAML instead")
-    reader = RunEventReader(run_name=str(start.get("run_name", folder.name)))
-    for record in [start, *_last_records(folder)]:
+    reader = RunEventReader(RunState(run_name=str(start.get("run_name", folder.name))))
+    for record in [start, *tail_records(folder / METRICS_JSONL, _TAIL_BYTES)]:
         reader.take(record)
     run_state = replace(reader.run_state, status=status_of(folder), eta_s=None)
     try:
@@ -145,16 +148,6 @@ def _options_and_state(path: Path) -> tuple[TelemetryOptions, RunState, str]:
         raise OptionsError(
             f"{error} (a run folder contains no secrets: give the training's YAML instead)"
         ) from error
-
-
-def _start_of(folder: Path) -> Record:
-    """Return the first start record of a run; spans of its start-up may precede it."""
-    chunk = read_from(folder / METRICS_JSONL, max_bytes=_TAIL_BYTES)
-    return next((record for record in chunk.records if record.get("event") == START), {})
-
-
-def _last_records(folder: Path) -> Sequence[Record]:
-    return tail_records(folder / METRICS_JSONL, _TAIL_BYTES)
 
 
 def _test_message(run_state: RunState) -> RunEvent:
@@ -177,28 +170,28 @@ def _sleep(seconds: float) -> bool:
     return True
 
 
-def _outcome(delivery: Delivery) -> str:
-    if delivery.status == DELIVERED:
-        return f"delivered in {delivery.seconds:.2g} s"
-    attempts = "1 attempt" if delivery.attempts == 1 else f"{delivery.attempts} attempts"
-    return f"not delivered after {attempts}: {delivery.reason}"
+def _outcome(result: Mapping[str, Any]) -> str:
+    if result["status"] == DELIVERED:
+        return f"delivered in {result['seconds']:.2g} s"
+    attempts = "1 attempt" if result["attempts"] == 1 else f"{result['attempts']} attempts"
+    return f"not delivered after {attempts}: {result['reason']}"
 
 
-def _show(receiver: Receiver, options: MessageOptions, message: Message) -> None:
-    request = SERVICES[receiver.service].request(message, receiver.secret, time.time())
-    occasions = [f"on {', '.join(receiver.when)}", *(one.text for one in receiver.milestones)]
-    print(f"{receiver.name} ({options.place}), {'; '.join(occasions)}")
+def _show(receiver: Receiver, message: Message) -> None:
+    request, options = _request_of(receiver, message), receiver.options
+    occasions = [f"on {', '.join(options.when)}", *(one.text for one in options.milestones)]
+    print(f"{options.name} ({options.place}), {'; '.join(occasions)}")
     print(f"  POST {receiver.address.shown}/{MASK if len(receiver.address.target) > 1 else ''}")
-    for name, value in request.headers.items():
-        print(f"  {name}: {printable(_without(request.secrets, value))}")
+    for name, value in request["headers"].items():
+        print(f"  {name}: {printable(value)}")
     print()
-    for line in _body(request.body, request.headers).splitlines():
-        print(f"  {printable(_without(request.secrets, line))}")
+    for line in request["body"].splitlines():
+        print(f"  {printable(line)}")
     print()
 
 
 def _request_of(receiver: Receiver, message: Message) -> dict[str, Any]:
-    request = SERVICES[receiver.service].request(message, receiver.secret, time.time())
+    request = SERVICES[receiver.options.to].request(message, receiver.secret)
     headers = {name: _without(request.secrets, value) for name, value in request.headers.items()}
     return {"headers": headers, "body": _without(request.secrets, _body(request.body, request.headers))}
 
