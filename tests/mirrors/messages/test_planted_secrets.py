@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.mirrors.messages.local_receivers import receiving
@@ -22,15 +24,15 @@ SECRET = "what-messages-are-signed-with"
 
 def messages_about(text, redactor):
     """Return messages with `text` in every place where a run's texts can be."""
-    story = RunEventReader(RunState(run_name=text))
+    story = RunEventReader(RunState(run_name=text), redact=redactor.redact)
     finding = {"event": "finding", "kind": text, "id": text, "severity": "critical", "state": "open", "message": text,
                "metric": text, "causes": [text], "advice": [text]}  # fmt: skip
     error = {"event": "error", "type": "ValueError", "message": f"ValueError: could not read {text}"}
-    events = [*story.take(finding), *story.take(error)]
-    events.append(story.end(status="failed", reason="failed", now=1.0, elapsed_s=1.0))
-    events.append(story.end(status="failed", reason=text, failure=error, now=1.0, elapsed_s=1.0))
+    messages = [*story.take(finding), *story.take(error)]
+    messages.append(story.end(status="failed", reason="failed", now=1.0, elapsed_s=1.0))
+    messages.append(story.end(status="failed", reason=text, failure=error, now=1.0, elapsed_s=1.0))
     link = link_to((safe_run_name(text), text), None, redactor)
-    return [event.to_message(redactor.redact, link=link) for event in events]
+    return [replace(message, link=link) for message in messages]
 
 
 def bytes_of(message):

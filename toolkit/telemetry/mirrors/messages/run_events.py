@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from toolkit.telemetry.core.formatting import both_ends, short_number
@@ -42,59 +42,51 @@ _LONGEST_LINE: Final = 600
 _LONGEST_ERROR: Final = 500
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunEvent:
-    """Something worth a message, not redacted yet."""
-
-    occasion: str
-    name: str
-    """Id by which it is delivered only once."""
-    what: str
-    lines: tuple[str, ...] = ()
-    time: float = 0.0
-    run_state: RunState
-    details: Mapping[str, Any] = field(default_factory=dict)
-    milestone: Milestone | None = None
-    """The milestone it is about; sent only to receivers that asked for it."""
-
-    def to_message(self, redact: Callable[[Any], Any], *, link: str | None) -> Message:
-        """Return it as a message; `redact` removes secrets, paths and names of people and machines from values."""
-        # All at once: a name that one text gives away is removed from the others too. Truncated afterwards: half a
-        # secret matches no pattern.
-        state = self.run_state
-        run_name, project, description, what, lines, details = redact(
-            [
-                *(state.run_name, state.project, state.description),
-                *(self.what, list(self.lines), dict(self.details)),
-            ]
-        )
-        name = cut(_line(run_name), _LONGEST_NAME) or "run"
-        return Message(
-            occasion=self.occasion,
-            title=f"{name}: {cut(_line(what), _LONGEST_TITLE)}",
-            lines=tuple(cut(_line(line), _LONGEST_LINE) for line in lines),
-            run_state=replace(
-                state,
-                run_name=name,
-                project=cut(_line(project), _LONGEST_NAME),
-                description=cut(_line(description), _LONGEST_LINE),
-            ),
-            link=link,
-            time=self.time,
-            urgency=_URGENCY.get(self.occasion, 3),
-            details={
-                _line(key): cut(_line(value), _LONGEST_LINE) if isinstance(value, str) else value
-                for key, value in details.items()
-            },
-            about=(self.name,),
-        )
+def redacted_message(
+    redact: Callable[[Any], Any],
+    run_state: RunState,
+    occasion: str,
+    name: str,
+    what: str,
+    lines: Iterable[str] = (),
+    *,
+    time: float,
+    details: Mapping[str, Any] | None = None,
+) -> Message:
+    """Return a message about the event `name`; `redact` removes secrets, paths and names of people and machines."""
+    # All at once: a name that one text gives away is removed from the others too. Truncated afterwards: half a secret
+    # matches no pattern.
+    about_run = [run_state.run_name, run_state.project, run_state.description]
+    about_run, what, lines, details = redact([about_run, what, list(lines), dict(details or {})])
+    run_name = cut(_line(about_run[0]), _LONGEST_NAME) or "run"
+    return Message(
+        occasion=occasion,
+        title=f"{run_name}: {cut(_line(what), _LONGEST_TITLE)}",
+        lines=tuple(cut(_line(line), _LONGEST_LINE) for line in lines),
+        run_state=replace(
+            run_state,
+            run_name=run_name,
+            project=cut(_line(about_run[1]), _LONGEST_NAME),
+            description=cut(_line(about_run[2]), _LONGEST_LINE),
+        ),
+        time=time,
+        urgency=_URGENCY.get(occasion, 3),
+        details={
+            _line(key): cut(_line(value), _LONGEST_LINE) if isinstance(value, str) else value
+            for key, value in details.items()
+        },
+        about=(name,),
+    )
 
 
 class RunEventReader:
-    """Turns the records of one session into events."""
+    """Turns the records of one session into messages, each event into one."""
 
-    def __init__(self, run_state: RunState, *, milestones: Iterable[Milestone] = ()) -> None:
+    def __init__(
+        self, run_state: RunState, *, redact: Callable[[Any], Any], milestones: Iterable[Milestone] = ()
+    ) -> None:
         self._run_state = run_state
+        self._redact = redact
         self._milestones = MilestoneWatch(milestones)
         self._seconds: deque[float] = deque(maxlen=_STEPS_FOR_ETA)
         self._known: set[str] = set()
@@ -109,10 +101,10 @@ class RunEventReader:
             eta_s = (steps - done) * statistics.median(self._seconds)
         return replace(self._run_state, eta_s=eta_s)
 
-    def take(self, record: Record) -> list[RunEvent]:
-        """Return the events of `record`, the next of the session."""
+    def take(self, record: Record) -> list[Message]:
+        """Return the messages about `record`, the next of the session."""
         event = record.get("event")
-        found: list[RunEvent | None] = []
+        found: list[Message | None] = []
         if event == STEP:
             self._note_step(record)
         elif event == START:
@@ -127,28 +119,22 @@ class RunEventReader:
 
     def end(
         self, *, status: str, reason: str, now: float, elapsed_s: float, failure: Record | None = None
-    ) -> RunEvent:
-        """Return the event of the end of the session; without a `failure`, the last error is reported."""
+    ) -> Message:
+        """Return the message about the end of the session; without a `failure`, the last error is reported."""
         # A job that the cluster has terminated counts as a failure.
         has_failed = status == "failed" or reason == "signal"
         what = _ENDS.get(reason, status if reason == status else f"{status} ({reason})")
-        lines: tuple[str, ...] = ()
+        lines: list[str] = []
         details: dict[str, Any] = {"reason": reason}
         error = failure or self._error
         if has_failed and error is not None:
             kind, text = str(error.get("type")), both_ends(str(error.get("message") or ""), _LONGEST_ERROR)
-            lines = (text if text.startswith(kind) else f"{kind}: {text}",)
+            lines = [text if text.startswith(kind) else f"{kind}: {text}"]
             details |= {"error_type": kind, "error": lines[0]}
             what = f"failed with {kind}" if status == "failed" else what
-        return RunEvent(
-            occasion="failure" if has_failed else "finish",
-            name=f"end:{self._run_state.session}",
-            what=what,
-            lines=lines,
-            time=now,
-            run_state=replace(self._run_state, status=status, elapsed_s=elapsed_s),
-            details=details,
-        )
+        state = replace(self._run_state, status=status, elapsed_s=elapsed_s)
+        occasion, name = "failure" if has_failed else "finish", f"end:{state.session}"
+        return redacted_message(self._redact, state, occasion, name, what, lines, time=now, details=details)
 
     def _note_step(self, record: Record) -> None:
         step, loss, lr, seconds = (
@@ -167,7 +153,7 @@ class RunEventReader:
         if isinstance(seconds, (int, float)) and seconds > 0:
             self._seconds.append(float(seconds))
 
-    def _start(self, record: Record) -> RunEvent | None:
+    def _start(self, record: Record) -> Message | None:
         state, session = self._run_state, self._run_state.session
         steps, description = record.get("max_steps"), record.get("description") or record.get("notes")
         is_planned = isinstance(steps, int) and steps > 0
@@ -182,7 +168,7 @@ class RunEventReader:
             "start", f"start:{session}", what, [f"{steps:,} steps are planned."] if is_planned else [], record
         )
 
-    def _finding(self, record: Record) -> RunEvent | None:
+    def _finding(self, record: Record) -> Message | None:
         kind, name, message = (str(record.get(key, "")) for key in ("kind", "id", "message"))
         session = self._run_state.session
         is_open = record.get("state", OPEN) == OPEN
@@ -207,7 +193,7 @@ class RunEventReader:
         what = f"critical finding: {title_of(kind, mapping_in(record.get('evidence')))}"
         return self._event("finding", f"finding:{name or kind}", what, lines, record, details)
 
-    def _milestone(self, record: Record, milestone: Milestone, name: str, value: float) -> RunEvent | None:
+    def _milestone(self, record: Record, milestone: Milestone, name: str, value: float) -> Message | None:
         what, lines = f"step {value:,.0f} reached", []
         if not milestone.every:
             at = record.get("global_step")
@@ -215,8 +201,8 @@ class RunEventReader:
             what = f"milestone {milestone.text} reached"
             lines = [f"{milestone.metric} is {short_number(value)}{where}."]
         details = {"milestone": milestone.text, "value": value}
-        event = self._event("milestone", name, what, lines, record, details)
-        return event and replace(event, milestone=milestone)
+        message = self._event("milestone", name, what, lines, record, details)
+        return message and replace(message, milestone=milestone)
 
     def _event(
         self,
@@ -226,19 +212,14 @@ class RunEventReader:
         lines: Iterable[str],
         record: Record,
         details: Mapping[str, Any] | None = None,
-    ) -> RunEvent | None:
-        """Return an event; None if there was one of that name."""
+    ) -> Message | None:
+        """Return the message about the event `name`; None if there was one before."""
         if name in self._known:
             return None
         self._known.add(name)
-        return RunEvent(
-            occasion=occasion,
-            name=name,
-            what=what,
-            lines=tuple(lines),
-            time=number_in(record.get("time")) or 0.0,
-            run_state=self.run_state,
-            details=details or {},
+        when = number_in(record.get("time")) or 0.0
+        return redacted_message(
+            self._redact, self.run_state, occasion, name, what, lines, time=when, details=details
         )
 
 

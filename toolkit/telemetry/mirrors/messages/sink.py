@@ -6,7 +6,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
@@ -16,12 +17,11 @@ from toolkit.telemetry.mirrors.messages.delivery import DELIVERED, FAILED
 from toolkit.telemetry.mirrors.messages.message import Message, RunState
 from toolkit.telemetry.mirrors.messages.options import MessageOptions
 from toolkit.telemetry.mirrors.messages.receiver import (
-    Receiver,
     ReceiverOff,
     receiver_from,
     warning_about,
 )
-from toolkit.telemetry.mirrors.messages.run_events import RunEvent, RunEventReader
+from toolkit.telemetry.mirrors.messages.run_events import RunEventReader
 from toolkit.telemetry.mirrors.messages.sender import Sender
 from toolkit.telemetry.privacy.redaction import Redactor
 from toolkit.telemetry.runfolder.reader import blocks_of, lines_of, parse_line
@@ -56,17 +56,19 @@ class MessageSink:
         put: Callable[[str, dict[str, Any]], None],
         guard: Guard,
     ) -> None:
-        self._folder = folder
+        self._names = folder, run_state.run_name
         self._session = run_state.session
         self._record_file = record_file
         self._put = put
         self._guard = guard
         self._receivers = receivers
+        self._redactor = Redactor()
         self._events = RunEventReader(
-            run_state, milestones=[milestone for one in receivers for milestone in one.milestones]
+            run_state,
+            redact=self._redactor.redact,
+            milestones=[milestone for one in receivers for milestone in one.milestones],
         )
         self._senders: list[Sender] = []
-        self._redactor = Redactor()
         self._delivered: dict[str, set[str]] | None = None
         self._last_seq = -1
         self._is_concluded = False
@@ -106,8 +108,8 @@ class MessageSink:
                 ):
                     continue
                 self._last_seq = seq
-                for event in self._events.take(record):
-                    self._send(event, self._delivered)
+                for message in self._events.take(record):
+                    self._send(message)
 
     def conclude(
         self, *, status: str, reason: str, failure: Record | None, elapsed_s: float, timeout_s: float
@@ -119,7 +121,7 @@ class MessageSink:
             end = self._events.end(
                 status=status, reason=reason, failure=failure, now=time.time(), elapsed_s=elapsed_s
             )
-            last = [self._message(end, sender.receiver) for sender in self._senders]
+            last = [self._for(sender, end) for sender in self._senders]
         for sender, message in zip(self._senders, last, strict=True):
             sender.hurry(message, deadline)
         for sender in self._senders:
@@ -130,21 +132,19 @@ class MessageSink:
         for sender in self._senders:
             sender.give_up(0.0)
 
-    def _send(self, event: RunEvent, delivered: Mapping[str, set[str]]) -> None:
+    def _send(self, message: Message) -> None:
         for sender in () if self._is_concluded else self._senders:
-            if event.name in delivered.get(sender.receiver.options.name, ()):
-                continue
-            if (message := self._message(event, sender.receiver)) is not None:
-                sender.put(message)
+            delivered = (self._delivered or {}).get(sender.receiver.options.name, set())
+            if delivered.isdisjoint(message.about) and (own := self._for(sender, message)) is not None:
+                sender.put(own)
 
-    def _message(self, event: RunEvent, receiver: Receiver) -> Message | None:
-        """Return the message about `event` for `receiver`; None if it did not ask for such events."""
-        options = receiver.options
-        is_wanted = event.milestone is None or event.milestone in options.milestones
-        if event.occasion not in options.when or not is_wanted:
+    def _for(self, sender: Sender, message: Message) -> Message | None:
+        """Return `message` with the receiver's link; None if it did not ask for such messages."""
+        options = sender.receiver.options
+        is_wanted = message.milestone is None or message.milestone in options.milestones
+        if message.occasion not in options.when or not is_wanted:
             return None
-        link = link_to((self._folder, event.run_state.run_name), options.link, self._redactor)
-        return event.to_message(self._redactor.redact, link=link)
+        return replace(message, link=link_to(self._names, options.link, self._redactor))
 
     def _record(self, fields: dict[str, Any]) -> None:
         self._put(MESSAGE, fields)

@@ -22,7 +22,7 @@ from toolkit.telemetry.logger.options import (
 from toolkit.telemetry.mirrors.messages.delivery import DELIVERED, Delivery, deliver
 from toolkit.telemetry.mirrors.messages.message import TEST, Message, RunState
 from toolkit.telemetry.mirrors.messages.receiver import Receiver, ReceiverOff, receiver_from
-from toolkit.telemetry.mirrors.messages.run_events import RunEvent, RunEventReader
+from toolkit.telemetry.mirrors.messages.run_events import RunEventReader, redacted_message
 from toolkit.telemetry.mirrors.messages.services import SERVICES
 from toolkit.telemetry.mirrors.messages.sink import link_to
 from toolkit.telemetry.privacy.redaction import Redactor
@@ -99,7 +99,11 @@ def run(args: argparse.Namespace) -> int:
             continue
         redactor = Redactor()
         link = link_to((folder, run_state.run_name), receiver_options.link, redactor)
-        message = _test_message(run_state).to_message(redactor.redact, link=link)
+        lines = ["This is a test: messages about this run arrive."]
+        message = redacted_message(
+            redactor.redact, run_state, TEST, TEST, "test message", lines, time=time.time()
+        )
+        message = replace(message, link=link)
         if args.show and args.json:
             results.append(_result(name, receiver_options.to, "shown", **_request_of(receiver, message)))
         elif args.show:
@@ -138,7 +142,9 @@ def _options_and_state(path: Path) -> tuple[TelemetryOptions, RunState, str]:
     kept = start.get("config")
     if not isinstance(kept, Mapping):
         raise OptionsError("its start record has no configuration; give the training's YAML instead")
-    reader = RunEventReader(RunState(run_name=str(start.get("run_name", folder.name))))
+    reader = RunEventReader(
+        RunState(run_name=str(start.get("run_name", folder.name))), redact=Redactor().redact
+    )
     for record in [start, *tail_records(folder / METRICS_JSONL, _TAIL_BYTES)]:
         reader.take(record)
     run_state = replace(reader.run_state, status=status_of(folder), eta_s=None)
@@ -148,17 +154,6 @@ def _options_and_state(path: Path) -> tuple[TelemetryOptions, RunState, str]:
         raise OptionsError(
             f"{error} (a run folder contains no secrets: give the training's YAML instead)"
         ) from error
-
-
-def _test_message(run_state: RunState) -> RunEvent:
-    return RunEvent(
-        occasion=TEST,
-        name=TEST,
-        what="test message",
-        lines=("This is a test: messages about this run arrive.",),
-        time=time.time(),
-        run_state=run_state,
-    )
 
 
 # ------------------------------------------------------------ send or show
