@@ -192,7 +192,7 @@ def _through_proxy(address: WebAddress, deadline: float) -> socket.socket | None
         words = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
         login["Proxy-Authorization"] = f"Basic {base64.b64encode(words.encode()).decode()}"
     connection = http.client.HTTPConnection(
-        proxy.hostname, proxy.port, timeout=min(_CONNECT_TIMEOUT_S, _left(deadline))
+        proxy.hostname, proxy.port or http.client.HTTP_PORT, timeout=min(_CONNECT_TIMEOUT_S, _left(deadline))
     )
     connection.set_tunnel(address.host, address.port, login)
     connection.connect()

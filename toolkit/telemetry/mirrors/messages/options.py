@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from toolkit.telemetry.core.checks import (
     Check,
@@ -15,21 +15,24 @@ from toolkit.telemetry.core.checks import (
     one_of,
     optional,
     texts,
+    where,
     whole,
     wrong,
 )
 from toolkit.telemetry.core.fields import option, read_fields, required
 from toolkit.telemetry.mirrors.messages.milestones import MILESTONES_ALLOWED, Milestone, milestone_from
+from toolkit.telemetry.mirrors.messages.web_address import AddressError, WebAddress, web_address
 from toolkit.telemetry.privacy.message_services import SERVICE_BY_NAME
-
-if TYPE_CHECKING:
-    from toolkit.telemetry.mirrors.messages.web_address import WebAddress
 
 OCCASIONS: Final = ("start", "finish", "failure", "stall", "finding", "milestone")
 MOST_RECEIVERS: Final = 20
 """Each has a thread of its own."""
 
-_LINK: Final = re.compile(r"https?://[^\s\x00-\x20\x7f-\xa0@/<>|\"]+(?:/[^\s\x00-\x20\x7f-\xa0<>|\"]*)?")
+_LINK_FORM: Final = re.compile(r"https?://[^\s\x00-\x20\x7f-\xa0@/<>|\"]+(?:/[^\s\x00-\x20\x7f-\xa0<>|\"]*)?")
+_LINK: Final = where(
+    lambda value: isinstance(value, str) and _LINK_FORM.fullmatch(value) is not None,
+    "an address such as https://dashboard.example.org, without a login",
+)
 
 
 def _service(key: str, value: Any) -> str:
@@ -63,18 +66,8 @@ def _variable(key: str, value: Any) -> str:
 _VARIABLE: Final = optional(Check(_variable, "the name of an environment variable"))
 
 
-def _url(key: str, value: Any) -> Any:
-    if not isinstance(value, str) or not value.strip():
-        raise OptionsError(
-            f"{key} is a {type(value).__name__} without an address; it must be a text with one"
-        )
-    return value
-
-
-def _link(key: str, value: Any) -> str:
-    if not isinstance(value, str) or not _LINK.fullmatch(value):
-        raise wrong(key, value, "an address such as https://dashboard.example.org, without a login")
-    return value
+_ADDRESS: Final = Check(lambda _key, value: value, "an https address")
+"""Checked with the other options: whether it may be private is one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,9 +85,7 @@ class MessageOptions:
     to: str = required(
         "The service that takes the message.", Check(_service, f"one of {', '.join(SERVICE_BY_NAME)}")
     )
-    url: WebAddress | None = option(
-        None, "Its address, if that is not a secret.", optional(Check(_url, "an https address"))
-    )
+    url: WebAddress | None = option(None, "Its address, if that is not a secret.", optional(_ADDRESS))
     url_env: str | None = option(None, "The environment variable that contains its address.", _VARIABLE)
     secret_env: str | None = option(
         None, "The environment variable that contains the signing secret or token.", _VARIABLE
@@ -116,7 +107,7 @@ class MessageOptions:
     link: str | None = option(
         None,
         "Address of the dashboard, for a link in each message.",
-        optional(Check(_link, "an address such as https://dashboard.example.org, without a login")),
+        optional(_LINK),
     )
     per_minute: int = option(
         6, "Messages per minute; what comes faster is summed up in one message.", whole(1, 60)
@@ -160,9 +151,8 @@ def _receiver(key: str, value: Any) -> MessageOptions:
 def _address(key: str, url: Any, *, allow_private: bool) -> WebAddress | None:
     if url is None:
         return None
-    # Imported only where there are receivers, so that other runs start faster.
-    from toolkit.telemetry.mirrors.messages.web_address import AddressError, web_address
-
+    if not isinstance(url, str):
+        raise OptionsError(f"{key} is a {type(url).__name__} without an address; it must be a text with one")
     try:
         return web_address(url.strip(), allow_private=allow_private)
     except AddressError as error:
