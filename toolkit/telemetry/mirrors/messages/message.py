@@ -42,8 +42,12 @@ class RunState:
     def as_text(self) -> str:
         """Return everything that is known, on one line."""
         words = [self.status]
-        if self.step is not None:
-            words.append(f"step {self._step_of_total(self.step)}")
+        done = self.steps_done
+        if done is not None and self.max_steps:
+            share = min(1.0, done / self.max_steps)
+            words.append(f"step {done:,} of {self.max_steps:,} ({share:.0%})")
+        elif self.step is not None:
+            words.append(f"step {self.step:,}")
         loss = self.train_loss if isinstance(self.train_loss, str) else short_number(self.train_loss)
         if loss is not None:
             words.append(f"loss {loss}")
@@ -59,12 +63,6 @@ class RunState:
     def steps_done(self) -> int | None:
         """How many steps are done; None before the first."""
         return None if self.step is None else steps_done(self.step, from_zero=self.from_zero)
-
-    def _step_of_total(self, step: int) -> str:
-        if not self.max_steps:
-            return f"{step:,}"
-        done = steps_done(step, from_zero=self.from_zero)
-        return f"{done:,} of {self.max_steps:,} ({min(1.0, done / self.max_steps):.0%})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

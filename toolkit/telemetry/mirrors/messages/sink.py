@@ -13,14 +13,11 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.core.outbox import NotSentError
 from toolkit.telemetry.mirrors.messages.delivery import DELIVERED, FAILED
 from toolkit.telemetry.mirrors.messages.message import Message, RunState
 from toolkit.telemetry.mirrors.messages.options import MessageOptions
-from toolkit.telemetry.mirrors.messages.receiver import (
-    ReceiverOff,
-    receiver_from,
-    warning_about,
-)
+from toolkit.telemetry.mirrors.messages.receiver import ReceiverOff, receiver_from, warning_about
 from toolkit.telemetry.mirrors.messages.run_events import RunEventReader
 from toolkit.telemetry.mirrors.messages.sender import Sender
 from toolkit.telemetry.privacy.redaction import Redactor
@@ -32,10 +29,7 @@ _log = logging.getLogger("toolkit.telemetry")
 
 DASHBOARD: Final = "http://localhost:8501"
 """The default address of the dashboard, on the run's own machine."""
-
-
-class MessageNotSent(OSError):  # noqa: N818 - it says what happened
-    """A message was not delivered; the text says why, without secrets."""
+_DELIVERED: Final = (MESSAGE, DELIVERED)
 
 
 class MessageSink:
@@ -101,15 +95,11 @@ class MessageSink:
                     self._delivered = already_delivered(self._record_file) if self._session > 1 else {}
             for record in batch:
                 seq = record.get("seq")
-                if (
-                    not isinstance(seq, int)
-                    or seq <= self._last_seq
-                    or record.get("session") != self._session
-                ):
-                    continue
-                self._last_seq = seq
-                for message in self._events.take(record):
-                    self._send(message)
+                is_ours = record.get("session") == self._session
+                if is_ours and isinstance(seq, int) and seq > self._last_seq:
+                    self._last_seq = seq
+                    for message in self._events.take(record):
+                        self._send(message)
 
     def conclude(
         self, *, status: str, reason: str, failure: Record | None, elapsed_s: float, timeout_s: float
@@ -149,7 +139,7 @@ class MessageSink:
     def _record(self, fields: dict[str, Any]) -> None:
         self._put(MESSAGE, fields)
         if fields["status"] == FAILED:
-            self._guard.report(f"sending messages to {fields['receiver']}", MessageNotSent(fields["reason"]))
+            self._guard.report(f"sending messages to {fields['receiver']}", NotSentError(fields["reason"]))
 
 
 def link_to(names: tuple[str, str], link: str | None, redactor: Redactor) -> str:
@@ -175,10 +165,6 @@ def already_delivered(record_file: Path) -> dict[str, set[str]]:
         for position, line in lines_of(block):
             # Most lines are only searched for a word, so this takes no longer than reading the file.
             record = parse_line(position, line) if b'"about"' in line else None
-            if (
-                isinstance(record, dict)
-                and record.get("event") == MESSAGE
-                and record.get("status") == DELIVERED
-            ):
+            if isinstance(record, dict) and (record.get("event"), record.get("status")) == _DELIVERED:
                 delivered.setdefault(str(record.get("receiver")), set()).update(texts_in(record.get("about")))
     return delivered
