@@ -107,7 +107,7 @@ def web_address(url: str, *, allow_private: bool = False) -> WebAddress:
 
 
 def is_public(ip: IPAddress) -> bool:
-    """Return whether `ip` is on the public internet; by NAT64 an IPv6 address stands for one of IPv4."""
+    """Return whether `ip` is on the public internet; an IPv6 address of NAT64 holds one of IPv4."""
     if ip in _NAT64:
         ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
     return ip.is_global and not ip.is_multicast and not any(ip in network for network in _NOT_PUBLIC)
