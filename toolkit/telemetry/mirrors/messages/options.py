@@ -41,8 +41,9 @@ def _service(key: str, value: Any) -> str:
 
 def _occasions(key: str, value: Any) -> tuple[str, ...]:
     occasions = texts(key, value)
-    if not occasions or not set(occasions) <= set(OCCASIONS):
-        raise wrong(key, list(occasions), _OCCASIONS.allowed)
+    odd = [one for one in occasions if one not in OCCASIONS]
+    if odd or not occasions:
+        raise wrong(key, odd[0] if odd else [], _OCCASIONS.allowed)
     return occasions
 
 
