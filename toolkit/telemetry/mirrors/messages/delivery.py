@@ -91,7 +91,7 @@ def deliver(
 def post(address: WebAddress, request: HttpRequest, *, timeout_s: float) -> bytes:
     """Send `request` to `address` and return the response if its status is 200 to 299; all within `timeout_s`.
 
-    Only the DNS lookup may take longer. Redirects are not followed.
+    Only the DNS lookup and a proxy's own answer may take longer. Redirects are not followed.
 
     Raises:
         NotDelivered: it was not sent, refused, or there was no response.
