@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
@@ -157,12 +157,12 @@ def current_run() -> str | None:
 
 
 def show_run(key: str) -> None:
-    """Make `key` the run of this tab and put it into the URL."""
+    """Make `key` the run of this tab, and of the URL if that has one; else the head of the page puts it there."""
     if st.session_state.get(_RUN_KEPT) not in (None, key):
         set_window(None)
         set_window(None, OF_SPANS)
     st.session_state[_RUN_KEPT] = key
-    if st.query_params.get(_RUN) != key:
+    if st.query_params.get(_RUN, key) != key:
         st.query_params[_RUN] = key
 
 
@@ -320,14 +320,18 @@ def window(names: tuple[str, str] = _OF_CURVES) -> Window | None:
 
 def set_window(new: Window | None, names: tuple[str, str] = _OF_CURVES) -> None:
     """Set the x-axis range of every chart on the page; None for all of it."""
-    if new is None:
-        for name in names:
-            if name in st.query_params:
-                del st.query_params[name]
-        return
-    for name, edge in zip(names, new, strict=True):
-        # A step of a small model takes milliseconds, and its spans less.
-        st.query_params[name] = f"{edge:.10g}" if abs(edge) < 1e9 else f"{edge:.6f}"
+    # A step of a small model takes milliseconds, and its spans less.
+    edges = [f"{edge:.10g}" if abs(edge) < 1e9 else f"{edge:.6f}" for edge in new or ()]
+    put_in_url(dict(zip(names, edges or (None, None), strict=True)))
+
+
+def put_in_url(values: Mapping[str, str | Sequence[str] | None]) -> None:
+    """Put values into the URL, all as one entry of the browser's history; None removes one, and is an entry each."""
+    for name, value in values.items():
+        if value is None:
+            st.query_params.pop(name, None)
+    if new := {name: value for name, value in values.items() if value is not None}:
+        st.query_params.update(new)
 
 
 def sample_step() -> int | None:
@@ -340,10 +344,7 @@ def sample_step() -> int | None:
 
 def set_sample_step(step: int | None) -> None:
     """Put the step of the samples that are shown into the URL; None for the newest, which a link then follows."""
-    if step is not None:
-        st.query_params[_AT] = str(step)
-    elif _AT in st.query_params:
-        del st.query_params[_AT]
+    put_in_url({_AT: None if step is None else str(step)})
 
 
 # ---------------------------------------------------------------- requests sent to runs

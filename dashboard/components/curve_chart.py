@@ -262,11 +262,7 @@ def set_view_in_url(sent: Mapping[str, Any], axes: Sequence[tuple[str, str]]) ->
         "forecast": "true" if sent.get("forecast") is True else None,
         "stat": statistic if statistic in _STATISTICS[1:] else None,
     }
-    for name, text in changes.items():
-        if text is not None:
-            st.query_params[name] = text
-        elif name in st.query_params:
-            del st.query_params[name]
+    session.put_in_url(changes)
     edges = sent.get("window")
     is_range = isinstance(edges, (list, tuple)) and len(edges) == 2 and all(map(is_number, edges))
     session.set_window((float(edges[0]), float(edges[1])) if is_range and edges[0] < edges[1] else None)  # type: ignore[index]

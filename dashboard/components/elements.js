@@ -6,6 +6,12 @@ function make(name, className, text) {
   return made;
 }
 
+// Opens a page of ours as one entry of the history: where the script sets a query and switches the page, each is one.
+function follow(url) {
+  history.pushState(null, "", url);
+  window.dispatchEvent(new PopStateEvent("popstate"));
+}
+
 function standsOnDark(element) {
   const probe = document.createElement("span");
   probe.style.color = getComputedStyle(element).getPropertyValue("--st-background-color") || "#fff";

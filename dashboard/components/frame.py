@@ -335,6 +335,7 @@ def _name_and_progress(page: RunPage, card: RunCard, unseen: Sequence[Alert]) ->
         "run_head",
         '<div class="telemetry-head"></div><div class="telemetry-live" role="status" aria-live="polite"></div>',
         data={
+            "run": page.key,
             "name": clean(card.name)[:80],
             "badges": [[clean(text), color, clean(hint)] for text, color, hint in badges],
             "steps": _steps(page, card),

@@ -42,10 +42,7 @@ def view_name() -> str | None:
 def show_view(name: str) -> None:
     """Choose a view, or none, on this page and the next ones."""
     st.session_state[_CHOSEN] = name
-    if name:
-        st.query_params[_IN_URL] = name
-    else:
-        st.query_params.pop(_IN_URL, None)
+    session.put_in_url({_IN_URL: name or None})
 
 
 def pick_view(

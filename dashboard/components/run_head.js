@@ -42,10 +42,21 @@ function drawRunHead(head, data) {
   return clock;
 }
 
+// A link of the menu has no run. Set by the script it would be an entry of the history, and Back would need two presses.
+function nameRun(run) {
+  const asked = new URLSearchParams(location.search);
+  if (asked.has("run")) return;
+  asked.set("run", run);
+  history.replaceState(history.state, "", `?${asked}`);
+  // Streamlit reads the address, unless it has a query already.
+  if (asked.size > 1) window.dispatchEvent(new PopStateEvent("popstate"));
+}
+
 export function run_head(component) {
   const { data, parentElement } = component;
   const head = parentElement.querySelector(".telemetry-head");
   if (!head || !data) return undefined;
+  nameRun(data.run);
   const clock = drawRunHead(head, data);
   // Curves fetch their own records: what they got is newer than this head.
   if (head.__drawn !== data.at) { head.__drawn = data.at; head.__updated = Date.now(); }

@@ -87,7 +87,8 @@ function nameCell(cell, row, send) {
     if (event.button !== 0 || event.metaKey || event.ctrlKey || event.shiftKey || event.altKey) return;
     // Within the tab the page is only exchanged; a new tab loads the address.
     event.preventDefault();
-    send("opened", { key: row.key });
+    if (row.href.startsWith("?")) send("opened", { key: row.key });
+    else follow(row.href);
   };
   cell.appendChild(link);
   if (row.also) cell.appendChild(make("span", "trt-also", row.also));

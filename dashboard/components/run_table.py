@@ -69,12 +69,12 @@ def run_table(
     sort: str = "",
     picked: Sequence[str] | None = None,
     picked_at: float = 0.0,
-    on_event: Callable[[str, Mapping[str, Any]], None],
+    on_event: Callable[[str, Mapping[str, Any]], None] = lambda _event, _sent: None,
 ) -> None:
     """Show `rows`, of `total`; rows can be selected unless `picked` is None.
 
     `on_event` gets `picked` (keys), `sorted` (by), `columns` (move and before, resize and width, or pin), `more` (rows
-    shown so far), `opened` (key) and `hidden` (keys), before the page is drawn again.
+    shown so far), `opened` (key, of a row whose link is a query) and `hidden` (keys), before the page is drawn again.
     """
 
     def handler(event: str) -> Callable[[], None]:

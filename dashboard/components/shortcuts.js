@@ -40,7 +40,7 @@ function pickInTable() {
 }
 
 function compareSelected() {
-  const button = document.querySelector(".st-key-_compare button:not(:disabled)");
+  const button = document.querySelector(".st-key-_compare a:not([disabled])");
   if (button) button.click();
   return Boolean(button);
 }

@@ -75,7 +75,7 @@ function sweepLegend(data, palette) {
   return list;
 }
 
-function drawRuns(box, data, palette, open) {
+function drawRuns(box, data, palette) {
   const width = Math.max(box.clientWidth, 260), height = data.height, left = 58, bottom = 40, top = 8, right = 12;
   const x = sweepAxis(data.x, data.points.map((point) => point.x), Math.max(3, Math.floor(width / 110)));
   const y = sweepAxis(data.y, data.points.map((point) => point.y), 6);
@@ -125,7 +125,7 @@ function drawRuns(box, data, palette, open) {
     link.addEventListener("click", (event) => {
       if (event.button || event.ctrlKey || event.metaKey || event.shiftKey) return;
       event.preventDefault();
-      open(point.key);
+      follow(point.href);
     });
   }
   const plot = make("div", "telemetry-sweep-plot");
@@ -153,13 +153,13 @@ function drawShares(box, data, palette) {
 }
 
 export function sweep_chart(component) {
-  const { data, parentElement, setStateValue } = component;
+  const { data, parentElement } = component;
   const box = parentElement.querySelector(".telemetry-sweep");
   if (!box || !data) return undefined;
   const draw = () => {
     const palette = data.palettes[standsOnDark(parentElement) ? "dark" : "light"];
     if (data.bars) drawShares(box, data, palette);
-    else drawRuns(box, data, palette, (key) => setStateValue("opened", { key, at: Date.now() }));
+    else drawRuns(box, data, palette);
   };
   draw();
   let drawn = box.clientWidth;

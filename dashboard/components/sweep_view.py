@@ -34,7 +34,7 @@ from .run_filter import pick_project, search_box, suggest_names
 from .run_menu import report_button
 from .run_select import in_address
 from .run_table import ShownColumn, row_of, run_table
-from .script import sent_by, show_component
+from .script import show_component
 from .stopping_list import stopping_list
 from .verdict_line import verdict_line
 
@@ -54,7 +54,6 @@ _NAMED: Final = 30
 _SCATTER, _PARALLEL = "Scatter", "All settings at once"
 _METRIC, _DURATION = " (metric)", "duration in hours"
 _NO_SHADE: Final = "one colour"
-_OPENED: Final = "_sweep_opened"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,10 +175,6 @@ def _report(found: _Found) -> Document:
 
 
 def _draw(store: RunStore, found: _Found) -> None:
-    opened = st.session_state.pop(_OPENED, None)
-    if opened in found.cards:
-        session.show_run(str(opened))
-        st.switch_page(page_links.page("overview"), query_params={"run": str(opened)})
     _text(found)
     said = found.answer
     # The value is the one that the page is asked for: the best or the last.
@@ -237,19 +232,11 @@ def _href(key: str) -> str:
 
 
 def _show(kind: str, data: dict[str, Any], height: int) -> None:
-    key = f"sweep {kind}"
-
-    def handle() -> None:
-        if sent := sent_by(key, "opened"):
-            st.session_state[_OPENED] = sent.get("key")
-
     show_component(
         "sweep_chart",
         '<div class="telemetry-sweep"></div>',
         data={**data, "palettes": PALETTES, "height": height},
-        key=key,
-        on_opened_change=handle,
-        default={"opened": None},
+        key=f"sweep {kind}",
         height="content",
     )
 
@@ -504,7 +491,6 @@ def _table(found: _Found) -> None:
         key="_sweep_table",
         label=f"Runs with {said.metric} and the settings that differ",
         total=len(rows),
-        on_event=_on_event,
     )
     best = [run.key for run in ordered if run.is_measured][:_COMPARED]
     if len(best) > 1:
@@ -528,11 +514,6 @@ def _cell(card: RunCard, column: str, now: float) -> Any:
         return clean(GLYPHS.get(card.status.name, card.status.name))
     shown = cell(card, column, now)
     return clean(shown) if isinstance(shown, str) else shown
-
-
-def _on_event(event: str, sent: Mapping[str, Any]) -> None:
-    if event == "opened":
-        st.session_state[_OPENED] = sent.get("key")
 
 
 def _same(runs: Sequence[SweepRun], key: str) -> str:

@@ -32,7 +32,7 @@ from toolkit.telemetry.runs.listing.run_table import Column, differences_of, pri
 from toolkit.telemetry.runs.settings import setting_names, setting_text
 from toolkit.telemetry.runs.store import RunCard, RunQuery, RunStore, UnknownRun, labelled
 
-from .. import page_links, session
+from .. import session
 from ..charts.palette import DASHES, SERIES, looks_of_runs
 from ..components import page_states
 from ..components.curve_chart import (
@@ -62,7 +62,6 @@ _MAX_SETTINGS: Final = 8
 _OFFERED: Final = 1_000
 """Runs that can be picked; any other one is compared by its address."""
 _STATISTICS: Final = ("mean", "median", "range")
-_OPENED: Final = "_compare_opened"
 _HIDDEN: Final = "hide"
 
 
@@ -73,9 +72,6 @@ def main() -> None:
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="compare_head"):
         page_title("Compare", width="content")
         places = _Places(*(st.container(width=width) for width in (270, "content", "content", "content")))
-    opened = st.session_state.pop(_OPENED, None)
-    if opened is not None:
-        st.switch_page(page_links.page("overview"), query_params={"run": opened})
     runs = store.list_runs(RunQuery(per_page=_OFFERED))
     if not runs.cards:
         page_states.no_runs(runs.places, runs.problems)
@@ -257,10 +253,8 @@ def _pick_runs(cards: Mapping[str, RunCard], otherwise: Mapping[str, str], place
     st.session_state["_compared_url"] = keys
     if dropped:
         st.caption("Not shown: " + "; ".join(dropped) + ".")
-    if keys and keys != named:
-        st.query_params["runs"] = in_address(keys)
-    elif not keys and "runs" in st.query_params:
-        del st.query_params["runs"]
+    if keys != named:
+        session.put_in_url({"runs": in_address(keys) if keys else None})
     return keys
 
 
@@ -354,10 +348,7 @@ def _pick_baseline(rows: Sequence[str], texts: Mapping[str, str]) -> tuple[str, 
         del address["against"]
         if before in rows:
             state["base"], state["diff"] = before, True
-    named = address.get("base")
-    if named in rows and "base" not in state:
-        state["base"] = named
-    if state.get("base") not in rows:
+    if state.setdefault("base", address.get("base")) not in rows:
         state["base"] = rows[0]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown("Compared with", width="content")
@@ -370,10 +361,7 @@ def _pick_baseline(rows: Sequence[str], texts: Mapping[str, str]) -> tuple[str, 
             width=300,
         )
         is_difference = st.toggle("Draw the difference", key="diff", bind="query-params")
-    if chosen != rows[0]:
-        address["base"] = chosen
-    elif named is not None:
-        del address["base"]
+    session.put_in_url({"base": chosen if chosen != rows[0] else None})
     return chosen, is_difference
 
 
@@ -545,14 +533,9 @@ def _settings_shown(cards: Sequence[RunCard]) -> list[str]:
 
 
 def _handle(event: str, sent: Mapping[str, Any]) -> None:
-    if event == "opened" and isinstance(sent.get("key"), str):
-        st.session_state[_OPENED] = sent["key"]
-    elif event == "hidden" and isinstance(sent.get("keys"), list):
+    if event == "hidden" and isinstance(sent.get("keys"), list):
         keys = [key for key in sent["keys"] if isinstance(key, str)]
-        if keys:
-            st.query_params[_HIDDEN] = keys
-        elif _HIDDEN in st.query_params:
-            del st.query_params[_HIDDEN]
+        session.put_in_url({_HIDDEN: keys or None})
 
 
 def _difference(shown: _Compared) -> None:

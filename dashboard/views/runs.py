@@ -75,7 +75,7 @@ _SORTS: Final[tuple[SortBy, ...]] = get_args(SortBy)
 _DAYS: Final = {"any time": None, "last day": 1.0, "last 7 days": 7.0, "last 30 days": 30.0}
 _MAX_COMPARED: Final = 50
 _PICKED, _PICKED_AT, _SHOWN = "_runs_picked", "_runs_picked_at", "_runs_rows"
-_OPENED, _AGAIN, _WIDTHS = "_runs_opened", "_runs_again", "_runs_columns"
+_AGAIN, _WIDTHS = "_runs_again", "_runs_columns"
 
 
 def main() -> None:
@@ -189,10 +189,7 @@ def _pick_order(runs: RunList) -> str:
             width=190,
         )
     )
-    if order != _SORTS[0]:
-        st.query_params["sort"] = order
-    elif "sort" in st.query_params:
-        del st.query_params["sort"]
+    session.put_in_url({"sort": order if order != _SORTS[0] else None})
     return order
 
 
@@ -224,7 +221,6 @@ def _pick_days(runs: RunList) -> float | None:
 def _list(store: RunStore, query: RunQuery) -> None:
     if st.session_state.pop(_AGAIN, False):
         st.rerun()
-    opened = st.session_state.pop(_OPENED, None)
     # Groups are of all runs.
     is_grouped = bool(st.session_state.get("group") or st.query_params.get("group"))
     asked = replace(query, per_page=None if is_grouped else _limit(query))
@@ -234,8 +230,6 @@ def _list(store: RunStore, query: RunQuery) -> None:
         st.warning(md(str(error), 400), icon=":material/search_off:")
         asked = replace(asked, text="")
         runs = store.list_runs(asked)
-    if opened is not None and (card := runs.find(str(opened))) is not None:
-        _open(card)
     project = query.project or project_of(runs)
     settings = store.project_settings(project)
     shown = _Shown.of(store, asked, runs, settings, project)
@@ -405,8 +399,6 @@ def _on_event(event: str, sent: Mapping[str, Any]) -> None:
         state[_SHOWN] = (query, int(sent.get("rows") or 0) + 2 * _ROWS)
     elif event == "columns":
         _change_columns(sent)
-    elif event == "opened":
-        state[_OPENED] = str(sent.get("key"))
 
 
 # ---------------------------------------------------------------- columns
@@ -584,19 +576,25 @@ def _answer(found: _Shown) -> str:
 
 def _actions(store: RunStore, picked: Sequence[RunCard]) -> None:
     st.markdown(f"**{count(len(picked))}** selected", width="content")
-    if len(picked) == 1 and st.button("Open", icon=":material/open_in_new:", type="primary", key="_open"):
-        _open(picked[0])
-    if len(picked) > 1 and st.button(
-        f"Compare {len(picked)}",
-        icon=":material/compare_arrows:",
-        type="primary",
-        disabled=len(picked) > _MAX_COMPARED,
-        help=f"At most {_MAX_COMPARED} runs at a time." if len(picked) > _MAX_COMPARED else None,
-        key="_compare",
-    ):
-        st.switch_page(
-            page_links.page("compare"), query_params={"runs": in_address([card.key for card in picked])}
-        )
+    keys = [card.key for card in picked]
+    if len(picked) == 1:
+        with st.container(key="_open", width="content"):
+            st.page_link(
+                page_links.page("overview"),
+                label="Open",
+                icon=":material/open_in_new:",
+                query_params={"run": keys[0]},
+            )
+    else:
+        with st.container(key="_compare", width="content"):
+            st.page_link(
+                page_links.page("compare"),
+                label=f"Compare {len(picked)}",
+                icon=":material/compare_arrows:",
+                disabled=len(picked) > _MAX_COMPARED,
+                help=f"At most {_MAX_COMPARED} runs at a time." if len(picked) > _MAX_COMPARED else None,
+                query_params={"runs": in_address(keys)},
+            )
     if session.read_only_reason() is None:
         if st.button("Tag…", icon=":material/sell:", key="_tag"):
             _tag(store, picked)
@@ -614,11 +612,6 @@ def _actions(store: RunStore, picked: Sequence[RunCard]) -> None:
 def _clear_selection() -> None:
     st.session_state[_PICKED] = []
     st.session_state[_PICKED_AT] = time.time() * 1000
-
-
-def _open(card: RunCard) -> None:
-    session.show_run(card.key)
-    st.switch_page(page_links.page("overview"), query_params={"run": card.key})
 
 
 @st.dialog("Tag runs")

@@ -81,6 +81,35 @@ def test_the_first_curve_needs_few_bytes(shown, contexts):
     page.close()
 
 
+def test_one_press_of_back_leads_from_each_page_to_the_one_before_it(shown, page):
+    def by_menu(name):
+        sidebar(page).get_by_test_id("stSidebarNav").get_by_role("link", name=name).click()
+
+    def back_to(address):
+        settle(page)
+        page.go_back()
+        page.wait_for_url(shown.url(address))
+
+    shown.open(page, "/?q=not-finite")
+    page.locator(".trt-link").first.click()
+    status(page).wait_for()
+    back_to("/?q=not-finite")
+    page.locator(".trt-link").first.click()
+    page.wait_for_url(shown.url("/overview?run=not-finite"))
+    by_menu("Metrics")
+    page.wait_for_url(shown.url("/metrics?run=not-finite"))
+    back_to("/overview?run=not-finite")
+    assert curves(page, "Loss")["curves"]
+    shown.open(page, "/compare", runs="not-finite,poisoned")
+    page.locator(".trt-link").first.click()
+    status(page).wait_for()
+    back_to("/compare?runs=not-finite%2Cpoisoned")
+    shown.open(page, "/")
+    by_menu("Overview")
+    status(page).wait_for()
+    back_to("/")
+
+
 def test_a_training_process_is_watched_steered_and_stopped(shown, training, page):
     shown.open(page, "/overview", run=training.folder.name)
     expect(status(page)).to_contain_text("Running")
