@@ -243,10 +243,11 @@ def _environment(meta: RunMeta) -> None:
     found |= {key: clock(moment) for key in _TIMES if (moment := finite_in(found.get(key))) is not None}
     packages = mapping_in(found.get("packages"))
     # Hundreds of packages would push everything else out of sight.
-    found |= {"packages": well_known(packages)} if packages else {}
+    known = well_known(packages)
+    found |= {"packages": known} if packages else {}
     rows = [{"name": clean(key), "value": clean(str(value))} for key, value in flatten(found).items()]
     fact_table(rows, "Environment")
-    if len(packages) > len(found.get("packages", {})):
+    if len(packages) > len(known):
         with st.expander(f"All {count(len(packages))} packages"):
             listed = [{"package": clean(name), "version": clean(str(packages[name]))} for name in packages]
             fact_table(listed, "Packages")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 
 import pytest
@@ -19,7 +20,7 @@ from dashboard.components.page_states import trace_of
 from dashboard.components.script import component_key
 from dashboard.settings import DashboardSettings
 from tests.attacks.hostile_runs import LONG, WIDE, Poison, half_characters, payloads, png, poisoned_run
-from tests.dashboard.run_folders import write_run
+from tests.dashboard.run_folders import append, write_run
 from tests.dashboard.views.pages import (
     EVERY_PAGE,
     OF_A_RUN,
@@ -37,6 +38,8 @@ from tests.dashboard.views.pages import (
 )
 from tests.lengths import in_make_faults, longer
 from toolkit.telemetry.runfolder.labels import Labels
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runfolder.reader import records_of
 from toolkit.telemetry.runs.files.sample_files import sample_file
 from toolkit.telemetry.runs.store import Refused
 
@@ -131,6 +134,49 @@ def test_a_run_and_a_metric_may_be_called_anything(logs, name):
 
         assert is_well(tab), page
         assert charts(tab) == 2, page
+
+
+_ODD = (None, True, -1, 2**70, 1e308, -1e308, 1e-320, 1.5, "", "NaN", "3", [], [[]], [None], [1, "a", {}], {})
+_ODD += ({"a": {"b": [1]}}, {"": None}, [0] * 50, float("nan"), float("inf"))
+_OTHER_KINDS = (
+    {
+        "event": "table",
+        "global_step": 3,
+        "name": "t",
+        "columns": ["a"],
+        "rows": [[1], [None]],
+        "rows_in_all": 9,
+    },
+    {"event": "histogram", "global_step": 3, "name": "h", "low": 0.0, "high": 1.0, "counts": [1, 2]},
+    {"event": "batch", "global_step": 3, "ids": [1, 2], "indices": [3], "rank": 0},
+    {"event": "tags", "tags": ["a"]},
+    {"event": "summary", "values": {"best": 1.0}},
+    {"event": "start", "session": 2, "resumed_from": 3, "rank": 1, "world_size": 2},
+)
+
+
+def odd_places(value, chance):
+    """Return a copy of `value` in which some values, on any level, are of another kind or size."""
+    if chance.random() < 0.05:
+        return chance.choice(_ODD)
+    if isinstance(value, dict):
+        return {key[:40]: odd_places(item, chance) for key, item in [*value.items()][:30]}
+    return [odd_places(item, chance) for item in value[:5]] if isinstance(value, list) else value
+
+
+@pytest.mark.parametrize("seed", range(longer(1, 20)))
+def test_values_of_another_kind_in_any_record_break_no_page(logs, tmp_path, seed):
+    chance = random.Random(seed)
+    poisoned = poisoned_run(tmp_path, "poisoned", Poison(_BEACON, seed)) / METRICS_JSONL
+    records = [*records_of(poisoned), *_OTHER_KINDS]
+    odd = [odd_places(record, chance) for record in records for _ in range(2)]
+    odd += [{"event": ["step"]}, {"event": {"a": 1}}, {"event": "environment", "packages": 1.5}]
+    folder = write_run(logs, "r", sessions=[range(5), range(5, 9)])
+    append(folder, [{"time": 1.7e9, **record} for record in odd if isinstance(record, dict)])
+
+    for page in OF_A_RUN:
+        assert is_well(open_page(page, "r")), page
+    assert is_well(open_page("runs", show="Sweep"))
 
 
 def test_the_key_of_a_component_is_short_unique_and_has_no_double_underscore():

@@ -37,7 +37,8 @@ from toolkit.telemetry.runfolder.records import (
 
 Number = int | float
 
-_EVENTS: Final = frozenset({CHECKPOINT, CONTROL_CHANGE, END, ERROR, LOST, TAGS, "state", "code"})
+# No set: an event of a file may be a list.
+_EVENTS: Final = (CHECKPOINT, CONTROL_CHANGE, END, ERROR, LOST, TAGS, "state", "code")
 
 
 @dataclass(slots=True)

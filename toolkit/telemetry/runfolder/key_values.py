@@ -165,7 +165,7 @@ class KeyValues:
                 event = record.get("event")
                 if event == START:
                     self.config = {**(self.config or {}), **settings_of(record)}
-                elif type(event) is str and event in CARRIES_METRICS and event != SYSTEM:
+                elif event in CARRIES_METRICS and event != SYSTEM:
                     self._take_metrics(event, record)
 
     def take_points(

@@ -23,7 +23,8 @@ from toolkit.telemetry.runfolder.records import (
 
 KINDS: Final = (STEP, EVAL, EPOCH, SYSTEM)
 """The kinds of records whose numbers are metrics; columns have the indices. All others are events."""
-CARRIES_METRICS: Final = frozenset(KINDS)
+# No set: a file may have a list as its event.
+CARRIES_METRICS: Final = KINDS
 
 NOT_METRICS: Final = frozenset({*ENVELOPE, "global_step", "epoch", NAN_INF_DETECTED, LOSS_JUMP})
 """Numbers of such records that are not metrics."""
@@ -67,7 +68,7 @@ def metrics_of(record: Record) -> Iterator[tuple[str, float]]:
     A boolean counts as 0 or 1, an integer beyond a double as NaN. A record that is an event has no metrics.
     """
     event = record.get("event")
-    if not isinstance(event, str) or event not in CARRIES_METRICS:
+    if event not in CARRIES_METRICS:
         return
     prefix = EPOCH_PREFIX if event == EPOCH else ""
     for name, value in with_non_finite(record).items():
@@ -86,7 +87,7 @@ def metric_in(record: Record, name: str) -> float | None:
         if not name.startswith(EPOCH_PREFIX):
             return None
         name = name[len(EPOCH_PREFIX) :]
-    elif not isinstance(event, str) or event not in CARRIES_METRICS:
+    elif event not in CARRIES_METRICS:
         return None
     value = record.get(name)
     if not isinstance(value, (int, float)) or name in NOT_METRICS:

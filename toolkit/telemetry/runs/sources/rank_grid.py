@@ -34,7 +34,7 @@ _LOOK_EVERY_S: Final = 0.5
 _FIRST_ROWS: Final = 8
 LARGEST_STEP: Final = 2.0**53
 _STEP_LINE: Final = b'{"event":"step",'
-_PLAIN: Final = CARRIES_METRICS - {EPOCH}
+_PLAIN: Final = frozenset(CARRIES_METRICS) - {EPOCH}
 _NUMBERS: Final = frozenset({float, int, bool, type(None)})
 
 
