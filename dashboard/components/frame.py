@@ -158,6 +158,9 @@ def open_run(
     head = _Head(page, show_worst=show_worst, below=None if is_unreadable else below, drawn_from=drawn_from)
     with st.container(key="head", gap="small"):
         live(page, "The header", head.draw, idle_s=_SECONDS_WHEN_NOT_LIVE, until_examined=True)
+        if not card.live:
+            # Drawing the head costs more than this look.
+            st.fragment(lambda: _redraw_if_deleted(card), run_every=session.refresh_seconds())()
         with st.container(key="run_menu"):
             # Outside the refreshing region: a refresh would close an open dialog.
             run_menu(store, card)
@@ -165,6 +168,11 @@ def open_run(
         _unreadable(card)
         return None
     return page
+
+
+def _redraw_if_deleted(card: RunCard) -> None:
+    if _is_deleted(card):
+        st.rerun()
 
 
 def _is_deleted(card: RunCard) -> bool:
@@ -302,8 +310,7 @@ class _Head:
         """Draw the whole page again if something has changed that is drawn outside this region."""
         page = self._page
         card, counts = page.card, page.store.count_events(page.key)
-        if _is_deleted(card):
-            st.rerun()
+        _redraw_if_deleted(card)
         # A run that ended needs no timers and no controls; the sidebar shows what it answered.
         every = declared_control(page.store, page.key).get("log_every_now")
         now: tuple[object, ...] = (card.status.name, counts.get(CONTROL_CHANGE, 0), every)

@@ -256,6 +256,12 @@ def cards(tab: AppTest) -> dict[str, str]:
     return {card["label"]: card["value"] for data in sent for card in data.get("cards", ())}
 
 
+def card_notes(tab: AppTest) -> list[str]:
+    """Return what stands below the numbers at the top of the overview."""
+    sent = [json.loads(text) for text in _sent_to_components(tab)]
+    return [card["about"] for data in sent for card in data.get("cards", ())]
+
+
 def samples_of(tab: AppTest) -> dict[str, Any] | None:
     """Return what is sent to the browser for the samples of a page."""
     sent = [json.loads(text) for text in _sent_to_components(tab)]

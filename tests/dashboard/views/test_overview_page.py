@@ -9,9 +9,21 @@ import pytest
 pytest.importorskip("streamlit")
 
 from tests.dashboard.run_folders import write_run
-from tests.dashboard.views.pages import cards, curve_charts, forecast, is_well, open_page, said, switches
+from tests.dashboard.views.pages import (
+    card_notes,
+    cards,
+    curve_charts,
+    forecast,
+    is_well,
+    open_page,
+    said,
+    switches,
+)
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.runfolder.labels import read_labels, read_project
+from toolkit.telemetry.runs.columns import run_log
+from toolkit.telemetry.runs.columns.run_log import RunLog
+from toolkit.telemetry.runs.store import Health
 
 
 def drawn(tab):
@@ -176,3 +188,12 @@ def test_metrics_works_out_a_forecast_only_if_it_is_looked_at(logs):
     asked = open_page("metrics", "live", forecast="true")
     assert list(forecast(asked)["bands"]) == ["train_loss"]
     assert forecast(asked)["said"] == []
+
+
+def test_the_cards_of_a_run_that_is_still_being_read_say_how_much_was_read(logs, monkeypatch):
+    write_run(logs, "r", sessions=[range(500)])
+    partly = Health(bytes_read=1, bytes_pending=4)
+    monkeypatch.setattr(RunLog, "refresh", lambda self, _: (self._read_block() and partly) or partly)
+    monkeypatch.setattr(run_log, "_BLOCK_BYTES", 20_000)
+
+    assert set(card_notes(open_page("overview", "r"))) == {"20% read"}
