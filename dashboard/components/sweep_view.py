@@ -21,7 +21,7 @@ from toolkit.telemetry.runs.listing.search import QueryError
 from toolkit.telemetry.runs.settings import as_number, setting_text
 from toolkit.telemetry.runs.store import RunCard, RunList, RunQuery, RunStore, labelled
 from toolkit.telemetry.runs.sweep.answer import SweepAnswer, answer, is_log_scale
-from toolkit.telemetry.runs.sweep.runs import Direction, SweepRun, of_one_project, sweep_runs
+from toolkit.telemetry.runs.sweep.runs import Direction, SweepRun, of_one_task, sweep_runs
 from toolkit.telemetry.runs.sweep.text import Marks, answer_text, beyond_chance
 
 from .. import page_links, session
@@ -73,7 +73,7 @@ class _Found:
     runs: Sequence[SweepRun]
     answer: SweepAnswer
     others: int
-    """Runs of other projects."""
+    """Runs that train something else, as far as they say."""
     take: Take
 
     @property
@@ -105,7 +105,7 @@ def sweep_view(store: RunStore, runs: RunList) -> None:
 
 
 def _cards(store: RunStore, query: RunQuery) -> tuple[Sequence[RunCard], str | None]:
-    """Return the runs, and the project if they are only those of one of several, of which none was chosen."""
+    """Return the runs, and their project if others are left out because nothing was chosen."""
     try:
         runs = store.list_runs(replace(query, per_page=None))
     except QueryError as error:
@@ -113,7 +113,7 @@ def _cards(store: RunStore, query: RunQuery) -> tuple[Sequence[RunCard], str | N
         return (), None
     if query.text or query.project:
         return runs.cards, None
-    return of_one_project(runs.cards)
+    return of_one_task(runs.cards)
 
 
 def _pick_metric(store: RunStore, project: str | None, cards: Sequence[RunCard]) -> _Asked | None:
@@ -219,8 +219,8 @@ def _text(found: _Found) -> None:
                 st.markdown(" ".join(sentences))
     if found.others:
         st.caption(
-            f"{count(found.others)} runs of other projects are left out: choose a project, or search for the runs to "
-            "compare."
+            f"{count(found.others)} runs of other projects or settings are left out: choose a project, or search for "
+            "the runs to compare."
         )
 
 

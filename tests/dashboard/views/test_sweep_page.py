@@ -127,7 +127,7 @@ def test_the_best_is_named_in_one_project_unless_the_runs_are_searched_for(logs)
     write_sweep(logs, 2, project="style", name="other")
 
     assert "Best of 3 runs in project faces: run-02" in said(sweep())
-    assert "2 runs of other projects are left out" in said(sweep())
+    assert "2 runs of other projects or settings are left out" in said(sweep())
     assert "Best of 4 runs: run-02" in said(sweep(q="r"))
 
 

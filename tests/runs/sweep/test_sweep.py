@@ -16,7 +16,7 @@ from toolkit.telemetry.runfolder.status import Status
 from toolkit.telemetry.runs.settings import as_number, setting_text
 from toolkit.telemetry.runs.store import RunCard
 from toolkit.telemetry.runs.sweep.answer import answer, is_log_scale
-from toolkit.telemetry.runs.sweep.runs import SweepRun, of_one_project, sweep_runs
+from toolkit.telemetry.runs.sweep.runs import SweepRun, of_one_task, sweep_runs
 from toolkit.telemetry.runs.sweep.text import answer_text, beyond_chance
 
 
@@ -344,7 +344,7 @@ def test_equal_is_what_every_run_has_also_those_that_are_not_counted():
     assert answer([*runs, live], metric="val_loss").constant == ("model",)
 
 
-def card(name, status, *, step=600, max_steps=600, value=0.1, project=None):
+def card(name, status, *, step=600, max_steps=600, value=0.1, project=None, config=()):
     return RunCard(
         key=name,
         place=name,
@@ -353,6 +353,7 @@ def card(name, status, *, step=600, max_steps=600, value=0.1, project=None):
         step=step,
         max_steps=max_steps,
         project=project,
+        config=dict(config),
         evaluations={"val_loss": Evaluation(last=value, best=value)},
     )
 
@@ -381,8 +382,16 @@ def test_a_run_that_was_stopped_early_is_not_a_result():
 def test_runs_of_several_projects_are_not_compared_unasked():
     cards = [card(f"r{place}", "finished", project="style" if place < 2 else "sweep") for place in range(5)]
 
-    assert of_one_project(cards) == (cards[2:], "sweep")
-    assert of_one_project(cards[2:]) == (cards[2:], None)
+    assert of_one_task(cards) == (cards[2:], "sweep")
+    assert of_one_task(cards[2:]) == (cards[2:], None)
+
+
+def test_without_a_project_runs_with_other_settings_are_not_compared_unasked():
+    cards = [card(f"r{place}", "finished", config={"lr": place}) for place in range(3)]
+    other = card("r3", "finished", config={"width": 8})
+
+    assert of_one_task([other, *cards]) == (cards, "")
+    assert of_one_task(cards) == (cards, None)
 
 
 _values = st.one_of(

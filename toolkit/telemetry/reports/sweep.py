@@ -25,7 +25,7 @@ from toolkit.telemetry.runs.formatting import clock, count, short_number
 from toolkit.telemetry.runs.settings import as_number, setting_text
 from toolkit.telemetry.runs.store import RunCard
 from toolkit.telemetry.runs.sweep.answer import SweepAnswer, answer, is_log_scale
-from toolkit.telemetry.runs.sweep.runs import SweepRun, of_one_project, sweep_runs
+from toolkit.telemetry.runs.sweep.runs import SweepRun, of_one_task, sweep_runs
 from toolkit.telemetry.runs.sweep.text import answer_text, beyond_chance, percent
 
 _MAX_BARS: Final = 15
@@ -37,11 +37,11 @@ _MAX_ROWS: Final = 1_000
 def sweep_report(runs: Sequence[RunCard], *, metric: str | None = None, is_chosen: bool = False) -> Document:
     """Return the report of runs with different names, by `metric` or the one that most of them share.
 
-    Of runs of several projects, unless `is_chosen`, it is about the project with the most.
+    Of runs that are not comparable, unless `is_chosen`, it is about the most that are.
     """
     total, project = len(runs), None
     if not is_chosen:
-        runs, project = of_one_project(runs)
+        runs, project = of_one_task(runs)
     metric = metric or guess_primary_metric([run.evaluations for run in runs])
     if metric is None:
         return Document(
@@ -64,7 +64,7 @@ def sweep_report(runs: Sequence[RunCard], *, metric: str | None = None, is_chose
 def sweep_document(
     runs: Sequence[SweepRun], found: SweepAnswer, statuses: Mapping[str, str], *, others: int = 0
 ) -> Document:
-    """Return the report of an answer; `statuses` are by the key of a run, `others` are runs of other projects."""
+    """Return the report of an answer; `statuses` are by the key of a run, `others` are those left out."""
     text = answer_text(found)
     said = [" ".join(part) for part in (text.best[1:], text.why, text.luck, text.next) if part]
     sections = [Section(title="The answer", blocks=[Text(text=part) for part in said])] if said else []
@@ -83,7 +83,7 @@ def sweep_document(
         tone=tones.get(found.verdict, "info"),
         about=[
             f"{found.metric}, {'lower' if found.direction == 'min' else 'higher'} is better",
-            *([f"{count(others)} runs of other projects are left out"] if others else []),
+            *([f"{count(others)} runs of other projects or settings are left out"] if others else []),
         ],
         sections=sections,
         made=f"Made {clock(time.time())} from {count(len(runs))} runs.",

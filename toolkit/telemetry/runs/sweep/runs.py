@@ -65,22 +65,23 @@ def sweep_runs(
     ]
 
 
-def of_one_project(cards: Sequence[RunCard]) -> tuple[Sequence[RunCard], str | None]:
-    """Return the runs of the project that has the most, and its name; all of them, and None, if there is one only."""
-    counts = Counter(card.project for card in cards)
+def of_one_task(cards: Sequence[RunCard]) -> tuple[Sequence[RunCard], str | None]:
+    """Return the most runs that are comparable, and their project, empty without one; all, and None, if all are."""
+    counts = Counter(map(_task, cards))
     if len(counts) < 2:
         return cards, None
-    chosen = max(counts, key=lambda project: (counts[project], project or ""))
-    return [card for card in cards if card.project == chosen], chosen or ""
+    chosen = max(counts, key=lambda task: (counts[task], task[0] or "", sorted(task[1])))
+    return [card for card in cards if _task(card) == chosen], chosen[0] or ""
 
 
 def are_comparable(cards: Collection[RunCard]) -> bool:
-    """Return whether one of these runs may be called the best: all are of one project, or have the same settings.
+    """Return whether one of these runs may be called the best: all train the same thing, as far as they say."""
+    return len(set(map(_task, cards))) < 2
 
-    Without a project, only the names of their settings say whether they train the same thing.
-    """
-    projects = {card.project for card in cards}
-    return len(projects) < 2 and (None not in projects or len({frozenset(card.config) for card in cards}) < 2)
+
+def _task(card: RunCard) -> tuple[str | None, frozenset[str]]:
+    """Return what a run says of what it trains: its project, and without one the names of its settings."""
+    return card.project, frozenset(card.config if card.project is None else ())
 
 
 def _run(card: RunCard, metric: str, direction: Direction, take_best: bool) -> SweepRun:

@@ -48,13 +48,13 @@ def run(args: argparse.Namespace) -> int:
     from toolkit.telemetry.forecasts.sweep import saved_text, stopping_of, stopping_text
     from toolkit.telemetry.runs.sources.local_store import LocalStore
     from toolkit.telemetry.runs.store import RunQuery, labelled
-    from toolkit.telemetry.runs.sweep.runs import of_one_project
+    from toolkit.telemetry.runs.sweep.runs import of_one_task
 
     if not args.folder.is_dir():
         return refuse(f"there is no folder {args.folder}")
     store = LocalStore([args.folder], cache_dir=None, read_only=True)
     cards = store.list_runs(RunQuery(project=args.project, archived=False)).cards
-    chosen = labelled(cards if args.project else of_one_project(cards)[0])
+    chosen = labelled(cards if args.project else of_one_task(cards)[0])
     if not chosen:
         return refuse(f"{args.folder} has no runs" + (f" of {args.project}" if args.project else ""))
     compared = metric_and_goal(args, [sorted(card.evaluations) for card in chosen.values()])
