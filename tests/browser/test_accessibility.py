@@ -188,9 +188,9 @@ def test_the_keyboard_opens_pages_and_runs_but_types_in_a_field(shown, page, axe
     for _ in range(2):
         page.keyboard.press("j")
         page.keyboard.press("x")
-    expect(page.get_by_role("button", name="Compare 2")).to_be_visible()
+    expect(page.get_by_role("link", name="Compare 2")).to_be_visible()
     page.keyboard.press("x")
-    expect(page.get_by_role("button", name="Compare 2")).to_have_count(0)
+    expect(page.get_by_role("link", name="Compare 2")).to_have_count(0)
     name = page.evaluate("() => document.activeElement.textContent")
     page.keyboard.press("Enter")
     page.wait_for_url("**/overview?run=*")

@@ -96,7 +96,7 @@ def test_rows_are_picked_opened_in_a_new_tab_deleted_and_brought_back(shown, pag
     shown.open(page, "/", sort="name")
     pick_row(page, 0)
     pick_row(page, 1)
-    expect(page.get_by_role("button", name="Compare 2")).to_be_visible()
+    expect(page.get_by_role("link", name="Compare 2")).to_be_visible()
     picked = names(page)[:2]
     with page.context.expect_page() as opened:
         page.locator(f"{ROWS} a").nth(2).click(button="middle")
