@@ -257,7 +257,7 @@ def cards(tab: AppTest) -> dict[str, str]:
 
 
 def card_notes(tab: AppTest) -> list[str]:
-    """Return what stands below the numbers at the top of the overview."""
+    """Return what is below the numbers at the top of the overview."""
     sent = [json.loads(text) for text in _sent_to_components(tab)]
     return [card["about"] for data in sent for card in data.get("cards", ())]
 
