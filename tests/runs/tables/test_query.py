@@ -148,7 +148,6 @@ def test_a_whole_row_a_natural_join_and_a_count_do_not_depend_on_the_columns_tha
     assert query("select 1 as a, 2 as a, 3 as A", tables).to_pylist() == [{"a": 1, "a_2": 2, "A_3": 3}]
     joined = rows("select count(*) n from steps natural join evals", tables)
     assert joined == [{"n": 0}]
-    assert rows("select count(*) n from query_table('steps')", tables) == [{"n": 41}]
     assert "steps" in {row["name"] for row in rows("show tables", tables)}
     assert {"loss", ODD} <= {row["column_name"] for row in rows("describe steps", tables)}
 
@@ -185,7 +184,7 @@ def test_a_whole_row_a_natural_join_and_a_count_do_not_depend_on_the_columns_tha
         "with a as (from pg_settings) from a",
         "from information_schema.tables",
         "from sqlite_master",
-        "from query_table('duckdb_tables')",
+        "from query_table(['duck' || 'db_tables'])",
         "select current_setting('threads')",
     ],
 )
@@ -210,6 +209,7 @@ def test_nothing_but_the_tables_can_be_read_and_nothing_written(tables, tmp_path
         ("['infinity'::timestamp]", "[infinity]"),
         ("{'a': 'infinity'::date}", "{'a': infinity}"),
         ("'101'::bit", "101"),
+        ("interval '3 years'", "3 years"),
         ("340282366920938463463374607431768211455::uhugeint", str(2**128 - 1)),
         ("'12:00:00+15:59'::timetz", "12:00:00+15:59"),
     ],

@@ -25,12 +25,10 @@ _CONFIG: Final = {
     "temp_directory": "",
     "threads": "4",
 }
-_FUNCTIONS: Final = frozenset(
-    "range generate_series unnest repeat repeat_row json_each json_tree query_table".split()
-)
+_FUNCTIONS: Final = frozenset("range generate_series unnest repeat repeat_row json_each json_tree".split())
 """What a statement may select from, besides tables; other functions read files, or describe the engine."""
 _OF_THE_ENGINE: Final = re.compile(r"(duckdb|pragma|pg|sqlite)_.*", re.IGNORECASE)
-_NOT_IN_ARROW: Final = re.compile(r"\b(BIT|BIGNUM|VARINT|UHUGEINT|TIME WITH TIME ZONE)\b")
+_NOT_IN_ARROW: Final = re.compile(r"\b(BIT|BIGNUM|VARINT|UHUGEINT|INTERVAL|TIME WITH TIME ZONE)\b")
 """Types that Arrow lacks: their values would be other ones."""
 _AGAIN_S: Final = 2.0
 _ROWS_AT_ONCE: Final = 100_000
@@ -214,11 +212,9 @@ def _name_of_engine(node: dict[str, Any]) -> str | None:
         return None if is_ours else f"{schema}.{name}".lstrip(".")
     function = node["function"] if node.get("type") == "TABLE_FUNCTION" else node
     name = str(function.get("function_name", ""))
-    if node.get("type") == "TABLE_FUNCTION" and name.casefold() not in _FUNCTIONS:
-        return name
-    if name.casefold() == "query_table":
-        texts = [one for part in _nodes(function) for value in part.values() for one in _texts(value)]
-        return next((one for one in texts if _OF_THE_ENGINE.search(one) or "." in one), None)
+    if node.get("type") == "TABLE_FUNCTION":
+        # Not `query_table`: its name of a table may be worked out.
+        return None if name.casefold() in _FUNCTIONS else name
     return name if name.casefold() == "current_setting" else None
 
 
