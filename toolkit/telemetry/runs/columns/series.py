@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -20,7 +19,6 @@ from toolkit.telemetry.runs.store import (
     XAxis,
 )
 
-_MAX_SELECTIONS: Final = 256
 _MAX_RUNS: Final = 1_000
 _MAX_STRETCHES: Final = 200
 _MAX_TIMED: Final = 20_000
@@ -40,20 +38,11 @@ Places: TypeAlias = XAxis | Callable[[Slice, Indices], Floats]
 """An x axis, or what returns the x of some rows of a slice."""
 
 
-@dataclass(slots=True)
-class _Selection:
-    """Which points of a slice are drawn; full buckets are final, so a refresh only handles new points."""
-
-    settled: int
-    chosen: Indices
-
-
 class SeriesBuilder:
-    """Builds curves from one run's columns, and caches what a refresh need not recompute."""
+    """Builds curves from one run's columns."""
 
     def __init__(self, columns: RunColumns) -> None:
         self._columns = columns
-        self._selections: OrderedDict[tuple[str, int, int], _Selection] = OrderedDict()
         self._epoch_blocks: tuple[int, Indices, Indices] | None = None
         self._epochs_version = 0
 
@@ -74,7 +63,7 @@ class SeriesBuilder:
         values = metric.values.values
         segments, drawn = [], 0
         for part in shown:
-            chosen = self._select(name, values, part, size, keep=window is None)
+            chosen = self._select(values, part, size)
             drawn += len(chosen)
             segments.append(self._curve_segment(metric, axis, part, chosen, values))
         superseded_total = sum(part.stop - part.start for part in superseded)
@@ -84,7 +73,7 @@ class SeriesBuilder:
                 metric,
                 axis,
                 part,
-                select(values[part.start : part.stop], part.start, superseded_size) + part.start,
+                self._select(values, part, superseded_size),
                 values,
             )
             for part in superseded
@@ -125,23 +114,8 @@ class SeriesBuilder:
                 first, last = max(0, int(inside[0]) - 1), min(len(x) - 1, int(inside[-1]) + 1)
                 yield Slice(part.segment, part.start + first, part.start + last + 1)
 
-    def _select(self, name: str, values: Floats, part: Slice, size: int, *, keep: bool) -> Indices:
-        if not keep or size <= 4:
-            return select(values[part.start : part.stop], part.start, size) + part.start
-        key = (name, part.start, size)
-        known = self._selections.get(key)
-        if known is None or known.settled > part.stop:
-            known = _Selection(part.start, np.empty(0, dtype=np.int64))
-        settled = max(known.settled, part.stop - part.stop % size)
-        if settled > known.settled:
-            new = select(values[known.settled : settled], known.settled, size) + known.settled
-            known = _Selection(settled, np.concatenate((known.chosen, new)))
-        self._selections[key] = known
-        self._selections.move_to_end(key)
-        while len(self._selections) > _MAX_SELECTIONS:
-            self._selections.popitem(last=False)
-        rest = select(values[settled : part.stop], settled, size) + settled
-        return np.concatenate((known.chosen, rest))
+    def _select(self, values: Floats, part: Slice, size: int) -> Indices:
+        return select(values[part.start : part.stop], part.start, size) + part.start
 
     def steps_covered(self, metric: MetricColumn, start: int, count: int) -> Floats | None:
         """Return the steps that each of these records covers, its own and those folded; None if every one has 1."""
