@@ -14,6 +14,7 @@ from tests.lengths import longer
 from tests.telemetry.logged import make_logger, records_of
 from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.integrations.batch_sizes import BatchSizes, size_of
+from toolkit.telemetry.logger import training
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.machine import environment
 from toolkit.telemetry.testing import MemorySink, settle, steps_of
@@ -216,6 +217,37 @@ def test_what_another_thread_logs_takes_nothing_from_a_step(make, clock):
         saving.join()
         clock.advance(0.5)
         log.log_step(step, train_loss=0.5)
+
+    assert speeds_of(log) == [pytest.approx((1.0, 8.0))] * 3
+
+
+def test_the_thread_that_logs_the_steps_is_the_one_that_trains(make, clock):
+    log = make(log_every=1)
+
+    def loop():
+        for step in range(1, 5):
+            clock.advance(1.0)
+            log.log_step(step, train_loss=0.5)
+            with log.training.validation_loop():
+                clock.advance(20.0)
+
+    thread = threading.Thread(target=loop)
+    thread.start()
+    thread.join()
+
+    assert speeds_of(log) == [pytest.approx((1.0, 8.0))] * 3
+
+
+def test_importing_the_phases_of_a_training_is_no_part_of_a_step(make, clock, monkeypatch):
+    log, made = make(log_every=1), training.TrainingTelemetry
+    monkeypatch.setattr(
+        training, "TrainingTelemetry", lambda *a, **k: (clock.advance(20.0), made(*a, **k))[1]
+    )
+    for step in range(1, 5):
+        clock.advance(1.0)
+        log.log_step(step, train_loss=0.5)
+        with log.training.validation_loop():
+            clock.advance(20.0)
 
     assert speeds_of(log) == [pytest.approx((1.0, 8.0))] * 3
 

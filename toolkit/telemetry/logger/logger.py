@@ -458,9 +458,13 @@ class TelemetryLogger(TimingCalls):
     def training(self) -> TrainingTelemetry:
         """The vocabulary of a training job: `with log.training.training_loop(): …`."""
         if self._training is None:
+            began = self._clock.monotonic()
+            # Imported between two steps, perhaps, and no part of them.
             from toolkit.telemetry.logger.training import TrainingTelemetry
 
             self._training = TrainingTelemetry(internals(self), clock=self._clock)
+            if self._run is not None:
+                self._run.steps.speed.leave_out(self._clock.monotonic() - began)
         return self._training
 
     # What the script can be asked for while it runs.

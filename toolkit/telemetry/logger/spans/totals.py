@@ -20,6 +20,8 @@ from toolkit.telemetry.timing.names import (
     ONE_LOGGER_NAMES,
     PAUSED,
     TIME_PREFIX,
+    TRAINING_ITERATION,
+    TRAINING_LOOP,
 )
 
 _FINEST_S: Final = 1e-9
@@ -197,6 +199,12 @@ class SpanTotals:
     def is_of_training_thread(self) -> bool:
         """Say whether the caller is on the thread that trains."""
         return threading.get_ident() == self.meter.owner
+
+    def follow_steps(self) -> None:
+        """Take the calling thread, which logs the first step, for the one that trains, if no span said which one is."""
+        is_known = TRAINING_LOOP in self.by_name or TRAINING_ITERATION in self.by_name
+        if not is_known and not self.is_of_training_thread():
+            self.meter.move_to(threading.get_ident())
 
     def leave_training(self, entry: str) -> None:
         """Take note that something beside the training begins, whose time belongs to `entry` of the ledger.

@@ -50,6 +50,11 @@ class StepSpeed:
         if self.samples_per_step is not None and is_finite_number(share) and share >= 0:
             self.samples_fewer += self.samples_per_step * (1.0 - share)
 
+    def leave_out(self, seconds: float) -> None:
+        """Count seconds that have just passed as no step's."""
+        if self._times.is_of_training_thread():
+            self.reported_s += seconds
+
     def measure(self, step: int, elapsed: float, *, due: bool) -> Window:
         """Return the window up to a step that may be written later, and begin the next one if it is due."""
         window = (self.begin, self._point(step, elapsed), self.marks)
