@@ -67,6 +67,18 @@ def test_a_metric_that_is_no_number_is_kept_under_another_name(tmp_path):
     assert (epoch["x_epoch"], epoch["x_global_step"]) == ("one", "two")
 
 
+def test_a_metric_of_more_than_64_bits_stays_a_number(tmp_path):
+    log = make_logger(tmp_path, log_every=1, strict=True)
+    log.log_step(1, train_loss=2**70, epoch=2**65, tokens=-(2**70), more=10**400)
+    log.log_eval(1, count=2**70)
+    log.log_event("made", id=2**70)
+    (step,), (evaluated,), (event,) = (records_of(log, kind) for kind in ("step", "eval", "made"))
+    log.close()
+
+    assert [step[name] for name in ("train_loss", "epoch", "tokens")] == [2.0**70, 2.0**65, -(2.0**70)]
+    assert (evaluated["count"], event["id"]) == (2.0**70, str(2**70))
+
+
 def test_one_run_of_everything_has_one_type_a_field(tmp_path):
     log = make_logger(tmp_path, log_every=3, control=True, spans={"around": 2}, errors={"locals": True})
     with log.span("application", size=3):

@@ -16,9 +16,12 @@ import orjson
 from toolkit.telemetry.runfolder.records import (
     CUT,
     ENVELOPE,
+    EPOCH,
+    EVAL,
     MAX_RECORD_BYTES,
     NAN_INF_DETECTED,
     NON_FINITE,
+    STEP,
     UNENCODABLE,
     Record,
 )
@@ -61,6 +64,7 @@ _MAX_NOTES = 32
 _SCALARS = frozenset({float, int, str, bool, type(None)})
 _NUMBERS = frozenset({float, int, bool, type(None)})
 _MAX_NAME = 256
+_OF_NUMBERS = frozenset({STEP, EVAL, EPOCH})
 
 # Essential fields: dropped only when everything else is gone.
 _KEPT_LONGEST = frozenset({*ENVELOPE, "global_step"})
@@ -270,7 +274,7 @@ def encodable(value: Any) -> Any:
     if isinstance(value, bool) or value is None:
         return value
     if isinstance(value, int):
-        if -(2**63) <= value < 2**64:
+        if fits_json(int(value)):
             return int(value)
         # Python refuses str() of an integer beyond 4300 digits.
         return str(value) if value.bit_length() < 1024 else f"an integer of {value.bit_length()} bits"
@@ -281,6 +285,17 @@ def encodable(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [encodable(item) for item in value]
     return f"<{type(value).__name__}>"
+
+
+def fits_json(value: Any) -> bool:
+    """Say whether `value` is an integer of at most 64 bits; larger ones are texts, or floats."""
+    return type(value) is int and -(2**63) <= value < 2**64
+
+
+def as_number(value: Any) -> Any:
+    """Return an integer beyond 64 bits as the nearest float, if there is one, and anything else as it is."""
+    is_large = type(value) is int and not fits_json(value) and value.bit_length() < sys.float_info.max_exp
+    return float(value) if is_large else value
 
 
 def name_of_non_finite(number: float) -> str:
@@ -306,6 +321,8 @@ def _dump(record: Record) -> bytes:
     try:
         return orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE)
     except orjson.JSONEncodeError:
+        if record.get("event") in _OF_NUMBERS:
+            record = {name: as_number(value) for name, value in record.items()}
         # Half a character (a lone surrogate) or an integer of more than 64 bits: rare, so looked for only now.
         return orjson.dumps(encodable(record), option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
 

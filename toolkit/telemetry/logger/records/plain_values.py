@@ -12,7 +12,7 @@ from typing import Any
 from toolkit.telemetry.core.config_mapping import mapping_in, resolved
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.records.device_scalars import DeviceScalars, PendingScalar, Refusal
-from toolkit.telemetry.runfolder.codec import more_fields
+from toolkit.telemetry.runfolder.codec import as_number, fits_json, more_fields
 from toolkit.telemetry.runfolder.records import RESERVED, UNENCODABLE
 
 _MAX_DEPTH = 16
@@ -79,7 +79,7 @@ class PlainValues:
                 fields[name] = taken
             elif name in fields:
                 fields[f"x_{name}"] = fields.pop(name)
-            if type(value) not in (bool, float):
+            if type(value) not in (bool, float) and (name not in fields or type(value) is not int):
                 what = f"a {notes.get(name) or type(value).__name__}"
                 what += f" of {len(value)}" if type(value) is list else ""
                 kept = f"it is kept as x_{name}" if f"x_{name}" in fields else "it is left out"
@@ -274,7 +274,9 @@ def number_in(value: Any) -> float | None:
     if type(value) is list and len(value) == 1:
         value = value[0]
     if type(value) is not str:
-        return int(value) if type(value) is bool else value if type(value) in (int, float) else None
+        return (
+            int(value) if type(value) is bool else as_number(value) if type(value) in (int, float) else None
+        )
     try:
         return int(value)
     except ValueError:
@@ -288,11 +290,6 @@ def number_in(value: Any) -> float | None:
 def is_finite_number(value: Any) -> bool:
     """Say whether `value` is a number that is neither NaN nor infinite, and is written as one."""
     return fits_json(value) or (type(value) is float and math.isfinite(value))
-
-
-def fits_json(value: Any) -> bool:
-    """Say whether `value` is an integer of at most 64 bits; our JSON has larger ones as text."""
-    return type(value) is int and -(2**63) <= value < 2**64
 
 
 def _name(key: Any) -> str:

@@ -15,11 +15,12 @@ from toolkit.telemetry.core.checks import shown
 from toolkit.telemetry.core.guard import guarded_step
 from toolkit.telemetry.core.run_context import RunContext
 from toolkit.telemetry.logger.records.folded_metrics import WELL_KNOWN
-from toolkit.telemetry.logger.records.plain_values import PlainValues, fits_json, number_in
+from toolkit.telemetry.logger.records.plain_values import PlainValues, number_in
 from toolkit.telemetry.logger.records.record_queue import MUCH, RecordQueue
 from toolkit.telemetry.logger.records.step_gate import BLOCK, MAX_FOLDED, NEVER, StepGate
 from toolkit.telemetry.logger.spans.totals import SpanTotals
 from toolkit.telemetry.logger.steps.step_speed import NO_POINT, StepSpeed, Window
+from toolkit.telemetry.runfolder.codec import fits_json
 from toolkit.telemetry.runfolder.records import LOSS_JUMP, MAX_RECORD_BYTES, NAN_INF_DETECTED, STEP
 from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
@@ -195,6 +196,7 @@ class StepRecords:
             awaiting.append(step)
         if not self._log_every:
             self.first_step = step
+            self._times.follow_steps()
             self._before_first()
         if self._interval.ready:
             with self._times.in_control():
