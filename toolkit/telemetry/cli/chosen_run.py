@@ -115,9 +115,14 @@ def _run_named(path: Path) -> Path | None:
     labels = card_labels(cards)
     named = [card for card in cards if name in (labels[card.key].text, labels[card.key].folder)]
     named = named or [card for card in cards if card.name == name]
-    if len(named) > 1:
-        print_to_stderr(f"{len(named)} runs are called {name}: this is the newest, {named[0].path}")
+    say_which_namesake(name, [card.path or path for card in named])
     return named[0].path if named else None
+
+
+def say_which_namesake(name: str, newest_first: Sequence[Path]) -> None:
+    """Say on stderr which run is taken, where several have a name."""
+    if len(newest_first) > 1:
+        print_to_stderr(f"{len(newest_first)} runs are called {name}: this is the newest, {newest_first[0]}")
 
 
 def status_of(folder: Path) -> str:

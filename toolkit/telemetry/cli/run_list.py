@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.chosen_run import LOGS, find_run, no_run_in
+from toolkit.telemetry.cli.chosen_run import LOGS, find_run, no_run_in, say_which_namesake
 from toolkit.telemetry.core.user_folders import labels_dir
 from toolkit.telemetry.importers.detect import Sources, find_sources
 from toolkit.telemetry.importers.formats.record_file import OURS, source_of_folder
@@ -86,6 +86,8 @@ def list_runs(
     Raises:
         ValueError: the query's text or order is invalid.
     """
+    # A name of a run stands for its folder.
+    paths = [path if os.path.lexists(path) else find_run(path) or path for path in paths]
     folders = runs_at(paths, labels_dir=labels_dir(), only=only, deleted=deleted)
     folders.read_all(on_run)
     listed = folders.list_runs(query)
@@ -145,7 +147,8 @@ def run_at(path: Path) -> ListedRun | str:
         named = [
             run for run in list_runs([LOGS]).runs if str(path) in (run.called, run.card.name, run.card.key)
         ]
-        return named[0] if len(named) == 1 else no_run_in(path)
+        say_which_namesake(str(path), [run.path for run in named])
+        return named[0] if named else no_run_in(path)
     found = list_runs([path])
     if len(found.runs) == 1:
         return found.runs[0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import io
 import math
-import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.chosen_run import LOGS, find_run, printable, refuse
+from toolkit.telemetry.cli.chosen_run import LOGS, printable, refuse
 from toolkit.telemetry.cli.run_list import (
     ListedRun,
     age_of,
@@ -193,7 +192,7 @@ def _chosen(paths: Sequence[Path]) -> list[ListedRun] | str:
     """Return the runs to compare, or why there are none."""
     if len(paths) < 2:
         place = paths[0] if paths else LOGS
-        found = list_runs([place if os.path.lexists(place) else find_run(place) or place])
+        found = list_runs([place])
         if not found.runs:
             return "; ".join([*found.missing, *found.notes])
         # The newest is the last.

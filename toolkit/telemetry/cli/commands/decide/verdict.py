@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.answers.verdict import MORE, verdict_on
 from toolkit.telemetry.cli.argument_types import add_metric_arguments, metric_and_goal, whole
-from toolkit.telemetry.cli.chosen_run import find_run, printable, refuse
+from toolkit.telemetry.cli.chosen_run import printable, refuse
 from toolkit.telemetry.cli.run_list import ListedRun, list_runs, source_for
 from toolkit.telemetry.cli.terminal import (
     Column,
@@ -56,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the verdict."""
     lists: list[list[ListedRun]] = []
     for paths in (args.new, args.against):
-        found = list_runs([path if os.path.lexists(path) else find_run(path) or path for path in paths])
+        found = list_runs(paths)
         if not found.runs or found.missing:
             return refuse("; ".join([*found.missing, *found.notes]) or f"no run in {paths[0]}")
         lists.append(found.runs)
