@@ -116,14 +116,20 @@ def test_an_unknown_key_beside_the_process_is_refused(mapping):
 
 
 def test_a_file_that_is_not_there_or_not_yaml_is_refused_in_one_line(tmp_path, capsys):
-    broken = tmp_path / "broken.yaml"
+    broken, twice = tmp_path / "broken.yaml", tmp_path / "twice.yaml"
+    twice.write_text(
+        "job: extension\ntelemetry: {log_every: 5}\na: &a {b: 1}\nc: {d: &d {<<: *a, b: 2}}\n"
+        "e: {<<: *d}\ntelemetry: {}\n"
+    )
     broken.write_text("job: extension\nconfig: {name: [}\n")
 
     assert main([str(tmp_path / "none.yaml")]) == 2
     assert main([str(broken)]) == 2
+    assert main([str(twice)]) == 2
     lines = capsys.readouterr().err.splitlines()
     assert "none.yaml: cannot be read: No such file" in lines[0]
     assert "broken.yaml: line 2: invalid YAML" in lines[1]
+    assert "twice.yaml: line 6: invalid YAML: the key 'telemetry' is in line 2 already" in lines[2]
 
 
 def test_environment_variables_are_filled_in_before_parsing(tmp_path, monkeypatch):

@@ -20,6 +20,7 @@ from toolkit.telemetry.core.checks import (
     number,
     one_of,
     optional,
+    shown,
     unknown,
     where,
     whole,
@@ -330,7 +331,7 @@ def parse_config(text: str, *, is_json: bool = False) -> object:
         if is_json:
             return json.loads(text)
         check(text)
-        return yaml.safe_load(text)
+        return yaml.load(text, _Loader)  # noqa: S506 - a safe one
     except json.JSONDecodeError as error:
         raise OptionsError(f"line {error.lineno}: invalid JSON: {error.msg}") from error
     except yaml.MarkedYAMLError as error:
@@ -340,6 +341,20 @@ def parse_config(text: str, *, is_json: bool = False) -> object:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         # PyYAML passes on Python's errors for a date such as 2001-99-99; these, too, may repeat a value.
         raise OptionsError(f"invalid {'JSON' if is_json else 'YAML'}: it cannot be parsed") from error
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is in a mapping twice, of which PyYAML takes the last one without a word."""
+
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode | None:
+        node = super().compose_mapping_node(anchor)
+        lines: dict[Any, int] = {}
+        for key, _ in node.value if node is not None else ():
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode) and lines.setdefault((key.tag, key.value), line) != line:
+                problem = f"the key {shown(key.value)} is in line {lines[key.tag, key.value]} already"
+                raise yaml.composer.ComposerError(problem=problem, problem_mark=key.start_mark)
+        return node
 
 
 def _job_name(content: Mapping[str, Any], name: str | None) -> str:
