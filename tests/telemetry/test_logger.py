@@ -25,6 +25,7 @@ from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.logger import logger as logger_module
 from toolkit.telemetry.logger.machine import environment
 from toolkit.telemetry.logger.machine.checkpoint_files import look_at
+from toolkit.telemetry.logger.writing.writer import Writer
 from toolkit.telemetry.runfolder.codec import encode
 from toolkit.telemetry.runfolder.control import write_request
 from toolkit.telemetry.runfolder.manifest import read_manifest
@@ -430,6 +431,21 @@ def test_closing_twice_is_closing_once(make):
 
     assert [record["event"] for record in records_of(log)] == ["start", "end"]
     assert read_manifest(log.run_folder).latest.status == "finished"
+
+
+@pytest.mark.parametrize("is_drained", [True, False])
+def test_a_writer_that_ends_late_has_lost_records_only_if_some_are_not_in_the_file(
+    make, monkeypatch, is_drained
+):
+    log, close = make(), Writer.close
+    log.log_step(1, train_loss=0.5)
+    monkeypatch.setattr(Writer, "close", lambda self, timeout_s: close(self, timeout_s) and False)
+    if not is_drained:
+        monkeypatch.setattr(Writer, "is_drained", False)
+    log.close()
+
+    assert ("closing: OSError" in log.guard.counts) is not is_drained
+    assert ("closed_incomplete" in read_manifest(log.run_folder).latest.reason) is not is_drained
 
 
 def test_a_run_leaves_no_thread_and_no_open_file_behind(make):
