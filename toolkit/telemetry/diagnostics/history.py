@@ -27,7 +27,7 @@ from toolkit.telemetry.runfolder.labels import ProjectSettingsError, read_projec
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL, RANKS, LinkedRanks, rank_file
 from toolkit.telemetry.runfolder.listed_run import missing_records
 from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, incomplete_mirrors, read_manifest
-from toolkit.telemetry.runfolder.parts import another_programs_file, describe_part, part_in, record_files
+from toolkit.telemetry.runfolder.parts import describe_part, is_run_folder, part_in, record_files
 from toolkit.telemetry.runfolder.reader import BadLine, blocks_of, lines_of, parse_line, records_in
 from toolkit.telemetry.runfolder.records import STEP, Record
 from toolkit.telemetry.runfolder.status import LOST, RUNNING, STALLED
@@ -98,12 +98,6 @@ def find_runs(path: Path) -> list[Path]:
             f"no run found in {path} (no {METRICS_JSONL} there or one level below, and no JSONL or CSV file)"
         )
     return found[:_MAX_RUNS]
-
-
-def is_run_folder(path: Path) -> bool:
-    """Return whether `path` is a folder that a run wrote or started to write."""
-    is_named_so = any(os.path.lexists(path / name) for name in (METRICS_JSONL, MANIFEST))
-    return is_named_so and another_programs_file(path) is None
 
 
 def diagnose(path: Path, *, policy: Policy | None = None, on_records: OnRecords | None = None) -> Diagnosis:

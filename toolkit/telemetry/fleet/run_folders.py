@@ -16,7 +16,7 @@ from typing import Final
 from toolkit.telemetry.fleet.tail import RunKey
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL, LinkedRanks, other_ranks, rank_file
 from toolkit.telemetry.runfolder.manifest import MAX_MANIFEST_BYTES, Manifest, ManifestError, read_manifest
-from toolkit.telemetry.runfolder.parts import another_programs_file
+from toolkit.telemetry.runfolder.parts import is_run_folder
 from toolkit.telemetry.runfolder.reader import read_from
 from toolkit.telemetry.runfolder.records import START, Record
 
@@ -163,12 +163,6 @@ def signature_of(path: Path) -> Signature:
     except OSError:
         return ()
     return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def is_run_folder(folder: Path) -> bool:
-    """Return whether a folder has the files of a run, and is not another program's."""
-    is_named_so = any(_is_file(folder / name) for name in (METRICS_JSONL, MANIFEST))
-    return is_named_so and another_programs_file(folder) is None
 
 
 def _is_file(path: Path) -> bool:

@@ -161,6 +161,12 @@ _LARGEST: Final = 1024**2
 _OUR_KEYS: Final = frozenset({"format", "run_id", "sessions"})
 
 
+def is_run_folder(folder: Path) -> bool:
+    """Return whether `folder` is one that a run wrote or started to write."""
+    is_named_so = any(os.path.lexists(folder / name) for name in (METRICS_JSONL, MANIFEST))
+    return is_named_so and another_programs_file(folder) is None
+
+
 def another_programs_file(folder: Path) -> str | None:
     """Return the name of the file that shows that `folder` is not ours; None if nothing shows it.
 

@@ -18,7 +18,6 @@ from toolkit.telemetry.fleet.objects import ObjectShipper
 from toolkit.telemetry.fleet.run_folders import (
     RunFolder,
     Signature,
-    is_run_folder,
     matching_folders,
     read_run_folder,
     record_files,
@@ -28,7 +27,7 @@ from toolkit.telemetry.fleet.run_folders import (
 from toolkit.telemetry.fleet.run_rows import RunReport
 from toolkit.telemetry.fleet.tail import RecordTail
 from toolkit.telemetry.runfolder.layout import MANIFEST
-from toolkit.telemetry.runfolder.parts import is_part_of
+from toolkit.telemetry.runfolder.parts import is_part_of, is_run_folder
 from toolkit.telemetry.runfolder.status import RUNNING
 
 _SCAN_S: Final = 30.0
