@@ -346,10 +346,10 @@ def parse_config(text: str, *, is_json: bool = False) -> object:
 class _Loader(yaml.SafeLoader):
     """Refuses a key that is in a mapping twice, of which PyYAML takes the last one without a word."""
 
-    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode | None:
+    def compose_mapping_node(self, anchor: dict[Any, yaml.Node]) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
         lines: dict[Any, int] = {}
-        for key, _ in node.value if node is not None else ():
+        for key, _ in node.value:
             line = key.start_mark.line + 1
             if isinstance(key, yaml.ScalarNode) and lines.setdefault((key.tag, key.value), line) != line:
                 problem = f"the key {shown(key.value)} is in line {lines[key.tag, key.value]} already"
