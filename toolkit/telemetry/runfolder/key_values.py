@@ -23,10 +23,10 @@ from toolkit.telemetry.runfolder.metrics import (
 from toolkit.telemetry.runfolder.portable import pread
 from toolkit.telemetry.runfolder.reader import (
     BadLine,
-    Cursor,
     blocks_of,
     parse_line,
-    read_block,
+    read_from,
+    records_in,
     tail_records,
 )
 from toolkit.telemetry.runfolder.records import (
@@ -40,7 +40,7 @@ from toolkit.telemetry.runfolder.records import (
     Run,
     runs_of,
 )
-from toolkit.telemetry.runfolder.redone import counts, redone_in
+from toolkit.telemetry.runfolder.redone import counts, redone_from, redone_in
 from toolkit.telemetry.runfolder.safefile import open_regular
 from toolkit.telemetry.runfolder.untrusted import leaves, number_in
 
@@ -118,14 +118,9 @@ _MAX_SHAPES: Final = 256
 _FEWEST_TOGETHER: Final = 4
 _FARTHEST: Final = 2**53
 _LARGEST: Final = 1e308
-_WHOLE_BYTES: Final = 4 * 1024 * 1024
-"""A record file up to this size is read whole."""
 _HEAD_BYTES: Final = 256 * 1024
 _TAIL_BYTES: Final = 64 * 1024
-_BLOCK_BYTES: Final = 4 * 1024 * 1024
-_MOST_BYTES: Final = 1024 * 1024 * 1024
 _MOST_COUNTED_BYTES: Final = 64 * 1024 * 1024
-_EVALUATION_LINES: Final = (b'"event":"eval"', b'"event":"epoch"', b'"event": "eval"', b'"event": "epoch"')
 
 
 class KeyValues:
@@ -367,38 +362,26 @@ def _with_mappings(items: Sequence[Any]) -> Sequence[Any]:
 def key_values_in(log: Path) -> KeyValues:
     """Return the configuration and the evaluations in a record file.
 
-    What a later session did again does not count. Of a long file only records of evaluations are looked at, and its
-    start and end: of metrics in step records the best values are then unknown.
+    What a later session did again does not count. Of a very long file only the start and the end are read: the best
+    values are then unknown.
 
     Raises:
         OSError: it cannot be read.
     """
-    limits = redone_in(log).limits
-    descriptor = open_regular(log)
-    found = KeyValues()
-    try:
-        size = os.fstat(descriptor).st_size
-        if size <= _WHOLE_BYTES:
-            found.take(_that_count(records_in(pread(descriptor, size, 0)), limits))
-            return found
-        head = records_in(pread(descriptor, _HEAD_BYTES, 0))
-    finally:
-        os.close(descriptor)
+    if os.lstat(log).st_size <= _MOST_COUNTED_BYTES:
+        return _all_in(log, redone_in(log).limits)
+    found, tail = KeyValues(), tail_records(log, _TAIL_BYTES)
+    head = read_from(log, max_bytes=_HEAD_BYTES).records
     found.take(record for record in head if record.get("event") == START)
-    found.take(_that_count(_evaluation_records(log), limits))
-    before = set(found.evaluations)
-    tail = (record for record in tail_records(log, _TAIL_BYTES) if record.get("event") == STEP)
-    found.take(_that_count(tail, limits))
-    found.forget_best(set(found.evaluations) - before)
-    if size > _MOST_BYTES:
-        found.forget_best(found.evaluations)
+    found.take(_that_count(tail, redone_from(tail)))
+    found.forget_best(found.evaluations)
     return found
 
 
 def redone_values_in(log: Path, known: Mapping[str, Evaluation]) -> KeyValues | None:
-    """Return the evaluations in a record file without steps that a later session did again.
+    """Return what is in a record file without steps that a later session did again.
 
-    None if none of the `known` ones is of such a step. Of a very long file the best one is then unknown.
+    None if none of the `known` evaluations is of such a step. Of a very long file the best one is then unknown.
 
     Raises:
         OSError: it cannot be read.
@@ -407,51 +390,22 @@ def redone_values_in(log: Path, known: Mapping[str, Evaluation]) -> KeyValues | 
     limits, may_have = redone.limits, redone.may_have
     if not any(may_have(item.best_step) or may_have(item.last_step) for item in known.values()):
         return None
-    if os.lstat(log).st_size > _MOST_COUNTED_BYTES:
-        found = KeyValues(None, known)
-        found.forget_best([name for name, item in known.items() if may_have(item.best_step)])
-        return found
+    if os.lstat(log).st_size <= _MOST_COUNTED_BYTES:
+        return _all_in(log, limits)
+    found = KeyValues(None, known)
+    found.forget_best([name for name, item in known.items() if may_have(item.best_step)])
+    return found
+
+
+def _all_in(log: Path, limits: Mapping[int, int]) -> KeyValues:
     found = KeyValues()
     for block in blocks_of(log):
-        found.take(_that_count(records_in(block.data), limits))
+        found.take(_that_count(records_in(block)[0], limits))
     return found
 
 
 def _that_count(records: Iterable[Record], limits: Mapping[int, int]) -> Iterable[Record]:
     return [record for record in records if counts(record, limits)] if limits else records
-
-
-def records_in(data: bytes) -> list[Record]:
-    """Return the records in the complete lines of `data`."""
-    lines = data[: data.rfind(b"\n") + 1].split(b"\n")
-    records = (parse_line(0, line) for line in lines if line)
-    return [record for record in records if not isinstance(record, BadLine)]
-
-
-def _evaluation_records(log: Path) -> Iterator[Record]:
-    cursor = Cursor()
-    while cursor.offset < _MOST_BYTES:
-        block = read_block(log, cursor, max_bytes=_BLOCK_BYTES)
-        for line in _evaluation_lines(block.data):
-            record = parse_line(0, line)
-            if not isinstance(record, BadLine):
-                yield record
-        if block.cursor.offset == cursor.offset or block.replaced:
-            return
-        cursor = block.cursor
-
-
-def _evaluation_lines(data: bytes) -> list[bytes]:
-    """Return the lines in `data` that look like evaluations, without splitting the others."""
-    found: dict[int, bytes] = {}
-    for mark in _EVALUATION_LINES:
-        at = data.find(mark)
-        while at >= 0:
-            begin, end = data.rfind(b"\n", 0, at) + 1, data.find(b"\n", at)
-            end = len(data) if end < 0 else end
-            found[begin] = data[begin:end]
-            at = data.find(mark, end)
-    return [found[begin] for begin in sorted(found)]
 
 
 _SAMPLE_BYTES: Final = 8 * 1024
