@@ -148,24 +148,3 @@ def test_evaluations_survive_the_trip_through_json():
     item = Evaluation(last=0.5, last_step=7, best=0.25, best_step=3, direction="min")
 
     assert evaluations_from({"val_loss": item.as_json()}) == {"val_loss": item}
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        lambda at: {"train_loss": 1.0 / (1 + at), "lr": 1e-4},
-        lambda at: {"train_loss": abs(at - 7) + 0.5, "val_acc": at / 3, "nan_inf_detected": False},
-        lambda at: {"lr": 1e-4, "epoch": at // 10},
-        lambda at: {"train_loss": (0.5, None, math.nan, "text", 1)[at % 5]},
-    ],
-)
-def test_steps_taken_together_give_what_they_give_one_by_one(fields):
-    records = [
-        {"event": "step", "seq": at, "session": 1, "global_step": at, **fields(at)} for at in range(40)
-    ]
-    together, one_by_one = KeyValues(), KeyValues()
-    together.take(records)
-    for record in records:
-        one_by_one.take([record])
-
-    assert str(together.evaluations) == str(one_by_one.evaluations)

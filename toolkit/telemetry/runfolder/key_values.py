@@ -37,8 +37,6 @@ from toolkit.telemetry.runfolder.records import (
     STEP,
     SYSTEM,
     Record,
-    Run,
-    runs_of,
 )
 from toolkit.telemetry.runfolder.redone import counts, redone_from, redone_in
 from toolkit.telemetry.runfolder.safefile import open_regular
@@ -115,7 +113,6 @@ _NUMBERS: Final = frozenset(
 )
 _MAX_DEPTH: Final = 8
 _MAX_SHAPES: Final = 256
-_FEWEST_TOGETHER: Final = 4
 _FARTHEST: Final = 2**53
 _LARGEST: Final = 1e308
 _HEAD_BYTES: Final = 256 * 1024
@@ -153,15 +150,12 @@ class KeyValues:
 
     def take(self, records: Iterable[Record]) -> None:
         """Take the next records of the run."""
-        for run in runs_of(records if isinstance(records, list) else list(records)):
-            if len(run.records) >= _FEWEST_TOGETHER and self._take_steps(run):
-                continue
-            for record in run.records:
-                event = record.get("event")
-                if event == START:
-                    self.config = {**(self.config or {}), **settings_of(record)}
-                elif event in CARRIES_METRICS and event != SYSTEM:
-                    self._take_metrics(event, record)
+        for record in records:
+            event = record.get("event")
+            if event == START:
+                self.config = {**(self.config or {}), **settings_of(record)}
+            elif event in CARRIES_METRICS and event != SYSTEM:
+                self._take_metrics(event, record)
 
     def take_points(
         self, name: str, event: str, steps: Sequence[int | None], values: Sequence[float]
@@ -177,36 +171,6 @@ class KeyValues:
         for name in names:
             last, last_step, _, _, direction = self._evaluations[name]
             self._evaluations[name] = (last, last_step, None, None, direction)
-
-    def _take_steps(self, run: Run) -> bool:
-        """Take step records with the same fields at once; return False if they must be taken one by one."""
-        if NON_FINITE in run.names or "event" not in run.names or "global_step" not in run.names:
-            return False
-        events = run.columns["event"]
-        return events.count(STEP) == len(events) and self._take_columns(run.names, run.columns)
-
-    def _take_columns(self, names: Iterable[str], values: Mapping[str, Sequence[Any]]) -> bool:
-        """Take step records with these fields, by the values of each; return False if that cannot be done."""
-        steps = values["global_step"]
-        if type(steps[-1]) is not int or not abs(steps[-1]) < _FARTHEST:
-            return False
-        fields = self._fields(STEP, dict.fromkeys(names))
-        if not fields:
-            self._step = steps[-1]
-            return True
-        if set(map(type, steps)) != {int} or not -_FARTHEST < min(steps) <= max(steps) < _FARTHEST:
-            return False
-        columns = {name: values[field] for field, name in fields}
-        if any(set(map(type, column)) != {float} for column in columns.values()):
-            return False
-        self._step = steps[-1]
-        for name, column in columns.items():
-            direction = metric_direction(name)
-            if direction is not None:
-                at = column.index(min(column) if direction == "min" else max(column))
-                self._add(name, column[at], steps[at])
-            self._add(name, column[-1], steps[-1])
-        return True
 
     def _take_metrics(self, event: str, record: Record) -> None:
         step = record.get("global_step")
