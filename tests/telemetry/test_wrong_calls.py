@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections import OrderedDict
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ MISTAKES = {
         step(6, {"train_loss": 1.0, "acc": 2}), "in the place of the loss", "step", {"train_loss": 1.0, "acc": 2},
     ),
     "a mapping as the step": (
-        step({"train_loss": 1.0, "acc": 2}, 6), "in the place of the step", "step",
+        step(OrderedDict(train_loss=1.0, acc=2), 6), "in the place of the step", "step",
         {"train_loss": 1.0, "acc": 2, "global_step": 6},
     ),
     "a step beyond 64 bits": (

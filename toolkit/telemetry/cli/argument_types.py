@@ -56,16 +56,6 @@ def add_goal_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--goal", choices=("min", "max"), help="what is better (default: by the name)")
 
 
-def goal_of(args: argparse.Namespace, metric: str) -> Direction | None:
-    """Return what is better of a metric, by --goal or its name; None if that is not known."""
-    return args.goal or metric_direction(metric)
-
-
-def no_goal(metric: str) -> str:
-    """Return the question which of a metric's values are better."""
-    return f"whether a lower or a higher {metric} is better is not known: --goal min or --goal max"
-
-
 def metric_and_goal(
     args: argparse.Namespace, names: Iterable[Collection[str]]
 ) -> tuple[str, Direction] | str:
@@ -73,5 +63,6 @@ def metric_and_goal(
     metric = args.metric or guess_primary_metric(names)
     if metric is None:
         return "the runs share no metric whose name says what is better; name one with --metric"
-    goal = goal_of(args, metric)
-    return (metric, goal) if goal else no_goal(metric)
+    goal = args.goal or metric_direction(metric)
+    unknown = f"whether a lower or a higher {metric} is better is not known: --goal min or --goal max"
+    return (metric, goal) if goal else unknown

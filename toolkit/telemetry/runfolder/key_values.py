@@ -383,28 +383,21 @@ def trend_of(log: Path, points: int) -> list[float]:
     descriptor = open_regular(log)
     try:
         size = os.fstat(descriptor).st_size
-        blocks = (
-            [pread(descriptor, size, 0)]
-            if size <= points * _SAMPLE_BYTES
-            else [
-                pread(descriptor, _SAMPLE_BYTES, place * (size - _SAMPLE_BYTES) // max(1, points - 1))
-                for place in range(points)
+        if size <= points * _SAMPLE_BYTES:
+            found = [*map(_loss_on, pread(descriptor, size, 0).split(b"\n"))]
+        else:
+            places = [place * (size - _SAMPLE_BYTES) // max(1, points - 1) for place in range(points)]
+            blocks = [pread(descriptor, _SAMPLE_BYTES, place).split(b"\n")[1:-1] for place in places]
+            found = [
+                next((loss for line in block if (loss := _loss_on(line)) is not None), None)
+                for block in blocks
             ]
-        )
     finally:
         os.close(descriptor)
-    if len(blocks) == 1:
-        losses = [loss for line in blocks[0].split(b"\n") if (loss := _loss_on(line)) is not None]
-        return (
-            losses
-            if len(losses) <= points
-            else [losses[i * (len(losses) - 1) // max(1, points - 1)] for i in range(points)]
-        )
-    found = (
-        next((loss for line in block.split(b"\n")[1:-1] if (loss := _loss_on(line)) is not None), None)
-        for block in blocks
-    )
-    return [loss for loss in found if loss is not None]
+    losses = [loss for loss in found if loss is not None]
+    if len(losses) <= points:
+        return losses
+    return [losses[i * (len(losses) - 1) // max(1, points - 1)] for i in range(points)]
 
 
 def _loss_on(line: bytes) -> float | None:

@@ -337,22 +337,18 @@ class LoggerLifetime:
     @guarded
     def _take_unusual(self, global_step: Any, record: dict[str, Any], scalars: dict[str, Any]) -> None:
         """Take a step that is called `step`, or is missing, or has its metrics in the place of the loss or the step."""
-        if type(global_step) is dict:
-            self.guard.report_misuse(
-                "log_step got a mapping in the place of the step; its values are logged under their own names, as by "
-                "log_step(step, **metrics)",
-                "a mapping as the step",
-            )
+        for place, given in (("step", global_step), ("loss", record.get("train_loss"))):
+            if isinstance(given, dict):
+                self.guard.report_misuse(
+                    f"log_step got a mapping in the place of the {place}; its values are logged under their own names, "
+                    "as by log_step(step, **metrics)",
+                    f"a mapping as the {place}",
+                )
+        if isinstance(global_step, dict):
             # As `wandb.log` takes them: the values, then perhaps the step.
             step = record.pop("train_loss") if type(record.get("train_loss")) is int else None
             scalars = {**global_step, **scalars}
             global_step = scalars.pop("global_step", None) if step is None else step
-        if type(record.get("train_loss")) is dict:
-            self.guard.report_misuse(
-                "log_step got a mapping in the place of the loss; its values are logged under their own names, as by "
-                "log_step(step, **metrics)",
-                "a mapping as the loss",
-            )
         fields = fields_by_name(record, scalars)
         if global_step is None:
             global_step = self._step_of("log_step", None, fields, is_next=True)

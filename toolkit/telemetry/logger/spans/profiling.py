@@ -239,10 +239,6 @@ class _ProfiledGenerator(Generator[Any, Any, Any]):
         with self._resumes:
             return self._generator.throw(*error)
 
-    def close(self) -> None:
-        with self._resumes:
-            self._generator.close()
-
 
 def _profiled_generator(function: _F, profile: Profile) -> _F:
     """Return a generator function, or an asynchronous one, whose iterations are timed as one call each."""

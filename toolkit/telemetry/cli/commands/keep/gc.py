@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.cli.argument_types import add_goal_argument, age, goal_of, no_goal, whole
+from toolkit.telemetry.cli.argument_types import add_goal_argument, age, metric_and_goal, whole
 from toolkit.telemetry.cli.chosen_run import LOGS, refuse
 from toolkit.telemetry.cli.leftovers import CACHE, OLD_RUN, Best, Leftover, delete_or_list, leftovers
 from toolkit.telemetry.cli.terminal import add_json_argument, size_text
@@ -59,6 +59,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--by",
+        dest="metric",
         metavar="NAME",
         default="loss",
         help="what --keep-best compares: the last value of this metric (default: loss)",
@@ -92,10 +93,10 @@ def run(args: argparse.Namespace) -> int:
         return refuse("--runs needs --older-than, such as --older-than 90d")
     best = None
     if args.keep_best is not None:
-        goal = goal_of(args, args.by)
-        if goal is None:
-            return refuse(no_goal(args.by))
-        best = Best(args.keep_best, args.by, goal)
+        chosen = metric_and_goal(args, ())
+        if isinstance(chosen, str):
+            return refuse(chosen)
+        best = Best(args.keep_best, *chosen)
     now = time.time()
     found: dict[Path, Leftover] = {}
     old: list[Leftover] = []
