@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final, Literal
 
 FORMAT: Final = 1
@@ -158,9 +159,6 @@ def _is_zero(value: object) -> bool:
     return type(value) is int and value == 0
 
 
-_FIRST_PART: Final = 8
-
-
 class Run:
     """Consecutive records with the same fields in the same order."""
 
@@ -182,24 +180,5 @@ class Run:
 
 def runs_of(records: Sequence[Record]) -> Iterator[Run]:
     """Yield the records in runs."""
-    first, count = 0, len(records)
-    while first < count:
-        names = tuple(records[first])
-        end = _end_of_run(records, first + 1, names)
-        yield Run(names, records[first:end])
-        first = end
-
-
-def _end_of_run(records: Sequence[Record], first: int, names: tuple[str, ...]) -> int:
-    """Return where, from `first` on, the records with these fields end."""
-    count, at_once = len(records), _FIRST_PART
-    while first < count:
-        # Longer and longer parts: a long run takes few of them, and in a mixed file little is looked at in vain.
-        part = records[first : first + at_once]
-        if list(map(tuple, part)).count(names) != len(part):
-            while tuple(records[first]) == names:
-                first += 1
-            return first
-        first += len(part)
-        at_once *= 2
-    return count
+    for names, run in groupby(records, tuple):
+        yield Run(names, [*run])
