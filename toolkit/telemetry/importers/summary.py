@@ -228,14 +228,10 @@ def before(column: Column, limit: int | None) -> Column:
 
 def plain(value: Any, depth: int = 0) -> Any:
     """Return `value` for JSON: no NaN, no deep nesting, no odd types."""
+    if type(value) is int and abs(value) >= 2**63:
+        return float(value) if abs(value) < 2**1000 else str(value)[:400]
     if value is None or type(value) in (bool, int, str):
-        return (
-            value
-            if type(value) is not int or abs(value) < 2**63
-            else float(value)
-            if abs(value) < 2**1000
-            else str(value)[:400]
-        )
+        return value
     if type(value) is float:
         return number(value)
     if depth < 8 and type(value) is dict:

@@ -63,7 +63,7 @@ class SeriesBuilder:
         values = metric.values.values
         segments, drawn = [], 0
         for part in shown:
-            chosen = self._select(values, part, size)
+            chosen = select(values[part.start : part.stop], part.start, size) + part.start
             drawn += len(chosen)
             segments.append(self._curve_segment(metric, axis, part, chosen, values))
         superseded_total = sum(part.stop - part.start for part in superseded)
@@ -73,7 +73,7 @@ class SeriesBuilder:
                 metric,
                 axis,
                 part,
-                self._select(values, part, superseded_size),
+                select(values[part.start : part.stop], part.start, superseded_size) + part.start,
                 values,
             )
             for part in superseded
@@ -113,9 +113,6 @@ class SeriesBuilder:
                 # One more point on either side, so that the line reaches the edge.
                 first, last = max(0, int(inside[0]) - 1), min(len(x) - 1, int(inside[-1]) + 1)
                 yield Slice(part.segment, part.start + first, part.start + last + 1)
-
-    def _select(self, values: Floats, part: Slice, size: int) -> Indices:
-        return select(values[part.start : part.stop], part.start, size) + part.start
 
     def steps_covered(self, metric: MetricColumn, start: int, count: int) -> Floats | None:
         """Return the steps that each of these records covers, its own and those folded; None if every one has 1."""
