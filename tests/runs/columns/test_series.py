@@ -380,30 +380,6 @@ def assert_same(one, other):
     assert repr(replace(one, segments=(), superseded=())) == repr(replace(other, segments=(), superseded=()))
 
 
-def test_a_growing_curve_is_thinned_only_where_it_grew(monkeypatch):
-    from toolkit.telemetry.runs.columns import series as module
-
-    looked_at = []
-
-    def select(values, start, size):
-        looked_at.append(len(values))
-        return module_select(values, start, size)
-
-    module_select = module.select
-    monkeypatch.setattr(module, "select", select)
-    values = np.random.default_rng(1).normal(size=100_000)
-    columns = columns_of(values)
-    builder = SeriesBuilder(columns)
-    builder.build("loss", "step", None, 600)
-    looked_at.clear()
-    columns.add(parsed([Row(1, "step", 100_000.0, 0.0, 0.0, math.nan, {"loss": 5.0})]))
-
-    series = builder.build("loss", "step", None, 600)
-
-    assert sum(looked_at) <= 256
-    assert ys(series.segments)[-1] == 5.0
-
-
 def test_a_system_sample_before_the_first_step_is_where_its_session_begins():
     columns = RunColumns()
     columns.add(parsed([Row(1, "step", float(i), i, i, math.nan, {"loss": 1.0}) for i in range(10)]))
