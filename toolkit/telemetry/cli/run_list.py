@@ -86,7 +86,7 @@ def list_runs(
     Raises:
         ValueError: the query's text or order is invalid.
     """
-    # A name of a run stands for its folder.
+    # A name of a run means its folder.
     paths = [path if os.path.lexists(path) else find_run(path) or path for path in paths]
     folders = runs_at(paths, labels_dir=labels_dir(), only=only, deleted=deleted)
     folders.read_all(on_run)
