@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.telemetry.core.checks import HOST
+from toolkit.telemetry.core.install import install_extra
 
 if TYPE_CHECKING:
     from prometheus_client.metrics_core import Metric
 
-NEEDS_CLIENT: Final = 'needs prometheus-client: pip install "ai-toolkit-telemetry[metrics]"'
 MOST_METRICS: Final = 200
 """Metrics of one run that are shown: each is a series of its own in Prometheus."""
 LONGEST_NAME: Final = 200
@@ -49,7 +49,7 @@ class Exposition:
         try:
             import prometheus_client
         except ImportError as error:
-            raise PrometheusError(NEEDS_CLIENT) from error
+            raise PrometheusError(f"needs prometheus-client: {install_extra('metrics')}") from error
         self._client = prometheus_client
         self._help = {**_RUNS, **(more or {})}
         self._families: list[Metric] = []

@@ -21,8 +21,9 @@ from typing import Any, Final
 
 import orjson
 
+from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.core.ranks import node_name
-from toolkit.telemetry.fleet.object_store import NEEDS_PYARROW, MissingError, ObjectStore, PlaceError
+from toolkit.telemetry.fleet.object_store import MissingError, ObjectStore, PlaceError
 from toolkit.telemetry.fleet.run_folders import (
     RunFolder,
     manifest_bytes,
@@ -68,7 +69,7 @@ def archive_runs(places: Iterable[Path], store: ObjectStore, *, say: Callable[[s
         OSError: a folder cannot be listed.
     """
     if find_spec("pyarrow") is None:
-        raise PlaceError(f"--archive {NEEDS_PYARROW}")
+        raise PlaceError(f"--archive needs pyarrow: {install_extra('fleet')}")
     done, node = Archived(), node_name()
     names: dict[str, Path] = {}
     for folder in run_folders(places):

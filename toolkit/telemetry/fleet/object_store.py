@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Final, Protocol
 from urllib.parse import unquote, urlsplit
 
 from toolkit.telemetry.core.checks import HOST, is_this_machine
+from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.runfolder.layout import SHARED, make_folders
 from toolkit.telemetry.runfolder.safefile import (
     UnsafeFile,
@@ -26,7 +27,6 @@ from toolkit.telemetry.runfolder.safefile import (
 )
 
 FORMS: Final = "s3://BUCKET/PREFIX or file:///FOLDER"
-NEEDS_PYARROW: Final = 'needs pyarrow: pip install "ai-toolkit-telemetry[fleet]"'
 
 _ENDPOINT_VARIABLES: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
@@ -100,7 +100,7 @@ def object_store(text: str, endpoint: str | None = None, *, tries: int = _TRIES)
     if not _BUCKET.fullmatch(bucket) or not _PREFIX.fullmatch(prefix):
         raise PlaceError(f"{ascii(text)[:60]} is not s3://BUCKET/PREFIX")
     if find_spec("pyarrow") is None:
-        raise PlaceError(f"s3:// {NEEDS_PYARROW}")
+        raise PlaceError(f"s3:// needs pyarrow: {install_extra('fleet')}")
     return S3Store(bucket, prefix, _endpoint_of(endpoint, os.environ), tries)
 
 

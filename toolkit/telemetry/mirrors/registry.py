@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from toolkit.telemetry.core import plugins
 from toolkit.telemetry.core.checks import Check, empty_for_none, where
 from toolkit.telemetry.core.fields import option
+from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.mirrors.one_logger_file.options import OneLoggerFileOptions
 from toolkit.telemetry.mirrors.otlp.options import OtlpMetricsOptions, OtlpOptions
 from toolkit.telemetry.mirrors.shared.exporter import Exporter
@@ -73,7 +74,7 @@ def missing_packages(options: ExporterOptions, *, may_send: bool) -> dict[type[E
     wanted = [exporter for exporter in EXPORTERS if may_send or not exporter.sends(options)]
     return {
         exporter: f"telemetry.{name} is on and needs {module.partition('.')[0]}, which is not installed; it is left "
-        f'out: pip install "ai-toolkit-telemetry[{name.partition("_")[0]}]"'
+        f"out: {install_extra(name.partition('_')[0])}"
         for exporter, (name, module) in [(exporter, exporter.NEEDS) for exporter in wanted]
         if getattr(options, name, None) and not _is_installed(module)
     }

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.telemetry.core.checks import OptionsError, shown, wrong
+from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.integrations.ai_toolkit.attach import AttachError, attach, is_checkout, status
 from toolkit.telemetry.logger.machine.environment import this_process_began
 from toolkit.telemetry.trainer.config import (
@@ -157,7 +158,7 @@ def _train(job: JobOptions, began: float | None) -> int:
         if error.name not in _TRAINING_MODULES:
             raise
         raise OptionsError(
-            f'training needs {error.name}, which is not installed.\npip install "ai-toolkit-telemetry[training]"'
+            f"training needs {error.name}, which is not installed.\n{install_extra('training')}"
         ) from error
     outcome: Outcome = train(job, began=began)
     print(f"[run] {outcome.reason} at step {outcome.step}")

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.mirrors.otlp.transport import (
-    INSTALL,
     OtlpError,
     OtlpRefusalError,
     Transport,
@@ -210,7 +210,9 @@ class _OpenTelemetry:
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.util.instrumentation import InstrumentationScope
         except ImportError as error:
-            raise ModuleNotFoundError(f"otlp needs OpenTelemetry: {INSTALL} ({error})") from error
+            raise ModuleNotFoundError(
+                f"otlp needs OpenTelemetry: {install_extra('otlp')} ({error})"
+            ) from error
         self._trace = trace
         self._sdk = sdk
         self._make_resource = Resource

@@ -12,8 +12,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.mirrors.otlp.transport import (
-    INSTALL,
     METRICS,
     OtlpRefusalError,
     Transport,
@@ -135,7 +135,9 @@ class OtlpMetricsExporter:
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.util.instrumentation import InstrumentationScope
         except ImportError as error:
-            raise ModuleNotFoundError(f"otlp_metrics needs OpenTelemetry: {INSTALL} ({error})") from error
+            raise ModuleNotFoundError(
+                f"otlp_metrics needs OpenTelemetry: {install_extra('otlp')} ({error})"
+            ) from error
         found: dict[tuple[str, str, bool], list[Any]] = {}
         for _, values, record in held:
             moment = round(float(record.get("time") or 0.0) * 1e9)

@@ -15,10 +15,10 @@ from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from toolkit.telemetry.core.checks import OptionsError
+from toolkit.telemetry.core.install import install_extra
 
 _log = logging.getLogger("toolkit.telemetry")
 
-INSTALL: Final = 'pip install "ai-toolkit-telemetry[otlp]"'
 
 HTTP: Final = "http"
 GRPC: Final = "grpc"
@@ -73,7 +73,7 @@ def make_transport(endpoint: str, protocol: str, *, timeout_s: float, signal: st
     try:
         return (_Grpc if protocol == GRPC else _Http)(url, headers, timeout_s, signal)
     except ImportError as error:
-        raise ModuleNotFoundError(f"otlp needs OpenTelemetry: {INSTALL} ({error})") from error
+        raise ModuleNotFoundError(f"otlp needs OpenTelemetry: {install_extra('otlp')} ({error})") from error
 
 
 def protocol_of(given: str | None, environ: Mapping[str, str], signal: str = TRACES) -> str:

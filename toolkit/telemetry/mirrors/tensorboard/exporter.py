@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.mirrors.shared.scalars import scalars_of, without_envelope
 from toolkit.telemetry.mirrors.tensorboard.event_file import EventFile
 from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.runfolder.records import SAMPLE, START, Record
 from toolkit.telemetry.runfolder.safefile import NotInside, read_inside
-
-INSTALL: Final = 'pip install "ai-toolkit-telemetry[tensorboard]"'
 
 _LARGEST_STEP: Final = 2**63 - 1
 
@@ -88,7 +87,7 @@ class _Messages:
             from tensorboard.compat.proto import event_pb2, types_pb2
         except ModuleNotFoundError as error:
             raise ModuleNotFoundError(
-                f"tensorboard: true needs TensorBoard, which is not installed: {INSTALL}"
+                f"tensorboard: true needs TensorBoard, which is not installed: {install_extra('tensorboard')}"
             ) from error
         self._event: Any = event_pb2
         self._string_type: Any = types_pb2.DT_STRING

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.mirrors.shared.scalars import plain_attributes, scalars_of, without_envelope
 from toolkit.telemetry.mirrors.shared.span_filter import SpanFilter
 from toolkit.telemetry.privacy.masking import Masker, mask_secrets
@@ -135,7 +136,6 @@ def numbers_of(record: Record, span_filter: SpanFilter) -> dict[str, float]:
     return {}
 
 
-INSTALL: Final = 'pip install "ai-toolkit-telemetry[wandb]"'
 FINISH_TIMEOUT_S: Final = 30.0
 
 _SCRIPT = Path(__file__).with_name("process.py")
@@ -162,7 +162,9 @@ class Client:
         found = importlib.util.find_spec("wandb")
         # A folder called wandb, such as W&B's own output, counts as a package without an origin.
         if found is None or found.origin is None:
-            raise ModuleNotFoundError(f"wandb: true needs W&B, which is not installed: {INSTALL}")
+            raise ModuleNotFoundError(
+                f"wandb: true needs W&B, which is not installed: {install_extra('wandb')}"
+            )
         self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  (held as long as the process writes to it)
         self._process = subprocess.Popen(
             [sys.executable, str(_SCRIPT)],
