@@ -53,7 +53,7 @@ def _command(requirements: Path = _REQUIREMENTS, extra: str = "dashboard") -> st
     if requirements.is_file():
         return install_command("-r", str(requirements), short=False)
     # Installed as a package: the extra names the requirements.
-    return install_extra(extra)
+    return install_extra(extra, short=False)
 
 
 def _is_installed(name: str) -> bool:
