@@ -35,7 +35,7 @@ def install_extra(extra: str, *, short: bool = True) -> str:
         return install_command("-e", f"{place}[{extra}]", short=short)
     place = "ai-toolkit-telemetry"
     with suppress(PackageNotFoundError, KeyError, TypeError, ValueError):
-        # By its name it would come from an index, where the name may be somebody else's.
+        # By its name it would come from an index, where another's package may have it.
         origin = json.loads(distribution(place).read_text("direct_url.json") or "")
         place = unquote(origin["url"].removeprefix("file://"))
     return install_command(f"{place}[{extra}]", short=short)
