@@ -1,4 +1,4 @@
-"""The threads that compute answers to requests, shared fairly by visitors, until nobody waits for the answer."""
+"""The threads that compute answers to requests, shared fairly by visitors, until no one waits for the answer."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ def commands(run: Path, room: Path) -> Iterator[tuple[str, list[str]]]:
     yield "logs", ["logs", "--grep", "o", str(run)]
     yield "completions", ["completions", "--full", str(run)]
     yield "completions --json", ["completions", "--json", str(run)]
-    yield "usage", ["usage", "--show", str(run)]
+    yield "usage", ["usage", str(run)]
     yield "message", ["message", "--show", str(run)]
     yield "share --preview", ["share", "--preview", str(run)]
     yield "share", ["share", str(run), "-o", f"{to}.zip"]

@@ -230,7 +230,7 @@ def test_another_users_folder_with_the_run_json_of_a_killed_run_takes_no_journal
 
 def test_things_in_shared_memory_that_are_called_like_a_journal_are_left_alone(tmp_path):
     victim = tmp_path / "victim"
-    victim.write_bytes(struct.pack("=4Q", 0x324C4E524A4B5441, 1024, 1, 1) + b"\0" * 20_000)
+    victim.write_bytes(struct.pack("=4Q", 0x334C4E524A4B5441, 1024, 1, 1) + b"\0" * 20_000)
     before = victim.read_bytes()
     tag = os.urandom(4).hex()
     places = [SHM[0] / f"{PREFIX}{tag}{number}{SUFFIX}" for number in range(5)]

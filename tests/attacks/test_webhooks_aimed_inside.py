@@ -76,7 +76,7 @@ def test_the_private_network_is_reached_only_if_the_yaml_allows_it(tmp_path, rec
     assert result["arrived"] == len(result["sent"]) >= 3
     assert result["after"] == 0
     assert "in a private network; that needs allow_private: true" in result["refused"][0]
-    assert all("169.254.169.254, which is not in a private network" in one for one in result["refused"][1:])
+    assert all("169.254.169.254, which is not allowed" in one for one in result["refused"][1:])
     assert result["from_folder"] == 1
     assert "a run folder cannot allow it" in done.stdout
     record_property(

@@ -46,7 +46,7 @@ COMMANDS = {
     "tail": (["RUN", "-n", "1"], 0),
     "time": (["RUN"], 0),
     "trace": (["RUN", "-o", "TRACE"], 0),
-    "usage": (["RUN", "--show"], 0),
+    "usage": (["RUN"], 0),
     "verdict": (["RUN", "--against", "OTHER"], 3),
     "why": (["RUN", "OTHER"], 3),
 }

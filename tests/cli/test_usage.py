@@ -18,11 +18,10 @@ from tests.project.markdown import README, ROOT, blocks, commands
 from tests.telemetry.logged import make_logger
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
-from toolkit.telemetry.mirrors.usage.allowed import EVENTS
-from toolkit.telemetry.mirrors.usage.events import OF_THE_SERVICE
+from toolkit.telemetry.mirrors.usage.events import EVENTS, OF_THE_SERVICE
 
 DOCUMENT = ROOT / "docs" / "usage-reports.md"
-NO_KEY = "the environment variable TELEMETRY_USAGE_KEY (telemetry.usage_reports.key_env) is not set"
+NO_KEY = "TELEMETRY_USAGE_KEY, the variable of telemetry.usage_reports.key_env, holds no project key"
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +91,7 @@ def test_what_is_shown_of_a_run_is_what_was_sent(tmp_path, usage):
     with receiving() as server:
         log = train(config_for(server.url, tmp_path / "logs"))
         sent = arrived(server)
-        code, out, err = usage("--show", log.run_folder)
+        code, out, err = usage(log.run_folder)
 
     assert code == 0
     shown = json.loads(out)
@@ -102,7 +101,7 @@ def test_what_is_shown_of_a_run_is_what_was_sent(tmp_path, usage):
         assert (one["event"], one["timestamp"]) == (other["event"], other["timestamp"])
         assert one["distinct_id"] not in out
     assert set(sent[0]) == {*shown[0], "uuid"}
-    assert err == f"This run sends usage reports to {server.url}.\n"
+    assert err == f"Usage reports are sent to {server.url}.\n"
     assert KEY not in out + err
 
 
@@ -111,7 +110,7 @@ def test_what_is_shown_of_a_yaml_is_how_a_run_by_it_begins(tmp_path, usage):
         config = config_for(server.url, tmp_path / "logs")
         path = tmp_path / "train.yaml"
         path.write_text(json.dumps(config))
-        code, out, _ = usage("--show", path)
+        code, out, _ = usage(path)
         assert server.got == []
         train(config)
         sent = arrived(server)[0]
@@ -119,7 +118,7 @@ def test_what_is_shown_of_a_yaml_is_how_a_run_by_it_begins(tmp_path, usage):
     assert code == 0
     [shown] = json.loads(out)
     assert shown["properties"] == sent["properties"]
-    assert shown["properties"]["model"] == "black-forest-labs/FLUX.1-dev"
+    assert shown["properties"]["model_name_or_path"] == "black-forest-labs/FLUX.1-dev"
     assert shown["properties"]["learning_rate"] == 0.002
 
 
@@ -127,7 +126,7 @@ def test_a_run_that_reports_nothing_can_be_shown_too(tmp_path, usage, monkeypatc
     monkeypatch.setenv("DO_NOT_TRACK", "1")
     with make_logger(tmp_path / "logs", "r", log_every=1) as log:
         log.log_step(1, train_loss=0.5)
-    code, out, _ = usage("--show", tmp_path / "logs")
+    code, out, _ = usage(tmp_path / "logs")
 
     assert code == 0
     assert [event["event"] for event in json.loads(out)] == ["run-start", "run-end"]
@@ -148,10 +147,7 @@ def test_a_run_that_reports_nothing_can_be_shown_too(tmp_path, usage, monkeypatc
         (
             "{usage_reports: {host: 'https://a.example', key_env: MY_KEY}}",
             {"MY_KEY": "phc_x"},
-            (
-                "Usage reports are on: they go to https://a.example with the key in MY_KEY. "
-                "Set DO_NOT_TRACK=1 to stop them."
-            ),
+            "Usage reports are sent to https://a.example.",
         ),
         (
             "{usage_reports: {host: 'https://a.example', key_env: MY_KEY}}",
@@ -176,24 +172,16 @@ def test_it_says_whether_they_are_sent_and_why_not(tmp_path, usage, monkeypatch,
     path = tmp_path / "train.yaml"
     path.write_text(f"telemetry: {block}\n")
 
-    assert usage(path) == (0, f"{said}\n", "")
+    code, out, err = usage(path)
+    assert (code, err) == (0, f"{said}\n")
+    assert [event["event"] for event in json.loads(out)] == ["run-start"]
 
 
 def test_a_folder_without_runs_is_refused(tmp_path, usage):
-    code, out, err = usage("--show", tmp_path)
+    code, out, err = usage(tmp_path)
 
     assert (code, out) == (2, "")
     assert "no run found" in err
-
-
-def test_a_run_without_a_configuration_is_shown_with_a_remark(tmp_path, usage):
-    with make_logger(tmp_path, "r") as log:
-        log.log_step(1, train_loss=0.5)
-    code, out, err = usage("--show", log.run_folder)
-
-    assert code == 0
-    assert json.loads(out)
-    assert "This run has no record of usage reports: none were requested" in err
 
 
 def test_a_run_is_spoken_of_as_it_was_started_whatever_the_environment_says_today(
@@ -208,11 +196,11 @@ def test_a_run_is_spoken_of_as_it_was_started_whatever_the_environment_says_toda
     with make_logger(tmp_path, "offline", **{**options, "mode": "offline"}) as offline:
         offline.log_start(config={"telemetry": {"messages": [{"to": "slack", "url": "***"}]}})
 
-    assert usage(off.run_folder)[1] == "This run sends no usage reports: DO_NOT_TRACK is set.\n"
-    assert usage(offline.run_folder)[1] == "This run sends no usage reports: telemetry.mode is offline.\n"
+    assert usage(off.run_folder)[2] == "Usage reports are off: DO_NOT_TRACK is set.\n"
+    assert usage(offline.run_folder)[2] == "Usage reports are off: telemetry.mode is offline.\n"
 
 
-def test_sessions_that_differ_are_listed_separately(tmp_path, usage, monkeypatch):
+def test_sessions_that_differ_are_all_named(tmp_path, usage, monkeypatch):
     options = {"usage_reports": {"host": "https://a.example", "key_env": "MY_KEY"}, "resume": True}
     for session in (1, 2, 3):
         if session == 2:
@@ -220,45 +208,30 @@ def test_sessions_that_differ_are_listed_separately(tmp_path, usage, monkeypatch
         with make_logger(tmp_path, "r", **options) as log:
             log.log_step(session, train_loss=0.5)
 
-    assert usage(log.run_folder)[1].splitlines() == [
-        f"Session 1 sends no usage reports: {NO_KEY.replace('TELEMETRY_USAGE_KEY', 'MY_KEY')}.",
-        "Session 2 sends no usage reports: AXOLOTL_DO_NOT_TRACK is set.",
-        "Session 3 sends no usage reports: AXOLOTL_DO_NOT_TRACK is set.",
-    ]
-
-
-def test_an_older_run_that_asks_for_them_and_does_not_say_is_not_guessed_at(tmp_path, usage):
-    config = {"telemetry": {"usage_reports": {"host": "https://a.example"}}}
-    start = {"event": "start", "seq": 0, "session": 1, "time": 1.0, "elapsed": 0.0, "config": config}
-    (tmp_path / "r").mkdir()
-    (tmp_path / "r" / "metrics.jsonl").write_text(json.dumps(start) + "\n")
-
-    assert usage(tmp_path / "r")[1] == (
-        "This run asks for usage reports in its configuration; whether any were sent is not recorded.\n"
+    assert usage(log.run_folder)[2] == (
+        f"Usage reports are off: {NO_KEY.replace('TELEMETRY_USAGE_KEY', 'MY_KEY')}; "
+        "then off: AXOLOTL_DO_NOT_TRACK is set.\n"
     )
 
 
 # ------------------------------------------------------------ the document
 
 
-def test_the_commands_of_the_document_run_beside_the_run_of_the_readme(tmp_path):
+def test_the_command_of_the_document_runs_beside_the_run_of_the_readme(tmp_path):
     (tmp_path / ".venv").symlink_to(sys.prefix)
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     first = blocks(README, "python")[0].text
     subprocess.run(
         [sys.executable, "-c", first], cwd=tmp_path, env=env, check=True, capture_output=True, timeout=100
     )
-    shown, state = commands(DOCUMENT)
-    printed = []
-    for command in (shown, state):
-        ended = subprocess.run(
-            shlex.split(command), cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100
-        )
-        assert ended.returncode == 0, ended.stderr
-        printed.append(ended.stdout)
+    [command] = commands(DOCUMENT)
+    ended = subprocess.run(
+        shlex.split(command), cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100
+    )
 
-    assert [event["event"] for event in json.loads(printed[0])] == ["run-start", "run-end"]
-    assert "usage reports" in printed[1]
+    assert ended.returncode == 0, ended.stderr
+    assert [event["event"] for event in json.loads(ended.stdout)] == ["run-start", "run-end"]
+    assert ended.stderr == "Usage reports are off: telemetry.usage_reports is not enabled.\n"
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -273,7 +246,5 @@ def test_the_yaml_of_the_document_is_a_block_that_the_logger_takes(tmp_path, usa
     [block] = blocks(DOCUMENT, "yaml")
     path = tmp_path / "train.yaml"
     path.write_text(textwrap.dedent(block.text))
-    code, out, _ = usage(path)
 
-    assert code == 0
-    assert out.startswith("Usage reports are on: they go to https://eu.i.posthog.com with")
+    assert usage(path)[2] == "Usage reports are sent to https://eu.i.posthog.com.\n"

@@ -10,22 +10,21 @@ from toolkit.telemetry.core.outbox import NotSentError, Outbox, backoff_s
 class Server:
     """Takes events, after so many refusals."""
 
-    def __init__(self, refusals=0, error=None):
+    def __init__(self, refusals=0):
         self.tried = []
         self.taken = []
         self.refusals = refusals
-        self.error = error or NotSentError("no")
 
     def send(self, event):
         self.tried.append(event)
         if len(self.tried) <= self.refusals:
-            raise self.error
+            raise NotSentError("no")
         self.taken.append(event)
 
 
-def make(server, first_pause_s=0.001, may_send=lambda: True):
+def make(server, first_pause_s=0.001):
     guard = Guard()
-    outbox = Outbox("parcels", server.send, guard=guard, may_send=may_send, first_pause_s=first_pause_s)
+    outbox = Outbox("parcels", server.send, guard=guard, first_pause_s=first_pause_s)
     return outbox, guard
 
 
@@ -66,31 +65,6 @@ def test_what_waits_is_tried_once_more_at_the_end_and_then_given_up():
     assert tried == ["a", "a"]
     assert server.tried == tried
     assert guard.counts["sending parcels: NotSentError"] == 3
-
-
-def test_an_item_that_can_never_be_sent_is_the_last():
-    server = Server(refusals=10**9, error=NotSentError("not installed", retry=False))
-    outbox, guard = make(server)
-    outbox.put("a")
-    wait_until(lambda: guard.total)
-    outbox.put("b")
-    outbox.close(30.0)
-
-    assert server.tried == ["a"]
-    assert guard.counts == {"sending parcels: NotSentError": 1}
-
-
-def test_what_may_no_longer_be_sent_is_left():
-    server, allowed = Server(), [True]
-    outbox, guard = make(server, may_send=lambda: allowed[0])
-    outbox.put("a")
-    wait_until(lambda: server.taken == ["a"])
-    allowed[0] = False
-    outbox.put("b")
-    outbox.close(30.0)
-
-    assert server.tried == ["a"]
-    assert guard.total == 0
 
 
 def test_pauses_grow_up_to_the_longest():

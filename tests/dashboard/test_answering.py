@@ -1,4 +1,4 @@
-"""One visitor's long answers never keep another visitor waiting, and end when nobody waits for them."""
+"""One visitor's long answers never keep another visitor waiting, and end when no one waits for them."""
 
 from __future__ import annotations
 

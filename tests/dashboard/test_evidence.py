@@ -26,14 +26,7 @@ def alert(kind="spike", **more):
 
 
 def series(x, y):
-    return Series(
-        metric="m",
-        axis="step",
-        segments=(CurveSegment(x=x, y=y, session=1),),
-        total=len(x),
-        low=y.min(),
-        high=y.max(),
-    )
+    return Series(metric="m", axis="step", segments=(CurveSegment(x=x, y=y, session=1),), total=len(x))
 
 
 def test_the_place_is_shaded_and_begin_and_notice_are_marked_within_the_window():

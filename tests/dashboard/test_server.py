@@ -36,10 +36,11 @@ def answering(content_type, seen=None):
 
 
 def test_a_page_names_our_script_and_a_file_does_not():
+    scope = {"type": "http", "path": "/"}
     links = [
         [
             value
-            for name, value in answered(server._with_script(answering(kind)), {"type": "http"})[0]["headers"]
+            for name, value in answered(server._with_script(answering(kind)), scope)[0]["headers"]
             if name == b"link"
         ]
         for kind in (b"text/html; charset=utf-8", b"text/javascript")

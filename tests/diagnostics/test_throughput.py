@@ -65,7 +65,7 @@ def test_other_programs_that_the_records_of_the_machine_show_are_named_with_what
 
 
 @pytest.mark.parametrize("others", [{}, {"cpu_percent": 60.0}, {"gpu_gb": 4.5}])
-def test_nobody_is_blamed_where_those_records_do_not_show_it(others):
+def test_no_program_is_blamed_where_those_records_do_not_show_it(others):
     finding = _drop_beside_others(**others)
 
     assert "since then" not in finding.message

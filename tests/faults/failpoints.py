@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType, FunctionType
 
-import toolkit
+import toolkit.telemetry
 
-_OURS = os.path.dirname(toolkit.__file__) + os.sep
+_OURS = os.path.dirname(toolkit.telemetry.__file__) + os.sep
 
 _NEVER = re.compile(
     # The guard cannot guard itself, and neither can a block around the training's own code.
-    r"core/guard\.py|telemetry/errors/capture\.py"
+    r"core/guard\.py|logger/errors/capture\.py"
     # Options are checked when a logger is made, and a mistake in them is raised.
-    r"|telemetry/options/.*|(core|mirrors)/.*(checks|fields|options|toggle_block)\.py"
+    r"|logger/options/.*|(core|mirrors)/.*(checks|fields|options|toggle_block)\.py"
 )
 
 

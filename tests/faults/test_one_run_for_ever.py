@@ -5,13 +5,12 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import struct
 
 import pytest
 
 from tests.faults.children import repair
-from tests.faults.crash_checks import assert_steps, whole_run
-from tests.records import read_records, with_event
+from tests.faults.crash_checks import whole_run
+from tests.records import with_event
 from tests.waiting import wait_until
 from toolkit.telemetry.runfolder.journal.journal import head_of, pending_lines, shared_memory_folders
 from toolkit.telemetry.runfolder.journal.repair import journals_of
@@ -126,17 +125,6 @@ def test_a_run_that_takes_the_name_of_a_killed_one_gets_nothing_of_it(
     record_property("measured", f"{left} records of a killed run, 0 in the next one of its name, 0 lost")
 
 
-def test_a_killed_run_that_was_renamed_beside_is_found_by_the_next_one(tmp_path, killed, begin_again):
-    run, journal = killed()
-    run.rename(tmp_path / "logs" / "kept-for-later")
-    said = begin_again(until=lambda _: not journal.exists())
-
-    recovered = read_records(tmp_path / "logs" / "kept-for-later")
-    assert_steps(recovered, range(300))
-    assert str(journal) not in said
-    assert {step["of"] for step in with_event(whole_run(run, steps=range(200)), "step")} == {"the second"}
-
-
 def test_a_copy_that_was_made_before_the_kill_gets_nothing_though_the_original_is_gone(
     tmp_path, start_in_background
 ):
@@ -171,34 +159,6 @@ def test_a_deleted_run_comes_back_whole_from_the_trash_and_leaves_nothing_behind
     assert left > 200
     assert empty_trash(run.parent) == 1
     assert not journal.exists(), "whoever deletes a run for good deletes what it left in shared memory too"
-
-
-def make_old(journal):
-    """Give a journal the head of an earlier version, which had no run id."""
-    head = head_of(journal)
-    with journal.open("r+b") as file:
-        file.write(struct.pack("=Q", 0x324C4E524A4B5441))
-        file.seek(6144)
-        file.write(bytes(2048))
-    return head
-
-
-def test_a_journal_of_an_earlier_version_goes_to_the_session_of_its_process_alone(
-    tmp_path, killed, begin_again
-):
-    def put_away(run, journal):
-        make_old(journal)
-        run.rename(tmp_path / "elsewhere")
-
-    run, _ = killed(first=put_away)
-    begin_again(until=says_what_it_keeps)
-    whole_run(run, steps=range(200))
-
-    # Its own place is another run's, so that by its path alone nothing is known.
-    assert ": 0 records recovered" in repair(run)
-    shutil.rmtree(run)
-    repair(tmp_path / "elsewhere")
-    whole_run(tmp_path / "elsewhere", steps=range(300))
 
 
 def test_a_run_without_run_json_is_known_by_its_start_record(killed):

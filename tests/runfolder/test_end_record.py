@@ -12,7 +12,7 @@ from toolkit.telemetry.cli.main import main as telemetry
 from toolkit.telemetry.runfolder.journal.end_record import settle_manifest, with_end_record
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.telemetry.runfolder.manifest import read_manifest, write_manifest
-from toolkit.telemetry.runfolder.reader import end_in, last_step, tail_lines
+from toolkit.telemetry.runfolder.reader import last_end, last_step, tail_records
 from toolkit.telemetry.runfolder.status import work_out_status
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 
@@ -83,8 +83,8 @@ def test_only_the_end_of_a_file_is_read(tmp_path):
         + b'{"event":"error","seq":2,"session":1,"text":"%s"}\n' % (b"x" * 5000) * 100
     )
 
-    assert end_in(tail_lines(path, 256 * 1024), 1) is None
-    assert end_in(tail_lines(path, 1_000_000), 1)["status"] == "finished"
+    assert last_end(reversed(tail_records(path, 256 * 1024)), 1) is None
+    assert last_end(reversed(tail_records(path, 1_000_000)), 1)["status"] == "finished"
 
 
 def test_every_reader_and_repair_believe_it(run, capsys):

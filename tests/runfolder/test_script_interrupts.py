@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-import toolkit
+import toolkit.telemetry
 from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.core.guard import Guard
@@ -155,7 +155,7 @@ except OSError as error:
 
 def ours(source):
     """Run `source` as if it stood in this package."""
-    exec(compile(source, f"{toolkit.__path__[0]}/telemetry/made_up.py", "exec"), {"signal": signal})
+    exec(compile(source, f"{toolkit.telemetry.__path__[0]}/made_up.py", "exec"), {"signal": signal})
 
 
 class Failing:

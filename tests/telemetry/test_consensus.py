@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import toolkit
+import toolkit.telemetry
 from tests.fork_server import A_TRAINING, start_python
 from tests.lengths import in_make_faults, is_long, longer
 from toolkit.telemetry.core.clock import ManualClock
@@ -429,7 +429,7 @@ PROGRAMS = Path(__file__).with_name("programs")
 @pytest.mark.parametrize("size", [2, 3] if is_long() else [2])
 def test_real_ranks_with_an_all_reduce_a_step_stop_together(tmp_path, size):
     rounds = longer(4, 8)
-    source = str(Path(toolkit.__file__).parent.parent)
+    source = str(Path(toolkit.telemetry.__file__).parents[2])
     ranks = [
         start_python(
             [
@@ -466,7 +466,7 @@ def test_real_ranks_with_an_all_reduce_a_step_stop_together(tmp_path, size):
 def test_a_store_that_is_silent_at_the_end_does_not_change_how_a_process_ends():
     ended = subprocess.run(
         [sys.executable, PROGRAMS / "end_while_the_store_is_silent.py"],
-        env={**os.environ, "PYTHONPATH": str(Path(toolkit.__file__).parent.parent)},
+        env={**os.environ, "PYTHONPATH": str(Path(toolkit.telemetry.__file__).parents[2])},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,

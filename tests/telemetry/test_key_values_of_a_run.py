@@ -28,7 +28,14 @@ def test_run_json_has_the_configuration_and_the_evaluations(tmp_path, diagnostic
         "api_key": "***",
     }
     assert manifest["evaluations"] == {
-        "val_loss": {"last": None, "last_step": 2, "best": 1.0, "best_step": 1, "direction": "min"},
+        "val_loss": {
+            "last": None,
+            "non_finite": {"last": "NaN"},
+            "last_step": 2,
+            "best": 1.0,
+            "best_step": 1,
+            "direction": "min",
+        },
         "accuracy": {"last": 0.2, "last_step": 2, "best": 0.2, "best_step": 2, "direction": "max"},
     }
     assert manifest["config"] == found.config

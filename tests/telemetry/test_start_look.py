@@ -42,13 +42,10 @@ def test_all_installed_packages_are_found_well_known_ones_first(tmp_path, monkey
     ]
 
 
-def test_packages_are_passed_by_the_masking_and_a_secret_among_them_is_not(monkeypatch):
+def test_packages_are_passed_by_the_masking_and_a_secret_among_them_is_not():
     packages = {f"some-package-{number}": f"1.{number}.0rc1" for number in range(500)}
-    monkeypatch.setenv("MY_TOKEN", "1.300.0rc1")
 
-    masked = mask_secrets({"packages": packages})["packages"]
-
-    assert masked == {**packages, "some-package-300": "***"}
+    assert mask_secrets({"packages": packages}) == {"packages": packages}
     assert mask_secrets({"packages": {"a": "hf_" + "a1B2c3D4e5" * 3}}) == {"packages": {"a": "***"}}
 
 

@@ -9,11 +9,11 @@ import os
 import signal
 import sys
 
-import toolkit
+import toolkit.telemetry
 from tests.faults.child_program import TelemetryLogger
 
 log_dir, part, most = sys.argv[1], sys.argv[2], int(sys.argv[3])
-ours = os.path.join(os.path.dirname(toolkit.__file__), part)
+ours = os.path.join(os.path.dirname(toolkit.telemetry.__file__), part)
 lines: dict[tuple[str, int], None] = {}
 wanted: tuple[str, int] | None = None
 raised = 0

@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from toolkit.telemetry.mirrors.messages.options import MessageOptions
 from toolkit.telemetry.mirrors.messages.receiver import Receiver
 from toolkit.telemetry.mirrors.messages.web_address import web_address
 
@@ -149,18 +150,11 @@ def raw_receiving(behave):
         receiver.close()
 
 
-def to(url, service="webhook", *, secret=None, when=("start",), milestones=(), per_minute=60, link=None):
+def to(url, service="webhook", *, secret=None, per_minute=60):
     """Return a receiver at `url`."""
-    return Receiver(
-        name=service,
-        service=service,
-        address=web_address(url),
-        secret=secret,
-        when=when,
-        milestones=milestones,
-        link=link,
-        per_minute=per_minute,
-    )
+    address = web_address(url)
+    options = MessageOptions(to=service, name=service, url=address, per_minute=per_minute)
+    return Receiver(options=options, address=address, secret=secret)
 
 
 def certificate(folder, name="localhost", days=30):

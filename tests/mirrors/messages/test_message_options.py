@@ -69,7 +69,7 @@ def test_a_whole_receiver_is_taken_over():
         ),
         (
             {"to": "slack", "url_env": "A", "when": "lunch"},
-            "messages[0].when is 'lunch'; it must be among start",
+            "messages[0].when is 'lunch'; it must be a list with some of start",
         ),
         ({"to": "slack", "url_env": "A", "when": []}, "messages[0].when is []"),
         (

@@ -22,6 +22,7 @@ from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
 from tests.waiting import wait_until
 from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.mirrors.messages.message import RunState
 from toolkit.telemetry.mirrors.messages.options import MessageOptions
 from toolkit.telemetry.mirrors.messages.sink import MessageSink
 
@@ -389,13 +390,9 @@ def test_a_record_that_is_read_again_is_not_reported_again(tmp_path):
     with receiving() as receiver:
         sink = MessageSink(
             MessageOptions.from_block("m", webhook(receiver, when="milestone", milestones="every 2 steps")),
-            run_name="r",
-            run_id="1",
-            project="",
+            run_state=RunState(run_name="r"),
             folder="r",
-            session=1,
             record_file=tmp_path / "metrics.jsonl",
-            session_start=0,
             put=lambda event, fields: put.append(fields),
             guard=Guard(),
         )

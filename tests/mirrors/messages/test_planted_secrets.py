@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.mirrors.messages.local_receivers import receiving
@@ -9,6 +11,7 @@ from tests.privacy.planted import ENVIRON, PLANTED, found_in, leaks_in
 from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.mirrors.messages.message import RunState
 from toolkit.telemetry.mirrors.messages.run_events import RunEventReader
 from toolkit.telemetry.mirrors.messages.services import SERVICES
 from toolkit.telemetry.mirrors.messages.sink import link_to
@@ -21,22 +24,22 @@ SECRET = "what-messages-are-signed-with"
 
 def messages_about(text, redactor):
     """Return messages with `text` in every place where a run's texts can be."""
-    story = RunEventReader(run_name=text)
+    story = RunEventReader(RunState(run_name=text), redact=redactor.redact)
     finding = {"event": "finding", "kind": text, "id": text, "severity": "critical", "state": "open", "message": text,
                "metric": text, "causes": [text], "advice": [text]}  # fmt: skip
     error = {"event": "error", "type": "ValueError", "message": f"ValueError: could not read {text}"}
-    events = [*story.take(finding), *story.take(error)]
-    events.append(story.end(status="failed", reason="failed", now=1.0, elapsed_s=1.0))
-    events.append(story.end(status="failed", reason=text, failure=error, now=1.0, elapsed_s=1.0))
+    messages = [*story.take(finding), *story.take(error)]
+    messages.append(story.end(status="failed", reason="failed", now=1.0, elapsed_s=1.0))
+    messages.append(story.end(status="failed", reason=text, failure=error, now=1.0, elapsed_s=1.0))
     link = link_to((safe_run_name(text), text), None, redactor)
-    return [event.to_message(redactor.redact, link=link) for event in events]
+    return [replace(message, link=link) for message in messages]
 
 
 def bytes_of(message):
     """Return what each service is sent of `message`, as it goes over the wire."""
     parts = []
     for service in SERVICES.values():
-        request = service.request(message, SECRET, 1.7e9)
+        request = service.request(message, SECRET)
         parts += [*(f"{name}: {value}".encode() for name, value in request.headers.items()), request.body]
     return b"\n".join(parts)
 
@@ -57,7 +60,7 @@ def test_what_signs_a_message_is_in_none_but_ntfys_own_header():
     redactor = Redactor(environ=ENVIRON)
     for message in messages_about("plain", redactor):
         for name, service in SERVICES.items():
-            request = service.request(message, SECRET, 1.7e9)
+            request = service.request(message, SECRET)
             shown = b"\n".join([*(value.encode() for value in request.headers.values()), request.body])
 
             assert (SECRET.encode() in shown) is (name == "ntfy")

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from toolkit.telemetry.core.formatting import duration
-from toolkit.telemetry.mirrors.messages.message import cut, cut_bytes
+from toolkit.telemetry.mirrors.messages.message import RunState, cut
 from toolkit.telemetry.mirrors.messages.milestones import MilestoneWatch, milestone_from
 from toolkit.telemetry.mirrors.messages.run_events import RunEventReader
 
@@ -39,21 +39,19 @@ def finding(**changes):
     return record("finding", **{**fields, **changes})
 
 
-def story(*milestones, **options):
-    given = {
-        "run_name": "greyjacket",
-        "milestones": [milestone_from("m", text) for text in milestones],
-        **options,
-    }
-    return RunEventReader(**given)
+def story(*milestones, redact=lambda texts: texts):
+    return RunEventReader(
+        RunState(run_name="greyjacket"),
+        redact=redact,
+        milestones=[milestone_from("m", text) for text in milestones],
+    )
 
 
 def reported(run, *records):
     return [event for one in records for event in run.take(one)]
 
 
-def words(event):
-    message = event.to_message(lambda value: value, link=None)
+def words(message):
     return "\n".join([message.title, *message.lines, message.run_state.as_text()])
 
 
@@ -72,7 +70,7 @@ def test_a_critical_finding_is_reported_once_with_why_and_what_to_try():
     )
 
     [one] = events
-    assert (one.occasion, one.name) == ("finding", "finding:1-nan-train_loss-40")
+    assert (one.occasion, one.about) == ("finding", ("finding:1-nan-train_loss-40",))
     assert words(one).splitlines() == [
         "greyjacket: critical finding: Not a number",
         "train_loss is NaN from step 40 on.",
@@ -115,7 +113,7 @@ def test_two_that_notice_one_silence_are_one_stall():
         finding(id="c", kind="hang", severity="critical", message="No step for 90 s."),
     )
 
-    assert [(event.occasion, event.name) for event in events] == [
+    assert [(event.occasion, *event.about) for event in events] == [
         ("stall", "stall:1:10"),
         ("stall", "stall:1:11"),
     ]
@@ -171,11 +169,7 @@ def test_of_a_long_error_both_ends_are_reported():
     run = story()
     text = "ValueError: Caught ValueError in worker 3.\n" + "frame " * 900 + "ValueError: the cause"
     reported(run, record("error", type="ValueError", message=text))
-    (line,) = (
-        run.end(status="failed", reason="failed", now=1.0, elapsed_s=1.0)
-        .to_message(lambda values: values, link=None)
-        .lines
-    )
+    (line,) = ended(run, "failed", "failed").lines
 
     assert line.startswith("ValueError: Caught ValueError in worker 3.")
     assert line.endswith("ValueError: the cause")
@@ -204,7 +198,7 @@ def test_an_error_that_the_run_lived_through_is_not_in_its_end():
 def test_every_end_has_words(status, reason, occasion, what):
     end = ended(story(), status, reason)
 
-    assert (end.occasion, end.what) == (occasion, what)
+    assert (end.occasion, end.title) == (occasion, f"greyjacket: {what}")
 
 
 # ------------------------------------------------------------ the state of the run
@@ -329,16 +323,13 @@ def test_a_milestone_says_which_and_by_how_much():
 
 
 def test_a_text_is_redacted_before_it_is_cut():
-    run = story()
+    def redact(texts):
+        about_run, what, lines, _ = texts
+        return about_run, what, [line.replace("SECRET-SECRET", "***") for line in lines], {}
+
+    run = story(redact=redact)
     reported(run, record("error", type="E", message="x" * 595 + " SECRET-SECRET"))
-    message = ended(run, "failed", "failed").to_message(
-        lambda values: [
-            *values[:-2],
-            [line.replace("SECRET-SECRET", "***") for line in values[-2]],
-            {},
-        ],
-        link=None,
-    )
+    message = ended(run, "failed", "failed")
 
     assert "SECR" not in message.lines[0]
     assert len(message.lines[0]) <= 600
@@ -363,5 +354,3 @@ def test_lengths_of_time(seconds, text):
 def test_texts_are_cut_in_whole_letters():
     assert cut("abcdef", 6) == "abcdef"
     assert cut("abcdefg", 6) == "abcd …"
-    assert cut_bytes("漢" * 10, 30) == "漢" * 10
-    assert len(cut_bytes("漢" * 11, 30).encode()) <= 30

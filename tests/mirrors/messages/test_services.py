@@ -7,21 +7,14 @@ import email.header
 import hashlib
 import hmac
 import json
-import os
-import shutil
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.mirrors.messages.local_receivers import receiving
 from toolkit.telemetry.mirrors.messages.message import Message, RunState
-from toolkit.telemetry.mirrors.messages.post import HttpResponse, NotDelivered
-from toolkit.telemetry.mirrors.messages.services import SERVICES, lark, ntfy, webhook
+from toolkit.telemetry.mirrors.messages.services import SERVICES, NotDelivered, encoded_words
 from toolkit.telemetry.privacy.message_services import SERVICE_BY_NAME
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -48,11 +41,11 @@ def message(**changes):
 
 
 def content(service, secret=None, **changes):
-    return json.loads(SERVICES[service].request(message(**changes), secret, NOW).body)
+    return json.loads(SERVICES[service].request(message(**changes), secret).body)
 
 
 def text_of(service, **changes):
-    request = SERVICES[service].request(message(**changes), None, NOW)
+    request = SERVICES[service].request(message(**changes), None)
     if service == "ntfy":
         return decoded(request.headers["X-Title"]) + "\n" + request.body.decode()
     found = json.loads(request.body)
@@ -81,61 +74,8 @@ def test_every_service_and_alias_is_in_the_document():
     assert undocumented(SERVICE_BY_NAME) == []
 
 
-TOY_SERVICE = '''
-"""A toy service: the title as text."""
-
-from toolkit.telemetry.mirrors.messages.message import Message
-from toolkit.telemetry.mirrors.messages.post import HttpRequest
-
-
-def request(message: Message, secret: str | None, now: float) -> HttpRequest:
-    return HttpRequest(body=message.title.encode(), headers={"X-Toy": secret or "none"})
-'''
-TOY_RUN = """
-import os, sys, time
-from toolkit.telemetry.mirrors.messages.delivery import deliver
-from toolkit.telemetry.mirrors.messages.message import Message
-from toolkit.telemetry.mirrors.messages.options import MessageOptions
-from toolkit.telemetry.mirrors.messages.receiver import names_of, receiver_from
-from toolkit.telemetry.privacy.masking import mask_secrets
-from toolkit.telemetry.privacy.message_services import SERVICE_BY_NAME
-
-given = {"to": "toy", "url": sys.argv[1], "secret_env": "TOY_SECRET"}
-[options] = MessageOptions.from_block("telemetry.messages", [given])
-receiver = receiver_from(options, names_of([options])[0], {"TOY_SECRET": "s3cr3t"})
-print(deliver(receiver, Message(occasion="test", title="hello"), pause=lambda _: False).status)
-print(mask_secrets(given)["url"])
-print(",".join(SERVICE_BY_NAME))
-"""
-
-
-def test_a_new_service_is_one_file_and_one_line(tmp_path):
-    copy = tmp_path / "toolkit"
-    shutil.copytree(ROOT / "toolkit", copy, ignore=shutil.ignore_patterns("__pycache__"))
-    (copy / "mirrors" / "messages" / "services" / "toy.py").write_text(TOY_SERVICE, encoding="utf-8")
-    registry = copy / "privacy" / "message_services.py"
-    line = '    MessageService("webhook"),\n'
-    registry.write_text(
-        registry.read_text(encoding="utf-8").replace(line, line + '    MessageService("toy"),\n'),
-        encoding="utf-8",
-    )
-
-    with receiving() as receiver:
-        ran = subprocess.run(
-            [sys.executable, "-c", TOY_RUN, f"{receiver.url}/hook/toy"],
-            env={**os.environ, "PYTHONPATH": str(tmp_path)},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    assert ran.returncode == 0, ran.stderr
-    status, url, names = ran.stdout.split()
-    assert (status, url) == ("delivered", "***")
-    [sent] = receiver.got
-    assert (sent.body, sent.headers["X-Toy"]) == (b"hello", "s3cr3t")
-    assert undocumented(names.split(",")) == ["toy"], "the document must be extended too"
+def test_every_service_that_the_options_name_has_its_request():
+    assert set(SERVICES) == {service.name for service in SERVICE_BY_NAME.values()}
 
 
 @pytest.mark.parametrize("service", SERVICES)
@@ -156,7 +96,6 @@ def test_lark_is_signed_as_its_documentation_says():
     found = content("lark", secret="demo")
     key = f"{found['timestamp']}\ndemo".encode()
 
-    assert found["timestamp"] == "1700000000"
     assert found["sign"] == base64.b64encode(hmac.new(key, b"", hashlib.sha256).digest()).decode()
     assert found["msg_type"] == "text"
 
@@ -169,7 +108,7 @@ def test_a_message_to_lark_mentions_no_one():
 
 @pytest.mark.parametrize("body", [b'{"code":0,"msg":"success","data":{}}', b'{"StatusCode":0}', b"{}"])
 def test_lark_takes_a_message_by_the_code_0_or_none(body):
-    lark.check(HttpResponse(status=200, body=body))
+    SERVICES["lark"].check(body)
 
 
 @pytest.mark.parametrize(
@@ -190,10 +129,10 @@ def test_lark_takes_a_message_by_the_code_0_or_none(body):
 )
 def test_lark_says_no_in_a_number_although_the_status_is_200(body, said, again):
     with pytest.raises(NotDelivered) as refusal:
-        lark.check(HttpResponse(status=200, body=body))
+        SERVICES["lark"].check(body)
 
     assert said in str(refusal.value)
-    assert refusal.value.retry is again
+    assert (refusal.value.most_attempts > 1) is again
 
 
 # ------------------------------------------------------------ Slack and Discord
@@ -209,9 +148,9 @@ def test_nothing_in_a_message_to_slack_is_markup():
 
 
 def test_slack_says_no_in_json_too():
-    SERVICES["slack"].check(HttpResponse(status=200, body=b"ok"))
+    SERVICES["slack"].check(b"ok")
     with pytest.raises(NotDelivered, match="refused: invalid_payload"):
-        SERVICES["slack"].check(HttpResponse(status=200, body=b'{"ok":false,"error":"invalid_payload"}'))
+        SERVICES["slack"].check(b'{"ok":false,"error":"invalid_payload"}')
 
 
 def test_a_message_to_discord_mentions_no_one():
@@ -235,7 +174,7 @@ def test_a_long_message_to_discord_is_cut_to_what_it_takes_and_keeps_its_link(le
 
 
 def test_a_title_of_other_letters_than_ascii_arrives_at_ntfy():
-    request = SERVICES["ntfy"].request(message(title="グレイ: größer 😀 " + "ä" * 60), None, NOW)
+    request = SERVICES["ntfy"].request(message(title="グレイ: größer 😀 " + "ä" * 60), None)
 
     assert request.headers["X-Title"].isascii()
     assert decoded(request.headers["X-Title"]) == "グレイ: größer 😀 " + "ä" * 60
@@ -247,7 +186,7 @@ def test_a_title_of_other_letters_than_ascii_arrives_at_ntfy():
     st.text(alphabet=st.characters(blacklist_categories=["Cs", "Cc", "Zl", "Zp"]), min_size=1, max_size=120)
 )
 def test_a_header_of_ntfys_holds_any_title(title):
-    header = ntfy.encoded_words(title)
+    header = encoded_words(title)
 
     assert header.isascii()
     assert header.isprintable()
@@ -255,13 +194,13 @@ def test_a_header_of_ntfys_holds_any_title(title):
 
 
 def test_a_title_cannot_add_a_header():
-    headers = SERVICES["ntfy"].request(message(title="a\r\nX-Evil: 1\x00b"), None, NOW).headers
+    headers = SERVICES["ntfy"].request(message(title="a\r\nX-Evil: 1\x00b"), None).headers
 
     assert headers["X-Title"] == "a X-Evil: 1 b"
 
 
 def test_ntfy_gets_urgency_signs_click_and_token_in_headers():
-    request = SERVICES["ntfy"].request(message(), "tk_secret", NOW)
+    request = SERVICES["ntfy"].request(message(), "tk_secret")
 
     assert request.headers["X-Priority"] == "5"
     assert request.headers["X-Tags"] == "rotating_light"
@@ -272,7 +211,7 @@ def test_ntfy_gets_urgency_signs_click_and_token_in_headers():
 
 @pytest.mark.parametrize("letter", ["x", "漢"])
 def test_a_long_message_to_ntfy_stays_a_message(letter):
-    body = SERVICES["ntfy"].request(message(lines=(letter * 5000,)), None, NOW).body
+    body = SERVICES["ntfy"].request(message(lines=(letter * 5000,)), None).body
 
     assert len(body) <= 4000
     assert body.decode().endswith(LINK)
@@ -290,21 +229,3 @@ def test_a_webhook_gets_an_object_of_always_the_same_keys():
         "text", "link", "tells_of", "details",
     }  # fmt: skip
     assert (bare["step"], bare["eta_s"], bare["link"]) == (None, None, None)
-
-
-def test_a_webhook_can_check_who_sent_it_and_when():
-    request = SERVICES["webhook"].request(message(), "key", time.time())
-    timestamp = request.headers["X-Telemetry-Timestamp"]
-    expected = hmac.new(b"key", timestamp.encode() + b"." + request.body, hashlib.sha256).hexdigest()
-
-    assert request.headers["X-Telemetry-Signature"] == f"sha256={expected}"
-    assert abs(int(timestamp) - time.time()) < 600
-    assert webhook.sign("1", b"{}", "other") != webhook.sign("1", b"{}", "key")
-
-
-def test_a_message_keeps_its_id_however_often_it_is_tried():
-    one = message()
-    ids = {json.loads(webhook.request(one, None, NOW + i).body)["id"] for i in range(3)}
-
-    assert ids == {one.id}
-    assert message().id != one.id

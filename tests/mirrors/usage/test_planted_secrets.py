@@ -13,7 +13,7 @@ from tests.mirrors.usage.posthog_server import all_bytes, arrived, reporting_to
 from tests.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in, leaks_in
 from tests.records import read_records
 from tests.telemetry.logged import make_logger
-from toolkit.telemetry.mirrors.usage.events import UsageEventReader, events_of
+from toolkit.telemetry.mirrors.usage.events import UsageEvents, events_of
 
 VALUES = [value for _, value in PLANTED]
 TEXT_FIELDS = (
@@ -89,7 +89,7 @@ def test_what_gets_through_the_list_by_its_look_is_stopped_by_the_redactor():
     """Names of models, stacks and devices only have to match a pattern; a record with false ones is checked here."""
     passed = []
     for kind, value in PLANTED:
-        story = UsageEventReader(1, environ=ENVIRON)
+        session = UsageEvents(1, environ=ENVIRON)
         records = [
             {
                 "event": "start",
@@ -111,9 +111,9 @@ def test_what_gets_through_the_list_by_its_look_is_stopped_by_the_redactor():
             },
         ]
         for seq, record in enumerate(records):
-            for event in story.take({"time": 1.0, "elapsed": 1.0, "seq": seq, "session": 1, **record}):
-                if found_in(orjson.dumps(event.shown()), value):
-                    passed.append((event.name, kind, value))
+            for event in session.take({"time": 1.0, "elapsed": 1.0, "seq": seq, "session": 1, **record}):
+                if found_in(orjson.dumps(event), value):
+                    passed.append((event["event"], kind, value))
 
     assert passed == []
 
@@ -131,9 +131,10 @@ def test_public_models_and_ordinary_settings_are_still_reported(tmp_path):
                 training={"optimizer": "AdamW", "scheduler": "cosine_with_restarts", "dtype": "bf16"},
             )
         start, _ = events_of(read_records(log.run_folder / "metrics.jsonl"))
-        reported.append(start.properties.get("model"))
+        properties = start["properties"]
+        reported.append(properties.get("model_name"))
 
-        assert start.properties["optimizer"] == "adamw"
-        assert start.properties["scheduler"] == "cosine_with_restarts"
-        assert start.properties["dtype"] == "bf16"
+        assert properties["optimizer"] == "AdamW"
+        assert properties["scheduler"] == "cosine_with_restarts"
+        assert properties["dtype"] == "bf16"
     assert reported == models

@@ -47,26 +47,33 @@ def reported(log):
 # ------------------------------------------------------------ what is sent
 
 
-def test_a_run_is_reported_from_start_to_end(tmp_path, capsys):
+def test_a_run_is_reported_from_start_to_end(tmp_path, capsys, monkeypatch):
+    (tmp_path / "netrc").write_text("default login jane password orchid\n")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     with receiving() as server:
         log = train(tmp_path, server.url)
 
     start, end = arrived(server)
     assert [start["event"], end["event"]] == ["run-start", "run-end"]
-    assert start["properties"]["model"] == "google/gemma-2b"
-    assert start["properties"]["architecture"] == "gemma2forcausallm"
+    assert start["properties"]["model_name"] == "google/gemma-2b"
+    assert start["properties"]["model_architecture"] == "Gemma2ForCausalLM"
     assert (start["properties"]["batch_size"], start["properties"]["optimizer"]) == (4, "other")
     assert end["properties"]["status"] == "finished"
-    assert (end["properties"]["total_steps"], end["properties"]["train_loss"]) == (3, 0.333333)
-    assert end["properties"]["peak_cpu_memory_bytes"] > 0
+    assert (end["properties"]["global_step"], end["properties"]["train_loss"]) == (3, 0.333333)
+    assert end["properties"]["peak_cpu_memory_mb"] > 0
+    headers = {name.lower() for got in server.got for name in got.headers}
+    assert "authorization" not in headers
+    assert {got.path for got in server.got} == {"/batch/"}
     assert log.guard.total == 0
     [said] = capsys.readouterr().err.splitlines()
-    assert said.startswith(f"[telemetry] anonymous usage reports go to {server.url}: ")
-    assert "`telemetry usage --show` prints them, DO_NOT_TRACK=1 stops them" in said
+    assert said == (
+        f"[telemetry] anonymous usage reports are sent to {server.url}: "
+        "`telemetry usage` prints them, DO_NOT_TRACK=1 stops them"
+    )
 
 
 def test_what_is_sent_is_what_the_records_show(tmp_path):
-    """The events that `telemetry usage --show` prints are made of the records alone, and so are those that are sent."""
+    """The events that `telemetry usage` prints are made of the records alone, and so are those that are sent."""
     with receiving() as server:
         log = train(tmp_path, server.url)
         with (
@@ -78,9 +85,7 @@ def test_what_is_sent_is_what_the_records_show(tmp_path):
             raise ZeroDivisionError("orchid")
 
     shown = [
-        event.shown()
-        for run in (log, failed)
-        for event in events_of(read_records(run.run_folder / "metrics.jsonl"))
+        event for run in (log, failed) for event in events_of(read_records(run.run_folder / "metrics.jsonl"))
     ]
     sent = arrived(server)
     assert len(sent) == 4
@@ -128,8 +133,8 @@ def test_the_key_is_sent_to_the_server_and_written_nowhere_else(tmp_path, capsys
         ({"DO_NOT_TRACK": "0", "TELEMETRY_DO_NOT_TRACK": "1"}, {}, "TELEMETRY_DO_NOT_TRACK is set"),
         ({"AXOLOTL_DO_NOT_TRACK": "1"}, {}, "usage reports are off: AXOLOTL_DO_NOT_TRACK is set"),
         ({}, {"mode": "offline"}, "telemetry.usage_reports will not be sent"),
-        ({KEY_ENV: ""}, {}, f"the environment variable {KEY_ENV} (telemetry"),
-        ({KEY_ENV: "phx_personal"}, {}, "it must be a project key (phc_…)"),
+        ({KEY_ENV: ""}, {}, "holds no project key"),
+        ({KEY_ENV: "phx_personal"}, {}, f"usage reports are off: {KEY_ENV}, the variable of"),
     ],
 )
 def test_nothing_is_sent_where_someone_does_not_want_it(
@@ -190,15 +195,19 @@ def test_of_two_ranks_only_the_first_reports(tmp_path):
 # ------------------------------------------------------------ a server that is no good
 
 
-def test_a_failing_server_leaves_only_a_line_in_the_run(tmp_path, caplog):
-    with receiving(*[(500, {}, b"oops")] * 50) as server:
-        log = train(tmp_path, server.url)
+@pytest.mark.parametrize("status", [401, 500, 302, 308])
+def test_a_server_that_refuses_or_redirects_leaves_only_a_line_in_the_run(tmp_path, caplog, status):
+    with receiving() as other:
+        answer = (status, {"Location": f"{other.url}/batch/"}, b"oops")
+        with receiving(*[answer] * 50) as server:
+            log = train(tmp_path, server.url)
 
     assert server.got
+    assert other.got == []
     assert read_records(log.run_folder / "metrics.jsonl", "end")[0]["status"] == "finished"
     said = [record.message for record in caplog.records if "usage reports" in record.message]
     assert len(said) == 1
-    assert "answered 500" in said[0]
+    assert f"answered {status}" in said[0]
 
 
 @in_make_faults

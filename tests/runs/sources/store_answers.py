@@ -18,7 +18,7 @@ WAIT_S = 120.0
 
 MAY_DIFFER = frozenset(
     {
-        *("key", "place", "path", "problem", "why", "writable", "control_refusal"),
+        *("key", "place", "path", "problem", "is_cut", "why", "writable", "control_refusal"),
         *("read_ms", "from_cache", "lag_s", "behind_bytes", "version"),
     }
 )

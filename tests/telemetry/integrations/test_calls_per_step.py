@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import toolkit
+import toolkit.telemetry
 from tests.lazy_module import LazyModule
 
 torch = LazyModule("torch")
@@ -18,7 +18,7 @@ transformers = LazyModule("transformers")
 our_lightning = LazyModule("toolkit.telemetry.integrations.lightning")
 our_transformers = LazyModule("toolkit.telemetry.integrations.transformers")
 
-OURS = str(Path(toolkit.__file__).parent)
+OURS = str(Path(toolkit.telemetry.__file__).parent)
 FIRST, LAST = 12, 20
 
 

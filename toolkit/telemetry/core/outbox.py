@@ -33,33 +33,22 @@ def backoff_s(
 
 
 class NotSentError(OSError):
-    """An item was not delivered; the text says why. Without `retry` nothing more is sent."""
-
-    def __init__(self, reason: str, *, retry: bool = True) -> None:
-        super().__init__(reason)
-        self.retry = retry
+    """An item was not delivered; the text says why."""
 
 
 class Outbox(Generic[_T]):
     """Sends items in their order; `put` never waits, and what does not fit is left out.
 
-    A failure is reported, and the item tried again after a pause. After five failures in a row, or where `may_send`
-    says no, nothing more is sent. The thread starts with the first item, and a forked child has none.
+    A failure is reported, and the item tried again after a pause. After five failures in a row nothing more is sent.
+    The thread starts with the first item, and a forked child has none.
     """
 
     def __init__(
-        self,
-        name: str,
-        send: Callable[[_T], None],
-        *,
-        guard: Guard,
-        may_send: Callable[[], bool] = lambda: True,
-        first_pause_s: float = 30.0,
+        self, name: str, send: Callable[[_T], None], *, guard: Guard, first_pause_s: float = 30.0
     ) -> None:
         self._name = name
         self._send = send
         self._guard = guard
-        self._may_send = may_send
         self._first_pause_s = first_pause_s
         self._changed = threading.Condition()
         self._waiting: deque[_T] = deque()
@@ -94,18 +83,10 @@ class Outbox(Generic[_T]):
 
     def _run(self) -> None:
         while (item := self._next()) is not None:
-            if not self._may_send():
-                self._switch_off()
-                return
             is_last, is_sent = self._is_closing, False
             with self._guard.catch(f"sending {self._name}"):
-                try:
-                    self._send(item)
-                    is_sent = True
-                except NotSentError as error:
-                    if not error.retry:
-                        self._switch_off()
-                    raise
+                self._send(item)
+                is_sent = True
             with self._changed:
                 if is_sent and self._waiting:
                     self._waiting.popleft()

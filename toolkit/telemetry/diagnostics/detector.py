@@ -6,7 +6,6 @@ from typing import Protocol
 
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import Row
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 
 
 class Detector(Protocol):
@@ -17,7 +16,7 @@ class Detector(Protocol):
     """
 
     signals: tuple[str, ...]
-    """It gets the records that have one of these; `"*"` means all records."""
+    """It gets the records that have one of these; `"*"` means all records. Empty once it has read enough."""
     all_ranks: bool
     """Whether it gets the records of every rank, or only those of rank 0."""
 
@@ -26,17 +25,6 @@ class Detector(Protocol):
 
     def restart(self, step: int) -> None:
         """Handle a new session, or steps that went back to `step`: learnt levels may no longer hold."""
-
-
-class SkimmingDetector(Detector, Protocol):
-    """A detector that can pass over many ordinary records at once."""
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Take the records of `batch` from `start` on up to one that needs a closer look, and return its place.
-
-        The state afterwards is the same as if `take` had read them one by one. The record at the returned place has
-        not been read; its length means that all have been.
-        """
 
 
 class SingleIncidentDetector:

@@ -13,12 +13,11 @@ from toolkit.telemetry.diagnostics.confidence import confidence_of, is_too_weak
 from toolkit.telemetry.diagnostics.detector import Detector
 from toolkit.telemetry.diagnostics.finding import INFO, RESOLVED, WARNING, Finding, finding_from
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import FARTHEST, Row, Shape
+from toolkit.telemetry.diagnostics.metric_aliases import FARTHEST, LOSS, Row
 from toolkit.telemetry.diagnostics.plugins import make_plugins
 from toolkit.telemetry.diagnostics.policy import Policy
 from toolkit.telemetry.diagnostics.silent_ranks import finding_of
-from toolkit.telemetry.diagnostics.step_batch import LONGEST, SHORTEST, StepBatch, batch_of
-from toolkit.telemetry.runfolder.records import ENVIRONMENT, FINDING, START, STEP, Record, Run, runs_of
+from toolkit.telemetry.runfolder.records import ENVIRONMENT, FINDING, START, STEP, Record
 from toolkit.telemetry.runfolder.untrusted import mapping_in, whole_in
 
 _LOOP_EVENTS: Final = (STEP, "")
@@ -26,13 +25,13 @@ _LOOP_EVENTS: Final = (STEP, "")
 
 An evaluation may be logged a little late, and other records may count differently.
 """
+_Plan = list[Callable[[Row], None]]
+"""What reads a record with certain signals, in this order."""
 _MOST_PLANS: Final = 256
+_SAME_PLANS: Final = 512
+"""Records after which the plans are made again: some detectors read only the start of a run."""
 _FIRST_PLUGIN: Final = 100
 _FIRST_RULE: Final = 500
-_LAST_TURN: Final = 1_000
-"""After all detectors."""
-_LONGEST_LIVE: Final = 256
-"""Records taken as columns at once in a live run: each detector has then done with them in less than a millisecond."""
 _MOST_REPORTED: Final = 1_000
 """Findings reported by the run itself that are kept; each is a pause of a minute or more."""
 
@@ -61,36 +60,19 @@ class Examiner:
             self._detectors.update(enumerate(rules, _FIRST_RULE))
         self._has_plugins = False
         self._made_late: set[str] = set()
-        self._between: Callable[[], None] | None = None
         self._plans: dict[tuple[bool, tuple[str, ...]], _Plan] = {}
         self._reported_by_run: dict[str, Finding] = {}
 
     def take(self, records: Iterable[Record], *, between: Callable[[], None] | None = None) -> list[Finding]:
         """Read `records`; return the findings that are new, changed or resolved since the last call.
 
-        `between` is called often, at most about a millisecond apart: in a live run others want the interpreter, too.
+        `between` is called after each record: in a live run others want the interpreter, too.
         """
-        self._between = between
-        longest = LONGEST if between is None else _LONGEST_LIVE
-        for run in runs_of(records if isinstance(records, Sequence) else list(records)):
-            count = len(run.records)
-            if count <= longest:
-                self._take_run(run)
-                continue
-            for first in range(0, count, longest):
-                self._take_run(run.part(first, first + longest))
-        return self._findings_of(self._incidents.take_changed())
-
-    def _take_run(self, run: Run) -> None:
-        if len(run.records) >= SHORTEST:
-            shape = self._row.shape_with(run.names)
-            if shape.is_plain and self._take_batch(run, shape):
-                return
-        between = self._between
-        for record in run.records:
+        for record in records:
             self._take_one(record)
             if between is not None:
                 between()
+        return self._findings_of(self._incidents.take_changed())
 
     def _take_one(self, record: Record) -> None:
         row, incidents = self._row, self._incidents
@@ -100,66 +82,36 @@ class Examiner:
                 self._take_reported(record)
             return
         is_rank_0 = row.rank == 0
-        incidents.turn = 0 if is_rank_0 else _LAST_TURN
         if is_rank_0:
             # Only rank 0: the result must be the same without the files of the other ranks.
-            incidents.rows += 1
+            incidents.rows = rows = incidents.rows + 1
+            if not rows % _SAME_PLANS:
+                self._forget_plans()
+            loss = row.values.get(LOSS)
+            if loss is not None and loss - loss == 0.0:
+                incidents.train_losses.append(loss)
+                if incidents.first_train_loss is None:
+                    incidents.first_train_loss = loss
         else:
             self._make_late(detectors.SEVERAL_RANKS)
-        if row.event == START:
+        values, shape = row.values, row.shape
+        if row.event == STEP and is_rank_0 and row.step > self._last_step and values:
+            # The common case: the loop advances.
+            self._last_step = self._loop_step = row.step
+        elif row.event == START:
             self._begin_session(record)
         elif row.event == ENVIRONMENT:
-            self._incidents.processors = whole_in(mapping_in(record.get("cpu")).get("logical")) or 0
-        elif is_rank_0 and row.values:
-            if row.event == STEP and row.step > self._last_step:
-                # The common case: the loop advances.
-                self._last_step = self._loop_step = row.step
-            else:
-                self._follow_steps(row)
-        values, shape = row.values, row.shape
+            incidents.processors = whole_in(mapping_in(record.get("cpu")).get("logical")) or 0
+        elif is_rank_0 and values:
+            self._follow_steps(row)
         if is_rank_0 and len(values) == len(shape.fields):
             plan = shape.plan
             if plan is None:
                 plan = shape.plan = self._plan(True, tuple(values))
         else:
             plan = self._plan(is_rank_0, tuple(values))
-        for take in plan.takes:
+        for take in plan:
             take(row)
-
-    def _take_batch(self, run: Run, shape: Shape) -> bool:
-        """Examine step records of one shape as columns, detector by detector; return False if that cannot be done."""
-        incidents = self._incidents
-        # The first step may be 0.
-        after = -1 if self._loop_step is None and not self._last_step else self._last_step
-        batch = batch_of(run, shape, self._row, after=after)
-        if batch is None or not batch.columns:
-            return False
-        count = len(batch)
-        plan = self._plan(True, tuple(batch.columns))
-        batch.first_row = before = incidents.rows
-        self._last_step = self._loop_step = batch.steps[-1]
-        between = self._between
-        for turn, skim, take in plan.skims:
-            incidents.turn = turn
-            place = skim(batch, 0)
-            while place < count:
-                incidents.rows = before + place + 1
-                take(batch.row(place))
-                if between is not None:
-                    between()
-                place = skim(batch, place + 1)
-            if between is not None:
-                between()
-        if plan.others:
-            for place in range(count):
-                incidents.rows = before + place + 1
-                row = batch.row(place)
-                for turn, take in plan.others:
-                    incidents.turn = turn
-                    take(row)
-        incidents.rows = before + count
-        incidents.turn = 0
-        return True
 
     @property
     def last_step(self) -> int:
@@ -168,7 +120,7 @@ class Examiner:
 
     def findings(self) -> list[Finding]:
         """Return every incident so far, in the order of detection."""
-        return self._findings_of(self._incidents.in_order())
+        return self._findings_of(self._incidents.by_id.values())
 
     def _plan(self, is_rank_0: bool, signals: tuple[str, ...]) -> _Plan:
         """Return the detectors for a record with these signals, in the order of the list."""
@@ -181,13 +133,11 @@ class Examiner:
                 # Not before the first record: a live run has come to its background thread then.
                 self._has_plugins = True
                 self._detectors.update(enumerate(make_plugins(self._incidents), _FIRST_PLUGIN))
-            plan = _Plan(
-                [
-                    (turn, detector)
-                    for turn, detector in sorted(self._detectors.items())
-                    if (is_rank_0 or detector.all_ranks) and not reads.isdisjoint(detector.signals)
-                ]
-            )
+            plan = [
+                detector.take
+                for _, detector in sorted(self._detectors.items())
+                if (is_rank_0 or detector.all_ranks) and not reads.isdisjoint(detector.signals)
+            ]
             if len(self._plans) < _MOST_PLANS:
                 self._plans[key] = plan
         return plan
@@ -204,8 +154,11 @@ class Examiner:
         if reason not in self._made_late:
             self._made_late.add(reason)
             self._make_detectors({reason})
-            self._plans.clear()
-            self._row.forget_plans()
+            self._forget_plans()
+
+    def _forget_plans(self) -> None:
+        self._plans.clear()
+        self._row.forget_plans()
 
     def _begin_session(self, record: Record) -> None:
         planned = record.get("max_steps")
@@ -255,7 +208,7 @@ class Examiner:
         self._reported_by_run[reported.id] = replace(reported, severity=severity)
         if reported.id not in self._incidents.by_id:
             # To keep its position among the others.
-            self._incidents.by_id[reported.id] = incident = Incident(
+            self._incidents.by_id[reported.id] = Incident(
                 incident_id=reported.id,
                 kind=reported.kind,
                 metric=reported.metric,
@@ -263,7 +216,6 @@ class Examiner:
                 noticed_step=reported.noticed_step,
                 session=reported.session,
             )
-            incident.order = (self._incidents.rows, _LAST_TURN)
 
     def _close_reported(self) -> None:
         """Resolve open findings of earlier sessions, which could not do it themselves."""
@@ -294,24 +246,6 @@ class Examiner:
         if severity is None:
             return None
         return finding_of(incident, about, severity, confidence)
-
-
-class _Plan:
-    """The detectors that read records with certain signals, each with its place in the list of all."""
-
-    __slots__ = ("others", "skims", "takes")
-
-    def __init__(self, detectors: list[tuple[int, Detector]]) -> None:
-        self.takes = [detector.take for _, detector in detectors]
-        self.skims: list[tuple[int, Callable[[StepBatch, int], int], Callable[[Row], None]]] = []
-        self.others: list[tuple[int, Callable[[Row], None]]] = []
-        for turn, detector in detectors:
-            # Not by the protocol: to ask for all its methods takes a hundred times as long.
-            skim = getattr(detector, "skim", None)
-            if skim is None:
-                self.others.append((turn, detector.take))
-            else:
-                self.skims.append((turn, skim, detector.take))
 
 
 def examine(records: Iterable[Record], policy: Policy | None = None) -> Sequence[Finding]:

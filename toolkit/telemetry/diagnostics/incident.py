@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
+
+from toolkit.telemetry.diagnostics import thresholds as at
 
 MOST_INCIDENTS: Final = 20
 """Incidents per kind and metric; further ones are counted on the last."""
@@ -14,9 +17,6 @@ _SAME_WITHIN_SHARE: Final = 0.02
 
 _Place = tuple[str, str, float]
 """Kind, metric, and which of several at the same metric."""
-
-_Order = tuple[int, int]
-"""Records read, and which of the detectors that read them."""
 
 _WORSE_IF_MORE: Final = frozenset({"peak", "ratio", "seconds"})
 
@@ -33,7 +33,6 @@ class Incident:
         "kind",
         "metric",
         "noticed_step",
-        "order",
         "repeats",
         "resolved_step",
         "session",
@@ -61,8 +60,6 @@ class Incident:
         self.repeats = 0
         self.evidence: dict[str, float] = {}
         self.closed_at_row = 0.0
-        self.order: _Order = (0, 0)
-        """Where it was opened: sorted by this, incidents are in the order of detection."""
 
     @property
     def is_open(self) -> bool:
@@ -76,8 +73,6 @@ class Incidents:
     def __init__(self) -> None:
         self.rows = 0
         """Records read so far."""
-        self.turn = 0
-        """Which detector writes now, where each reads many records before the next one does."""
         self.session = 1
         self.planned_steps = 0
         """Planned number of steps, if the run declared it."""
@@ -85,6 +80,9 @@ class Incidents:
         """Number of processors of the machine, if it is known."""
         self.ranks = 1
         """Number of ranks, if the run declared it."""
+        self.first_train_loss: float | None = None
+        self.train_losses: deque[float] = deque(maxlen=at.LEVEL_WINDOW)
+        """The newest finite ones: what an evaluation is compared with."""
         self.hang_step: int | None = None
         """The step after which the run itself reported its newest hang: that pause is not reported twice."""
         self.never_learned = False
@@ -92,9 +90,10 @@ class Incidents:
         self.val_spike_is_open = False
         """Whether the validation loss has jumped and not come back yet: it may do so, and is not a trend."""
         self.by_id: dict[str, Incident] = {}
+        """All of them, in the order of detection."""
         self._newest: dict[_Place, Incident] = {}
         self._counts: dict[_Place, int] = {}
-        self._changed: dict[str, tuple[_Order, Incident]] = {}
+        self._changed: dict[str, Incident] = {}
 
     def open(
         self,
@@ -136,7 +135,6 @@ class Incidents:
         )
         incident.count = count
         incident.evidence.update(evidence)
-        incident.order = (self.rows, self.turn)
         self.by_id[incident_id] = incident
         self._newest[place] = incident
         self._counts[place] = self._counts.get(place, 0) + 1
@@ -153,7 +151,7 @@ class Incidents:
 
     def mark_changed(self, incident: Incident) -> None:
         """Have `take_changed` return `incident`."""
-        self._changed.setdefault(incident.id, ((self.rows, self.turn), incident))
+        self._changed.setdefault(incident.id, incident)
 
     def escalate(self, incident: Incident, kind: str) -> None:
         """Change `incident` to a worse kind; it stays the same incident."""
@@ -178,13 +176,9 @@ class Incidents:
 
     def take_changed(self) -> list[Incident]:
         """Return the incidents that changed since the last call, in order of change."""
-        changed = [incident for _, incident in sorted(self._changed.values(), key=_order_of)]
+        changed = list(self._changed.values())
         self._changed.clear()
         return changed
-
-    def in_order(self) -> list[Incident]:
-        """Return all incidents in the order of detection."""
-        return sorted(self.by_id.values(), key=lambda incident: incident.order)
 
     def _is_same(self, place: _Place, newest: Incident, at_row: float | None) -> bool:
         rows = self.rows if at_row is None else at_row
@@ -193,7 +187,3 @@ class Incidents:
             # A spike soon after a divergence is not the divergence.
             return newest.kind == place[0] or self._counts[place] >= MOST_INCIDENTS
         return self._counts[place] >= MOST_INCIDENTS
-
-
-def _order_of(change: tuple[_Order, Incident]) -> _Order:
-    return change[0]

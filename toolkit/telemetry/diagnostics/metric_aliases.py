@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final, TypeGuard
 
 from toolkit.telemetry.runfolder.codec import with_non_finite
@@ -142,12 +141,8 @@ _EXTREME_OF: Final[dict[str, str]] = {
 A norm that explodes between two records is gone by the next, and one that vanishes has no large one."""
 
 
-_FACTORS: Final = {"gpu_mem_allocated": 1024.0, "gpu_mem_gib": 1024.0}
-"""Fields that have another unit than their signal."""
-
-
-def _times(factor: float, value: float, _: Record) -> float:
-    return value * factor
+def _from_gib(value: float, _: Record) -> float:
+    return 1024.0 * value
 
 
 def _of_one_step(value: float, record: Record) -> float:
@@ -157,7 +152,8 @@ def _of_one_step(value: float, record: Record) -> float:
 
 
 _CONVERSIONS: Final[dict[str, Callable[[float, Record], float]]] = {
-    **{name: functools.partial(_times, factor) for name, factor in _FACTORS.items()},
+    "gpu_mem_allocated": _from_gib,
+    "gpu_mem_gib": _from_gib,
     "ledger/data_wait": _of_one_step,
 }
 """How a field is converted to the unit of its signal."""
@@ -176,31 +172,23 @@ _LARGEST: Final = 1e308
 class Shape:
     """What records with the same fields have in common; a run has few shapes, and many records of each."""
 
-    __slots__ = ("fields", "has_elapsed", "has_non_finite", "has_rank", "is_plain", "names", "plan", "rates")
+    __slots__ = ("fields", "has_non_finite", "has_rank", "plan", "rates")
 
     def __init__(self, names: tuple[str, ...]) -> None:
-        self.names = names
         extremes = {signal: name for name in names if (signal := _EXTREME_OF.get(name)) is not None}
         self.fields = (
-            *((name, signal) for signal, name in extremes.items()),
+            *((name, signal, _CONVERSIONS.get(name)) for signal, name in extremes.items()),
             *(
-                (name, signal)
+                (name, signal, _CONVERSIONS.get(name))
                 for name in names
                 if (signal := _signal_in_record(name)) is not None and signal not in extremes
             ),
         )
-        rates = tuple(name for name, signal in self.fields if signal == LR)
+        rates = tuple(name for name, signal, _ in self.fields if signal == LR)
         self.rates = rates if len(rates) > 1 else ()
         """Where there are several groups of parameters, the highest of their rates says whether anything is learnt."""
         self.has_non_finite = NON_FINITE in names
         self.has_rank = "rank" in names
-        self.has_elapsed = "elapsed" in names
-        self.is_plain = (
-            {"event", "global_step"}.issubset(names)
-            and not (self.has_non_finite or self.has_rank or self.rates)
-            and all(signal != VAL_LOSS for _, signal in self.fields)
-        )
-        """Whether many of them can be examined as columns."""
         self.plan: Any = None
         """Detectors for such a record of rank 0 if every signal is a number; set by the examiner."""
 
@@ -222,40 +210,29 @@ class Row:
         self.shape = _NO_FIELDS
         self._shapes: dict[tuple[str, ...], Shape] = {}
 
-    def with_the_same_shapes(self) -> Row:
-        """Return another row, whose records have the same shapes."""
-        row = Row()
-        row._shapes = self._shapes
-        return row
-
     def forget_plans(self) -> None:
         """Forget which detectors read which records."""
         for shape in self._shapes.values():
             shape.plan = None
 
-    def shape_of(self, record: Record) -> Shape:
-        """Return what `record` has in common with others of the same fields."""
-        return self.shape_with(tuple(record))
-
-    def shape_with(self, names: tuple[str, ...]) -> Shape:
-        """Return what records with these fields have in common."""
+    def read(self, record: Record, last_step: int) -> None:
+        """Load `record`; without its own step it belongs to `last_step`."""
+        names = tuple(record)
         shape = self._shapes.get(names)
         if shape is None:
             shape = Shape(names)
             if len(self._shapes) < _MOST_SHAPES:
                 self._shapes[names] = shape
-        return shape
-
-    def read(self, record: Record, last_step: int) -> None:
-        """Load `record`; without its own step it belongs to `last_step`."""
-        self.shape = shape = self.shape_of(record)
+        self.shape = shape
         if shape.has_non_finite:
             record = with_non_finite(record)
         self.record = record
         event = record.get("event")
         self.event = event if type(event) is str else ""
         step = record.get("global_step")
-        if (type(step) is int or type(step) is float) and -FARTHEST < step < FARTHEST:
+        if type(step) is int and -FARTHEST < step < FARTHEST:
+            self.step = step
+        elif type(step) is float and -FARTHEST < step < FARTHEST:
             self.step = int(step)
         else:
             self.step = last_step
@@ -264,14 +241,14 @@ class Row:
             rank = record["rank"]
             self.rank = rank if type(rank) is int and -FARTHEST < rank < FARTHEST else 0
         values: dict[str, float] = {}
-        for name, signal in shape.fields:
+        for name, signal, convert in shape.fields:
             value = record[name]
-            if type(value) is int and -_LARGEST < value < _LARGEST:
+            if type(value) is not float:
+                if type(value) is not int or not -_LARGEST < value < _LARGEST:
+                    continue
                 value = float(value)
-            if type(value) is float and signal not in values:
-                if name in _CONVERSIONS:
-                    value = _CONVERSIONS[name](value, record)
-                values[signal] = value
+            if signal not in values:
+                values[signal] = value if convert is None else convert(value, record)
         if shape.rates:
             rates = [record[name] for name in shape.rates if _is_number(record[name])]
             if rates:
@@ -284,18 +261,6 @@ class Row:
     def time(self) -> float | None:
         """When it was logged, in seconds of any clock it has; None if unknown."""
         return _time_of(self.record)
-
-
-def in_the_unit_of_its_signal(
-    name: str, values: Sequence[float], records: Sequence[Record]
-) -> Sequence[float]:
-    """Return the values of field `name` of these records as `Row.read` does one by one."""
-    if name not in _CONVERSIONS:
-        return values
-    factor = _FACTORS.get(name)
-    if factor is not None:
-        return [value * factor for value in values]
-    return list(map(_CONVERSIONS[name], values, records))
 
 
 def name_of(signal: str, record: Record) -> str:

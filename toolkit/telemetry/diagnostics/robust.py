@@ -30,7 +30,7 @@ class Window:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.newest: deque[float] = deque()
+        self.newest: deque[float] = deque(maxlen=size)
         """The values, oldest first."""
         self.ordered: list[float] = []
         """The same values, lowest first."""
@@ -42,8 +42,7 @@ class Window:
         """Add the finite `value`, and drop the oldest if the window is full."""
         newest, ordered = self.newest, self.ordered
         if len(newest) == self.size:
-            oldest = newest.popleft()
-            del ordered[bisect_left(ordered, oldest)]
+            del ordered[bisect_left(ordered, newest[0])]
         newest.append(value)
         insort(ordered, value)
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final
@@ -15,7 +14,6 @@ from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.finding import SEVERITIES, WARNING
 from toolkit.telemetry.diagnostics.incident import Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import Row
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 from toolkit.telemetry.formulas.evaluation import Evaluation, Setting
 from toolkit.telemetry.formulas.formula import COMPARES, MAX_LENGTH, Call, Formula, FormulaError, parse
 from toolkit.telemetry.formulas.functions import TAKES_MISSING
@@ -172,10 +170,6 @@ class OwnRule(SingleIncidentDetector):
         self._settings = rule.formula.all_of("setting")
         # One with settings begins once they are known.
         self._formula = None if self._settings else Evaluation(rule.formula)
-        self._rows: list[int] = []
-        self._values: list[float] = []
-        """Whether it holds at each of these rows of the newest batch."""
-        self._looked_at: int | None = None
         self._session = incidents.session
         self._held = 0
         self._since = 0
@@ -189,66 +183,38 @@ class OwnRule(SingleIncidentDetector):
 
     def take(self, row: Row) -> None:
         """Look at one record."""
-        at, self._looked_at = self._looked_at, None
-        if at is not None:
-            self._decide(row.step, at)
-        elif row.event == START:
+        if row.event == START:
             self._read_settings(row.record)
         elif row.event in CARRIES_METRICS or not row.event:
-            fields = self._fields_of_epochs if row.event == EPOCH else self._fields
-            record = row.record
-            columns = {name: [record[field]] for name, field in fields if field in record}
-            self._evaluate(columns, [record], [row.step])
-            if self._rows:
-                self._decide(row.step, 0)
+            holds = self._holds(row)
+            if holds is not None:
+                self._decide(row.step, holds=holds)
 
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Pass over records at which nothing changes."""
-        if start == 0:
-            columns = {name: batch.fields[name] for name, _ in self._fields if name in batch.fields}
-            self._evaluate(columns, batch.records, batch.steps)
-        for at in range(bisect_left(self._rows, start), len(self._rows)):
-            place, holds = self._rows[at], self._values[at]
-            if not holds and self._incident is None and not self._held:
-                continue
-            if holds and self._incident is not None:
-                self._incident.count += 1
-                self._incident.end_step = batch.steps[place]
-                continue
-            self._looked_at = at
-            return place
-        return len(batch)
-
-    def _evaluate(
-        self, columns: Mapping[str, Sequence[Any]], records: Sequence[Record], steps: Sequence[int]
-    ) -> None:
+    def _holds(self, row: Row) -> bool | None:
+        """Return whether the formula holds at this record; None if it has no value there."""
+        record = row.record
         if self._needs_epoch:
             # As in the columns of a page, a record without an epoch is in the one before.
-            given = [as_float(record.get("epoch")) for record in records]
-            known = self._epoch
-            epochs = [known := one if math.isfinite(one) else known for one in given]
-            self._epoch = known
-        metrics = {}
-        for name, column in columns.items():
-            rows = [row for row, value in enumerate(column) if isinstance(value, (int, float))]
-            if rows:
-                metrics[name] = rows, [as_float(column[row]) for row in rows]
-        self._rows, self._values = [], []
+            epoch = as_float(record.get("epoch"))
+            self._epoch = epoch if math.isfinite(epoch) else self._epoch
+        fields = self._fields_of_epochs if row.event == EPOCH else self._fields
+        metrics = {
+            name: ([0], [as_float(record[field])])
+            for name, field in fields
+            if isinstance(record.get(field), (int, float))
+        }
         if self._formula is None or not metrics:
-            return
+            return None
+        known = {"step": float(row.step), "epoch": self._epoch}
 
         def places(name: str, rows: list[int]) -> list[float]:
-            if name == "step":
-                return [float(steps[row]) for row in rows]
-            if name == "epoch":
-                return [epochs[row] for row in rows]
-            return [as_float(records[row].get(name)) for row in rows]
+            return [known[name] if name in known else as_float(record.get(name)) for _ in rows]
 
-        self._rows, self._values = self._formula.take(metrics, places)
+        _, values = self._formula.take(metrics, places)
+        return bool(values[0]) if values else None
 
-    def _decide(self, step: int, at: int) -> None:
-        """Take the value at the row with number `at`: a comparison, `and` or `or`, so it is 1 or 0."""
-        if not self._values[at]:
+    def _decide(self, step: int, *, holds: bool) -> None:
+        if not holds:
             self._held = 0
             self._resolve(step)
             return
@@ -261,7 +227,7 @@ class OwnRule(SingleIncidentDetector):
         elif self._held >= self._rule.lasts:
             known = {}
             if self._rule.compares and self._formula is not None:
-                known = dict(zip(("value", "limit"), self._formula.sides(at), strict=True))
+                known = dict(zip(("value", "limit"), self._formula.sides(0), strict=True))
             self._incident = self._incidents.open(
                 self._rule.kind,
                 self._names[0],

@@ -258,7 +258,7 @@ OTHERS_FEWEST: Final = 3
 """Samples of the machine before a drop and after it that say whether other programs came: a minute of a live run."""
 OTHERS_CPU_PCT: Final = 10.0
 OTHERS_BUSY_PCT: Final = 80.0
-"""What they use more of all processors, and how busy these are: where cores are free, nobody takes them from a run."""
+"""What they use more of all processors, and how busy these are: where cores are free, none is taken from a run."""
 OTHERS_GPU_GB: Final = 1.0
 """GPU memory that they hold more: less than this may be buffers of the run's own libraries."""
 DATA_WINDOW: Final = 50

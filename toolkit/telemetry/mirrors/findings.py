@@ -14,7 +14,7 @@ from toolkit.telemetry.diagnostics.examiner import Examiner
 from toolkit.telemetry.diagnostics.finding import CRITICAL, INFO, OPEN, WARNING, Finding, finding_from
 from toolkit.telemetry.diagnostics.policy import Policy
 from toolkit.telemetry.runfolder.control import as_id
-from toolkit.telemetry.runfolder.records import FINDING, FixedRecords, Record, has_event
+from toolkit.telemetry.runfolder.records import FINDING, Record
 
 if TYPE_CHECKING:
     from toolkit.telemetry.diagnostics.rank_files import RankFiles
@@ -95,17 +95,15 @@ class FindingsSink:
     def write(self, batch: Sequence[Record]) -> None:
         """Examine `batch`, the next records of the file."""
         began = time.monotonic()
-        records = FixedRecords(batch)
         with self._guard.catch("collecting the evaluations"):
-            self._first(records)
+            self._first(batch)
         if self._resume_watch is not None:
             with self._guard.catch("collecting what a resume is compared with"):
-                self._resume_watch.take(records)
-        changed = self._take(records)
-        if has_event(records, FINDING):
-            for record in records:
-                if record.get("event") == FINDING and record.get("session") != self._session:
-                    self._remember(finding_from(record))
+                self._resume_watch.take(batch)
+        changed = self._take(batch)
+        for record in batch:
+            if record.get("event") == FINDING and record.get("session") != self._session:
+                self._remember(finding_from(record))
         self._waiting.update((finding.id, finding) for finding in changed)
         self._is_now = not batch or batch[-1].get("session") == self._session
         if not self._is_now:

@@ -30,7 +30,7 @@ def keep_secrets_of(options: Any, environ: Mapping[str, str]) -> None:
     if options.otlp is not None:
         found |= credentials_in(options.otlp)
     if options.sends_usage:
-        found.add(environ.get(options.usage_options.key_env, "").strip())
+        found.add(options.usage_options.key_in(environ))
     keep_secret(found)
 
 

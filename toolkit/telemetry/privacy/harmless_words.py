@@ -107,4 +107,12 @@ windows with without word words work worker workers workflow working workspace w
 writer x xl y year yes you your z zero zeros
 """
 
-PLAIN_WORDS: Final = frozenset(f"{_EXTENSIONS} {_WORDS}".split())
+_METHODS: Final = """
+adadelta adagrad adalora adamax ademamix adopt ai annealing anyprecision automagic bfloat bnb boft chained
+chroma condition cohere cyclic dadapt deepseek dit exponential flex fnuz fused galore hf hidream inverse kontext
+lamb lars lbfgs lm ln locon lumina mamba mixtral moe mps muon nadam nf npu oft olmo paged phi piecewise plateau
+polynomial prodigy prodigyopt pytorch qfloat qint radam reduce rloo roberta rocm sequential shampoo sqrt tf vl
+whisper xla xpu zimage
+"""
+
+PLAIN_WORDS: Final = frozenset(f"{_EXTENSIONS} {_WORDS} {_METHODS}".split())

@@ -1,6 +1,6 @@
 """The services that messages can be sent to, and what is secret about each.
 
-To add a service, add a line here and a file of the same name in `toolkit/telemetry/mirrors/messages/services`.
+To add a service, add a line here and a function in `toolkit/telemetry/mirrors/messages/services.py`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ class MessageService(NamedTuple):
     """One service."""
 
     name: str
-    """What `to:` calls it, and the name of its module."""
+    """What `to:` calls it."""
     aliases: tuple[str, ...] = ()
     """What `to:` may also call it."""
     takes_secret: bool = True

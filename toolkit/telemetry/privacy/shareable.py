@@ -43,9 +43,9 @@ MODEL_SETTINGS: Final = words(
 """Settings whose value may be shared if it is a model or data set of a well-known organisation."""
 PUBLIC_PACKAGES: Final = words(
     """
-    accelerate ai-toolkit-telemetry axolotl bitsandbytes datasets deepspeed diffusers flash-attn jax
+    accelerate ai-toolkit-telemetry axolotl bitsandbytes datasets deepspeed diffusers flash-attn huggingface-hub jax
     lightning megatron-core nemo-toolkit numpy optimum-quanto peft pytorch-lightning safetensors tensorboard
-    tokenizers torch torchao torchvision transformers triton trl unsloth vllm wandb xformers
+    tokenizers toolkit torch torchao torchaudio torchvision transformers triton trl unsloth vllm wandb xformers
     """
 )
 """Packages whose version may be shared."""
@@ -72,7 +72,7 @@ _NON_FINITE: Final = words("NaN Infinity -Infinity")
 
 _MADE_BY_THE_LOGGER = re.compile(r"(?:[0-9]{1,6}-[a-z]{1,10}-)?[0-9a-f]{8,16}")
 # Three numbers at most: four may be an IP address.
-_VERSION = re.compile(
+VERSION = re.compile(
     r"[0-9]{1,4}(?:\.[0-9]{1,5}){0,2}(?:\.?(?:a|b|rc|dev|post)[0-9]{1,8})?(?:\+(?:cpu|cu[0-9]{2,3}))?"
 )
 # Single letters are plain words, and so could be those of a hexadecimal token.
@@ -139,8 +139,8 @@ class Shareable:
         ):
             return True
         if name in TEXT_SETTINGS or name in MODEL_SETTINGS:
-            return _is_known(text)
-        return _VERSION.fullmatch(text) is not None or _NUMERAL.fullmatch(text) is not None
+            return is_known(text)
+        return VERSION.fullmatch(text) is not None or _NUMERAL.fullmatch(text) is not None
 
     def _mapping(self, mapping: dict[Any, Any], path: str, depth: int) -> dict[str, Any]:
         copied: dict[str, Any] = {}
@@ -180,14 +180,14 @@ class Shareable:
         if name in _NAMES_OF_METRICS or (name == "name" and not parent):
             return self.name(text)
         if parent == "packages":
-            return text if name in PUBLIC_PACKAGES and _VERSION.fullmatch(text) else None
+            return text if name in PUBLIC_PACKAGES and VERSION.fullmatch(text) else None
         if parent == "accelerators" and DEVICE.fullmatch(text):
             return text
         return self.text(text, name)
 
     def name(self, name: str) -> str:
         """Return the name under which a value is shared."""
-        if name in PUBLIC_PACKAGES or _is_known(name):
+        if name in PUBLIC_PACKAGES or is_known(name):
             return name
         if self._redactor is not None:
             return self._redactor.redact_text(name)
@@ -198,7 +198,7 @@ class Shareable:
         return f"name_{self._numbers.setdefault(base, len(self._numbers) + 1)}{ending}"
 
 
-def _is_known(name: str) -> bool:
+def is_known(name: str) -> bool:
     """Return whether `name` begins with a letter, and its parts are plain words or fields of ours."""
     return name[:1].isalpha() and all(
         part in _FIELDS or (is_plain(part) and not _LIKE_A_TOKEN.search(part)) for part in name.split("/")

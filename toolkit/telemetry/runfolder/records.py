@@ -179,45 +179,9 @@ class Run:
             self._columns = dict(zip(self.names, values, strict=True))
         return self._columns
 
-    def part(self, first: int, end: int) -> Run:
-        """Return the records from `first` up to `end`."""
-        return Run(self.names, self.records[first:end])
 
-
-class FixedRecords(list[Record]):
-    """Records that are not changed, so that what several readers want to know of them is found out once."""
-
-    __slots__ = ("_runs",)
-
-    _runs: list[Run]
-
-    @property
-    def runs(self) -> list[Run]:
-        """The records in runs."""
-        try:
-            return self._runs
-        except AttributeError:
-            self._runs = list(_find_runs(self))
-            return self._runs
-
-
-def runs_of(records: Sequence[Record]) -> Sequence[Run]:
-    """Return the records in runs."""
-    return records.runs if isinstance(records, FixedRecords) else list(_find_runs(records))
-
-
-def has_event(records: Sequence[Record], event: str) -> bool:
-    """Return whether one of the records has this event."""
-    for run in runs_of(records):
-        if len(run.records) < _FIRST_PART:
-            if event in [record.get("event") for record in run.records]:
-                return True
-        elif event in run.columns.get("event", ()):
-            return True
-    return False
-
-
-def _find_runs(records: Sequence[Record]) -> Iterator[Run]:
+def runs_of(records: Sequence[Record]) -> Iterator[Run]:
+    """Yield the records in runs."""
     first, count = 0, len(records)
     while first < count:
         names = tuple(records[first])

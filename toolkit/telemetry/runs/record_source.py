@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
-from toolkit.telemetry.diagnostics.step_batch import LONGEST
 from toolkit.telemetry.runfolder.codec import with_non_finite
 from toolkit.telemetry.runfolder.portable import pread
 from toolkit.telemetry.runfolder.reader import (
@@ -26,6 +25,8 @@ Place = tuple[int, int]
 """Where a line is in its file: its offset, and its length without the newline."""
 
 _PIECE_BYTES: Final = 1024 * 1024
+LONGEST: Final = 512
+"""Lines that are parsed at once."""
 _GAP_BYTES: Final = 16 * 1024
 """Reading so much too much is quicker than reading twice."""
 
@@ -55,7 +56,7 @@ class RecordSource(Protocol):
 
 
 def records_in(block: Block) -> Iterator[tuple[list[Record], int]]:
-    """Yield the records in the lines of a block, as many at a time as the detectors take together."""
+    """Yield the records in the lines of a block, a few at a time."""
     all_lines = lines_of(block)
     while lines := list(islice(all_lines, LONGEST)):
         records = parse_together([line for _, line in lines])

@@ -441,7 +441,7 @@ class RunStore(Protocol):
 
     Two stores that hold the same records give the same answers: equal dataclasses, and arrays equal byte for byte,
     NaN included, unless a method says otherwise. What depends on where a run is kept may differ: `key`, `place`,
-    `path`, `problem` and `why` of a card, times of reading, and `Health.from_cache`.
+    `path`, `problem`, `is_cut` and `why` of a card, times of reading, and `Health.from_cache`.
 
     Which numbers of a record are metrics is defined by `toolkit.telemetry.runfolder.metrics`. "So far" means: in the
     records that `refresh` has read; every other method answers at once from these. A `key` of no run raises UnknownRun.

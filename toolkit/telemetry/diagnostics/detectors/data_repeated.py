@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from collections import deque
 from typing import Final
 
 from toolkit.telemetry.diagnostics import thresholds as at
@@ -12,7 +12,6 @@ from toolkit.telemetry.diagnostics.finding import INFO
 from toolkit.telemetry.diagnostics.incident import Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import FARTHEST, LOSS, Row, name_of
 from toolkit.telemetry.diagnostics.robust import change_sigma, median
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 
 _EPOCH: Final = "epoch"
 
@@ -37,7 +36,7 @@ class DataRepeated(SingleIncidentDetector):
         self._first_step: int = 0
         self._count: int = 0
         self._losses: list[float] = []
-        self._latest: list[float] = []
+        self._latest: deque[float] = deque(maxlen=at.REPEATED_EDGE)
         self._before: tuple[int, list[float]] | None = None
         self._same: int = 0
         self._stairs: int = 0
@@ -47,7 +46,8 @@ class DataRepeated(SingleIncidentDetector):
 
     def take(self, row: Row) -> None:
         """Collect the losses of an epoch, and compare it with the one before when it is complete."""
-        loss, number = row.values[LOSS], _number_of(row.record.get(_EPOCH))
+        loss, epoch = row.values[LOSS], row.record.get(_EPOCH)
+        number = epoch if type(epoch) is int and epoch == self._epoch else _number_of(epoch)
         if loss - loss != 0.0 or number is None:
             return
         if number != self._epoch:
@@ -58,32 +58,12 @@ class DataRepeated(SingleIncidentDetector):
                 self._before = self._end_before = None
                 self._same = self._stairs = 0
             self._epoch, self._first_step, self._count = number, row.step, 0
-            self._losses, self._latest = [], []
-        self._add(loss)
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Pass over the rest of an epoch."""
-        epochs = batch.fields.get(_EPOCH)
-        if epochs is None or start == len(batch):
-            # A batch without epochs has nothing to collect.
-            return len(batch)
-        ends = batch.once(_ends_of_epochs)
-        end = ends[bisect_right(ends, start)]
-        if self._epoch is None or _number_of(epochs[start]) != self._epoch:
-            return start
-        losses = batch.columns[LOSS][start:end]
-        self._count += len(losses)
-        self._losses += losses[: at.REPEATED_MOST - len(self._losses)]
-        self._latest = [*self._latest, *losses[-at.REPEATED_EDGE :]][-at.REPEATED_EDGE :]
-        return end
-
-    def _add(self, loss: float) -> None:
+            self._losses = []
+            self._latest.clear()
         self._count += 1
-        if len(self._losses) < at.REPEATED_MOST:
+        if self._count <= at.REPEATED_MOST:
             self._losses.append(loss)
         self._latest.append(loss)
-        if len(self._latest) > at.REPEATED_EDGE:
-            del self._latest[0]
 
     def _end_epoch(self, row: Row) -> None:
         count, losses, before = self._count, self._losses, self._before
@@ -158,18 +138,6 @@ def _number_of(epoch: object) -> int | None:
     if type(epoch) is float and 0.0 <= epoch < FARTHEST:
         return math.ceil(epoch)
     return epoch if type(epoch) is int and 0 <= epoch < FARTHEST else None
-
-
-def _ends_of_epochs(batch: StepBatch) -> list[int]:
-    """Return the places at which another epoch begins than that of the record before, and the end of the batch."""
-    epochs = batch.fields[_EPOCH]
-    if epochs.count(epochs[0]) == len(epochs):
-        return [len(epochs)]
-    numbers = list(map(_number_of, epochs))
-    return [
-        *(place for place in range(1, len(numbers)) if numbers[place] != numbers[place - 1]),
-        len(numbers),
-    ]
 
 
 def _details(losses: list[float]) -> list[float]:

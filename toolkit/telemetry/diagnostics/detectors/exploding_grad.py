@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from collections import deque
-from collections.abc import Sequence
 
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.incident import Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, is_meant_to_fall, name_of
 from toolkit.telemetry.diagnostics.robust import Window, change_sigma, median
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
-
-_AT_ONCE = 500
 
 
 class ExplodingGradients(SingleIncidentDetector):
@@ -42,7 +37,7 @@ class ExplodingGradients(SingleIncidentDetector):
         norm = row.values[GRAD_NORM]
         if norm - norm != 0.0 or norm <= 0.0:
             return
-        if len(self._first) < at.NORM_FIRST_RECORDS:
+        if len(self._first.ordered) < at.NORM_FIRST_RECORDS:
             self._first.push(norm)
             self._usual.push(norm)
             return
@@ -62,70 +57,11 @@ class ExplodingGradients(SingleIncidentDetector):
             self._usual.push(norm)
             if not self._waiting:
                 self._high.clear()
-        elif self._rows & 1 or len(self._usual) < at.NORM_WINDOW:
+        elif self._rows & 1 or len(self._usual.ordered) < at.NORM_WINDOW:
             # Once there is a level, every other record keeps it up to date.
             self._usual.push(norm)
         if self._high and self._is_confirmed(level, row):
             self._begin(level, row)
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Pass over norms that are not large."""
-        if self._incident is not None or self._high or self._waiting:
-            return start
-        if len(self._first) < at.NORM_FIRST_RECORDS:
-            return start
-        norms, end = batch.columns[GRAD_NORM], start
-        while end < len(norms):
-            part, before = norms[end : end + _AT_ONCE], end
-            end += len(part)
-            lowest, is_full = min(*part, self._usual.ordered[0]), len(self._usual) == at.NORM_WINDOW
-            if is_full and 0.0 < max(part) <= at.NORM_RATIO * lowest:
-                # Not large beside the lowest, so not large beside any median either.
-                self._pass_over(part)
-            elif (place := self._pass_over_one_by_one(norms, before, end)) < end:
-                end = place
-                break
-        if LOSS in batch.columns:
-            self._losses.extend(batch.columns[LOSS][start:end])
-        return end
-
-    def _pass_over(self, norms: Sequence[float]) -> None:
-        """Move the full window over norms that are not large, each other one of which comes into it."""
-        usual, rows, size = self._usual, self._rows, at.NORM_WINDOW
-        values = [*usual.newest, *norms[rows & 1 :: 2]]
-        self._rows = after = rows + len(norms)
-        # The level is that at the last record whose number is a multiple.
-        looked_at = (after - 1) // at.NORM_LEVEL_EVERY * at.NORM_LEVEL_EVERY
-        if looked_at >= rows:
-            moved = (looked_at + 1) // 2 - (rows + 1) // 2
-            self._usual_level = median(values[moved : moved + size])
-        usual.newest = deque(values[-size:])
-        usual.ordered = sorted(values[-size:])
-
-    def _pass_over_one_by_one(self, norms: Sequence[float], start: int, until: int) -> int:
-        usual, rows, level = self._usual, self._rows, self._usual_level
-        newest, ordered = usual.newest, usual.ordered
-        largest_of_first = at.NORM_OF_FIRST * self._first.median
-        end, left, every = start, at.NORM_WINDOW - len(usual), at.NORM_LEVEL_EVERY
-        highest = max(at.NORM_RATIO * level, largest_of_first)
-        for place in range(start, until):
-            norm = norms[place]
-            if not rows % every:
-                level = usual.median
-                highest = max(at.NORM_RATIO * level, largest_of_first)
-            if not 0.0 < norm <= highest:
-                break
-            rows += 1
-            if left > 0:
-                usual.push(norm)
-                left -= 1
-            elif rows & 1:
-                del ordered[bisect_left(ordered, newest.popleft())]
-                newest.append(norm)
-                insort(ordered, norm)
-            end = place + 1
-        self._rows, self._usual_level = rows, level
-        return end
 
     def _forget(self) -> None:
         # The first norms after a restart are larger than usual.

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
 from collections import deque
-from itertools import compress, count, pairwise
-from operator import sub
 from typing import Final
 
 from toolkit.telemetry.diagnostics import thresholds as at
@@ -15,15 +12,12 @@ from toolkit.telemetry.diagnostics.finding import INFO
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR, Row, is_meant_to_fall, name_of
 from toolkit.telemetry.diagnostics.robust import CHANGE_TO_SIGMA, LossAxis, Window, median
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 
 ALLOWED: Final = at.ALLOWANCE * CHANGE_TO_SIGMA
 """How many of the usual changes a loss may be above its level before that counts."""
 _SPIKE = "spike"
 _DIVERGENCE = "divergence"
 _MIDDLE = at.SHORT_WINDOW // 2
-_ABOVE = at.LEVEL_WINDOW // 2
-_BELOW = _ABOVE - 1
 # On the logarithmic axis: beyond this it is not worth a closer look.
 _NEARLY_NO_CHANGE = 2.0 * at.NO_CHANGE
 
@@ -103,8 +97,9 @@ class Instability(SingleIncidentDetector):
             if lr > at.LR_RAISED * self._lr and rows > at.FIRST_RECORDS:
                 self._lr_raised_at = rows
             self._lr = lr
-        y = self._axis.place(loss)
-        if self._axis.has_changed:
+        axis = self._axis
+        y = axis.place(loss)
+        if axis.has_changed:
             self._change_axis(y, row)
         if self._divergence is not None:
             self._follow_divergence(self._divergence, loss, y, row)
@@ -114,21 +109,23 @@ class Instability(SingleIncidentDetector):
         longer = self._longer
         if self._incident is not None:
             self._follow(self._incident, loss, y, row)
-        elif len(longer) >= at.FIRST_RECORDS:
+        elif len(longer.newest) >= at.FIRST_RECORDS:
             # There are seven of them by now: the middle one is the fourth.
-            level = min(sorted(self._recent)[_MIDDLE], longer.median)
+            level, of_more = sorted(self._recent)[_MIDDLE], longer.median
+            if of_more < level:
+                level = of_more
             above = y - level
             self._above.append(above)
             if above > self._allowed or self._sum:
                 self._watch(loss, y, level, row)
             if self._divergence is None:
-                if self._same or self._axis.is_plain or abs(y - self._previous) < _NEARLY_NO_CHANGE:
+                if self._same or axis.is_plain or abs(y - self._previous) < _NEARLY_NO_CHANGE:
                     self._watch_for_a_collapse(loss, y, row)
                 if not rows % at.CLIMB_LOOK_EVERY or (
                     rows <= at.CLIMB_SHORT and not rows % at.CLIMB_LOOK_EVERY_IF_SHORT
                 ):
                     self._watch_the_level(loss, row)
-        elif len(longer) >= at.FIRST_RECORDS_FOR_A_BLOW_UP and not self._axis.is_plain:
+        elif len(longer.newest) >= at.FIRST_RECORDS_FOR_A_BLOW_UP and not self._axis.is_plain:
             self._watch_for_a_blow_up(loss, y, row)
         if self._start is not None:
             self._watch_the_start(self._start, loss, y, row)
@@ -137,110 +134,13 @@ class Instability(SingleIncidentDetector):
             # Values during an incident are not usual values.
             longer.push(y)
             # Noise changes slowly: once there is a measure of it, every other record keeps it up to date.
-            if rows & 1 or len(self._changes) < at.LEVEL_WINDOW:
+            if rows & 1 or len(self._changes.newest) < at.LEVEL_WINDOW:
                 self._changes.push(abs(y - self._previous) if rows > 1 else 0.0)
                 # Less than this above the level adds nothing: most records need no further look.
                 self._allowed = ALLOWED * self._changes.median
             if y > self._highest or rows == 1:
                 self._highest = y
         self._previous = y
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Pass over losses at their level."""
-        if (
-            self._incident is not None
-            or self._divergence is not None
-            or (self._long is not None and self._rows + len(batch) > self._long_until)
-            or self._start is not None
-            or self._same
-            or start == len(batch)
-            or not self._axis.bottom > 0.0
-            or min(len(self._changes), len(self._longer)) < at.LEVEL_WINDOW
-            or self._rows < at.CLIMB_SHORT
-        ):
-            return start
-        end = self._pass_over(batch, start)
-        if end > start:
-            losses = batch.columns[LOSS]
-            self._last_loss, self._last_step = losses[end - 1], batch.steps[end - 1]
-            # The logarithm of the highest loss is the highest of the logarithms.
-            self._highest = max(self._highest, math.log(max(losses[start:end])))
-            if LR in batch.columns:
-                self._lr = batch.columns[LR][end - 1]
-        return end
-
-    def _next_raised_rate(self, batch: StepBatch, start: int) -> int:
-        """Return the place of the next learning rate that was raised."""
-        if LR in batch.columns:
-            lowest, highest = batch.range_of(LR)
-            if highest > at.LR_RAISED * min(lowest, self._lr):
-                rates = pairwise([self._lr, *batch.columns[LR][start:]])
-                raised = (now > at.LR_RAISED * before for before, now in rates)
-                return next(compress(count(start), raised), len(batch))
-        return len(batch)
-
-    def _pass_over(self, batch: StepBatch, start: int) -> int:
-        """Move the windows, which are full, up to a loss that needs a closer look; return its place."""
-        if self._next_raised_rate(batch, start) < len(batch) or batch.range_of(LOSS)[0] <= self._axis.bottom:
-            return start
-        ys, changes_between = batch.once(_logarithms)
-        ys = ys[start:]
-        gap = self._axis.gap
-        climbed, no_change, alone = gap(0.0, at.CLIMB), gap(0.0, at.NO_CHANGE), gap(0.0, at.ALONE_RISE)
-        rows, allowed, total, floor = self._rows, self._allowed, self._sum, self._axis.floor(0.0)
-        changes = [abs(ys[0] - self._previous), *changes_between[start:]]
-        # Every other change comes into its window, and one leaves it.
-        all_changes = [*self._changes.newest, *changes[rows & 1 :: 2]]
-        changes_in_turn = zip(all_changes[at.LEVEL_WINDOW :], all_changes, strict=False)
-        all_longer, all_recent = [*self._longer.newest, *ys], [*self._recent, *ys]
-        # Moved in place: a call for each record would take as long as the rest.
-        longer, recent, noises = self._longer.ordered, sorted(self._recent), self._changes.ordered
-        aboves: list[float] = []
-        add_above, leave_recent = aboves.append, recent.remove
-        look_every, best = at.CLIMB_LOOK_EVERY, self._best if self._has_best else math.inf
-        if min(changes) <= no_change:
-            ys = ys[: next(place for place, change in enumerate(changes) if change <= no_change)]
-        for y, leaves, leaves_recent in zip(ys, all_longer, all_recent, strict=False):
-            level, middle = 0.5 * (longer[_BELOW] + longer[_ABOVE]), recent[_MIDDLE]
-            above = y - (level if level < middle else middle)  # noqa: FURB136
-            rows += 1
-            is_raised = above > allowed or total
-            if is_raised:
-                sigma = max(CHANGE_TO_SIGMA * (0.5 * (noises[_BELOW] + noises[_ABOVE])), floor)
-                raised = _raised(total, above / sigma)
-                if above >= alone or raised > at.ENOUGH_IF_HIGH:
-                    break
-            if not rows % look_every:
-                if level < best:
-                    self._best = best = level
-                    self._best_of, self._has_best = at.LEVEL_WINDOW, True
-                    self._best_step = batch.steps[start + len(aboves)]
-                elif level - best >= climbed:
-                    break
-                self._risen = 0
-            if is_raised:
-                place = start + len(aboves)
-                total = self._add_up(batch.columns[LOSS][place], raised, batch.steps[place])
-            add_above(above)
-            leave_recent(leaves_recent)
-            insort(recent, y)
-            del longer[bisect_left(longer, leaves)]
-            insort(longer, y)
-            if rows & 1:
-                comes, goes = next(changes_in_turn)
-                del noises[bisect_left(noises, goes)]
-                insort(noises, comes)
-                allowed = ALLOWED * (0.5 * (noises[_BELOW] + noises[_ABOVE]))
-        passed = len(aboves)
-        if passed:
-            rows = self._rows + passed
-            moved = (rows + 1) // 2 - (self._rows + 1) // 2
-            self._changes.newest = deque(all_changes[moved : moved + at.LEVEL_WINDOW])
-            self._longer.newest = deque(all_longer[passed : passed + at.LEVEL_WINDOW])
-            self._recent.extend(ys[:passed])
-            self._above.extend(aboves)
-            self._rows, self._allowed, self._previous = rows, allowed, ys[passed - 1]
-        return start + passed
 
     def restart(self, step: int) -> None:
         """Resolve what is open: another state of the model has another level."""
@@ -275,9 +175,18 @@ class Instability(SingleIncidentDetector):
 
     def _watch(self, loss: float, y: float, level: float, row: Row) -> None:
         sigma = self._noise(level)
-        total = self._add_up(loss, _raised(self._sum, (y - level) / sigma), row.step)
+        # What is usual for a record is taken off.
+        total = self._sum + min((y - level) / sigma, at.MOST_OF_ONE_RECORD) - at.ALLOWANCE
         if total <= 0.0:
+            self._sum = 0.0
             return
+        if self._sum == 0.0:
+            self._began = row.step
+            self._high = 0
+            self._top = loss
+        self._sum = total
+        self._top = max(self._top, loss)
+        self._high += 1
         rises = at.RISES[min(self._high, len(at.RISES)) - 1]
         is_high = y - level > self._axis.gap(level, rises)
         if not is_high and self._high >= len(at.RISES) and total > at.TOP_ENOUGH:
@@ -293,20 +202,6 @@ class Instability(SingleIncidentDetector):
             # They are no measure of what is usual.
             for _ in range(min(self._high, len(self._above))):
                 self._above.pop()
-
-    def _add_up(self, loss: float, total: float, step: int) -> float:
-        """Take `total` as the sum of how far losses are above their level, up to this one; return it, at least 0."""
-        if total <= 0.0:
-            self._sum = 0.0
-            return 0.0
-        if self._sum == 0.0:
-            self._began = step
-            self._high = 0
-            self._top = loss
-        self._sum = total
-        self._top = max(self._top, loss)
-        self._high += 1
-        return total
 
     def _is_beyond_its_tail(self, sigma: float, enough: float) -> bool:
         """Whether it is enough for a loss whose noise has a long tail upwards, as that of a diffusion model has.
@@ -575,17 +470,6 @@ class _Left:
     def __init__(self, level: float = 0.0, sigma: float = 0.0, since: int = 0, peak: float = 0.0) -> None:
         self.level, self.sigma, self.since, self.peak = level, sigma, since, peak
         self.severity: str | None = None
-
-
-def _logarithms(batch: StepBatch) -> tuple[list[float], list[float]]:
-    """Return the logarithms of the losses, and by how much each but the first differs from the one before it."""
-    ys = list(map(math.log, batch.columns[LOSS]))
-    return ys, list(map(abs, map(sub, ys[1:], ys)))
-
-
-def _raised(total: float, deviations: float) -> float:
-    """Return the sum with one more record; what is usual for a record is taken off."""
-    return total + min(deviations, at.MOST_OF_ONE_RECORD) - at.ALLOWANCE
 
 
 def _deviation(values: list[float]) -> float:

@@ -9,7 +9,6 @@ from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR, Row, name_of
 from toolkit.telemetry.diagnostics.robust import IQR_TO_SIGMA, median
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 
 _KIND = "lr_problem"
 
@@ -48,7 +47,8 @@ class LearningRate:
     def take(self, row: Row) -> None:
         """Look at the learning rate, and during a warm-up at the loss beside it."""
         lr = row.values[LR]
-        if self._nothing() < lr < math.inf:
+        nothing = at.LR_NOTHING_SHARE * self._peak
+        if lr > nothing and at.LR_NOTHING < lr < math.inf:
             self._records += 1
             self._last = lr
             if lr > self._peak:
@@ -59,22 +59,6 @@ class LearningRate:
             self._take_zero(lr, row)
         if self._warm_up is not None and not self._warm_up.take(lr, row):
             self._warm_up = None
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Pass over positive learning rates behind the warm-up."""
-        lowest, highest = batch.range_of(LR)
-        nothing = self._nothing(highest)
-        if self._warm_up is not None or self._zeros or lowest <= nothing or start == len(batch):
-            return start
-        rates = batch.columns[LR]
-        self._records += len(rates) - start
-        self._last = rates[-1]
-        self._peak = max(self._peak, highest if start == 0 else max(rates[start:]))
-        return len(batch)
-
-    def _nothing(self, highest: float = 0.0) -> float:
-        """Return the highest rate that is as good as 0; `highest` is that of records to come."""
-        return max(at.LR_NOTHING, at.LR_NOTHING_SHARE * max(self._peak, highest))
 
     def _take_zero(self, lr: float, row: Row) -> None:
         if not self._zeros:

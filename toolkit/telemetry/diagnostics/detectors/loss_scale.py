@@ -10,7 +10,6 @@ from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.finding import CRITICAL
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, LOSS_SCALE, Row, name_of
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 
 _KIND = "loss_scale"
 _BACK = 4.0
@@ -47,14 +46,6 @@ class LossScale(SingleIncidentDetector):
                 self._end_skipping(row.step)
             if row.values[GRAD_NORM] == math.inf:
                 self._take_infinite(row)
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Pass over finite norms, unless there is a scale or were infinite ones."""
-        if LOSS_SCALE in batch.columns or self._infinite:
-            return start
-        if not self._has_scale:
-            self._norms += len(batch) - start
-        return len(batch)
 
     def _take_scale(self, scale: float, row: Row) -> None:
         self._has_scale = True

@@ -12,7 +12,6 @@ from toolkit.telemetry.diagnostics.finding import CRITICAL
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import GPU_MEMORY, RSS, Row, name_of, number_in
 from toolkit.telemetry.diagnostics.robust import trend
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 from toolkit.telemetry.runfolder.records import STEP, SYSTEM, Record
 
 _KIND = "memory_growth"
@@ -60,32 +59,6 @@ class MemoryGrowth:
             if value is not None and 0.0 < value < _ABSURD_MIB:
                 curve.take(value, row)
 
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Pass over records with the same sample."""
-        if batch.elapsed is None:
-            return start
-        sampled_at, times = self._sampled_at, batch.elapsed
-        earliest, latest = batch.times
-        if sampled_at <= earliest and latest - sampled_at < at.MEMORY_SAMPLE_S:
-            return len(batch)
-        curves = [
-            (curve, batch.columns[curve.signal]) for curve in self._curves if curve.signal in batch.columns
-        ]
-        place, left = start, 0
-        while place < len(batch):
-            if 0.0 <= times[place] - sampled_at < at.MEMORY_SAMPLE_S:
-                place += 1
-                continue
-            left = left - 1 if left > 1 else min(curve.left_of_block for curve, _ in curves) - 1
-            if not left:
-                return place
-            self._sampled_at = sampled_at = times[place]
-            for curve, values in curves:
-                if 0.0 < values[place] < _ABSURD_MIB:
-                    curve.add(values[place], batch.steps[place])
-            place += 1
-        return len(batch)
-
 
 class _Curve:
     """The lowest values of one memory, over blocks of several sizes."""
@@ -123,25 +96,16 @@ class _Curve:
             self._incident = None
         self._forget()
 
-    @property
-    def left_of_block(self) -> int:
-        """How many samples there are before the block is complete."""
-        return at.MEMORY_BLOCK - self._in_block
-
-    def add(self, value: float, step: int) -> None:
-        """Take a sample that does not complete a block."""
+    def take(self, value: float, row: Row) -> None:
+        """Take a sample."""
         if not self._samples:
-            self._first_step = step
+            self._first_step = row.step
         if not self._in_block:
-            self._block_step = step
+            self._block_step = row.step
         self._samples += 1
         self._in_block += 1
         if value < self._lowest:
             self._lowest = value
-
-    def take(self, value: float, row: Row) -> None:
-        """Take a sample."""
-        self.add(value, row.step)
         if row.event == SYSTEM:
             self._free_mib = _free_mib(self.signal, value, row.record)
         if self._in_block == at.MEMORY_BLOCK:

@@ -9,7 +9,6 @@ from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.incident import Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LORA_B, LOSS, LR, Row, name_of
 from toolkit.telemetry.diagnostics.robust import median
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 
 _KIND = "vanishing_grad"
 _BACK_RECORDS = 5
@@ -50,15 +49,6 @@ class VanishingGradients(SingleIncidentDetector):
         # NaN is left to another detector.
         if 0.0 <= norm <= self._limit:
             self._take_low(norm, row)
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Pass over norms that have not vanished, once it is known what is usual."""
-        if self._low or self._incident is not None or len(self._early_norms) < at.VANISHED_EARLY:
-            return start
-        norms = batch.columns[GRAD_NORM]
-        if batch.range_of(GRAD_NORM)[0] > self._limit:
-            return len(norms)
-        return next((place for place in range(start, len(norms)) if norms[place] <= self._limit), len(norms))
 
     def _learn(self, norm: float, row: Row) -> None:
         if norm < math.inf:

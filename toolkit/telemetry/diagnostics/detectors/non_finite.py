@@ -23,7 +23,6 @@ from toolkit.telemetry.diagnostics.metric_aliases import (
     name_of,
     signal_of,
 )
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 from toolkit.telemetry.runfolder.records import EPOCH, NON_FINITE, Record
 
 _KIND = "nan"
@@ -66,16 +65,6 @@ class NonFinite:
         # Other NaN values while the loss is NaN have the same cause.
         if self._open is None and NON_FINITE in row.record:
             self._look_at_others(row)
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Pass over the records: every signal in them is finite."""
-        if self._bad or self._others:
-            return start
-        if start < len(batch):
-            for signal in _WATCHED:
-                if signal in batch.columns:
-                    self._last_good[signal] = batch.columns[signal][-1]
-        return len(batch)
 
     def restart(self, step: int) -> None:
         """Resolve everything: weights from before the NaN may have been loaded."""

@@ -9,9 +9,8 @@ from itertools import pairwise
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import LOSS, VAL_LOSS, Row, name_of
+from toolkit.telemetry.diagnostics.metric_aliases import VAL_LOSS, Row, name_of
 from toolkit.telemetry.diagnostics.robust import CHANGE_TO_SIGMA, change_sigma, median
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 
 
 class Overfit(SingleIncidentDetector):
@@ -21,11 +20,10 @@ class Overfit(SingleIncidentDetector):
     from the best three in a row, which luck moves far less.
     """
 
-    signals = (VAL_LOSS, LOSS)
+    signals = (VAL_LOSS,)
 
     def __init__(self, incidents: Incidents) -> None:
         super().__init__(incidents)
-        self._train: deque[float] = deque(maxlen=at.LEVEL_WINDOW)
         self._vals: deque[float] = deque(maxlen=at.OVERFIT_NOISE_WINDOW)
         self._evals = 0
         self._first = 0.0
@@ -38,28 +36,17 @@ class Overfit(SingleIncidentDetector):
         self._last: tuple[int, float] | None = None
 
     def take(self, row: Row) -> None:
-        """Look at one loss of either kind."""
-        loss = row.values.get(LOSS)
-        if loss is not None and loss - loss == 0.0:
-            self._train.append(loss)
-            if self._train_at_best is None and self._evals:
-                # The best evaluation came before the first step: the first loss is the one beside it.
-                self._train_at_best = loss
-        val = row.values.get(VAL_LOSS)
+        """Look at one validation loss."""
+        val = row.values[VAL_LOSS]
         # An evaluation may be logged twice, in its own record and in the epoch's.
-        if val is not None and val - val == 0.0 and self._last != (row.step, val):
+        if val - val == 0.0 and self._last != (row.step, val):
             self._last = (row.step, val)
+            if self._train_at_best is None:
+                # The best evaluation came before the first step: the first loss is the one beside it.
+                self._train_at_best = self._incidents.first_train_loss
             # Zeros at the very start are not losses yet.
             if val or self._evals:
                 self._look(val, row)
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Keep the training losses: there is no evaluation among the records."""
-        losses = batch.columns[LOSS][start:]
-        if losses and self._train_at_best is None and self._evals:
-            self._train_at_best = losses[0]
-        self._train.extend(losses)
-        return len(batch)
 
     def restart(self, step: int) -> None:
         """Keep everything: the validation data is the same, so the best loss stays the best."""
@@ -140,19 +127,21 @@ class Overfit(SingleIncidentDetector):
             evidence["rise_pct"] = round(100.0 * (val - self._best) / abs(self._best), 1)
 
     def _train_now(self) -> float | None:
-        return median(list(self._train)[-at.SHORT_WINDOW :]) if self._train else None
+        train = list(self._incidents.train_losses)
+        return median(train[-at.SHORT_WINDOW :]) if train else None
 
     def _train_rises(self) -> bool:
         """Whether the training loss went up as well: then the run is unstable and not overfitting."""
         if self._incidents.never_learned:
             return True
+        train = self._incidents.train_losses
         before, now = self._train_at_best, self._train_now()
         if before is None or now is None:
             return False
-        if now > before + max(at.OVERFIT_TRAIN_SLACK * abs(before), change_sigma(self._train)):
+        if now > before + max(at.OVERFIT_TRAIN_SLACK * abs(before), change_sigma(train)):
             return True
         # Where few steps are logged, a training loss that has just exploded does not move its median yet.
-        latest = median(list(self._train)[-at.TRAIN_NOW :])
+        latest = median(list(train)[-at.TRAIN_NOW :])
         return latest > before + at.START_RISE * abs(before)
 
     def _train_fall(self) -> float:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
-from itertools import compress, count, pairwise, repeat
-from operator import ge, sub
+from itertools import pairwise
 
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
@@ -13,7 +11,6 @@ from toolkit.telemetry.diagnostics.finding import INFO, WARNING
 from toolkit.telemetry.diagnostics.incident import Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR, Row, is_meant_to_fall, name_of
 from toolkit.telemetry.diagnostics.robust import CHANGE_TO_SIGMA, Trend, median
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 
 
 class Plateau(SingleIncidentDetector):
@@ -70,49 +67,6 @@ class Plateau(SingleIncidentDetector):
             self._filling.append(loss)
             if len(self._filling) * self._every >= self._block_size:
                 self._end_block_size(row)
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Collect the losses of a segment, up to its last one, while none repeats the one before it."""
-        losses, rows, every = batch.columns[LOSS], self._rows, self._every
-        if not rows or self._constant:
-            return start
-        # The record that completes the segment is looked at by itself.
-        left = (self._block_size - 1) // every - len(self._filling)
-        last = rows // every * every + (left + 1) * every
-        end = min(len(losses), start + last - 1 - rows)
-        if end <= start:
-            return start
-        end = self._end_before_a_constant(batch, start, end)
-        passed = losses[start:end]
-        if passed:
-            self._filling += passed[every - 1 - rows % every :: every]
-            self._rows = rows + len(passed)
-            self._anchor, self._slack = passed[-1], at.CONSTANT_WITHIN * abs(passed[-1])
-            self._anchor_step = batch.steps[end - 1]
-            if LR in batch.columns:
-                rates = batch.columns[LR][start:end]
-                self._lr, self._top_lr = rates[-1], max(self._top_lr, *rates)
-        return end
-
-    def _end_before_a_constant(self, batch: StepBatch, start: int, end: int) -> int:
-        """Return where, from `start` to `end`, the loss stays within its slack for long, or until `end`."""
-        losses = batch.columns[LOSS]
-        if abs(losses[start] - self._anchor) <= self._slack:
-            return start
-        repeats = batch.once(_repeats)
-        left = start
-        for place in repeats[bisect_right(repeats, start) :]:
-            if place <= left:
-                continue
-            if place >= end:
-                break
-            anchor, left = losses[place - 1], place + 1
-            slack = at.CONSTANT_WITHIN * abs(anchor)
-            while left < end and abs(losses[left] - anchor) <= slack:
-                left += 1
-            if left == end or left - place >= at.CONSTANT_RECORDS:
-                return place
-        return end
 
     def restart(self, step: int) -> None:
         """Keep the curve: a restart continues it."""
@@ -217,16 +171,6 @@ class Plateau(SingleIncidentDetector):
         )
         self._incident.variant = variant
         self._incident.severity = WARNING if variant == "constant" or self._is_sure(row) else INFO
-
-
-def _repeats(batch: StepBatch) -> list[int]:
-    """Return the places whose loss differs from the one before it by next to nothing."""
-    losses = batch.columns[LOSS]
-    apart = list(map(abs, map(sub, losses[1:], losses)))
-    lowest, highest = batch.range_of(LOSS)
-    most = at.CONSTANT_WITHIN * max(abs(lowest), abs(highest))
-    perhaps = compress(count(1), map(ge, repeat(most), apart))
-    return [place for place in perhaps if apart[place - 1] <= at.CONSTANT_WITHIN * abs(losses[place - 1])]
 
 
 def _is_flat(gain: float, z: float, level: float, patience: float) -> bool:

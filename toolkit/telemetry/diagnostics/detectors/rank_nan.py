@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -12,7 +11,6 @@ from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.finding import ranks_as_evidence, ranks_in
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, name_of
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 from toolkit.telemetry.runfolder.records import STEP, Record
 
 _KIND: Final = "rank_nan"
@@ -52,19 +50,6 @@ class RankNan:
         self._close(step)
         self._ranks = {}
         self._questions.clear()
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Pass over records of rank 0, in which every value is finite, if nothing is open."""
-        if not self._ranks and self._incidents.ranks < 2:
-            return len(batch)
-        if self._questions or self._incident is not None:
-            return start
-        if start < len(batch):
-            rank = self._rank(0)
-            signals = [signal for signal in _WATCHED if signal in batch.columns]
-            if rank is not None:
-                rank.pass_over(signals, batch.steps[start], batch.steps[-1])
-        return len(batch)
 
     def take(self, row: Row) -> None:
         """Add a rank's step, and compare the ranks where one has become NaN."""
@@ -240,11 +225,6 @@ class _Rank:
         self._first: dict[str, int] = {}
         self.spans: dict[str, deque[_Span]] = {}
         """Steps with NaN, for each signal that it logs."""
-
-    def pass_over(self, signals: Sequence[str], first: int, last: int) -> None:
-        for signal in signals:
-            self.add_finite(signal, first)
-        self.newest = last
 
     def add_finite(self, signal: str, step: int) -> None:
         spans = self._spans(signal, step)

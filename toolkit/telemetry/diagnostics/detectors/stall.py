@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import sub
 from typing import Any
 
 from toolkit.telemetry.diagnostics import thresholds as at
@@ -11,7 +10,6 @@ from toolkit.telemetry.diagnostics.finding import INFO
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import Row, number_in
 from toolkit.telemetry.diagnostics.robust import median
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 from toolkit.telemetry.runfolder import records as kinds
 from toolkit.telemetry.runfolder.records import shows_count_from_zero, steps_done
 from toolkit.telemetry.runfolder.status import STALL_S, STALL_TIMES
@@ -74,51 +72,6 @@ class Stall(SingleIncidentDetector):
             self._take_heartbeat(row.step, now)
         else:
             self._take_other(row, now)
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Collect the intervals between steps if none of them is long."""
-        times, steps = batch.elapsed, batch.steps
-        if (
-            times is None
-            or start == len(steps)
-            or not self._by_elapsed
-            or self._step is None
-            or self._explained
-            or self._incident is not None
-            or not self._step < steps[start]
-            or steps[start] <= 0
-        ):
-            return start
-        earliest, latest = batch.times
-        earliest, latest = min(self._time, earliest), max(self._time, latest)
-        times, steps = (self._time, *times[start:]), (self._step, *steps[start:])
-        if not -_NO_TIME_S < earliest <= latest < _NO_TIME_S or (
-            latest - earliest > STALL_S and max(map(sub, times[1:], times)) > STALL_S
-        ):
-            return start
-        known = len(self._intervals)
-        if not known:
-            self._first_of_intervals = steps[0]
-        # The time of a step is that of the last complete intervals; earlier ones no longer count.
-        whole = (known + len(times) - 1) // at.STALL_INTERVALS * at.STALL_INTERVALS - known
-        begin = max(0, whole - at.STALL_INTERVALS)
-        intervals = self._intervals if begin == 0 else []
-        intervals += [
-            (times[place + 1] - times[place]) / (steps[place + 1] - steps[place])
-            for place in range(begin, len(times) - 1)
-        ]
-        if whole > 0:
-            self._usual_s = median(intervals[: at.STALL_INTERVALS])
-            began = steps[begin] if begin or not known else self._first_of_intervals
-            self._stride = (steps[whole] - began) / at.STALL_INTERVALS
-            self._first_of_intervals = steps[whole]
-            intervals = intervals[at.STALL_INTERVALS :]
-        self._intervals = intervals
-        self._step = steps[-1]
-        self._time = self._alive = times[-1]
-        self._is_over = False
-        self._furthest = max(self._furthest, self._step)
-        return len(batch)
 
     def _clock(self, row: Row) -> float | None:
         """Return the record's time by the clock that the session's first record had."""

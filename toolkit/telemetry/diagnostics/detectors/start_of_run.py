@@ -8,7 +8,6 @@ from toolkit.telemetry.diagnostics.finding import INFO
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR, REWARD, Row, name_of
 from toolkit.telemetry.diagnostics.robust import change_sigma, median, trend
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 
 
 class LabelLeak(SingleIncidentDetector):
@@ -18,40 +17,35 @@ class LabelLeak(SingleIncidentDetector):
     planned steps: an easy task looks the same. A reinforcement-learning loss is near zero by design.
     """
 
-    signals = (LOSS,)
+    signals: tuple[str, ...] = (LOSS,)
 
     def __init__(self, incidents: Incidents) -> None:
         super().__init__(incidents)
-        self._losses: list[float] | None = []
+        self._losses: list[float] = []
         self._steps: list[int] = []
 
     def take(self, row: Row) -> None:
         """Collect the first losses, and judge them when there are enough."""
-        losses = self._losses
-        if losses is None:
+        if not self.signals:
             return
-        loss = row.values[LOSS]
+        losses, loss = self._losses, row.values[LOSS]
         if not 0.0 <= loss < float("inf") or REWARD in row.values:
-            self._losses = None
+            self.signals = ()
             return
         losses.append(loss)
         self._steps.append(row.step)
         if len(losses) == at.LEAK_ZEROS and not any(losses):
-            self._losses = None
+            self.signals = ()
             if not row.values.get(GRAD_NORM):
                 self._open("zero", 0, losses, row)
         elif len(losses) == 2 * at.LEAK_RECORDS:
-            self._losses = None
+            self.signals = ()
             self._judge(losses, row)
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Pass over everything but the first records of a run."""
-        return len(batch) if self._losses is None else start
 
     def restart(self, step: int) -> None:
         """Stop collecting: a resumed run starts low."""
         super().restart(step)
-        self._losses = None
+        self.signals = ()
 
     def _judge(self, losses: list[float], row: Row) -> None:
         first = median(losses[:3])
@@ -85,11 +79,10 @@ class LearningRateTooSmall(SingleIncidentDetector):
     same, and `plateau` takes over later. A warm-up that has not ended is waited for.
     """
 
-    signals = (LOSS,)
+    signals: tuple[str, ...] = (LOSS,)
 
     def __init__(self, incidents: Incidents) -> None:
         super().__init__(incidents)
-        self._is_over = False
         self._block: list[float] = []
         self._blocks: list[float] = []
         self._norms: list[float] = []
@@ -99,7 +92,7 @@ class LearningRateTooSmall(SingleIncidentDetector):
 
     def take(self, row: Row) -> None:
         """Collect the first losses in blocks, then follow an incident until the loss moves."""
-        if self._is_over:
+        if not self.signals:
             return
         loss, lr, norm = row.values[LOSS], row.values.get(LR), row.values.get(GRAD_NORM)
         if (
@@ -126,10 +119,6 @@ class LearningRateTooSmall(SingleIncidentDetector):
         self._blocks.append(level)
         if len(self._blocks) == at.NO_MOVE_BLOCKS:
             self._judge(row)
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Pass over everything but the start of a run."""
-        return len(batch) if self._is_over else start
 
     def restart(self, step: int) -> None:
         """Stop: a resumed run has moved, or another one looks at it from its start."""
@@ -180,7 +169,7 @@ class LearningRateTooSmall(SingleIncidentDetector):
 
     def _end(self, step: int) -> None:
         self._resolve(step)
-        self._is_over = True
+        self.signals = ()
         self._block.clear()
         self._blocks.clear()
         self._norms.clear()

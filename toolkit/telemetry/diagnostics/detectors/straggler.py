@@ -12,7 +12,6 @@ from typing import Final, NamedTuple
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import DATA_TIME, STEP_TIME, Row, Shape, name_of
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 from toolkit.telemetry.runfolder.records import STEP, Record
 
 _KIND: Final = "straggler"
@@ -134,10 +133,6 @@ class Straggler:
         if self._looks and row.step >= self._looks[0][0]:
             self._reached.add(number)
             self._look_where_all_are(row)
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Pass over the records of a run with one process."""
-        return len(batch) if not self._ranks and self._incidents.ranks < 2 else start
 
     def _look_where_all_are(self, row: Row) -> None:
         while self._looks:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 
@@ -22,7 +21,6 @@ from toolkit.telemetry.diagnostics.metric_aliases import (
     number_in,
 )
 from toolkit.telemetry.diagnostics.robust import IQR_TO_SIGMA, MAD_TO_SIGMA, median, paces, start_of_streak
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 from toolkit.telemetry.runfolder.records import END, START, STEP, SYSTEM
 from toolkit.telemetry.runfolder.status import FINISHED
 
@@ -33,7 +31,6 @@ _RUNNING_AVERAGES = frozenset({"iters_per_sec_avg", "train_speed(iter/s)"})
 _REPORT_AGAIN_PCT = 10.0
 _ABOVE = at.SPEED_BLOCK // 2
 _BELOW = _ABOVE - 1
-_STEADY = max(at.SPEED_DROP, at.SPEED_LASTING_DROP)
 
 
 class ThroughputDrop(SingleIncidentDetector):
@@ -104,37 +101,6 @@ class ThroughputDrop(SingleIncidentDetector):
         if len(self._speeds) == at.SPEED_BLOCK:
             self._end_block()
 
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Collect the speeds, and look at them where there are enough."""
-        rates = batch.columns.get(RATE)
-        if self._signal != RATE or rates is None or self._name == _TOKENS or batch.range_of(RATE)[0] <= 0.0:
-            return start
-        if len(self._few) < at.SPEED_FEW[2]:
-            return start
-        is_steady = self._stays_steady(*batch.range_of(RATE))
-        steps, kept = batch.steps, at.SPEED_BLOCK * (2 * at.SPEED_LASTING_BLOCKS + 1)
-        while start < len(rates):
-            left = len(rates) - start
-            if is_steady and left > kept and not self._speeds and not self._to_skip:
-                # Of looks that change nothing only the last ones are kept.
-                is_even = self._stride == 1.0 and steps[-1] - steps[start] == left - 1
-                start += (left - kept) // at.SPEED_BLOCK * at.SPEED_BLOCK if is_even else 0
-            end = start + at.SPEED_BLOCK - len(self._speeds)
-            self._speeds += rates[start:end]
-            self._steps += steps[start:end]
-            if len(self._speeds) == at.SPEED_BLOCK:
-                self._incidents.rows = batch.first_row + end
-                self._end_block(is_steady=is_steady)
-            start = end
-        return len(rates)
-
-    def _stays_steady(self, lowest: float, highest: float) -> bool:
-        """Return whether speeds within these limits cannot be a drop, whatever their order."""
-        if self._incident is not None or self._low or self._name in _RUNNING_AVERAGES:
-            return False
-        known = [*self._speeds, *[look[0] for look in self._usual], *[look[0] for look in self._history]]
-        return min(lowest, *known) >= _STEADY * max(highest, *known) if known else lowest >= _STEADY * highest
-
     def _speed_without_rate(self, rate: float | None, row: Row) -> float | None:
         if rate is not None:
             if self._signal and self._incident is None:
@@ -163,12 +129,12 @@ class ThroughputDrop(SingleIncidentDetector):
         # Records of one step share its time, and a clock that went back is another one.
         return (row.step - step) / (elapsed - before) if row.step > step and elapsed > before else None
 
-    def _end_block(self, *, is_steady: bool = False) -> None:
+    def _end_block(self) -> None:
         speeds, steps, self._speeds, self._steps = self._speeds, self._steps, [], []
-        self._look(speeds, steps, is_steady=is_steady)
+        self._look(speeds, steps)
         self._before = speeds, steps
 
-    def _look(self, speeds: list[float], steps: list[int], *, is_steady: bool) -> None:
+    def _look(self, speeds: list[float], steps: list[int]) -> None:
         stride = (steps[-1] - steps[0]) / (at.SPEED_BLOCK - 1)
         if stride > 0 and not self._stride / at.SPEED_STRIDE <= stride <= self._stride * at.SPEED_STRIDE:
             if self._stride and self._incident is None:
@@ -186,10 +152,8 @@ class ThroughputDrop(SingleIncidentDetector):
         if self._incident is not None:
             self._follow(self._incident, now, steps[-1])
             return
-        if is_steady:
-            self._keep(now, spread, steps)
-            return
-        if len(self._usual) >= at.SPEED_FEWEST_BLOCKS:
+        # The usual case: it is near the highest of them, which no median exceeds.
+        if len(self._usual) >= at.SPEED_FEWEST_BLOCKS and now < at.SPEED_DROP * max(self._usual)[0]:
             level = median([block[0] for block in self._usual])
             if (
                 now < at.SPEED_DROP * level
@@ -245,12 +209,12 @@ class ThroughputDrop(SingleIncidentDetector):
         self._low.clear()
 
     def _judge_lasting(self, noticed_step: int) -> None:
+        if min(self._history)[0] >= at.SPEED_LASTING_DROP * max(self._history)[0]:
+            # The usual case: no need for their medians.
+            return
         looks = list(self._history)
         speeds = [look[0] for look in looks]
         older, newer = speeds[: at.SPEED_LASTING_BLOCKS], speeds[at.SPEED_LASTING_BLOCKS :]
-        if min(newer) >= at.SPEED_LASTING_DROP * max(older):
-            # The usual case: no need for their medians.
-            return
         level, now = median(older), median(newer)
         if now >= at.SPEED_LASTING_DROP * level or self._is_too_short(level):
             return
@@ -481,10 +445,6 @@ class TimeLimit(SingleIncidentDetector):
             self._forget()
         elif row.event == END and row.record.get("status") == FINISHED:
             self._resolve(row.step)
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Pass over the records before the next look."""
-        return bisect_left(batch.steps, self._next, start) if self._limit else len(batch)
 
     def _look(self, row: Row) -> None:
         step, points, planned = row.step, self._points, self._incidents.planned_steps

@@ -17,7 +17,6 @@ from toolkit.telemetry.diagnostics.metric_aliases import (
     name_of,
 )
 from toolkit.telemetry.diagnostics.robust import median
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 
 
 class Underflow(SingleIncidentDetector):
@@ -58,19 +57,6 @@ class Underflow(SingleIncidentDetector):
             self._drop_old(row.step)
         if values[GRAD_NORM] == 0.0 and not self._is_rl:
             self._take_zero(row)
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Pass over norms that are not zero."""
-        if (
-            self._zeros
-            or self._is_rl
-            or REWARD in batch.columns
-            or ZERO_GRADS in batch.columns
-            or batch.range_of(GRAD_NORM)[0] <= 0.0
-        ):
-            return start
-        self._norms += len(batch) - start
-        return len(batch)
 
     def _drop_old(self, step: int) -> None:
         zeros = self._zeros

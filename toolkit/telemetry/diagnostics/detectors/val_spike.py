@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
-
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import LOSS, VAL_LOSS, Row, name_of
+from toolkit.telemetry.diagnostics.metric_aliases import VAL_LOSS, Row, name_of
 from toolkit.telemetry.diagnostics.robust import CHANGE_TO_SIGMA, LossAxis, Window, change_sigma, median
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 
 
 class ValidationSpike(SingleIncidentDetector):
     """Compares each validation loss with the few before it, on the scale of their own ups and downs."""
 
-    signals = (VAL_LOSS, LOSS)
+    signals = (VAL_LOSS,)
 
     def __init__(self, incidents: Incidents) -> None:
         super().__init__(incidents)
@@ -23,7 +20,6 @@ class ValidationSpike(SingleIncidentDetector):
         self._recent = Window(at.VAL_WINDOW)
         self._changes = Window(at.VAL_NOISE_WINDOW)
         self._previous = 0.0
-        self._train: deque[float] = deque(maxlen=at.LEVEL_WINDOW)
         self._level = 0.0
         self._peak = 0.0
         self._length = 0
@@ -33,23 +29,15 @@ class ValidationSpike(SingleIncidentDetector):
         """The step and value of a jump that counts only if it comes back."""
 
     def take(self, row: Row) -> None:
-        """Look at one loss of either kind."""
-        loss = row.values.get(LOSS)
-        if loss is not None and loss - loss == 0.0:
-            self._train.append(loss)
-        val = row.values.get(VAL_LOSS)
+        """Look at one validation loss."""
+        val = row.values[VAL_LOSS]
         # An evaluation may be logged twice, in its own record and in the epoch's.
-        if val is not None and val - val == 0.0 and self._last != (row.step, val):
+        if val - val == 0.0 and self._last != (row.step, val):
             self._last = (row.step, val)
             # Zeros at the very start are not losses yet.
             self._has_begun = self._has_begun or val != 0.0
             if self._has_begun:
                 self._look(val, row)
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Keep the training losses: there is no evaluation among the records."""
-        self._train.extend(batch.columns[LOSS][start:])
-        return len(batch)
 
     def restart(self, step: int) -> None:
         """Keep everything: the validation data stays the same."""
@@ -156,7 +144,7 @@ class ValidationSpike(SingleIncidentDetector):
     def _train_jumps(self) -> bool:
         if self._incidents.never_learned:
             return True
-        losses = list(self._train)
+        losses = list(self._incidents.train_losses)
         if len(losses) < 2 * at.TRAIN_NOW:
             return False
         # With few records, most of them may be from after the jump: the first ones are the level.

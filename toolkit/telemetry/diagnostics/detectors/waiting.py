@@ -17,7 +17,6 @@ from toolkit.telemetry.diagnostics.metric_aliases import (
     name_of,
 )
 from toolkit.telemetry.diagnostics.robust import Window, start_of_streak
-from toolkit.telemetry.diagnostics.step_batch import StepBatch
 from toolkit.telemetry.runfolder.records import SYSTEM
 
 _STARVED = "data_starvation"
@@ -143,10 +142,6 @@ class IdleGpu(SingleIncidentDetector):
         self._time = row.time
         self._memory = row.values.get(GPU_MEMORY, 0.0)
         self._most_memory = max(self._most_memory, self._memory)
-
-    def skim(self, batch: StepBatch, start: int) -> int:
-        """Pass over step records if the samples have records of their own."""
-        return len(batch) if self._by_system else start
 
     def _end_step(self, step: int, noticed_step: int) -> None:
         usual = self._usual_samples

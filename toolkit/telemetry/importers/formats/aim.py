@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import IO, Any, Final
 
+from toolkit.telemetry.core.install import install_command
 from toolkit.telemetry.importers.files import WholeSource
 from toolkit.telemetry.importers.folders import Folder, Found
 from toolkit.telemetry.importers.json_text import loaded
@@ -28,7 +29,6 @@ from toolkit.telemetry.importers.source import (
 )
 
 FORMAT: Final = "aim"
-_NEEDED: Final = "Aim repositories need Aim itself: pip install aim"
 _LARGEST: Final = 1024**3
 _SETTINGS: Final = frozenset({"hparams", "hyper_params", "args"})
 """Where trainers put the settings of a run, which are called as elsewhere without it."""
@@ -210,6 +210,6 @@ def sources_in(folder: Folder) -> Found:
     for run in hashes[:MAX_RUNS]:
         info = run_info(FORMAT, run, run, folder.root, [folder.below(f".aim/{run}")], run_id=run)
         if not _is_installed():
-            info.note(_NEEDED)
+            info.note(f"Aim repositories need Aim itself: {install_command('aim')}")
         found.append(AimSource(info, repository))
     return Found(found, skipped=frozenset({".aim"}))

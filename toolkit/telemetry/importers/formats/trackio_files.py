@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from toolkit.telemetry.core.install import install_command
 from toolkit.telemetry.importers.files import LinesSource, Stream, WholeSource, open_below
 from toolkit.telemetry.importers.folders import Folder, Found
 from toolkit.telemetry.importers.formats.parquet_rows import looks_like_a_log, rows_of
@@ -21,7 +22,6 @@ from toolkit.telemetry.importers.source import (
     run_info,
 )
 
-_NEEDED: Final = "Parquet files need pyarrow: pip install pyarrow"
 _OWN_COLUMNS: Final = frozenset(
     {"id", "run_id", "timestamp", "run_name", "step", "log_id", "space_id", "created_at"}
 )
@@ -201,7 +201,7 @@ def _parquet_runs(root: Path, relative: str) -> list[TrackioParquetSource]:
             if not looks_like_a_log(file):
                 return []
         if importlib.util.find_spec("pyarrow") is None:
-            return [_unread(root, relative, _NEEDED)]
+            return [_unread(root, relative, f"Parquet files need pyarrow: {install_command('pyarrow')}")]
         table = rows_of(root, _files_of(relative))
     except OSError:
         return []

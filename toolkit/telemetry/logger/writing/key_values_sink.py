@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from toolkit.telemetry.runfolder.key_values import KeyValues, Scalar
 from toolkit.telemetry.runfolder.manifest import Evaluation, Manifest
-from toolkit.telemetry.runfolder.records import START, Record, has_event
+from toolkit.telemetry.runfolder.records import START, Record
 
 
 class KeyValuesSink:
@@ -50,7 +50,7 @@ class KeyValuesSink:
         is_now = bool(batch) and batch[-1].get("session") == self._session
         if is_now:
             self._shown = self._taken
-            if has_event(batch, START):
+            if any(record.get("event") == START for record in batch):
                 self._on_start()
 
     def close(self) -> None:

@@ -535,18 +535,20 @@ class RecordPipeline:
         if not receivers or not self._options.may_send:
             return []
         # Imported for those who want messages: the rest pay nothing for it.
+        from toolkit.telemetry.mirrors.messages.message import RunState
         from toolkit.telemetry.mirrors.messages.sink import MessageSink
 
-        session_folder = self.session_folder
+        session_folder, manifest = self.session_folder, self.session_folder.manifest
         sink = MessageSink(
             receivers,
-            run_name=session_folder.manifest.display_name,
-            run_id=session_folder.manifest.run_id,
-            project=session_folder.manifest.project or "",
+            run_state=RunState(
+                run_name=manifest.display_name,
+                run_id=manifest.run_id,
+                project=manifest.project or "",
+                session=session_folder.session.session,
+            ),
             folder=session_folder.folder.name,
-            session=session_folder.session.session,
             record_file=session_folder.record_file,
-            session_start=session_start,
             put=self.put,
             guard=self.guard,
         )
@@ -557,16 +559,25 @@ class RecordPipeline:
     def _make_usage_reports(self, session_start: int) -> list[Mirror]:
         if not self._options.sends_usage:
             return []
-        # Imported for those who ask for them.
-        from toolkit.telemetry.mirrors.usage.options import state_of
-
-        self.usage_reports = state_of(self._options, os.environ)
-        if not self._options.may_send:
+        usage, mode = self._options.usage_options, self._options.mode
+        self.usage_reports = usage.state(mode, os.environ)
+        is_sent = usage.why_not(mode, os.environ) is None
+        if self._options.may_send:
+            how = ": `telemetry usage` prints them, DO_NOT_TRACK=1 stops them" if is_sent else ""
+            self.guard.say(f"anonymous usage reports are {self.usage_reports}{how}")
+        if not is_sent:
             return []
-        from toolkit.telemetry.mirrors.usage.sink import usage_sink
+        # Imported for those who ask for them.
+        from toolkit.telemetry.mirrors.usage.sink import UsageSink
 
-        sink = usage_sink(self._options, session=self.session_folder.session.session, guard=self.guard)
-        return [] if sink is None else [self._mirror(sink, lambda: session_start, optional=True)]
+        sink = UsageSink(
+            usage.host or "",
+            usage.key_in(os.environ),
+            session=self.session_folder.session.session,
+            guard=self.guard,
+            close_s=0.6 * self._options.close_timeout,
+        )
+        return [self._mirror(sink, lambda: session_start, optional=True)]
 
     def _all_mirrors(self) -> list[Mirror]:
         return self._mirrors if self._examining is None else [*self._mirrors, self._examining]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from toolkit.telemetry.core.formatting import duration, short_number
+from toolkit.telemetry.mirrors.messages.milestones import Milestone
 from toolkit.telemetry.runfolder.records import steps_done
 
 SUMMARY: Final = "summary"
@@ -41,8 +42,12 @@ class RunState:
     def as_text(self) -> str:
         """Return everything that is known, on one line."""
         words = [self.status]
-        if self.step is not None:
-            words.append(f"step {self._step_of_total(self.step)}")
+        done = self.steps_done
+        if done is not None and self.max_steps:
+            share = min(1.0, done / self.max_steps)
+            words.append(f"step {done:,} of {self.max_steps:,} ({share:.0%})")
+        elif self.step is not None:
+            words.append(f"step {self.step:,}")
         loss = self.train_loss if isinstance(self.train_loss, str) else short_number(self.train_loss)
         if loss is not None:
             words.append(f"loss {loss}")
@@ -58,12 +63,6 @@ class RunState:
     def steps_done(self) -> int | None:
         """How many steps are done; None before the first."""
         return None if self.step is None else steps_done(self.step, from_zero=self.from_zero)
-
-    def _step_of_total(self, step: int) -> str:
-        if not self.max_steps:
-            return f"{step:,}"
-        done = steps_done(step, from_zero=self.from_zero)
-        return f"{done:,} of {self.max_steps:,} ({min(1.0, done / self.max_steps):.0%})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +83,8 @@ class Message:
     """Ids of the events it reports, so that each is delivered once."""
     message_count: int = 1
     """How many messages it combines."""
+    milestone: Milestone | None = None
+    """The milestone it is about; sent only to receivers that asked for it."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     """The same in every retry."""
 
@@ -100,13 +101,6 @@ def cut(text: str, longest: int) -> str:
     return text if len(text) <= longest else text[: longest - 2].rstrip() + " …"
 
 
-def cut_bytes(text: str, longest: int) -> str:
-    """Return `text`, truncated to `longest` bytes of UTF-8 at a character boundary."""
-    if len(text.encode("utf-8", "replace")) <= longest:
-        return text
-    return text.encode("utf-8", "replace")[: longest - 4].decode("utf-8", "ignore").rstrip() + " …"
-
-
 def one_line(text: str) -> str:
     """Return `text` on one line, without control characters."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
@@ -117,61 +111,32 @@ _MOST_NAMES: Final = 100
 _PLURALS: Final = {"finish": "ends", "finding": "critical findings"}
 
 
-def combine(messages: Sequence[Message], *, more: Counter[str] | None = None) -> Message:
-    """Return one message that lists `messages`, and counts how many `more` there were of each occasion."""
-    newest = messages[-1]
-    counts = _counts(messages, more)
-    total = sum(counts.values())
-    words = ", ".join(_count(occasion, count) for occasion, count in counts.most_common())
-    return Message(
-        occasion=SUMMARY,
-        title=f"{newest.run_state.run_name}: {total:,} messages ({words})",
-        lines=tuple(_listed(messages, total)),
-        run_state=newest.run_state,
-        link=newest.link,
-        time=newest.time,
-        urgency=max(message.urgency for message in messages),
-        details={"occasions": dict(counts)},
-        about=_names(messages),
-        message_count=total,
-    )
-
-
-def combine_with_last(
-    last: Message, earlier: Sequence[Message], *, more: Counter[str] | None = None
-) -> Message:
-    """Return the `last` message of a run, with the `earlier` ones that were not sent yet listed in it."""
+def combine(messages: Sequence[Message]) -> Message:
+    """Return one message that lists `messages`; that of the end of a run keeps its title and lists the others."""
+    *earlier, newest = messages
     if not earlier:
-        return last
-    counts = _counts(earlier, more)
-    total = sum(counts.values())
-    return replace(
-        last,
-        lines=(*last.lines, "Before that:", *_listed(earlier, total)),
-        details={**last.details, "occasions": dict(counts)},
-        about=_names([last, *earlier]),
-        message_count=last.message_count + total,
-    )
-
-
-def _counts(messages: Sequence[Message], more: Counter[str] | None) -> Counter[str]:
-    counts = Counter(more or {})
-    for message in messages:
+        return newest
+    is_end = newest.occasion in ("finish", "failure")
+    others = earlier if is_end else messages
+    counts: Counter[str] = Counter()
+    for message in others:
         counts.update(message.details["occasions"] if message.occasion == SUMMARY else [message.occasion])
-    return counts
-
-
-def _listed(messages: Sequence[Message], total: int) -> list[str]:
-    listed = messages[:_MOST_LINES]
+    total, listed = sum(counts.values()), others[:_MOST_LINES]
     left_out = total - sum(message.message_count for message in listed)
-    return [
-        *(f"- {_without_name(message)}" for message in listed),
-        *([f"- and {left_out:,} more"] if left_out else []),
-    ]
-
-
-def _names(messages: Sequence[Message]) -> tuple[str, ...]:
-    return tuple(name for message in messages for name in message.about)[:_MOST_NAMES]
+    lines = [f"- {_without_name(message)}" for message in listed]
+    lines += [f"- and {left_out:,} more"] if left_out else []
+    one = replace(
+        newest,
+        lines=(*newest.lines, "Before that:", *lines) if is_end else tuple(lines),
+        details={**(newest.details if is_end else {}), "occasions": dict(counts)},
+        urgency=max(message.urgency for message in messages),
+        about=tuple(name for message in messages for name in message.about)[:_MOST_NAMES],
+        message_count=sum(message.message_count for message in messages),
+    )
+    if is_end:
+        return one
+    words = ", ".join(_count(occasion, count) for occasion, count in counts.most_common())
+    return replace(one, occasion=SUMMARY, title=f"{newest.run_state.run_name}: {total:,} messages ({words})")
 
 
 def _count(occasion: str, count: int) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
+import operator
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,11 +32,15 @@ class Milestone:
 
     def is_passed_by(self, value: float) -> bool:
         """Return whether `value` of the metric reaches the milestone; NaN never does."""
-        if self.sign == "<":
-            return value < self.bound
-        if self.sign == "<=":
-            return value <= self.bound
-        return value > self.bound if self.sign == ">" else value >= self.bound
+        return _SIGNS[self.sign](value, self.bound)
+
+
+_SIGNS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
 
 
 def milestone_from(name: str, text: Any) -> Milestone:
@@ -43,30 +48,23 @@ def milestone_from(name: str, text: Any) -> Milestone:
     # Before matching: the text may have any length.
     if not isinstance(text, str) or len(text) > _LONGEST:
         raise wrong(name, text, MILESTONES_ALLOWED)
-    steps = _EVERY.fullmatch(text)
-    if steps is not None and int(steps["steps"]) > 0:
-        every = int(steps["steps"])
+    steps, bound = _EVERY.fullmatch(text), _BOUND.fullmatch(text)
+    if steps is not None and (every := int(steps["steps"])) > 0:
         return Milestone(text=f"every {every} steps", every=every)
-    bound = _BOUND.fullmatch(text)
-    number = _finite(bound["number"]) if bound is not None else None
-    if bound is None or number is None:
-        raise wrong(name, text, MILESTONES_ALLOWED)
-    metric, sign = bound["metric"], bound["sign"]
-    return Milestone(text=f"{metric} {sign} {bound['number']}", metric=metric, sign=sign, bound=number)
+    with suppress(ValueError):
+        number = finite_in(float(bound["number"])) if bound is not None else None
+        if bound is not None and number is not None:
+            metric, sign = bound["metric"], bound["sign"]
+            return Milestone(
+                text=f"{metric} {sign} {bound['number']}", metric=metric, sign=sign, bound=number
+            )
+    raise wrong(name, text, MILESTONES_ALLOWED)
 
 
 _WITH_METRICS: Final = frozenset({STEP, EVAL, EPOCH, SYSTEM})
 _LONGEST: Final = 200
 _EVERY = re.compile(r"\s*every\s+(?P<steps>[0-9]{1,12})\s+steps?\s*", re.ASCII)
 _BOUND = re.compile(r"\s*(?P<metric>[^\s<>=!]+)\s*(?P<sign><=|>=|<|>)\s*(?P<number>[0-9.eE+-]+)\s*", re.ASCII)
-
-
-def _finite(text: str) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if math.isfinite(number) else None
 
 
 class MilestoneWatch:
@@ -85,28 +83,20 @@ class MilestoneWatch:
         if not isinstance(event, str) or event not in _WITH_METRICS:
             return []
         reached = []
-        for milestone in self._bounds:
+        for milestone in list(self._bounds):
             value = finite_in(record.get(milestone.metric))
             if value is not None and milestone.is_passed_by(value):
                 reached.append((milestone, f"milestone:{milestone.text}", value))
-        if reached:
-            passed = {milestone.text for milestone, _, _ in reached}
-            self._bounds = [one for one in self._bounds if one.text not in passed]
-        step = record.get("global_step")
-        if event == STEP and isinstance(step, int) and self._steps:
-            reached += self._steps_passed(step, record.get("steps_folded"))
-        return reached
-
-    def _steps_passed(self, step: int, folded: object) -> list[tuple[Milestone, str, float]]:
-        reached = []
+                self._bounds.remove(milestone)
+        step, folded = record.get("global_step"), record.get("steps_folded")
+        if event != STEP or not isinstance(step, int):
+            return reached
         for milestone in self._steps:
-            if milestone.text not in self._last:
-                # A resumed run may begin at any step: what lies before its first step is not reached now.
-                before = step - 1 - (folded if isinstance(folded, int) else 0)
-                self._last[milestone.text] = max(0, before) // milestone.every
-            times = step // milestone.every
-            if times > self._last[milestone.text]:
-                # If one record passes several, only the newest is reported.
+            # A resumed run may begin at any step: what lies before its first step is not reached now.
+            before = step - 1 - (folded if isinstance(folded, int) else 0)
+            last = self._last.setdefault(milestone.text, max(0, before) // milestone.every)
+            # If one record passes several, only the newest is reported.
+            if (times := step // milestone.every) > last:
                 at = times * milestone.every
                 reached.append((milestone, f"milestone:{milestone.text}:{at}", float(at)))
                 self._last[milestone.text] = times

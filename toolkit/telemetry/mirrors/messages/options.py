@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import Any, ClassVar, Final
 
 from toolkit.telemetry.core.checks import (
     Check,
@@ -15,21 +15,24 @@ from toolkit.telemetry.core.checks import (
     one_of,
     optional,
     texts,
+    where,
     whole,
     wrong,
 )
 from toolkit.telemetry.core.fields import option, read_fields, required
 from toolkit.telemetry.mirrors.messages.milestones import MILESTONES_ALLOWED, Milestone, milestone_from
+from toolkit.telemetry.mirrors.messages.web_address import AddressError, WebAddress, web_address
 from toolkit.telemetry.privacy.message_services import SERVICE_BY_NAME
-
-if TYPE_CHECKING:
-    from toolkit.telemetry.mirrors.messages.web_address import WebAddress
 
 OCCASIONS: Final = ("start", "finish", "failure", "stall", "finding", "milestone")
 MOST_RECEIVERS: Final = 20
 """Each has a thread of its own."""
 
-_LINK: Final = re.compile(r"https?://[^\s\x00-\x20\x7f-\xa0@/<>|\"]+(?:/[^\s\x00-\x20\x7f-\xa0<>|\"]*)?")
+_LINK_FORM: Final = re.compile(r"https?://[^\s\x00-\x20\x7f-\xa0@/<>|\"]+(?:/[^\s\x00-\x20\x7f-\xa0<>|\"]*)?")
+_LINK: Final = where(
+    lambda value: isinstance(value, str) and _LINK_FORM.fullmatch(value) is not None,
+    "an address such as https://dashboard.example.org, without a login",
+)
 
 
 def _service(key: str, value: Any) -> str:
@@ -38,11 +41,9 @@ def _service(key: str, value: Any) -> str:
 
 def _occasions(key: str, value: Any) -> tuple[str, ...]:
     occasions = texts(key, value)
-    for occasion in occasions:
-        if occasion not in OCCASIONS:
-            raise wrong(key, occasion, f"among {', '.join(OCCASIONS)}")
-    if not occasions:
-        raise wrong(key, [], _OCCASIONS.allowed)
+    odd = [one for one in occasions if one not in OCCASIONS]
+    if odd or not occasions:
+        raise wrong(key, odd[0] if odd else [], _OCCASIONS.allowed)
     return occasions
 
 
@@ -66,18 +67,8 @@ def _variable(key: str, value: Any) -> str:
 _VARIABLE: Final = optional(Check(_variable, "the name of an environment variable"))
 
 
-def _url(key: str, value: Any) -> Any:
-    if not isinstance(value, str) or not value.strip():
-        raise OptionsError(
-            f"{key} is a {type(value).__name__} without an address; it must be a text with one"
-        )
-    return value
-
-
-def _link(key: str, value: Any) -> str:
-    if not isinstance(value, str) or not _LINK.fullmatch(value):
-        raise wrong(key, value, "an address such as https://dashboard.example.org, without a login")
-    return value
+_ADDRESS: Final = Check(lambda _key, value: value, "an https address")
+"""Checked with the other options: whether it may be private is one of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,12 +81,12 @@ class MessageOptions:
 
     place: str = ""
     """Where it is in the options, such as `telemetry.messages[0]`."""
+    name: str = ""
+    """Its name in records: the service, with a number if there are several."""
     to: str = required(
         "The service that takes the message.", Check(_service, f"one of {', '.join(SERVICE_BY_NAME)}")
     )
-    url: WebAddress | None = option(
-        None, "Its address, if that is not a secret.", optional(Check(_url, "an https address"))
-    )
+    url: WebAddress | None = option(None, "Its address, if that is not a secret.", optional(_ADDRESS))
     url_env: str | None = option(None, "The environment variable that contains its address.", _VARIABLE)
     secret_env: str | None = option(
         None, "The environment variable that contains the signing secret or token.", _VARIABLE
@@ -117,7 +108,7 @@ class MessageOptions:
     link: str | None = option(
         None,
         "Address of the dashboard, for a link in each message.",
-        optional(Check(_link, "an address such as https://dashboard.example.org, without a login")),
+        optional(_LINK),
     )
     per_minute: int = option(
         6, "Messages per minute; what comes faster is summed up in one message.", whole(1, 60)
@@ -134,7 +125,12 @@ class MessageOptions:
             raise wrong(key, value, "a list such as [{to: slack, url_env: SLACK_WEBHOOK}]")
         if len(value) > MOST_RECEIVERS:
             raise OptionsError(f"{key} lists {len(value)} receivers; it must be {MOST_RECEIVERS} at most")
-        return tuple(_receiver(f"{key}[{i}]", one) for i, one in enumerate(value))
+        receivers: list[MessageOptions] = []
+        for place, given in enumerate(value):
+            one = _receiver(f"{key}[{place}]", given)
+            number = 1 + sum(other.to == one.to for other in receivers)
+            receivers.append(replace(one, name=one.to if number == 1 else f"{one.to}-{number}"))
+        return tuple(receivers)
 
 
 def _receiver(key: str, value: Any) -> MessageOptions:
@@ -156,9 +152,8 @@ def _receiver(key: str, value: Any) -> MessageOptions:
 def _address(key: str, url: Any, *, allow_private: bool) -> WebAddress | None:
     if url is None:
         return None
-    # Imported only where there are receivers, so that other runs start faster.
-    from toolkit.telemetry.mirrors.messages.web_address import AddressError, web_address
-
+    if not isinstance(url, str):
+        raise OptionsError(f"{key} is a {type(url).__name__} without an address; it must be a text with one")
     try:
         return web_address(url.strip(), allow_private=allow_private)
     except AddressError as error:

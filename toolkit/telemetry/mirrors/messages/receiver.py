@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from toolkit.telemetry.mirrors.messages.milestones import Milestone
 from toolkit.telemetry.mirrors.messages.options import MessageOptions
 from toolkit.telemetry.mirrors.messages.web_address import AddressError, WebAddress, web_address
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.privacy.message_services import SERVICE_BY_NAME
 from toolkit.telemetry.privacy.secret_shapes import MASK
+
+_SHORTEST = 6
+"""Characters of a part of an address that may be a secret; `hook` is not."""
 
 
 class ReceiverOff(OSError):  # noqa: N818 - a state, and the sentence about it
@@ -21,20 +22,11 @@ class ReceiverOff(OSError):  # noqa: N818 - a state, and the sentence about it
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receiver:
-    """Where messages go, which, and how many. Its `repr` hides secrets."""
+    """Where messages go. Its `repr` hides secrets."""
 
-    name: str
-    """Its name in records: the service, with a number if there are several."""
-    service: str
+    options: MessageOptions
     address: WebAddress
-    secret: str | None
-    when: tuple[str, ...]
-    milestones: tuple[Milestone, ...]
-    link: str | None
-    per_minute: int
-
-    def __repr__(self) -> str:
-        return f"<{self.name} at {self.address.shown}>"
+    secret: str | None = field(default=None, repr=False)
 
     def conceal(self, text: str) -> str:
         """Return `text`, such as a response, without the secrets of this receiver."""
@@ -46,36 +38,14 @@ class Receiver:
         return masked
 
 
-_SHORTEST = 6
-"""Characters of a part of an address that may be a secret; `hook` is not."""
-
-
-def names_of(receivers: Sequence[MessageOptions]) -> list[str]:
-    """Return the names of `receivers` in records: slack, then slack-2."""
-    seen: Counter[str] = Counter()
-    names = []
-    for receiver in receivers:
-        seen[receiver.to] += 1
-        names.append(receiver.to if seen[receiver.to] == 1 else f"{receiver.to}-{seen[receiver.to]}")
-    return names
-
-
-def receiver_from(options: MessageOptions, name: str, environ: Mapping[str, str]) -> Receiver:
+def receiver_from(options: MessageOptions, environ: Mapping[str, str]) -> Receiver:
     """Return the receiver that `options` describe.
 
     Raises:
         ReceiverOff: an environment variable is not set, or does not hold an address.
     """
-    return Receiver(
-        name=name,
-        service=options.to,
-        address=_address(options, environ),
-        secret=_variable(options, "secret_env", environ) if options.secret_env else None,
-        when=options.when,
-        milestones=options.milestones,
-        link=options.link,
-        per_minute=options.per_minute,
-    )
+    secret = _variable(options, "secret_env", environ) if options.secret_env else None
+    return Receiver(options=options, address=_address(options, environ), secret=secret)
 
 
 def warning_about(options: MessageOptions) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -48,15 +48,6 @@ class WebAddress:
         """The part that is not secret."""
         return f"{self.scheme}://{self.authority}"
 
-    @property
-    def kind(self) -> str:
-        """Which kind of machine it must resolve to."""
-        if self.is_loopback:
-            return "this machine"
-        if self.allows_private:
-            return "in a public or private network" if self.is_encrypted else "in a private network"
-        return "a public machine"
-
     def may_be(self, address: str) -> bool:
         """Return whether this host's name may resolve to `address`.
 
@@ -73,10 +64,6 @@ class WebAddress:
         if not self.is_encrypted:
             return is_private(ip)
         return is_public(ip) or (self.allows_private and is_private(ip))
-
-    def would_be_allowed(self, address: str) -> bool:
-        """Return whether `allow_private: true` would allow `address`."""
-        return not self.allows_private and replace(self, allows_private=True).may_be(address)
 
 
 def web_address(url: str, *, allow_private: bool = False) -> WebAddress:
@@ -120,16 +107,15 @@ def web_address(url: str, *, allow_private: bool = False) -> WebAddress:
 
 
 def is_public(ip: IPAddress) -> bool:
-    """Return whether `ip`, and any IPv4 address embedded in it, is on the public internet."""
-    inner = _ipv4_inside(ip)
-    if inner is not None and not is_public(inner):
-        return False
+    """Return whether `ip` is on the public internet; an IPv6 address of NAT64 holds one of IPv4."""
+    if ip in _NAT64:
+        ip = ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
     return ip.is_global and not ip.is_multicast and not any(ip in network for network in _NOT_PUBLIC)
 
 
 def is_private(ip: IPAddress) -> bool:
     """Return whether `ip` is in a private network and is not a metadata service that hands out credentials."""
-    return any(ip in network for network in _PRIVATE if network.version == ip.version) and ip not in _METADATA
+    return any(ip in network for network in _PRIVATE) and ip not in _METADATA
 
 
 _PORTS: Final = {"http": 80, "https": 443}
@@ -144,6 +130,9 @@ _NOT_PUBLIC: Final = tuple(
         "64:ff9b:1::/48",
         "100::/64",
         "fec0::/10",
+        "::ffff:0:0/96",  # these three have an IPv4 address inside, which may be any
+        "2001::/32",
+        "2002::/16",
     )
 )
 _PRIVATE: Final = tuple(
@@ -160,14 +149,3 @@ def _ip_or_none(host: str) -> IPAddress | None:
         return ipaddress.ip_address(host)
     except ValueError:
         return None
-
-
-def _ipv4_inside(ip: IPAddress) -> ipaddress.IPv4Address | None:
-    """Return the IPv4 address that is embedded in `ip`, if there is one."""
-    if isinstance(ip, ipaddress.IPv4Address):
-        return None
-    if ip in _NAT64:
-        return ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF)
-    if ip.teredo is not None:
-        return ip.teredo[1]
-    return ip.ipv4_mapped or ip.sixtofour

@@ -19,7 +19,6 @@ from toolkit.telemetry.core.install import install_extra
 
 _log = logging.getLogger("toolkit.telemetry")
 
-
 HTTP: Final = "http"
 GRPC: Final = "grpc"
 TRACES: Final = "traces"

@@ -1,45 +1,154 @@
-"""Turns the records of a session into usage events: the same records always give the same events.
-
-Only step records count as steps: an evaluation's figures are not the training's. Unknown values are omitted.
-"""
+"""Anonymous usage events: one table of everything that may be sent, and what makes events of a run's records."""
 
 from __future__ import annotations
 
 import builtins
-import datetime
 import re
-import signal
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.mirrors.usage.allowed import (
-    MODULES,
-    MOST_EPOCHS,
-    MOST_ERRORS,
-    MOST_FRAMES,
-    RUN_END,
-    RUN_PROGRESS,
-    RUN_START,
-    allowed,
-)
-from toolkit.telemetry.privacy.public_names import is_public_model
+from toolkit.telemetry.privacy.public_names import DEVICE, is_public_model
 from toolkit.telemetry.privacy.redaction import Redactor
-from toolkit.telemetry.runfolder.records import (
-    END,
-    EPOCH,
-    ERROR,
-    START,
-    STEP,
-    SYSTEM,
-    Record,
-    shows_count_from_zero,
-    steps_done,
-)
-from toolkit.telemetry.runfolder.untrusted import finite_in
+from toolkit.telemetry.privacy.shareable import PUBLIC_PACKAGES, VERSION, is_known
+from toolkit.telemetry.runfolder.records import END, EPOCH, ERROR, START, STEP, Record
+from toolkit.telemetry.runfolder.untrusted import finite_in, mapping_in
 
+Check = Callable[[Any], Any]
+"""Returns what is sent of a value, or None to send nothing."""
+
+OTHER: Final = "other"
+"""Replaces a word, version or device that is not publicly known."""
+_SCRIPT: Final = "(script)"
+"""Replaces an exception or a frame of private code."""
+_MODULES: Final = frozenset(name.replace("-", "_") for name in PUBLIC_PACKAGES)
+_PLATFORM = re.compile(r"(?:Linux|macOS|Windows|FreeBSD)-[0-9]{1,5}(?:\.[0-9]{1,5})?")
+_STANDARD_LIBRARY = re.compile(r".{0,200}/(?:lib/python3\.[0-9]{1,2}t?|Lib)/", re.ASCII)
+_FRAME = re.compile(r"((?:\w{1,80}/){0,20}\w{1,80})\.py(:[0-9]{1,7} in [\w<>]{1,80})", re.ASCII)
+_LEFT_OUT = re.compile(r"… [0-9]{1,7} frames …")
+
+
+def _whole(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value <= 10**15 else None
+
+
+def _real(value: Any) -> float | None:
+    number = finite_in(value)
+    return None if number is None or abs(number) > 1e15 else float(f"{number:.6g}")
+
+
+def _two_digits(value: Any) -> int | None:
+    number = _real(value)
+    return None if number is None else int(float(f"{number:.2g}"))
+
+
+def _flag(value: Any) -> bool | None:
+    return value if isinstance(value, bool) else None
+
+
+def _text(is_public: Callable[[str], object], instead: str | None = OTHER) -> Check:
+    def check(value: Any) -> str | None:
+        if not isinstance(value, str) or not value:
+            return None
+        return value if is_public(value) else instead
+
+    return check
+
+
+def _each(check: Check, most: int) -> Check:
+    def check_all(value: Any) -> list[Any] | None:
+        checked = map(check, value[:most]) if isinstance(value, list) else ()
+        return [item for item in checked if item is not None] or None
+
+    return check_all
+
+
+def _mapping(checks: Mapping[str, Check]) -> Check:
+    return lambda value: _allowed(checks, mapping_in(value)) or None
+
+
+def _os(value: Any) -> str | None:
+    # Without the kernel's own name.
+    match = _PLATFORM.match(value) if isinstance(value, str) else None
+    return match[0] if match else None
+
+
+def _exception(value: Any) -> str | None:
+    """Return `module:name` of an exception of Python or a public package as in `torch.OutOfMemoryError`."""
+    module, _, name = str(value).partition(":")
+    package = module.partition(".")[0]
+    if package == "builtins":
+        return name if hasattr(builtins, name) else _SCRIPT
+    is_public = package in _MODULES or package in sys.stdlib_module_names
+    # Letters alone: a random token is a possible name of a class, but has digits.
+    return f"{package}.{name}" if is_public and name.isascii() and name.isalpha() else _SCRIPT
+
+
+def _frame(value: Any) -> str:
+    """Return module, line and function of a frame of Python or a public package."""
+    text = value[:500].replace("\\", "/") if isinstance(value, str) else ""
+    standard = _STANDARD_LIBRARY.match(text)
+    match = _FRAME.fullmatch(text, standard.end() if standard else 0)
+    if match is None:
+        return text if _LEFT_OUT.fullmatch(text) else _SCRIPT
+    package = match[1].partition("/")[0]
+    # A package in the folder where the script runs is private, whatever its name.
+    is_public = package in sys.stdlib_module_names if standard else package in _MODULES
+    if not is_public or (standard is None and Path(package).exists()):
+        return _SCRIPT
+    return match[1].replace("/", ".") + match[2]
+
+
+_word: Final = _text(is_known)
+_version: Final = _text(VERSION.fullmatch)
+_model: Final = _text(is_public_model, None)
+
+_MOST_ERRORS: Final = 10
+RUN_START: Final = "run-start"
+RUN_PROGRESS: Final = "run-progress"
+RUN_END: Final = "run-end"
+
+_FIGURES: Final[Mapping[str, Check]] = {
+    "global_step": _whole,
+    **dict.fromkeys(("epoch", "train_loss", "lr", "grad_norm", "samples_per_sec", "sec_per_step"), _real),
+    **dict.fromkeys(("peak_cpu_memory_mb", "peak_gpu_memory_gb"), _real),
+}
+EVENTS: Final[Mapping[str, Mapping[str, Check]]] = {
+    RUN_START: {
+        "os": _os,
+        "python": _version,
+        "packages": _mapping(dict.fromkeys(sorted(PUBLIC_PACKAGES), _version)),
+        "cpu": _mapping({"logical": _whole}),
+        "memory_gb": _two_digits,
+        "accelerators": _each(
+            _mapping({"kind": _word, "name": _text(DEVICE.fullmatch), "memory_gb": _two_digits}), most=64
+        ),
+        **dict.fromkeys(("session", "world_size", "resumed_from_step"), _whole),
+        **dict.fromkeys(("model_name_or_path", "model_name"), _model),
+        **dict.fromkeys(("model_total_params", "model_trainable_params"), _two_digits),
+        **dict.fromkeys(("model_quantize", "quantize", "low_vram", "gradient_checkpointing"), _flag),
+        **dict.fromkeys(("framework", "trainer", "architecture", "model_architecture", "optimizer"), _word),
+        **dict.fromkeys(("scheduler", "dtype", "model_dtype", "lora_type"), _word),
+        **dict.fromkeys(("lora_rank", "lora_conv_rank", "batch_size", "effective_batch_size"), _whole),
+        **dict.fromkeys(("gradient_accumulation_steps", "max_steps", "warmup_steps"), _whole),
+        **dict.fromkeys(("lora_alpha", "lora_conv_alpha", "lora_dropout", "learning_rate"), _real),
+        **dict.fromkeys(("max_grad_norm", "max_epochs", "epochs"), _real),
+    },
+    RUN_PROGRESS: {**_FIGURES, "elapsed": _real},
+    RUN_END: {
+        "status": _word,
+        "seconds": _real,
+        **_FIGURES,
+        **dict.fromkeys(("records_lost", "telemetry_errors", "errors_total"), _whole),
+        "errors": _each(_mapping({"type": _exception, "stack": _each(_frame, most=31)}), _MOST_ERRORS),
+    },
+}
+"""Each event with its properties, which have the names of the records' fields, and the check of each value.
+
+What is not listed is never sent.
+"""
 OF_THE_SERVICE: Final[Mapping[str, Any]] = {
     "$process_person_profile": False,
     "$geoip_disable": True,
@@ -47,370 +156,89 @@ OF_THE_SERVICE: Final[Mapping[str, Any]] = {
     "$ip": "0.0.0.0",  # noqa: S104 - nothing listens here
 }
 """Has PostHog create no profile, look up no location and store no address."""
+ANY_ID: Final = "<random, new at each start of a run>"
 
 _ENVIRONMENT: Final = "environment"
 """The record that describes the machine, if the start record could not wait for it."""
-_WAIT_S: Final = 30.0
-"""How long a run-start event waits for all its properties."""
-_FIRST_PROGRESS_S: Final = 60.0
-_PROGRESS_S: Final = 300.0
+_PROGRESS_S: Final = 60.0
 _LONGER_BY: Final = 0.1
 """Progress is reported less often the longer a run takes: about a hundred times in a month."""
-_GPU = re.compile(r"gpu/(?P<index>[0-9]{1,5})/mem_(?:allocated|peak)_gb")
-_CPU_MB: Final = ("cpu_mem_rss_mb", "cpu_mem_peak_mb")
-_GPU_GB: Final = ("gpu_mem_allocated", "gpu_mem_peak")
+_PEAKS: Final = {
+    "peak_cpu_memory_mb": re.compile("cpu_mem_(?:rss|peak)_mb"),
+    "peak_gpu_memory_gb": re.compile("gpu_mem_(?:allocated|peak)|gpu/[0-9]{1,5}/mem_(?:allocated|peak)_gb"),
+}
+_LATEST_TIME: Final = 1e11
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageEvent:
-    """An event as it is sent, except for the random id of its run."""
-
-    name: str
-    time: float
-    """Seconds since the epoch."""
-    properties: Mapping[str, Any]
-
-    def shown(self, distinct_id: str = "<random, new at each start of a run>") -> dict[str, Any]:
-        """Return everything that is sent."""
-        return {
-            "event": self.name,
-            "timestamp": datetime.datetime.fromtimestamp(self.time, datetime.timezone.utc).isoformat(),
-            "distinct_id": distinct_id,
-            "properties": dict(self.properties),
-        }
+def _allowed(checks: Mapping[str, Check], found: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what may be sent of `found`."""
+    sent = {name: check(found[name]) for name, check in checks.items() if name in found}
+    return {name: value for name, value in sent.items() if value is not None}
 
 
-def events_of(records: Iterable[Record]) -> Iterator[UsageEvent]:
-    """Yield the events of the records of a run, which may have several sessions."""
-    readers: dict[int, UsageEventReader] = {}
+def events_of(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
+    """Yield the events of a run, which may have several sessions, as they are sent but for their random ids."""
+    sessions: dict[int, UsageEvents] = {}
     for record in records:
         session = record.get("session")
         if isinstance(session, int):
-            yield from readers.setdefault(session, UsageEventReader(session)).take(record)
+            yield from sessions.setdefault(session, UsageEvents(session)).take(record)
 
 
-class UsageEventReader:
-    """Turns the records of one session into usage events. Each value passes the allow-list, then the redactor."""
+class UsageEvents:
+    """Turns the records of one session into usage events: the same records always give the same events."""
 
     def __init__(self, session: int, *, environ: Mapping[str, str] | None = None) -> None:
         self._session = session
         self._redactor = Redactor(environ=environ)
-        self._start: Record = {}
-        self._began: float | None = None
-        self._has_started = False
-        self._is_over = False
-        self._next_progress = 0.0
-        self._progress = _Progress(is_resumed=session > 1)
-        self._errors: dict[Any, dict[str, Any]] = {}
+        self._start: dict[str, Any] = {}
+        self._figures: dict[str, Any] = {}
+        self._errors: list[dict[str, Any]] = []
         self._last_seq = -1
+        self._next_progress: float | None = None
+        """None before the run-start event."""
 
-    def take(self, record: Record) -> list[UsageEvent]:
-        """Return the events that `record`, the next of the session, leads to; each record counts once."""
-        seq, time = record.get("seq"), record.get("time")
+    def take(self, record: Record) -> Iterator[dict[str, Any]]:
+        """Yield the events that `record`, the next of the session, leads to; each record counts once."""
+        seq, event = record.get("seq"), record.get("event")
         if record.get("session") != self._session or not isinstance(seq, int) or seq <= self._last_seq:
-            return []
-        if not isinstance(time, (int, float)):
-            return []
+            return
         self._last_seq = seq
-        if self._is_over:
-            return []
-        event = record.get("event")
-        if event in (START, _ENVIRONMENT):
-            self._start = {**self._start, **record}
-        if event == START and self._began is None:
-            self._began = _elapsed(record)
-        if event == ERROR:
-            self._take_error(record)
-        self._progress.take(record)
-        return list(self._events_at(record))
-
-    def _events_at(self, record: Record) -> Iterator[UsageEvent]:
-        elapsed, is_end = _elapsed(record), record.get("event") == END
-        if not self._has_started and (is_end or self._is_start_complete(elapsed)):
-            self._has_started = True
-            self._next_progress = elapsed + _FIRST_PROGRESS_S
-            yield self._event(RUN_START, record, self._about_start())
-        if is_end:
-            self._is_over = True
-            counted = ("status", "records_lost", "telemetry_errors", "errors_total")
-            found = {**self._progress.totals(record), **{name: record.get(name) for name in counted}}
-            yield self._event(RUN_END, record, {**found, "errors": self._errors_with_counts(record)})
-        elif self._has_started and record.get("event") == STEP and elapsed >= self._next_progress:
+        self._keep(event, record)
+        elapsed = finite_in(record.get("elapsed")) or 0.0
+        is_complete = "python" in self._start and "global_step" in self._figures
+        if self._next_progress is None and (event == END or is_complete):
+            self._next_progress = elapsed + _PROGRESS_S
+            yield self._event(RUN_START, record, self._start)
+        if event == END:
+            yield self._event(RUN_END, record, {**self._figures, **record, "errors": self._errors})
+        elif event == STEP and self._next_progress is not None and elapsed >= self._next_progress:
             self._next_progress = elapsed + max(_PROGRESS_S, _LONGER_BY * elapsed)
-            yield self._event(RUN_PROGRESS, record, self._progress.since_last_report())
+            yield self._event(RUN_PROGRESS, record, {**self._figures, "elapsed": elapsed})
 
-    def _is_start_complete(self, elapsed: float) -> bool:
-        """Return whether a run-start event has all its properties, or has waited long enough for them."""
-        if self._began is None:
-            return False
-        return (self._progress.has_stepped and "python" in self._start) or elapsed - self._began >= _WAIT_S
-
-    def _about_start(self) -> dict[str, Any]:
-        start = self._start
-        names = [start.get(field) for field in ("model_name_or_path", "model_name")]
-        by_axolotl = "axolotl" if "axolotl_version" in start and start.get("framework") is None else None
-        return {
-            **start,
-            **about_machine(start),
-            "trainer": by_axolotl if start.get("trainer") is None else start["trainer"],
-            "model": next((name for name in names if isinstance(name, str) and is_public_model(name)), None),
-            "is_resumed": self._session > 1 or bool(start.get("resumed_from_step")),
-        }
-
-    def _take_error(self, record: Record) -> None:
-        """Count an error; telemetry's own failures are counted elsewhere, and messages may contain anything."""
-        if record.get("source") == "telemetry":
-            return
-        key = record.get("fingerprint") if isinstance(record.get("fingerprint"), str) else len(self._errors)
-        if key in self._errors or len(self._errors) < MOST_ERRORS:
-            count = record.get("count")
-            self._errors[key] = {
-                "type": public_type(record.get("type"), record.get("module")),
-                "count": count if isinstance(count, int) else 1,
-                "stack": public_stack(record.get("stack")),
-            }
-
-    def _errors_with_counts(self, end: Record) -> list[dict[str, Any]]:
-        counted = end.get("errors")
-        for kind in counted if isinstance(counted, list) else ():
-            if isinstance(kind, dict) and kind.get("fingerprint") in self._errors:
-                self._errors[kind["fingerprint"]]["count"] = kind.get("count")
-        return list(self._errors.values())
-
-    def _event(self, name: str, record: Record, found: Mapping[str, Any]) -> UsageEvent:
-        properties = self._redactor.redact({**allowed(name, found), **OF_THE_SERVICE})
-        return UsageEvent(name=name, time=record["time"], properties=properties)
-
-
-def _elapsed(record: Record) -> float:
-    return finite_in(record.get("elapsed")) or 0.0
-
-
-# ------------------------------------------------------------ the machine
-
-# Linux-6.1.0-17-amd64-x86_64-with-glibc2.36, macOS-14.4-arm64-arm-64bit, Windows-10-10.0.19045-SP0
-_PLATFORM = re.compile(r"(?P<os>[A-Za-z]+)-(?P<version>[0-9]{1,5}(?:\.[0-9]{1,5})?)")
-_MACHINE = re.compile(
-    r"(?<![A-Za-z0-9_])(?:x86_64|amd64|AMD64|aarch64|arm64|ppc64le|riscv64|s390x)(?![A-Za-z0-9_])"
-)
-
-
-def about_machine(start: Record) -> dict[str, Any]:
-    """Return the machine's properties from the start record, rounded, without the kernel's own name."""
-    platform, cpu, found = start.get("os"), start.get("cpu"), start.get("accelerators")
-    system = _PLATFORM.match(platform) if isinstance(platform, str) else None
-    # The processor comes last: the name of a Debian kernel contains one as well.
-    machines = _MACHINE.findall(platform) if system is not None and isinstance(platform, str) else []
-    devices = [device for device in found if isinstance(device, Mapping)] if isinstance(found, list) else []
-    return {
-        "os": system and system["os"],
-        "os_version": system and system["version"],
-        "machine": machines[-1] if machines else None,
-        "cpu_count": cpu.get("logical") if isinstance(cpu, Mapping) else None,
-        "memory_gb": _rounded(start.get("memory_gb")),
-        "accelerator_type": devices[0].get("kind") if devices else None,
-        # Without any there may be one that is visible only once torch uses it.
-        "accelerator_count": len(devices) or None,
-        "accelerator_models": [device.get("name") for device in devices],
-        "accelerator_memory_gb": [_rounded(device.get("memory_gb")) for device in devices],
-    }
-
-
-def _rounded(value: Any) -> int | None:
-    number = finite_in(value)
-    return None if number is None else round(number)
-
-
-# ------------------------------------------------------------ speed, progress and memory
-
-
-class _Progress:
-    """Steps, epochs, speed and peak memory of one session."""
-
-    def __init__(self, *, is_resumed: bool) -> None:
-        self._is_resumed = is_resumed
-        self._elapsed = 0.0
-        self._steps = 0
-        self._last_step: int | None = None
-        self.has_stepped = False
-        self._latest: Record = {}
-        self._max_steps: float | None = None
-        self._from_zero = False
-        self._reported = (0.0, 0)
-        """Seconds and steps at the last report."""
-        self._epoch_began: float | None = None
-        self._last_epoch: Any = None
-        self._epochs = 0
-        self._epoch_seconds: dict[str, float] = {}
-        self._epoch_total, self._epochs_timed = 0.0, 0
-        self._peaks: dict[str, float] = {}
-        """In bytes, by the name of the property."""
-
-    def take(self, record: Record) -> None:
-        """Process the next record of the session."""
-        self._elapsed = max(self._elapsed, _elapsed(record))
-        event = record.get("event")
-        self._from_zero = self._from_zero or shows_count_from_zero(record)
-        if event == START:
-            self._max_steps = finite_in(record.get("max_steps")) or self._max_steps
-            self._is_resumed = self._is_resumed or bool(finite_in(record.get("resumed_from_step")))
-            if self._last_step is None and not self._is_resumed:
-                self._epoch_began = self._elapsed
+    def _keep(self, event: Any, record: Record) -> None:
+        if event in (START, _ENVIRONMENT):
+            self._start.update((name, record[name]) for name in EVENTS[RUN_START] if name in record)
         elif event == STEP:
-            self.has_stepped = True
-            if _is_step(record.get("global_step")):
-                folded: Any = record.get("steps_folded")
-                self._count_up_to(record["global_step"], folded if _is_step(folded) else 0)
-                self._latest = record
+            # Not of an evaluation, whose figures are not the training's.
+            self._figures.update((name, record[name]) for name in _FIGURES if name in record)
         elif event == EPOCH:
-            self._take_epoch(record)
-        if event in (STEP, SYSTEM, END):
-            self._take_memory(record)
+            self._figures["epoch"] = record.get("epoch")
+        elif event == ERROR and record.get("source") != "telemetry" and len(self._errors) < _MOST_ERRORS:
+            # Never its message, which may contain anything.
+            kind = f"{record.get('module') or 'builtins'}:{record.get('type') or ''}"
+            self._errors.append({"type": kind, "stack": record.get("stack")})
+        for peak, pattern in _PEAKS.items():
+            found = [finite_in(value) for name, value in record.items() if pattern.fullmatch(name)]
+            self._figures[peak] = max(filter(None, [self._figures.get(peak), *found]), default=None)
 
-    def since_last_report(self) -> dict[str, Any]:
-        """Return the current figures, with the speed since the last report."""
-        before, steps_before = self._reported
-        self._reported = self._elapsed, self._steps
+    def _event(self, name: str, record: Record, found: Mapping[str, Any]) -> dict[str, Any]:
+        properties = {**_allowed(EVENTS[name], found), **OF_THE_SERVICE}
+        seconds = min(max(finite_in(record.get("time")) or 0.0, 0.0), _LATEST_TIME)
         return {
-            **self._last_figures(),
-            "steps_per_second": _rate(self._steps - steps_before, self._elapsed - before),
-            "elapsed_seconds": self._elapsed,
-            "seconds_since_last_report": self._elapsed - before,
+            "event": name,
+            "timestamp": datetime.fromtimestamp(seconds, timezone.utc).isoformat(),
+            "distinct_id": ANY_ID,
+            # What only looks like a public name may still be a secret.
+            "properties": self._redactor.redact(properties),
         }
-
-    def totals(self, end: Record) -> dict[str, Any]:
-        """Return the totals of the session."""
-        seconds = finite_in(end.get("seconds"))
-        seconds = self._elapsed if seconds is None else seconds
-        if _is_step(end.get("global_step")):
-            # The last steps may have no record of their own.
-            self._count_up_to(max(self._last_step or 0, end["global_step"]))
-        return {
-            **self._last_figures(),
-            "total_time_seconds": seconds,
-            "total_steps": self._steps or None,
-            "steps_per_second": _rate(self._steps, seconds),
-            "epochs_completed": self._epochs or None,
-            "epoch_times": self._epoch_seconds,
-            "average_epoch_time_seconds": self._epoch_total / self._epochs_timed
-            if self._epochs_timed
-            else None,
-            "gpu_memory": self._peaks,
-        }
-
-    def _last_figures(self) -> dict[str, Any]:
-        step, done = self._last_step, None
-        if step is not None and self._max_steps:
-            done = min(1.0, steps_done(step, from_zero=self._from_zero) / self._max_steps)
-        return {**self._latest, "step": step, "progress": done, **self._peaks}
-
-    def _count_up_to(self, step: int, folded: int = 0) -> None:
-        # Steps without a loss are merged into others without being counted, so the step numbers are more reliable.
-        if self._last_step is None or step < self._last_step:
-            self._steps += 1 + folded
-        else:
-            self._steps += step - self._last_step
-        self._last_step = step
-
-    def _take_epoch(self, record: Record) -> None:
-        epoch = record.get("epoch")
-        if epoch == self._last_epoch:
-            # Its metrics may come in several records.
-            return
-        self._last_epoch = epoch
-        self._epochs += 1
-        seconds = finite_in(record.get("seconds"))
-        if seconds is None and self._epoch_began is not None:
-            seconds = self._elapsed - self._epoch_began
-        self._epoch_began = self._elapsed
-        if seconds is None:
-            # The rest of an epoch that an earlier session began does not show how long an epoch takes.
-            return
-        self._epoch_total += seconds
-        self._epochs_timed += 1
-        number = finite_in(epoch)
-        if number is not None and number >= 0 and len(self._epoch_seconds) < MOST_EPOCHS:
-            self._epoch_seconds[f"epoch_{int(number)}_seconds"] = seconds
-
-    def _take_memory(self, record: Record) -> None:
-        for name in _CPU_MB:
-            self._raise_peak("peak_cpu_memory_bytes", record.get(name), 1024**2)
-        for name in _GPU_GB:
-            self._raise_peak("peak_gpu_memory_bytes", record.get(name), 1024**3)
-        for name, value in record.items():
-            if name.startswith("gpu/") and (match := _GPU.fullmatch(name)) is not None:
-                self._raise_peak(f"gpu_{int(match['index'])}_peak_memory_bytes", value, 1024**3)
-                self._raise_peak("peak_gpu_memory_bytes", value, 1024**3)
-
-    def _raise_peak(self, name: str, value: Any, unit: int) -> None:
-        number = finite_in(value)
-        if number is not None and number >= 0:
-            self._peaks[name] = max(self._peaks.get(name, 0), round(number * unit))
-
-
-def _rate(steps: int, seconds: float) -> float | None:
-    return steps / seconds if steps > 0 and seconds > 0 else None
-
-
-def _is_step(value: Any) -> bool:
-    return type(value) is int and value >= 0
-
-
-# ------------------------------------------------------------ errors without their messages
-
-_SCRIPT: Final = "(script)"
-"""Replaces a frame of private code: neither its file nor its function is sent."""
-_OWN_TYPE: Final = "an_exception_of_the_script"
-
-
-def public_type(name: Any, module: Any) -> str:
-    """Return the name of an exception of Python or of a public package; a placeholder for any other."""
-    if not isinstance(name, str):
-        return _OWN_TYPE
-    if module in (None, "builtins"):
-        kind = getattr(builtins, name, None)
-        return name if isinstance(kind, type) and issubclass(kind, BaseException) else _OWN_TYPE
-    if module == "signal":
-        return name if name in signal.Signals.__members__ else _OWN_TYPE
-    package = module.partition(".")[0] if isinstance(module, str) else ""
-    is_public = package in MODULES or (package in sys.stdlib_module_names and package != "__main__")
-    return f"{package}.{name}" if is_public and name.isidentifier() else _OWN_TYPE
-
-
-def public_stack(stack: Any, folders: Iterable[Path] = (Path(),)) -> list[str] | None:
-    """Return the frames of a stack: those in public packages with module, line and function, others as `(script)`.
-
-    A package in one of `folders`, where the script runs, is private, whatever its name.
-    """
-    if not isinstance(stack, list):
-        return None
-    return [_public_frame(line, tuple(folders)) for line in stack[:MOST_FRAMES]]
-
-
-_LINE = re.compile(r"(?P<path>[^\n]{1,1000}):(?P<line>[0-9]{1,7}) in (?P<function>[^\n]{1,200})")
-_LEFT_OUT = re.compile(r"(… [0-9]{1,7} frames) …")
-_STANDARD_LIBRARY = re.compile(r".*/(?:lib/python3\.[0-9]{1,2}t?|Lib)/(?!site-packages/|dist-packages/)")
-_MODULE = re.compile(r"[A-Za-z0-9_]+(?:/[A-Za-z0-9_]+)*\.py")
-_FUNCTION = re.compile(r"[A-Za-z0-9_<>]{1,80}")
-
-
-def _public_frame(line: Any, folders: tuple[Path, ...]) -> str:
-    text = line if isinstance(line, str) else ""
-    left_out = _LEFT_OUT.fullmatch(text)
-    if left_out is not None:
-        return left_out[1]
-    match = _LINE.fullmatch(text)
-    if match is None:
-        return _SCRIPT
-    path = match["path"].replace("\\", "/")
-    standard = _STANDARD_LIBRARY.match(path)
-    inner = path[standard.end() :] if standard is not None else path
-    public = sys.stdlib_module_names if standard is not None else MODULES
-    package = inner.partition("/")[0].removesuffix(".py")
-    if _MODULE.fullmatch(inner) is None or package not in public:
-        return _SCRIPT
-    if standard is None and any((folder / package).exists() for folder in folders):
-        return _SCRIPT
-    module = inner.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    function = match["function"]
-    return f"{module}:{match['line']}" + (f" in {function}" if _FUNCTION.fullmatch(function) else "")

@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -19,26 +19,28 @@ from toolkit.telemetry.logger.options import (
     options_from_config,
     run_name_from_config,
 )
-from toolkit.telemetry.mirrors.messages.delivery import DELIVERED, Delivery, deliver
-from toolkit.telemetry.mirrors.messages.message import TEST, Message, RunState
+from toolkit.telemetry.mirrors.messages.delivery import DELIVERED, FAILED, Delivery, deliver
+from toolkit.telemetry.mirrors.messages.message import TEST, RunState
 from toolkit.telemetry.mirrors.messages.options import MessageOptions
-from toolkit.telemetry.mirrors.messages.receiver import Receiver, ReceiverOff, names_of, receiver_from
-from toolkit.telemetry.mirrors.messages.run_events import RunEvent, RunEventReader
+from toolkit.telemetry.mirrors.messages.receiver import ReceiverOff, receiver_from
+from toolkit.telemetry.mirrors.messages.run_events import RunEventReader, redacted_message
 from toolkit.telemetry.mirrors.messages.services import SERVICES
 from toolkit.telemetry.mirrors.messages.sink import link_to
 from toolkit.telemetry.privacy.redaction import Redactor
 from toolkit.telemetry.privacy.secret_shapes import MASK
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL, safe_run_name
 from toolkit.telemetry.runfolder.reader import read_from, tail_records
-from toolkit.telemetry.runfolder.records import START, Record
+from toolkit.telemetry.runfolder.records import START
 from toolkit.telemetry.trainer.config import read_training_yaml
 
+_OFF: Final = "off"
+_SHOWN: Final = "shown"
 _MOST_ATTEMPTS: Final = 2
 _TAIL_BYTES: Final = 256 * 1024
 
 JSON_FORM: Final = """\
 `{"receivers": […]}`; each has `name`, `service`, `status` (`delivered`, `failed`, `off`, or `shown` with `--show`), \
-`reason`, `attempts`, `seconds`, and with `--show` the `headers` and the `body` without secrets."""
+`reason`, `attempts`, `seconds`, and with `--show` the `address`, `headers` and `body` without secrets."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,44 +83,42 @@ def run(args: argparse.Namespace) -> int:
             f"{args.path} is a run folder, which is not trusted: its addresses are used only if they come from a "
             "variable (url_env). Give the training's YAML instead."
         )
-    worst = 0
-    results: list[dict[str, Any]] = []
-    for receiver_options, name in zip(receivers, names_of(receivers), strict=True):
-        if args.path.is_dir():
-            # Nor may the folder choose which networks are reached from here.
-            receiver_options = replace(receiver_options, allow_private=False)
-        try:
-            receiver = receiver_from(receiver_options, name, os.environ)
-        except ReceiverOff as error:
+    results = []
+    for receiver in receivers:
+        # Nor may the folder choose which networks are reached from here.
+        one = replace(receiver, allow_private=False) if args.path.is_dir() else receiver
+        results.append(_try(one, run_state, folder, show=args.show))
+        if not args.json:
             hint = " (a run folder cannot allow it: give the training's YAML)" if args.path.is_dir() else ""
-            reason = f"{error}{hint if 'allow_private' in str(error) else ''}"
-            results.append(_result(name, receiver_options.to, "off", reason=reason))
-            if not args.json:
-                print(f"{name}: off: {printable(reason)}")
-            worst = 1
-            continue
-        redactor = Redactor()
-        link = link_to((folder, run_state.run_name), receiver.link, redactor)
-        message = _test_message(run_state).to_message(redactor.redact, link=link)
-        if args.show and args.json:
-            results.append(_result(name, receiver.service, "shown", **_request_of(receiver, message)))
-        elif args.show:
-            _show(receiver, receiver_options, message)
-        else:
-            delivery = deliver(receiver, message, pause=_sleep, most_attempts=_MOST_ATTEMPTS)
-            about = {key: getattr(delivery, key) for key in ("reason", "attempts", "seconds")}
-            results.append(_result(name, receiver.service, delivery.status, **about))
-            if not args.json:
-                print(f"{receiver.name}: {printable(_outcome(delivery))}")
-            worst = max(worst, 0 if delivery.status == DELIVERED else 1)
+            print(_as_text(one, results[-1], hint))
     if args.json:
         print_json({"receivers": results})
-    return worst
+    return int(any(result["status"] in (_OFF, FAILED) for result in results))
 
 
-def _result(name: str, service: str, status: str, **more: Any) -> dict[str, Any]:
-    empty = dict.fromkeys(("reason", "attempts", "seconds"))
-    return {"name": name, "service": service, "status": status, **empty, **more}
+def _try(options: MessageOptions, run_state: RunState, folder: str, *, show: bool) -> dict[str, Any]:
+    """Send a test message to a receiver, or make it only; return the receiver's part of the JSON."""
+    result: dict[str, Any] = {"name": options.name, "service": options.to, "status": _OFF}
+    result |= dict.fromkeys(("reason", "attempts", "seconds"))
+    try:
+        receiver = receiver_from(options, os.environ)
+    except ReceiverOff as error:
+        return {**result, "reason": str(error)}
+    redactor = Redactor()
+    lines = ["This is a test: messages about this run arrive."]
+    message = replace(
+        redacted_message(redactor.redact, run_state, TEST, TEST, "test message", lines, time=time.time()),
+        link=link_to((folder, run_state.run_name), options.link, redactor),
+    )
+    if show:
+        request = SERVICES[options.to].request(message, receiver.secret)
+        headers = {name: _without(request.secrets, value) for name, value in request.headers.items()}
+        body = _without(request.secrets, _body(request.body, request.headers))
+        where = f"{receiver.address.shown}/{MASK if len(receiver.address.target) > 1 else ''}"
+        return {**result, "status": _SHOWN, "address": where, "headers": headers, "body": body}
+    delivery = Delivery(receiver, message)
+    fields = delivery.to_fields(deliver(delivery, pause=_sleep, most_attempts=_MOST_ATTEMPTS))
+    return {**result, **{key: fields[key] for key in result if key in fields and key != "name"}}
 
 
 # ------------------------------------------------------------ options and state
@@ -131,12 +131,16 @@ def _options_and_state(path: Path) -> tuple[TelemetryOptions, RunState, str]:
         name = run_name_from_config(config) or path.stem
         return options_from_config(config), RunState(run_name=name, status="not started"), safe_run_name(name)
     folder = chosen_run(path)
-    start = _start_of(folder)
+    # Spans of its start-up may precede the start record.
+    first = read_from(folder / METRICS_JSONL, max_bytes=_TAIL_BYTES).records
+    start = next((record for record in first if record.get("event") == START), {})
     kept = start.get("config")
     if not isinstance(kept, Mapping):
         raise OptionsError("its start record has no configuration; give the training's YAML instead")
-    reader = RunEventReader(run_name=str(start.get("run_name", folder.name)))
-    for record in [start, *_last_records(folder)]:
+    reader = RunEventReader(
+        RunState(run_name=str(start.get("run_name", folder.name))), redact=Redactor().redact
+    )
+    for record in [start, *tail_records(folder / METRICS_JSONL, _TAIL_BYTES)]:
         reader.take(record)
     run_state = replace(reader.run_state, status=status_of(folder), eta_s=None)
     try:
@@ -145,27 +149,6 @@ def _options_and_state(path: Path) -> tuple[TelemetryOptions, RunState, str]:
         raise OptionsError(
             f"{error} (a run folder contains no secrets: give the training's YAML instead)"
         ) from error
-
-
-def _start_of(folder: Path) -> Record:
-    """Return the first start record of a run; spans of its start-up may precede it."""
-    chunk = read_from(folder / METRICS_JSONL, max_bytes=_TAIL_BYTES)
-    return next((record for record in chunk.records if record.get("event") == START), {})
-
-
-def _last_records(folder: Path) -> Sequence[Record]:
-    return tail_records(folder / METRICS_JSONL, _TAIL_BYTES)
-
-
-def _test_message(run_state: RunState) -> RunEvent:
-    return RunEvent(
-        occasion=TEST,
-        name=TEST,
-        what="test message",
-        lines=("This is a test: messages about this run arrive.",),
-        time=time.time(),
-        run_state=run_state,
-    )
 
 
 # ------------------------------------------------------------ send or show
@@ -177,30 +160,20 @@ def _sleep(seconds: float) -> bool:
     return True
 
 
-def _outcome(delivery: Delivery) -> str:
-    if delivery.status == DELIVERED:
-        return f"delivered in {delivery.seconds:.2g} s"
-    attempts = "1 attempt" if delivery.attempts == 1 else f"{delivery.attempts} attempts"
-    return f"not delivered after {attempts}: {delivery.reason}"
-
-
-def _show(receiver: Receiver, options: MessageOptions, message: Message) -> None:
-    request = SERVICES[receiver.service].request(message, receiver.secret, time.time())
-    occasions = [f"on {', '.join(receiver.when)}", *(one.text for one in receiver.milestones)]
-    print(f"{receiver.name} ({options.place}), {'; '.join(occasions)}")
-    print(f"  POST {receiver.address.shown}/{MASK if len(receiver.address.target) > 1 else ''}")
-    for name, value in request.headers.items():
-        print(f"  {name}: {printable(_without(request.secrets, value))}")
-    print()
-    for line in _body(request.body, request.headers).splitlines():
-        print(f"  {printable(_without(request.secrets, line))}")
-    print()
-
-
-def _request_of(receiver: Receiver, message: Message) -> dict[str, Any]:
-    request = SERVICES[receiver.service].request(message, receiver.secret, time.time())
-    headers = {name: _without(request.secrets, value) for name, value in request.headers.items()}
-    return {"headers": headers, "body": _without(request.secrets, _body(request.body, request.headers))}
+def _as_text(options: MessageOptions, result: Mapping[str, Any], hint: str) -> str:
+    name, status, reason = options.name, result["status"], str(result["reason"])
+    if status == _OFF:
+        return f"{name}: off: {printable(reason)}{hint if 'allow_private' in reason else ''}"
+    if status == DELIVERED:
+        return f"{name}: delivered in {result['seconds']:.2g} s"
+    if status == FAILED:
+        attempts = "1 attempt" if result["attempts"] == 1 else f"{result['attempts']} attempts"
+        return f"{name}: not delivered after {attempts}: {printable(reason)}"
+    occasions = [f"on {', '.join(options.when)}", *(one.text for one in options.milestones)]
+    headers = [f"{key}: {printable(value)}" for key, value in result["headers"].items()]
+    body = [printable(line) for line in result["body"].splitlines()]
+    lines = "\n  ".join([f"POST {result['address']}", *headers, "", *body])
+    return f"{name} ({options.place}), {'; '.join(occasions)}\n  {lines}\n"
 
 
 def _body(body: bytes, headers: Mapping[str, str]) -> str:

@@ -1,0 +1,231 @@
+"""The services that take messages: for each a function that returns the request for a message.
+
+To add one, add its function and its line in `SERVICES` here, and its line in
+`toolkit/telemetry/privacy/message_services.py`.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import re
+import time
+from collections.abc import Callable, Mapping
+from email.header import Header
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from toolkit.telemetry.mirrors.messages.message import Message, cut, one_line
+
+MOST_ATTEMPTS: Final = 5
+
+
+class HttpRequest(NamedTuple):
+    """The body of a POST and its headers."""
+
+    body: bytes
+    headers: Mapping[str, str]
+    secrets: frozenset[str] = frozenset()
+    """Texts in it that must not be shown."""
+
+
+class NotDelivered(Exception):  # noqa: N818 - it says what happened
+    """A message was not delivered; the text says why, without secrets."""
+
+    def __init__(self, reason: str, *, most_attempts: int = 1, retry_after_s: float = 0.0) -> None:
+        super().__init__(reason)
+        self.most_attempts = most_attempts
+        """How often it may be tried in all."""
+        self.retry_after_s = retry_after_s
+
+
+class Service(NamedTuple):
+    """How requests to one service are built and its responses are read."""
+
+    request: Callable[[Message, str | None], HttpRequest]
+    """Called for each attempt with a message and the secret."""
+    check: Callable[[bytes], None] = lambda _: None
+    """Called with a response of status 200 to 299; raises `NotDelivered` if it is a refusal all the same."""
+
+
+def _json_request(content: Mapping[str, Any], secrets: frozenset[str] = frozenset()) -> HttpRequest:
+    return HttpRequest(orjson.dumps(content), {"Content-Type": "application/json; charset=utf-8"}, secrets)
+
+
+# ------------------------------------------------------------ Lark
+
+
+def lark(message: Message, secret: str | None) -> HttpRequest:
+    """Return a text for a group's custom bot, signed if the bot has a signing key."""
+    text = "\n".join(filter(None, (message.title, message.body(4000), message.link)))
+    # An error message may have `<at user_id="all">` in it.
+    text = re.sub(r"<(?=\s*/?\s*at\b)", "‹", text, flags=re.IGNORECASE)  # noqa: RUF001 - a bracket that starts no tag
+    content: dict[str, Any] = {"msg_type": "text", "content": {"text": text}}
+    if not secret:
+        return _json_request(content)
+    timestamp = str(int(time.time()))
+    digest = hmac.new(f"{timestamp}\n{secret}".encode(), b"", hashlib.sha256).digest()
+    signature = base64.b64encode(digest).decode()
+    return _json_request({**content, "timestamp": timestamp, "sign": signature}, frozenset({signature}))
+
+
+_RATE_LIMITED: Final = frozenset({9499, 11232})
+
+
+def _check_lark(body: bytes) -> None:
+    try:
+        content = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        # Perhaps a truncated response: the message may have arrived.
+        raise NotDelivered("the response is not JSON", most_attempts=2) from error
+    if not isinstance(content, dict):
+        raise NotDelivered("the response is not from a bot")
+    code = content.get("code", content.get("StatusCode", 0))
+    if code != 0:
+        why = cut(one_line(str(content.get("msg", content.get("StatusMessage", "")))), 200)
+        may_retry = isinstance(code, int) and code in _RATE_LIMITED
+        raise NotDelivered(
+            f"answered with code {cut(one_line(str(code)), 20)}: {why}",
+            most_attempts=MOST_ATTEMPTS if may_retry else 1,
+        )
+
+
+# ------------------------------------------------------------ Slack and Discord
+
+
+def slack(message: Message, _secret: str | None) -> HttpRequest:
+    """Return a text for an incoming webhook, also of Mattermost and Rocket.Chat."""
+    text = _without_tags(f"{message.title}\n{message.body(3000)}")
+    if message.link:
+        text += f"\n<{_without_tags(message.link)}>"
+    # Asterisks and underscores in a metric's name are not markup.
+    return _json_request({"text": text, "mrkdwn": False, "unfurl_links": False})
+
+
+def _without_tags(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def _check_slack(body: bytes) -> None:
+    """Raise if the response is JSON with an error; a webhook usually answers with the word ok."""
+    try:
+        content = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return
+    if isinstance(content, dict) and content.get("ok") is False:
+        raise NotDelivered(f"refused: {cut(one_line(str(content.get('error', ''))), 200)}")
+
+
+_MOST_UNITS: Final = 2000
+_NO_PREVIEW: Final = 1 << 2
+
+
+def discord(message: Message, _secret: str | None) -> HttpRequest:
+    """Return a text for a channel's webhook, without markup or mentions."""
+    # In angle brackets a link stays a link, whatever characters it has.
+    end = f"\n<{message.link}>" if message.link and len(message.link) < _MOST_UNITS // 2 else ""
+    text = f"{message.title}\n{message.body(_MOST_UNITS)}"
+    text = re.sub(r"([\\*_~`|\[\]<@]|^[#>-])", r"\\\1", text, flags=re.MULTILINE)
+    # Discord counts in units of UTF-16.
+    units, room = text.encode("utf-16-le", "replace"), _MOST_UNITS - len(end)
+    if len(units) > 2 * room:
+        # Not in the middle of an escape, which would turn the next character into markup.
+        text = units[: 2 * (room - 2)].decode("utf-16-le", "ignore").rstrip("\\ ") + " …"
+    return _json_request(
+        {"content": text + end, "allowed_mentions": {"parse": []}, "flags": _NO_PREVIEW},
+    )
+
+
+# ------------------------------------------------------------ ntfy
+
+_MOST_BYTES: Final = 4000
+"""A longer text becomes an attachment that phones do not show."""
+_TAGS: Final = {
+    "start": "rocket",
+    "finish": "white_check_mark",
+    "failure": "rotating_light",
+    "stall": "hourglass",
+    "finding": "warning",
+    "milestone": "tada",
+}
+
+
+def ntfy(message: Message, secret: str | None) -> HttpRequest:
+    """Return a text for a topic, with title, priority and tags in headers."""
+    headers = {
+        "Content-Type": "text/plain; charset=utf-8",
+        "X-Title": encoded_words(cut(one_line(message.title), 200)),
+        # `Priority` alone is a header of HTTP itself, which some proxies set or remove.
+        "X-Priority": str(message.urgency),
+        "X-Tags": _TAGS.get(message.occasion, "memo"),
+    }
+    if message.link and message.link.isascii():
+        headers["X-Click"] = message.link
+    if secret:
+        headers["Authorization"] = f"Bearer {secret}"
+    end = f"\n{message.link}".encode() if message.link else b""
+    text = message.body(_MOST_BYTES).encode("utf-8", "replace")
+    if len(text) > _MOST_BYTES - len(end):
+        text = f"{text[: _MOST_BYTES - len(end) - 4].decode('utf-8', 'ignore').rstrip()} …".encode()
+    return HttpRequest(text + end, headers, frozenset({secret} if secret else ()))
+
+
+def encoded_words(text: str) -> str:
+    """Return one line of text for a header: as encoded words of RFC 2047 if it is not plain ASCII."""
+    if text.isascii() and "=?" not in text:
+        return text
+    return Header(text.encode("utf-8", "replace").decode(), "utf-8", maxlinelen=75).encode(linesep="")
+
+
+# ------------------------------------------------------------ any webhook
+
+
+def webhook(message: Message, secret: str | None) -> HttpRequest:
+    """Return the message as an object with fixed keys, signed if there is a secret.
+
+    Keys may be added; any other change raises `version`.
+    """
+    state = message.run_state
+    content = {
+        "version": 1,
+        "id": message.id,
+        "occasion": message.occasion,
+        "time": message.time,
+        "run": {
+            "id": state.run_id,
+            "name": state.run_name,
+            "session": state.session,
+            "project": state.project,
+            "description": state.description,
+        },
+        "status": state.status,
+        "step": state.step,
+        "max_steps": state.max_steps,
+        "train_loss": state.train_loss,
+        "lr": state.lr,
+        "eta_s": state.eta_s,
+        "title": message.title,
+        "text": message.body(8000),
+        "link": message.link,
+        "tells_of": message.message_count,
+        "details": dict(message.details),
+    }
+    body = orjson.dumps(content)
+    headers = {"Content-Type": "application/json", "X-Telemetry-Id": message.id}
+    if not secret:
+        return HttpRequest(body, headers)
+    timestamp = str(int(time.time()))
+    signature = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+    headers |= {"X-Telemetry-Timestamp": timestamp, "X-Telemetry-Signature": f"sha256={signature}"}
+    return HttpRequest(body, headers, frozenset({signature}))
+
+
+SERVICES: Final = {
+    "lark": Service(lark, _check_lark),
+    "slack": Service(slack, _check_slack),
+    "discord": Service(discord),
+    "ntfy": Service(ntfy),
+    "webhook": Service(webhook),
+}
