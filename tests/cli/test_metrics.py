@@ -105,4 +105,4 @@ def test_without_its_package_the_command_says_what_to_install(logs, capsys, monk
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
 
     assert main(["metrics", str(logs)]) == 2
-    assert "needs prometheus-client: pip install 'ai-toolkit-telemetry[metrics]'" in capsys.readouterr().err
+    assert f"needs prometheus-client: {install_extra('metrics')}" in capsys.readouterr().err
