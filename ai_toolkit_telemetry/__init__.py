@@ -57,7 +57,8 @@ def find_toolkit(*, ours_first: bool = False) -> None:
         ImportError: the project's `toolkit` has a `telemetry` of its own, which is kept.
     """
     toolkit = import_module("toolkit")
-    theirs = [folder for folder in getattr(toolkit, "__path__", ()) if not _is_ours(folder)]
+    ours = os.path.realpath(_TOOLKIT)
+    theirs = [folder for folder in getattr(toolkit, "__path__", ()) if os.path.realpath(folder) != ours]
     if ours_first:
         toolkit.__path__ = [_TOOLKIT, *theirs]
         return
@@ -70,10 +71,6 @@ def find_toolkit(*, ours_first: bool = False) -> None:
         )
     if len(theirs) == len(getattr(toolkit, "__path__", ())):
         toolkit.__path__ = [*theirs, _TOOLKIT]
-
-
-def _is_ours(folder: str) -> bool:
-    return os.path.realpath(folder) == os.path.realpath(_TOOLKIT)
 
 
 def __getattr__(name: str) -> Any:

@@ -7,7 +7,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-from toolkit.telemetry.core.install import install_command
+from toolkit.telemetry.core.install import install_command, install_extra
 
 _REQUIRED = ("streamlit", "pandas", "plotly", "pyarrow", "orjson", "yaml")
 _INSTALLED_AS = {"yaml": "PyYAML"}
@@ -51,11 +51,9 @@ def missing_login_packages_message() -> str | None:
 
 def _command(requirements: Path = _REQUIREMENTS, extra: str = "dashboard") -> str:
     if requirements.is_file():
-        wanted = ["-r", str(requirements)]
-    else:
-        # Installed as a package: the extra names the requirements.
-        wanted = [f"ai-toolkit-telemetry[{extra}]"]
-    return install_command(*wanted, short=False)
+        return install_command("-r", str(requirements), short=False)
+    # Installed as a package: the extra names the requirements.
+    return install_extra(extra, short=False)
 
 
 def _is_installed(name: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 import time
@@ -26,6 +27,8 @@ from tests.dashboard.run_folders import BEGAN, step_record
 from tests.lengths import in_make_faults, is_long, longer
 from tests.records import read_records
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.runfolder.evidence.batches import read_batches
+from toolkit.telemetry.runfolder.evidence.output_log import OutputLog
 from toolkit.telemetry.runfolder.labels import LabelsError, read_labels
 from toolkit.telemetry.runfolder.reader import read_from
 from toolkit.telemetry.runfolder.safefile import NotInside, UnsafeFile, read_inside
@@ -204,3 +207,50 @@ def test_nothing_is_appended_to_a_file_outside_that_a_run_has_as_a_hard_link(tmp
     assert [(tmp_path / name).read_bytes() for name in names] == before
     folders = sorted(path.name for path in (tmp_path / "logs").iterdir() if path.is_dir())
     assert folders == (["r", "r-2"] if "metrics.jsonl" in names else ["r"])
+
+
+_BACKED_UP = """
+import shutil, os, sys
+from pathlib import Path
+from toolkit.telemetry import TelemetryLogger
+
+logs = Path(sys.argv[1])
+with TelemetryLogger("r", log_dir=logs, log_every=1, one_logger_file=True, system=False) as log:
+    for step, part in enumerate(("before", "after"), 1):
+        print(part, "the backup")
+        log.batch([part])
+        log.log_step(step, train_loss=1.0)
+        with log.span(part):
+            pass
+        log.flush()
+        if part == "before":
+            # As `cp -al` does.
+            shutil.copytree(logs, logs.with_name("backup"), copy_function=os.link)
+"""
+
+
+def test_a_backup_of_hard_links_made_during_a_run_loses_nothing(tmp_path):
+    finished = subprocess.run(
+        [sys.executable, "-c", _BACKED_UP, tmp_path / "logs"], capture_output=True, text=True
+    )
+
+    assert finished.returncode == 0, finished.stderr
+    shutil.rmtree(tmp_path / "backup")
+    run = tmp_path / "logs" / "r"
+    with OutputLog(run) as output:
+        assert [line.text for line in output.newest_first()][:2] == ["after the backup", "before the backup"]
+    assert [read_batches(run).ids(at) for at in range(2)] == [["before"], ["after"]]
+    [spans] = run.glob("*one_logger*")
+    assert spans.read_text().count('"after"') == 1
+
+
+def test_show_ends_where_a_log_has_a_hole_of_a_terabyte_behind_its_records(tmp_path):
+    with TelemetryLogger("r", log_dir=tmp_path, log_every=1, quiet=True, system=False) as log:
+        log.log_step(1, train_loss=0.5)
+    os.truncate(log.run_folder / "metrics.jsonl", 1024 * GIB)
+    limited = "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)); "
+    show = f"{limited}from toolkit.telemetry.cli.main import main; sys.exit(main(['show', sys.argv[1]]))"
+    finished = subprocess.run([sys.executable, "-c", show, log.run_folder], capture_output=True, text=True)
+
+    assert (finished.returncode, finished.stderr) == (0, "")
+    assert "1 step" in finished.stdout

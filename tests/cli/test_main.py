@@ -20,6 +20,7 @@ from toolkit.telemetry.cli import commands
 from toolkit.telemetry.cli.commands import look
 from toolkit.telemetry.cli.document import document
 from toolkit.telemetry.cli.main import GROUPS, SUBCOMMANDS, grouped, main
+from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.runfolder.labels import Labels, write_labels
 
 
@@ -55,7 +56,7 @@ def test_without_the_dashboard_its_command_says_how_to_install_it(capsys, monkey
     monkeypatch.setattr("toolkit.telemetry.cli.commands.look.dashboard.find_spec", lambda _name: None)
 
     assert main(["dashboard", "--help"]) == 2
-    assert capsys.readouterr().err.strip().endswith("pip install 'ai-toolkit-telemetry[dashboard]'")
+    assert capsys.readouterr().err.strip().endswith(install_extra("dashboard"))
 
 
 def test_no_name_controls_the_terminal_whatever_prints_it(tmp_path, capsys):

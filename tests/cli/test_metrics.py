@@ -13,6 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.telemetry.logged import make_logger
 from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.core.install import install_extra
 
 
 def samples_in(text):
@@ -104,4 +105,4 @@ def test_without_its_package_the_command_says_what_to_install(logs, capsys, monk
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
 
     assert main(["metrics", str(logs)]) == 2
-    assert "needs prometheus-client: pip install 'ai-toolkit-telemetry[metrics]'" in capsys.readouterr().err
+    assert f"needs prometheus-client: {install_extra('metrics')}" in capsys.readouterr().err

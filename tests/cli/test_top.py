@@ -28,6 +28,7 @@ from toolkit.telemetry.cli.top.app import Lines, Top
 from toolkit.telemetry.cli.top.plot import Plot
 from toolkit.telemetry.cli.top.reading import Curve, Opened, Runs, View
 from toolkit.telemetry.cli.top.text import Text, needs_ascii
+from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.runfolder.labels import Labels, write_labels
 from toolkit.telemetry.runs.curve_tiles import NonFiniteRun
 from toolkit.telemetry.runs.store import CurveSegment, Series
@@ -198,7 +199,7 @@ def test_what_it_needs_is_said_in_a_sentence(tmp_path, capsys, monkeypatch):
     assert "TERM is dumb" in capsys.readouterr().err
     monkeypatch.setattr(top, "find_spec", lambda name: None if name == "textual" else find_spec(name))
     assert main(["top", str(tmp_path)]) == 2
-    assert "pip install 'ai-toolkit-telemetry[top]'" in capsys.readouterr().err
+    assert install_extra("top") in capsys.readouterr().err
 
 
 _BARE = """

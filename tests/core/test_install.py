@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,3 +29,13 @@ def test_the_command_uses_what_is_installed(monkeypatch, has_pip, uv, is_conda, 
     monkeypatch.setattr(install.os.path, "isdir", lambda _path: is_conda)
 
     assert install.install_command("x[y]") == said
+
+
+@pytest.mark.parametrize("origin", [None, "/wheels/ours 1.whl"])
+def test_an_extra_is_installed_from_where_the_package_was(monkeypatch, tmp_path, origin):
+    assert install.install_extra("sql").endswith(f"install -e '{Path(__file__).parents[2]}[sql]'")
+
+    monkeypatch.setattr(install, "__file__", str(tmp_path / "toolkit" / "telemetry" / "core" / "install.py"))
+    text = origin and json.dumps({"url": Path(origin).as_uri()})
+    monkeypatch.setattr(metadata, "distribution", lambda _name: SimpleNamespace(read_text=lambda _file: text))
+    assert install.install_extra("sql").endswith(f"install '{origin or 'ai-toolkit-telemetry'}[sql]'")

@@ -30,6 +30,7 @@ from tests.fleet.shipped_runs import (
 )
 from tests.lengths import in_make_faults
 from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.fleet.engine import quote
 from toolkit.telemetry.runfolder.manifest import read_manifest, write_manifest
 
@@ -152,7 +153,7 @@ def test_without_pyarrow_the_sentence_names_the_extra(logs, place, monkeypatch, 
         ["ship", "--to", "clickhouse://127.0.0.1:1", "--objects", "s3://bucket"],
     ):
         assert main([*more, str(logs)]) == 2
-        assert "needs pyarrow: pip install 'ai-toolkit-telemetry[fleet]'" in capsys.readouterr().err
+        assert f"needs pyarrow: {install_extra('fleet')}" in capsys.readouterr().err
 
 
 def test_clickhouse_and_pyarrow_read_the_archive_on_s3(s3, engine, ask, logs, monkeypatch):

@@ -418,3 +418,45 @@ def test_masking_never_raises_and_masking_twice_changes_nothing_more(value):
 )
 def test_numbers_come_through(metrics):
     assert mask_secrets(metrics) == metrics
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        *("| api_key | {} |", "│ lr │ 1 │\n│ hf_token │ {} │", "  api_key ........ {}", "api_key\t{}\nlr\t1"),
+        *("lr: 1\nhf_token: {}\n", "api_key: |\n  {}\n", "API key: {}", "x.py --api-key \\\n  {}"),
+        *(
+            "{{'name': 'api_key', 'value': '{}'}}",
+            "Env(name='API_KEY', value='{}')",
+            "key=password, value={}",
+        ),
+    ],
+)
+def test_a_printed_table_or_configuration_shows_no_secret(form):
+    masked = mask_secrets(form.format("Zq8xkp2Lw9"))
+
+    assert "Zq8xkp2Lw9" not in masked
+    assert "***" in masked
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "| token | count |\n| the | 5 |",
+            "password      Required",
+            "tokens_per_sec .... 12345.6",
+            "auth | 3/4",
+        ),
+        *(
+            "token: step_1000",
+            "auth: oauth2",
+            "key   runs/2024/a1b2c3d4",
+            "cache key: 5f2a1b3c4d5e",
+            "bos_token: <s>",
+        ),
+        *("{'name': 'loss', 'value': 'a1b2c3d4'}", "tokenizer_type ..... GPT2BPETokenizer"),
+    ],
+)
+def test_a_printed_table_or_configuration_without_secrets_stays(text):
+    assert mask_secrets(text) == text

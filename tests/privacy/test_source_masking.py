@@ -46,6 +46,7 @@ def masked_source(text):
             'é = 1; login(user="é", password=b"{}")',
         ),
         'token = os.environ.get("X", "a1b2c3d4e5hunter2")',
+        *('def get_password():\n    return "{}"', 'password = lambda: "{}"'),
     ],
 )
 @pytest.mark.parametrize("around", ["{}", "class A:\n    def f(self):\n        {}", "x = '\\d'\n{}\ny = 2"])

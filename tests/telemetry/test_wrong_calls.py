@@ -273,7 +273,7 @@ def test_a_mirror_without_its_package_is_said_in_one_line(tmp_path):
     ended = subprocess.run(
         [sys.executable, "-c", WITHOUT, tmp_path], capture_output=True, text=True, timeout=120
     )
-    said = 'telemetry.tensorboard is on and needs tensorboard, which is not installed; it is left out: pip install '
+    said = "telemetry.tensorboard is on and needs tensorboard, which is not installed; it is left out: pip install "
 
     assert ended.stderr.splitlines()[0].startswith(f"[telemetry] {said}")
     assert ended.stderr.count(said) == 2

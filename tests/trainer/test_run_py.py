@@ -14,6 +14,7 @@ import pytest
 
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
+from toolkit.telemetry.core.install import install_extra
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 100
@@ -136,5 +137,5 @@ def test_without_torch_it_says_how_to_install_it(write):
 
     assert run.returncode == 2
     assert "training needs torch" in run.stderr
-    assert "pip install 'ai-toolkit-telemetry[training]'" in run.stderr
+    assert install_extra("training") in run.stderr
     assert "Traceback" not in run.stderr

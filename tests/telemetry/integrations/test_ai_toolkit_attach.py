@@ -129,9 +129,7 @@ def test_a_broken_extension_file_reports_it_and_the_job_is_trained(fault, checko
     # Without packages: else this project, installed for development, would be found after all.
     flags = ["-S"]
     if fault == "broken":
-        hooks = folder / "telemetry" / "integrations" / "ai_toolkit"
-        hooks.mkdir(parents=True)
-        (hooks / "hooks.py").write_text("import a_module_that_does_not_exist\n")
+        (tmp_path / "ai_toolkit_telemetry.py").write_text("import a_module_that_does_not_exist\n")
     if fault == "another ai-toolkit":
         folder, flags = ROOT / "toolkit", []
         trainers = checkout / "jobs" / "process" / "__init__.py"

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
 import sys
+from contextlib import suppress
 from importlib.util import find_spec
+from pathlib import Path
 
 
 def install_command(*wanted: str, short: bool = True) -> str:
@@ -22,6 +25,17 @@ def install_command(*wanted: str, short: bool = True) -> str:
     return f"{first} && {shlex.join([python, '-m', 'pip', 'install', *wanted])}"
 
 
-def install_extra(extra: str) -> str:
-    """Return the command that installs this package with one of its extras."""
-    return install_command(f"ai-toolkit-telemetry[{extra}]")
+def install_extra(extra: str, *, short: bool = True) -> str:
+    """Return the command that installs this package with one of its extras, from where it was installed."""
+    from importlib.metadata import PackageNotFoundError, distribution
+    from urllib.parse import unquote
+
+    place = str(Path(__file__).parents[3])
+    if os.path.isfile(os.path.join(place, "pyproject.toml")):
+        return install_command("-e", f"{place}[{extra}]", short=short)
+    place = "ai-toolkit-telemetry"
+    with suppress(PackageNotFoundError, KeyError, TypeError, ValueError):
+        # By its name it would come from an index, where another's package may have it.
+        origin = json.loads(distribution(place).read_text("direct_url.json") or "")
+        place = unquote(origin["url"].removeprefix("file://"))
+    return install_command(f"{place}[{extra}]", short=short)

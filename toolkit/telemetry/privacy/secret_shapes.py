@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from toolkit.telemetry.core.formatting import words
@@ -45,7 +46,11 @@ def mask_text(text: str, *, guesses: bool = True) -> str:
     if any(hint in small for hint in HINTS_OF_NAMES):
         text = _OPTION.sub(_mask_option, text)
         text = _PAIR.sub(_mask_option, text)
-        text = _mask_assignments(text)
+        if guesses:
+            text = _CELL.sub(_mask_cell, text)
+        if "value" in small:
+            text = _NAMED_VALUE.sub(_mask_option, text)
+        text = _mask_assignments(text, guesses)
     text = mask_tokens(text, MASK, guesses=guesses)
     if any(len(run) >= SHORTEST for run in long_runs(text)):
         text = mask_random_tokens(text, MASK, mask_text, guesses=guesses)
@@ -61,9 +66,13 @@ def as_name(name: str, masked: str) -> str:
     """Return `masked`, with digits that tell it from other masked names if it differs from `name`."""
     if masked in (name, _DIGITS.sub("", name)):
         return name
+    return f"{masked}-{_digits_of(name)}"
+
+
+@lru_cache(maxsize=4096)
+def _digits_of(name: str) -> str:
     # Slow on purpose, as a password of a few letters could be looked for by its digits.
-    digits = hashlib.pbkdf2_hmac("sha256", name.encode("utf-8", "surrogatepass"), b"name", 1_000, 4).hex()
-    return f"{masked}-{digits}"
+    return hashlib.pbkdf2_hmac("sha256", name.encode("utf-8", "surrogatepass"), b"name", 1_000, 4).hex()
 
 
 def lines_of_a_key(items: Sequence[Any]) -> frozenset[int]:
@@ -172,8 +181,8 @@ _SSHPASS = re.compile(rf"""(\bsshpass{_GAP}-p[\s"',]{{0,6}})[^\s"']+""", re.IGNO
 
 # "the password is abc1": a word without a digit is more likely the rest of the sentence.
 _PASSWORD_IS = re.compile(
-    r"""(\b(?:password|passphrase|passwd|api[ _-]?key|access[ _-]?token)\s{1,3}(?:is|was)\s{1,3}["']?)
-    (?=[^\s"',;]*[0-9])[^\s"',;]+""",
+    r"""(\b(?:password|passphrase|passwd|api[ _-]?key|access[ _-]?token)(?:\s{1,3}(?:is|was)|:)\s{1,3}["']?)
+    (?=[^\s"',;]*[0-9])[^\s"',;]{4,}""",
     re.IGNORECASE | re.VERBOSE,
 )
 
@@ -184,14 +193,9 @@ _KUBERNETES_DATA = re.compile(
 )
 _KUBERNETES_SECRET = re.compile(r"""\bkind["']?[ \t]{0,3}:[ \t]{0,3}["']?Secret\b""")
 _YAML_VALUE = re.compile(r"^([ \t]+[\w.-]{1,253}:[ \t]*)[^\s][^\n]*", re.MULTILINE)
-_NUGET = re.compile(
-    r"""(<add\s{1,3}key="[^"\n]{0,80}(?:password|token|key|secret)[^"\n]{0,80}"\s{1,3}value=")[^"\n]+""",
-    re.IGNORECASE,
-)
 _PUTTY = re.compile(r"(\bPrivate-Lines:\s{0,3}[0-9]{1,4}\s+)[A-Za-z0-9+/=\s]{16,20000}")
 
 _BEHIND_A_WORD: Final = {
-    _NUGET: ("<add",),
     _PUTTY: ("private-lines",),
     _SIGNED_URL: ("sig=", "signature=", "-credential=", "-security-token="),
     _PASSWORD_IS: (
@@ -222,6 +226,7 @@ HINTS_OF_NAMES: Final = words(
 _ASSIGNED_NAME = re.compile(
     r"""(?<![\w.-])-{0,2}(?P<name>[A-Za-z_][\w.-]{0,80})
     (?P<between>\\{0,7}["']?\]?\s{0,3}(?:[!?+:|]{0,2}={1,3}>?|:)\s{0,3}
+    (?:[|>][+-]?\s{1,40})?
     (?:(?:str|bytes|string|String|&(?:'static\ )?str|SecretStr|Optional\[str\]|str\ ?\|\ ?None)\s{0,3}=\s{0,3})?)""",
     re.VERBOSE,
 )
@@ -243,7 +248,7 @@ _ASSIGNED_VALUE = re.compile(
 # "--hf-token abc" in a command line, in a list that was printed or is in YAML, and one item a line.
 _OPTION = re.compile(
     rf"""(?P<name>-(?<![\w-]-)-?[A-Za-z][\w.-]{{0,80}})
-    (?P<between>\s{{1,3}}|\\{{0,7}}["'],?\s{{0,40}}(?=[bBuU]?\\{{0,7}}["'])|["']?\s{{1,40}}-\s{{1,3}}
+    (?P<between>\s{{1,3}}(?:\\\s{{1,40}})?|\\{{0,7}}["'],?\s{{0,40}}(?=[bBuU]?\\{{0,7}}["'])|["']?\s{{1,40}}-\s{{1,3}}
     |,\s?(?=[^\s"'`,-][^\s"'`,]*[0-9]))
     (?!\\{{0,7}}["']--?[A-Za-z][a-z_.-]{{0,40}}\\{{0,7}}["'=])(?P<value>{_IN_QUOTES}|[^\s"'`=-](?:(?![,;|]-)[^\s"'`])*)""",
     re.VERBOSE,
@@ -253,6 +258,18 @@ _PAIR = re.compile(
     rf"""["'](?:(?<=\(["'])|(?<=\[\[["'])|(?<=\],\[["'])|(?<=\],[ ]\[["']))(?P<name>[\w. -]{{1,80}})["'],\s{{0,3}}
     (?P<value>{_IN_QUOTES})(?=\s{{0,3}}[)\]])""",
     re.VERBOSE,
+)
+# `{'name': 'API_KEY', 'value': 'abc'}`, `name=api_key value=abc`, `<add key="password" value="abc"/>`
+_NAMED_VALUE = re.compile(
+    rf"""\b(?:name|key)["']?\s?[:=]\s?["']?(?P<name>[\w.-]{{1,80}})["']?,?\s{{1,40}}["']?value["']?\s?[:=]\s?
+    (?P<value>{_IN_QUOTES}|[^\s"',;(){{}}]+)""",
+    re.VERBOSE,
+)
+# `| api_key | abc |`, and columns: `api_key      abc`, `api_key ...... abc`
+_CELL = re.compile(
+    r"""(?:^|[|│┃])[ ]{0,60}(?P<name>[A-Za-z_][\w.-]{0,80})(?:[ ]{0,80}[|│┃\t][ ]{0,60}|[ ][ .]{1,80})
+    (?P<value>[^\s|│┃"'.]+)(?=\s|[|│┃]|\Z)""",
+    re.VERBOSE | re.MULTILINE,
 )
 # `auth = ("jane", "abc")`, `"passwords": ["abc", "def"]`
 _ASSIGNED_LIST = re.compile(
@@ -296,25 +313,30 @@ def _mask_option(match: re.Match[str]) -> str:
     return f"{match[0][: match.start('value') - match.start()]}{quote}{MASK}{quote}"
 
 
-def _mask_assignments(text: str) -> str:
+def _mask_cell(match: re.Match[str]) -> str:
+    is_secret = secrecy_of(match["name"]) > Secrecy.IF_RANDOM and looks_generated(match["value"])
+    return match[0].removesuffix(match["value"]) + MASK if is_secret else match[0]
+
+
+def _mask_assignments(text: str, guesses: bool) -> str:
     parts = []
     done = harmless_until = 0
     is_code = False
     for match in _assigned_names(text):
-        if match.start() < done or not _assigns_a_secret(match):
+        secrecy, is_sure = secrecy_of(match["name"]), _assigns_surely(match)
+        if match.start() < done or not (is_sure or (guesses and secrecy is Secrecy.IF_TEXT)):
             continue
         if _CALL.match(text, match.end()):
             # `token = os.environ.get("X", "abc")`: code, which is no name.
             is_code = True
             continue
-        secrecy = secrecy_of(match["name"])
         listed = _ASSIGNED_LIST.match(text, match.end())
-        if listed is not None and secrecy is not Secrecy.IF_RANDOM:
+        if listed is not None and is_sure and secrecy is not Secrecy.IF_RANDOM:
             parts += [text[done : match.end()], _LISTED.sub(rf"\g<quote>{MASK}\g<quote>", listed[0])]
             done = listed.end()
             continue
         is_comparison = _COMPARES.search(match["between"]) is not None
-        if match.end() < harmless_until and (is_comparison or secrecy is Secrecy.IF_RANDOM):
+        if match.end() < harmless_until and (is_comparison or not is_sure or secrecy is Secrecy.IF_RANDOM):
             continue
         value = _ASSIGNED_VALUE.match(text, match.end())
         if value is None or _NO_SECRET.match(text, value.start()):
@@ -324,7 +346,7 @@ def _mask_assignments(text: str) -> str:
         if is_working_directory(match["name"], bare) and text[match.start() - 1 : match.start()] != ";":
             # After a semicolon it is part of a database's address, and a password.
             continue
-        is_a_guess = secrecy is Secrecy.IF_RANDOM or (is_comparison and not quote)
+        is_a_guess = not is_sure or secrecy is Secrecy.IF_RANDOM or (is_comparison and not quote)
         if is_a_guess and not looks_generated(bare):
             if not quote:
                 # No part of it looks random either, unless it was too long to check.
@@ -364,10 +386,10 @@ def _assigned_names(text: str) -> Iterator[re.Match[str]]:
 _COMPARES = re.compile(r"==|!=")
 
 
-def _assigns_a_secret(match: re.Match[str]) -> bool:
+def _assigns_surely(match: re.Match[str]) -> bool:
     secrecy = secrecy_of(match["name"])
     if "=" in match["between"] or match["between"][0] in "\"'\\":
-        return secrecy is not Secrecy.OPEN
-    # A colon may also be part of a sentence ("token: the smallest piece of text"); there only the clearest names count,
-    # and those of headers.
+        return True
+    # A colon may also be part of a sentence ("token: the smallest piece of text"); there only the clearest names are
+    # sure, and those of headers.
     return secrecy is Secrecy.ALWAYS or (secrecy is Secrecy.IF_TEXT and match["name"][:2] in ("X-", "x-"))

@@ -100,6 +100,8 @@ def _named_values(node: ast.AST) -> Iterator[tuple[str, ast.expr | None]]:
             yield from _assigned(target, node.value)
     elif isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.NamedExpr)):
         yield from _assigned(node.target, node.value)
+    elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        yield from ((node.name, one.value) for one in ast.walk(node) if isinstance(one, ast.Return))
     elif isinstance(node, ast.keyword):
         yield node.arg or "", node.value
     elif isinstance(node, ast.Dict):
@@ -156,7 +158,7 @@ def _texts_in(node: ast.AST, *, is_sure: bool = True) -> Iterator[ast.expr]:
     if isinstance(node, (ast.Constant, ast.JoinedStr)):
         if is_sure or looks_generated(str(getattr(node, "value", ""))):
             yield node
-    elif not isinstance(node, (ast.Compare, ast.Lambda, ast.Subscript)):
+    elif not isinstance(node, (ast.Compare, ast.Subscript)):
         # SecretStr("abc") and "abc".encode() are the text, and input("Password: ") is not.
         name = _name_of(node.func) if isinstance(node, ast.Call) else "A"
         is_value = name[:1].isupper() or name in ("str", "bytes", "field")

@@ -64,10 +64,18 @@ def open_regular(path: Path, *, dir_fd: int | None = None, only_name: bool = Fal
     return fd
 
 
-def open_to_write(path: Path, flags: int, mode: int = 0o600, *, only_name: bool = True) -> int:
+def open_to_write(
+    path: Path,
+    flags: int,
+    mode: int = 0o600,
+    *,
+    only_name: bool = True,
+    known: tuple[int, int] = NO_FILE,
+) -> int:
     """Open the regular file at `path` with `flags`, by which it may be made, and return its descriptor to be closed.
 
-    Links, FIFOs and devices are refused as by `open_regular`: what is written must not go into a file elsewhere.
+    Links, FIFOs and devices are refused as by `open_regular`: what is written must not go into a file elsewhere. The
+    file whose identity is `known` was opened here before: since then a backup may have made a hard link to it.
 
     Raises:
         UnsafeFile: something other than a regular file is there, or a hard link.
@@ -75,7 +83,8 @@ def open_to_write(path: Path, flags: int, mode: int = 0o600, *, only_name: bool 
     """
     fd = os.open(path, flags | NONBLOCK | SAFELY, mode)
     try:
-        _require_own(path, os.fstat(fd), None, only_name=only_name)
+        status = os.fstat(fd)
+        _require_own(path, status, None, only_name=only_name and identity_of(status) != known)
     except BaseException:
         # A sick disk is tried several times a second: what is left open would soon be all that a process may have.
         os.close(fd)

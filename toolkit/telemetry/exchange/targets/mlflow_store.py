@@ -15,7 +15,7 @@ import yaml
 from toolkit.telemetry.exchange.exported_run import ExportedRun
 from toolkit.telemetry.importers.source import flattened
 from toolkit.telemetry.runfolder.layout import make_folders
-from toolkit.telemetry.runfolder.safefile import replace_file
+from toolkit.telemetry.runfolder.safefile import open_to_write, replace_file
 
 LOSES: Final = (
     "times are whole milliseconds; a point without a step gets the last one; a run without an end is RUNNING; "
@@ -121,9 +121,7 @@ def _append(folder: Path, names: dict[str, str], waiting: dict[str, list[str]]) 
     for name, lines in waiting.items():
         path = folder.joinpath(*names[name].split("/"))
         make_folders(path.parent, 0o700)
-        with open(
-            os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8"
-        ) as file:
+        with open(open_to_write(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a", encoding="utf-8") as file:
             file.writelines(lines)
     waiting.clear()
 

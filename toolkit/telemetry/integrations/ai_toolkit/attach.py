@@ -26,29 +26,20 @@ ALL_JOBS = @ALL_JOBS@
 AI_TOOLKIT_EXTENSIONS = []
 
 
-def _folders():
+def _attach():
     import os
     import sys
 
-    yield TOOLKIT_FOLDER
-    # It may have moved since: a package of the name "toolkit" that is not ai-toolkit's own may be on the path.
-    for place in sys.path:
-        yield os.path.join(place or os.curdir, "toolkit")
-
-
-def _attach():
-    import os
-
-    import toolkit
-
-    # ai-toolkit has a package "toolkit" too, and its own comes first; ours is found once its folder is added there.
-    for folder in _folders():
-        if os.path.isfile(os.path.join(folder, "telemetry", "integrations", "ai_toolkit", "hooks.py")):
-            if folder not in toolkit.__path__:
-                toolkit.__path__.append(folder)
-            break
-    else:
+    # For this import alone: nothing else of that folder may hide what the job imports.
+    sys.path.insert(0, os.path.dirname(TOOLKIT_FOLDER))
+    try:
+        from ai_toolkit_telemetry import find_toolkit
+    except ImportError:
         raise ImportError("the telemetry package is not in %s any more; attach it again" % TOOLKIT_FOLDER)
+    finally:
+        del sys.path[0]
+    # ai-toolkit has a package "toolkit" too, which comes first.
+    find_toolkit()
 
     from toolkit.telemetry.integrations.ai_toolkit.hooks import hook_trainers
 

@@ -58,6 +58,7 @@ class LogFile:
         self.path = path
         self.identity = NO_FILE
         self._times = times_file(path)
+        self._identity_of_times = NO_FILE
         self._mode = mode
         self._session = session
         self._most_bytes = most_bytes
@@ -103,7 +104,8 @@ class LogFile:
             os.close(descriptor)
 
     def _open(self) -> int:
-        descriptor = open_to_write(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, self._mode)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        descriptor = open_to_write(self.path, flags, self._mode, known=self.identity)
         try:
             status = os.fstat(descriptor)
             if (
@@ -152,9 +154,11 @@ class LogFile:
 
     def _append_rows(self, rows: bytes) -> None:
         # Lines whose rows are missing have no times, and get them as unknown by the next session.
-        descriptor = open_to_write(self._times, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self._mode)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        descriptor = open_to_write(self._times, flags, self._mode, known=self._identity_of_times)
         try:
-            size = os.fstat(descriptor).st_size
+            status = os.fstat(descriptor)
+            self._identity_of_times, size = identity_of(status), status.st_size
             self._times_size = size + len(rows)
             try:
                 write_all(descriptor, rows)

@@ -18,7 +18,7 @@ from toolkit.telemetry.logger.writing.session_folder import SessionFolder
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.evidence.batches import NO_STEP, BatchRow, batches_file, encode_chunk
 from toolkit.telemetry.runfolder.records import BATCHES_DROPPED
-from toolkit.telemetry.runfolder.safefile import open_to_write, write_all
+from toolkit.telemetry.runfolder.safefile import NO_FILE, identity_of, open_to_write, write_all
 
 _EVERY_S: Final = 1.0
 _MOST_WAITING: Final = 4096
@@ -61,6 +61,7 @@ class BatchWriter:
         """Those of the step that is under way."""
         self._chunk, self._in_chunk = b"", 0
         self._size: int | None = None
+        self._identity = NO_FILE
         self._lost = 0
         self._said: set[str] = set()
         self._is_closing = False
@@ -183,8 +184,10 @@ class BatchWriter:
         """Append the chunk. Raises OSError where the disk does not take it; a part of it does no harm to the file."""
         if self._chunk:
             # Opened each time: the folder may have been moved.
-            descriptor = open_to_write(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self._mode)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+            descriptor = open_to_write(self._path, flags, self._mode, known=self._identity)
             try:
+                self._identity = identity_of(os.fstat(descriptor))
                 write_all(descriptor, self._chunk)
                 self._size = os.fstat(descriptor).st_size
             finally:

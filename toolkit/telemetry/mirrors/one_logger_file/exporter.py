@@ -14,7 +14,7 @@ from toolkit.telemetry.mirrors.shared.span_filter import SpanFilter, SpanSelecti
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.layout import make_folders
 from toolkit.telemetry.runfolder.records import ERROR, LOST, SPAN, SPAN_EVENT, SPAN_START, Record
-from toolkit.telemetry.runfolder.safefile import open_to_write, write_all
+from toolkit.telemetry.runfolder.safefile import NO_FILE, identity_of, open_to_write, write_all
 from toolkit.telemetry.timing.names import ONE_LOGGER_NAMES
 
 _EARLY_EVENTS_KEPT: Final = 1_000
@@ -37,6 +37,7 @@ class OneLoggerFileExporter:
         self._path = Path(os.path.abspath(path))
         self._run_id = run_id
         self._mode = mode
+        self._identity = NO_FILE
         self._spans = SpanSelection(span_filter)
         self._masker = Masker()
         self._count = 0
@@ -178,9 +179,11 @@ class OneLoggerFileExporter:
     def _append(self, lines: bytes) -> None:
         """Append all of `lines` or, if the disk fails, none of them."""
         make_folders(self._path.parent, 0o775)
-        descriptor = open_to_write(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, self._mode)
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
+        descriptor = open_to_write(self._path, flags, self._mode, known=self._identity)
         try:
-            size = os.fstat(descriptor).st_size
+            status = os.fstat(descriptor)
+            self._identity, size = identity_of(status), status.st_size
             if size and _last_byte(descriptor, size) != b"\n":
                 # A kill left an incomplete line.
                 lines = b"\n" + lines
