@@ -176,8 +176,11 @@ def _redraw_if_deleted(card: RunCard) -> None:
 
 
 def _is_deleted(card: RunCard) -> bool:
+    # The path of another tool's run may be a place inside of a file.
+    if card.path is None or card.logged_by is not None:
+        return False
     try:
-        return card.path is not None and card.path.stat() is None
+        return card.path.stat() is None
     except FileNotFoundError:
         return True
     except OSError:
