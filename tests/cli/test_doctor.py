@@ -519,7 +519,7 @@ def test_it_brings_no_numpy_and_no_logger_along():
     code = (
         "import sys; from toolkit.telemetry.cli.main import main\n"
         "main(['doctor', 'nowhere'])\n"
-        "print([name for name in sys.modules if name in ('numpy', 'pandas', 'torch', 'toolkit.telemetry')])"
+        "print([name for name in sys.modules if name in ('numpy', 'pandas', 'torch', 'toolkit.telemetry.logger')])"
     )
     finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 

@@ -35,7 +35,7 @@ PLACES = {
     "the words of a finding": "toolkit.telemetry.diagnostics.catalogue:CATALOGUE",
     "the names of the loss, learning rate, …": "toolkit.telemetry.diagnostics.metric_aliases:signal_of",
     "an exporter": "toolkit.telemetry.mirrors.registry",
-    "a message service": "toolkit.telemetry.mirrors.messages.services",
+    "a message service": "toolkit.telemetry.mirrors.messages.services:SERVICES",
     "a source of system records": "toolkit.telemetry.logger.machine.samplers.registry:SAMPLERS",
     "what lists and pages may ask of runs": "toolkit.telemetry.runs.store:RunStore",
     "a run's name in a list": "toolkit.telemetry.runs.labels:labels_of",

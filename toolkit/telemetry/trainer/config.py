@@ -331,7 +331,7 @@ def parse_config(text: str, *, is_json: bool = False) -> object:
         if is_json:
             return json.loads(text)
         check(text)
-        return yaml.load(text, _Loader)  # noqa: S506 - a safe one
+        return _Loader(text).get_single_data()
     except json.JSONDecodeError as error:
         raise OptionsError(f"line {error.lineno}: invalid JSON: {error.msg}") from error
     except yaml.MarkedYAMLError as error:

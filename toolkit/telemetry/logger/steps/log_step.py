@@ -88,7 +88,7 @@ def log_step(self, /, global_step=None, train_loss=None, {parameters}, nan_inf_d
         if train_loss is not None:
             record["train_loss"] = train_loss
 {additions}
-    if global_step is None or isinstance(global_step, dict) or isinstance(train_loss, dict):
+    if global_step is None or issubclass(type(global_step), dict) or issubclass(type(train_loss), dict):
         self._take_unusual(global_step, record, scalars)
     else:
         target.records.take(global_step, train_loss, record, scalars)
