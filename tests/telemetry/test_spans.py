@@ -516,7 +516,7 @@ def test_short_spans_keep_no_reference_to_their_attributes(make):
         assert span.attributes["shape"] == [1, 2] or name == "forward"
     assert [reference() for reference in left] == [None, None]
     book = log._run.spans
-    held = [span for span in (*book.closed, *book._look._last) if span.name == "forward"]
+    held = [span for span in (*book.closed, *book._detail._last) if span.name == "forward"]
     assert held
     assert len(str(held[0].attributes)) < 1000
 
@@ -665,7 +665,7 @@ def test_a_new_name_each_time_fills_neither_the_disk_nor_the_memory(make):
         with log.span(f"file {number}"):
             pass
     assert len(spans_of(log)) == 200 + 2000
-    assert len(book._look.foldable) + len(book.folding) + len(book._always_kept) < 10
+    assert len(book._detail.foldable) + len(book.folding) + len(book._always_kept) < 10
     everything = make(spans="all")
     for number in range(1000):
         with everything.span(f"file {number}"):
