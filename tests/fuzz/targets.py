@@ -52,7 +52,7 @@ from toolkit.telemetry.runfolder.reader import (
     Cursor,
     blocks_of,
     last_record,
-    offset_behind,
+    offset_after,
     read_from,
     records_in,
 )
@@ -162,7 +162,7 @@ def fuzz_records(data: bytes) -> None:
     seqs = [record["seq"] for record in numbered]
     if seqs and seqs == sorted(set(seqs)) and len(numbered) == len(fresh.records):
         middle = seqs[len(seqs) // 2]
-        behind = read_from(path, offset_behind(path, middle)).records
+        behind = read_from(path, offset_after(path, middle)).records
         assert [record["seq"] for record in behind if type(record.get("seq")) is int] == [
             seq for seq in seqs if seq > middle
         ]
