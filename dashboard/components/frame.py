@@ -237,7 +237,7 @@ def read(page: RunPage, *, wait_s: float = 1.5) -> Health:
 
 
 def _read_first(store: RunStore, key: str) -> Health:
-    """Read for a moment; longer only if that gave nothing to draw."""
+    """Read for a short time; longer only if that gave nothing to draw."""
     until = time.monotonic() + _MOST_BEFORE_FIRST_S
     health = store.refresh(key, wait_s=_FIRST_READ_S)
     while not health.complete and not health.records and time.monotonic() < until:
@@ -457,7 +457,7 @@ def _announce_once(page: RunPage, alerts: Sequence[Alert]) -> None:
 
 def _run_picker(current: RunCard, runs: RunList) -> None:
     cards = {card.key: card for card in runs.cards if not card.archived} | {current.key: current}
-    names = option_texts(cards.values(), behind=lambda card: card.status.name)
+    names = option_texts(cards.values(), suffix=lambda card: card.status.name)
     keys = list(names)
     is_cut = runs.matching > len(runs.cards)
     chosen = st.selectbox(

@@ -1,4 +1,4 @@
-"""Run folders as the logger leaves them, written in a moment and with whatever content a test asks for."""
+"""Run folders as the logger leaves them, written at once and with whatever content a test asks for."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from toolkit.telemetry.runfolder.process import boot_id, host_name, process_star
 from toolkit.telemetry.runfolder.status import HEARTBEAT_S
 
 BEGAN = 1_700_000_000.0
-"""When a run that has ended began; a live one begins so that its last record is of this moment."""
+"""When a run that has ended began; a live one begins so that its last record is of now."""
 
 SECONDS_A_STEP = 0.5
 
@@ -56,7 +56,7 @@ def write_run(
 
     Records: `records` as they are, or else for each of `sessions` (its steps, one after the other; a later one may
     begin again at an earlier step) a start record, a step record a step with the values of `curves` (a list along all
-    sessions, or a function of the step), and an end record. `extra` follows behind. `ranks` adds the files of others.
+    sessions, or a function of the step), and an end record. `extra` follows. `ranks` adds the files of others.
 
     `status` is what the dashboard will find: finished, stopped, failed, lost, running, stalled, starting (the last
     three in the name of this very process, or of `pid`), or None for a folder without run.json. `age_s` is how long
