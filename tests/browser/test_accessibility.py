@@ -147,7 +147,7 @@ def begin(page, axe):
 
 
 def scan(page):
-    """Return the findings that stay: a page that refreshes itself on a slow machine has others for a moment."""
+    """Return the findings that stay: a page that refreshes itself on a slow machine has others for a short time."""
     for _ in range(10):
         found = page.evaluate(_SCAN, [_TAGS, [list(one[:2]) for one in STREAMLITS_OWN]])
         if not found:

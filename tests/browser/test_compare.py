@@ -17,7 +17,7 @@ ROWS = ".trt tbody tr"
 @pytest.fixture(scope="module")
 def shown(serve, tmp_path_factory):
     root = tmp_path_factory.mktemp("logs")
-    # As the logger names them: the second run of a name has a number behind its folder.
+    # As the logger names them: the second run of a name has a number after its folder.
     for folder, name, level in (("A", "A", 1.0), ("A-2", "A", 2.0), ("B", "B", 3.0)):
         curves = {"val_loss": lambda step, level=level: level, "lr": lambda step, level=level: 10 * level}
         write_run(

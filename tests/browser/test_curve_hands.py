@@ -253,7 +253,7 @@ def test_the_tooltip_lists_runs_by_value_around_the_nearest_as_text(shown, page)
     box = tip.bounding_box()
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= page.viewport_size["width"]
-    # The chart beside it says what it has at the same step.
+    # The chart next to it says what it has at the same step.
     wait_in(page, lambda: page.locator(".telemetry-chip").nth(1).inner_text() != "")
 
 

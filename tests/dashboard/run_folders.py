@@ -104,7 +104,7 @@ def write_run(
 
 
 def append(folder: Path, records: Iterable[Mapping[str, Any]], *, path: Path | None = None) -> None:
-    """Write `records` behind what is in the folder's record file, or in `path`."""
+    """Write `records` after what is in the folder's record file, or in `path`."""
     with (path or folder / METRICS_JSONL).open("ab") as file:
         file.writelines(encode(dict(record)) for record in records)
 

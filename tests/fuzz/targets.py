@@ -958,9 +958,9 @@ class _Maker:
     def _value(self, kind: int, depth: int) -> Any:
         kind %= 12
         if kind < 2:
-            return struct.unpack("<d", self._take(8).ljust(8, b"\0"))[0]
+            return struct.unpack("<d", self._next_bytes(8).ljust(8, b"\0"))[0]
         if kind == 2:
-            number = int.from_bytes(self._take(10), "little", signed=True)
+            number = int.from_bytes(self._next_bytes(10), "little", signed=True)
             # JSON as others read it has no larger ones: those become text.
             self.has_odd_value = self.has_odd_value or not -(2**63) <= number < 2**64
             return number
@@ -983,17 +983,17 @@ class _Maker:
         return self._text()
 
     def _text(self) -> str:
-        raw = self._take(self._byte() % 24)
+        raw = self._next_bytes(self._byte() % 24)
         text = raw.decode("utf-8", "surrogateescape")
         if any("\ud800" <= letter <= "\udfff" for letter in text):
             self.has_odd_value = True
         return text
 
     def _byte(self) -> int:
-        taken = self._take(1)
+        taken = self._next_bytes(1)
         return taken[0] if taken else 0
 
-    def _take(self, count: int) -> bytes:
+    def _next_bytes(self, count: int) -> bytes:
         taken = self._data[self._at : self._at + count]
         self._at += count
         return taken

@@ -298,7 +298,7 @@ def test_what_a_signal_handler_tore_out_of_its_beginning_does_not_count_for_ever
         clock.advance(1.0)
         log.span("data_loading").__enter__()
         clock.advance(2.0)
-        # Right behind the beginning of the block: its end is never reached.
+        # Right after the beginning of the block: its end is never reached.
         raise KeyboardInterrupt
     clock.advance(4.0)
     log.log_step(1, train_loss=1.0)

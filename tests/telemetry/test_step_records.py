@@ -210,7 +210,7 @@ def test_losses_of_any_make_are_folded(make, loss):
     assert (last["steps_folded"], last["train_loss_mean"], last["train_loss"]) == (9, 1.0, 1)
 
 
-def test_what_is_logged_beside_the_loss_of_a_folded_step_is_not_fetched(make):
+def test_what_is_logged_next_to_the_loss_of_a_folded_step_is_not_fetched(make):
     class Expensive:
         def __float__(self):
             raise AssertionError("asked for")

@@ -54,7 +54,7 @@ def test_a_span_says_when_it_was_how_long_it_took_and_what_it_was_about():
     assert encode["args"]["clock"] == "host"
 
 
-def test_spans_that_cross_each_other_get_lanes_beside_each_other():
+def test_spans_that_cross_each_other_get_lanes_next_to_each_other():
     found = trace(span("a", start=100.0, duration=2.0), span("b", start=101.0, duration=2.0))
     first, second = slices(found)
 

@@ -169,7 +169,7 @@ def test_data_loaded_by_another_thread_is_not_a_wait_and_is_noted(log, clock):
     assert [note for note in ledger.notes if note.startswith("Data was loaded for 50 s on threads other")]
 
 
-# ---------------------------------------------------------------- wall times as moments
+# ---------------------------------------------------------------- wall times on the monotonic clock
 
 
 def test_a_clock_that_is_set_all_the_time_takes_no_memory():

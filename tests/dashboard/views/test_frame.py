@@ -78,7 +78,7 @@ def test_an_archived_run_says_so_on_its_own_page(logs):
     assert "Finished · archived" in badges(open_page("overview", "r"))
 
 
-def test_tags_are_badges_beside_the_status(logs):
+def test_tags_are_badges_next_to_the_status(logs):
     write_run(logs, "r", tags=("baseline", "bf16"))
 
     assert {"baseline", "bf16"} <= set(badges(open_page("overview", "r")))

@@ -34,7 +34,7 @@ def spans_chart(tab):
 
 
 def rows_of(figure):
-    """Return the names beside the rows, the signs for how deep they lie as plain ones."""
+    """Return the names next to the rows, the signs for how deep they lie as plain ones."""
     return [
         text.replace("\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}", ">")
         for text in figure["layout"]["yaxis"]["ticktext"]

@@ -1,4 +1,4 @@
-"""Output page: a window of what a run printed, searched, gone back in, and beside what was logged then."""
+"""Output page: a window of what a run printed, searched, gone back in, and next to what was logged then."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the time went, on the Overview: a bar, a sentence, the figures behind them."""
+"""Where the time went, on the Overview: a bar, a sentence, their figures."""
 
 from __future__ import annotations
 
