@@ -23,8 +23,8 @@ from tests.attacks.hostile_folders import (
     outside,
     put_in_place,
 )
-from tests.dashboard.run_folders import BEGAN, step_record
 from tests.lengths import in_make_faults, is_long, longer
+from tests.made_runs import BEGAN, step_record
 from tests.records import read_records
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.runfolder.evidence.batches import read_batches

@@ -25,9 +25,9 @@ from tests.browser.browser_helpers import (
     wait_in,
 )
 from tests.browser.provision import open_browser
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.serving import dashboard
 from tests.lengths import in_make_faults
+from tests.made_runs import write_run
 
 # tests/browser/test_main_paths.py opens one such page in `make test`.
 pytestmark = [pytest.mark.timeout(1_800), in_make_faults]

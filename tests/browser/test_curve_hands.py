@@ -12,8 +12,8 @@ import pytest
 import dashboard.components
 from dashboard.assets import page_script_url, page_style
 from tests.browser.browser_helpers import wait_for_query, wait_in
-from tests.dashboard.run_folders import append, step_record, write_run
 from tests.lengths import in_make_faults
+from tests.made_runs import append, step_record, write_run
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 VALUES = np.random.default_rng(4).normal(1.0, 0.1, 3000)

@@ -27,7 +27,7 @@ from tests.browser.browser_helpers import (
     wait_until_step,
 )
 from tests.browser.growing_run import Training
-from tests.dashboard.run_folders import write_run
+from tests.made_runs import write_run
 from tests.records import read_records
 from tests.waiting import wait_until
 from toolkit.telemetry.cli.main import main

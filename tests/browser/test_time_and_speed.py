@@ -9,9 +9,9 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.browser_helpers import refresh_every
-from tests.dashboard.run_folders import SECONDS_A_STEP, append, write_run
 from tests.dashboard.timed_runs import write_timed_run
 from tests.lengths import in_make_faults
+from tests.made_runs import SECONDS_A_STEP, append, write_run
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 FIGURES = "Time breakdown"

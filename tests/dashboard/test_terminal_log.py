@@ -7,12 +7,6 @@ import pytest
 
 from dashboard.terminal_log import MAX_PER_KIND, PERIOD_S, concise_logging
 from tests.lengths import in_make_faults
-from toolkit.telemetry.core.clock import ManualClock
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture

@@ -12,15 +12,9 @@ import pytest
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
 from toolkit.telemetry import OptionsError, TelemetryOptions
-from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.core.guard import MisuseError
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.spans.span import NO_SPAN, FoldedSpan, Span
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.dashboard.run_folders import append, write_run
 from tests.fork_server import run_python
 from tests.lengths import in_make_faults, longer
+from tests.made_runs import append, write_run
 from tests.runfolder.plain_data import without_haste
 from tests.timing.span_run import span_records, write_span_run
 from tests.timing.test_span_record import begun, hostile, span

@@ -22,11 +22,6 @@ def _a_machine_that_is_described_at_once(monkeypatch):
 
 
 @pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
 def log(tmp_path, clock):
     log = make_logger(tmp_path, clock=clock, log_every=5, diagnostics=False)
     # What a thread does in the background, these tests do where it matters.

@@ -9,19 +9,8 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.run_folders import append, write_run
 from tests.dashboard.views.pages import is_well, open_page, said, samples_of
-
-
-def completion(step, text="because", **fields):
-    return {
-        "event": "completion",
-        "time": 1.7e9,
-        "session": 1,
-        "global_step": step,
-        "completion": text,
-        **fields,
-    }
+from tests.made_runs import append, completion, write_run
 
 
 def sent(tab, name):

@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.run_folders import BEGAN, append, write_run
 from tests.dashboard.views.pages import (
     button,
     chart_data,
@@ -21,6 +20,7 @@ from tests.dashboard.views.pages import (
     tables,
 )
 from tests.lengths import in_make_faults
+from tests.made_runs import BEGAN, append, write_run
 from tests.timing.span_run import SpanRun, many_spans, span_records, write_span_run
 
 
