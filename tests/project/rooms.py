@@ -49,6 +49,7 @@ PLACES = {
     "what a report contains": "toolkit.telemetry.reports.stored_run:content_of_run",
     "a subcommand": "toolkit.telemetry.cli.main:SUBCOMMANDS",
     "a table in ClickHouse": "toolkit.telemetry.fleet.schema",
+    "how failures of telemetry are caught": "toolkit.telemetry.core.guard:Guard",
     "a page": "dashboard.app",
     "how often a page refreshes": "dashboard.session:refresh_seconds",
     "where the cache and other files of a user are": "toolkit.telemetry.core.user_folders:user_folder",

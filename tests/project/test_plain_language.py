@@ -47,27 +47,20 @@ WORDS = {
 """Each word, and what to write instead."""
 
 PRIVATE = {
-    "moment": r"moments?",
-    "beside": r"beside",
+    "moment": (r"moments?", "time, timestamp, now"),
+    "beside": (r"beside", "next to, with, in the same folder"),
     # Not a lag ("is 5 s behind"), a server ("behind a proxy"), nor what is left behind.
-    "behind": r"(?<!is )(?<!are )(?<!far )(?<!further )(?<!left )behind(?= (?:its?|them|th[aeo]\w+|each|every|what)\b)",
+    "behind": (
+        r"(?<!is )(?<!are )(?<!far )(?<!further )(?<!left )behind(?= (?:its?|them|th[aeo]\w+|each|every|what)\b)",
+        "after, of, underlying",
+    ),
     # Not a width of Streamlit, an alignment of CSS, nor a field of an answer.
-    "stretch": r"(?<![\"':])(?<!: )stretch(?:es)?(?![\"':])",
-    "_take": r"_take(?!_)",
-    "_look": r"_look(?!_)",
-    "let_go": r"let_go(?!_)",
+    "stretch": (r"(?<![\"':])(?<!: )stretch(?:es)?(?![\"':])", "segment, range, period"),
+    "_take": (r"_take(?!_)", "add, accept, consume"),
+    "_look": (r"_look(?!_)", "read, check, scan"),
+    "let_go": (r"let_go(?!_)", "release, close"),
 }
-"""More of them, as patterns, since ordinary technical uses pass."""
-
-INSTEAD = {
-    "moment": "time, timestamp, now",
-    "beside": "next to, with, in the same folder",
-    "behind": "after, of, underlying",
-    "stretch": "segment, range, period",
-    "_take": "add, accept, consume",
-    "_look": "read, check, scan",
-    "let_go": "release, close",
-}
+"""More of them, each with its pattern, since ordinary technical uses pass, and what to write instead."""
 
 OPTIMIZERS = {
     ("tests/telemetry/test_training_state.py", "moment"),
@@ -173,7 +166,7 @@ OF_OTHER_WORK = (
 FOUND = re.compile(rf"(?<![A-Za-z])({'|'.join(word.replace(' ', '[ _]') for word in WORDS)})(?![A-Za-z])")
 
 FOUND_PRIVATE = {
-    word: re.compile(rf"(?i)(?<![a-z0-9]){pattern}(?![a-z0-9])") for word, pattern in PRIVATE.items()
+    word: re.compile(rf"(?i)(?<![a-z0-9]){pattern}(?![a-z0-9])") for word, (pattern, _) in PRIVATE.items()
 }
 
 # Not counted: a key of the message format, and the natural "there is none".
@@ -224,7 +217,7 @@ def private_uses(text):
 
 def test_words_that_only_we_use_this_way_give_way_to_those_that_are_searched_for():
     unwanted = [
-        f"{name}:{number}: {word} (better: {INSTEAD[word]}): {line}"
+        f"{name}:{number}: {word} (better: {PRIVATE[word][1]}): {line}"
         for name, text in files()
         if not name.startswith(OF_OTHER_WORK)
         for number, word, line in private_uses(text)
