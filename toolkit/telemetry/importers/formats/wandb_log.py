@@ -154,8 +154,7 @@ class _Reading:
     # ------------------------------------------------------------ numbers
 
     def _history(self, record: bytes, start: int, end: int) -> None:
-        found = _usual_items(record, start, end)
-        items, step = found if found is not None else _items(record, start, end)
+        items, step = _items(record, start, end)
         moment = NO_TIME
         numbers: list[tuple[_Columns, float]] = []
         others: list[tuple[bytes, bytes]] = []
@@ -330,41 +329,6 @@ _WORDS: Final = {
     **dict.fromkeys((b"Infinity", b'"Infinity"'), math.inf),
     b'"-Infinity"': -math.inf,
 }
-
-
-def _usual_items(record: bytes, start: int, end: int) -> tuple[list[tuple[bytes, bytes]], int] | None:
-    """Return keys and values of a history whose items each have one short key and one short value; else None."""
-    items = []
-    at = start
-    step = NO_STEP
-    try:
-        while at < end:
-            size = record[at + 1]
-            if record[at] != 0x0A or size >= 0x80:
-                # The step, a message of its own, is the last field.
-                if record[at] == 0x12 and size < 0x80 and at + 2 + size == end:
-                    step = _step(record, at + 2, end)
-                    break
-                return None
-            at += 2
-            key_end = at + 2 + record[at + 1]
-            value_at = key_end + 3
-            stop = at + size
-            if (
-                (record[at] != 0x12 and record[at] != 0x0A)
-                or record[at + 1] >= 0x80
-                or record[key_end] != 0x82
-                or record[key_end + 1] != 0x01
-                or value_at + record[key_end + 2] != stop
-            ):
-                return None
-            items.append((record[at + 2 : key_end], record[value_at:stop]))
-            if len(items) >= _MOST_ITEMS:
-                return None
-            at = stop
-    except IndexError:
-        return None
-    return (items, step) if at <= end else None
 
 
 def _items(record: bytes, start: int, end: int) -> tuple[list[tuple[bytes, bytes]], int]:
