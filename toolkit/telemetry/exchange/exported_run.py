@@ -90,21 +90,23 @@ class ExportedRun:
         self.name, self.run_id, self.project = map(encodable, (self.name, self.run_id, self.project))
         self.tags = tuple(map(encodable, self.tags))
 
-    def look(self) -> None:
+    def read_about(self) -> None:
         """Read the run once, to know the configuration, when it began and how it ended.
 
         Raises:
             ExportError: it cannot be read.
         """
         if self.source is not None:
-            self._look_at(self.source)
+            self._read_about_source(self.source)
             return
         masker = Masker()
         for record in self.all_records():
-            event, moment = record.get("event"), record.get("time")
-            if isinstance(moment, (int, float)) and math.isfinite(moment):
-                self.started = min(moment, self.started) if self.started == self.started else float(moment)
-                self.ended = max(moment, self.ended) if self.ended == self.ended else float(moment)
+            event, timestamp = record.get("event"), record.get("time")
+            if isinstance(timestamp, (int, float)) and math.isfinite(timestamp):
+                self.started = (
+                    min(timestamp, self.started) if self.started == self.started else float(timestamp)
+                )
+                self.ended = max(timestamp, self.ended) if self.ended == self.ended else float(timestamp)
             if event == START:
                 own = {name: value for name, value in record.items() if name not in _NOT_CONFIG}
                 if self.keeps_names:
@@ -116,7 +118,7 @@ class ExportedRun:
                 status = record.get("status")
                 self.status = status if status in ("finished", "failed", "stopped") else "unknown"
 
-    def _look_at(self, source: RunSource) -> None:
+    def _read_about_source(self, source: RunSource) -> None:
         sessions: dict[int, dict[str, Any]] = {}
         passed: Counter[str] = Counter()
         points = 0
@@ -124,7 +126,11 @@ class ExportedRun:
             for _, column in named_columns(source.info, batch):
                 add_session(sessions, column)
                 points += len(column)
-                ends = [moment for moment in (column.times[:1] + column.times[-1:]) if moment == moment]
+                ends = [
+                    timestamp
+                    for timestamp in (column.times[:1] + column.times[-1:])
+                    if timestamp == timestamp
+                ]
                 self.started = min([*ends, self.started])
                 self.ended = max([*ends, self.ended])
             for (_, reason), count in batch.passed_over.items():
@@ -152,8 +158,8 @@ class ExportedRun:
             if values:
                 at = position_of(record)
                 step = int(at.step) if math.isfinite(at.step) else None
-                moment = at.time if math.isfinite(at.time) else None
-                yield at.session - (not is_ours), record["event"], step, moment, values
+                timestamp = at.time if math.isfinite(at.time) else None
+                yield at.session - (not is_ours), record["event"], step, timestamp, values
 
     def series(self, source: RunSource) -> Iterator[Series]:
         """Yield the points of another tool's run in the order of each series, under the names that `show` has."""
@@ -166,7 +172,7 @@ class ExportedRun:
                 shown = before(column, limit)
                 self.left_out += len(column) - len(shown)
                 steps = [None if step == NO_STEP else step for step in shown.steps]
-                times = [moment if moment == moment else None for moment in shown.times]
+                times = [timestamp if timestamp == timestamp else None for timestamp in shown.times]
                 yield column.session, column.kind, encodable(name), steps, times, shown.values
 
     def records(self) -> Iterator[Record]:

@@ -194,7 +194,7 @@ class TableSource(FilesSource):
 
     def _add_point(self, row: dict[str, Any], state: dict[str, Any], out: Builder) -> None:
         """Add a row of `LONG`; the first run gives the table its name, and each is a piece."""
-        step, moment, session, value = (
+        step, timestamp, session, value = (
             _number(row.get(name)) for name in ("step", "time", "session", "value")
         )
         run, event = str(row.get("run"))[:MAX_NAME_CHARS], row.get("event")
@@ -213,7 +213,7 @@ class TableSource(FilesSource):
         out.add(
             str(row.get("metric")),
             NO_STEP if step is None else step,
-            NO_TIME if moment is None else moment,
+            NO_TIME if timestamp is None else timestamp,
             value,
             piece=self._runs[run],
             session=max(as_step(session), 0),

@@ -1,4 +1,4 @@
-"""SQLite databases of other programs, read without changing a byte beside them.
+"""SQLite databases of other programs, read without changing a byte next to them.
 
 A plain connection, and even `mode=ro`, makes or changes `-wal` and `-shm` files; `immutable=1` does not, but is blind
 to what is still in the write-ahead log. So a database with a log is copied, and the copy is opened.
@@ -198,7 +198,7 @@ def _has_log(path: Path) -> bool:
 
 
 def _is_wal_of(path: Path) -> bool:
-    """Return whether the write-ahead log beside a database has frames, and pages of the database's size."""
+    """Return whether the write-ahead log of a database has frames, and pages of the database's size."""
     wal = _head_of(f"{path}-wal", _WAL_HEADER + 1)
     if len(wal) <= _WAL_HEADER:
         return False
@@ -228,7 +228,10 @@ class _Copy:
             if names_another:
                 # SQLite would delete that file.
                 os.unlink(journal)
-                self.note = "its rollback journal names another file and was left alone: the last change may be incomplete"
+                self.note = (
+                    "its rollback journal names another file and was left alone: "
+                    "the last change may be incomplete"
+                )
         if _is_wal_of(path):
             self._add(path, "-wal")
 
@@ -242,7 +245,7 @@ class _Copy:
 
 
 def _copy_of(path: Path) -> _Copy:
-    """Return a copy of the database that is as after a crash at one moment.
+    """Return a copy of the database that is as after a crash at one time.
 
     The database is copied first. As long as its log belongs to the same transaction, or was not begun again, the log
     has every page that was written into the database meanwhile.
@@ -258,7 +261,7 @@ def _copy_of(path: Path) -> _Copy:
             if max(before[0::2]) > LARGEST_COPY:
                 raise DatabaseError(
                     f"its write-ahead log is in use and it has {max(before[0::2]):,} bytes: too large to copy, and "
-                    "opening it in place would write beside it"
+                    "opening it in place would write next to it"
                 )
             copy = _Copy(path)
             _, counter_after, generation_after = stamp_of(path)
