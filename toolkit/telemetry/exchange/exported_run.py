@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from toolkit.telemetry.exchange.kept_files import file_keeper
 from toolkit.telemetry.exchange.record_maker import CONFIG, RecordMaker
-from toolkit.telemetry.importers.source import NO_STEP, Batch, RunSource, named_columns, read_all
+from toolkit.telemetry.importers.source import NO_STEP, Batch, RunSource, ends_of, named_columns, read_all
 from toolkit.telemetry.importers.summary import add_session, before, plain, with_abandoned
 from toolkit.telemetry.mirrors.shared.scalars import scalars_of
 from toolkit.telemetry.privacy.masking import Masker
@@ -43,6 +43,8 @@ Series = tuple[int, str, str, list["int | None"], list["float | None"], Sequence
 """Session, event and metric, then steps, times and values."""
 
 _BATCH_BYTES: Final = 4 * 1024**2
+_LARGEST_WHOLE: Final = 2**53
+_MOST_NAMES: Final = 10
 _NOT_CONFIG: Final = frozenset({"event", "time", "elapsed", "seq", "session", "rank"})
 
 
@@ -121,11 +123,14 @@ class ExportedRun:
     def _read_about_source(self, source: RunSource) -> None:
         sessions: dict[int, dict[str, Any]] = {}
         passed: Counter[str] = Counter()
-        points = 0
+        no_numbers: Counter[str] = Counter()
+        points = large = 0
         for batch in _whole(source):
             for _, column in named_columns(source.info, batch):
                 add_session(sessions, column)
                 points += len(column)
+                if len(column) and not max(map(abs, ends_of(column.values))) < _LARGEST_WHOLE:
+                    large += sum(abs(value) >= _LARGEST_WHOLE and value % 1 == 0 for value in column.values)
                 ends = [
                     timestamp
                     for timestamp in (column.times[:1] + column.times[-1:])
@@ -135,6 +140,8 @@ class ExportedRun:
                 self.ended = max([*ends, self.ended])
             for (_, reason), count in batch.passed_over.items():
                 passed[reason] += count
+            for (_, name), count in batch.not_numbers.items():
+                no_numbers[name] += count
         info = source.info
         texts = (info.name, info.group or info.format, *info.tags)
         self.name, self.project, *tags = (encodable(mask_name(text)) for text in texts)
@@ -147,6 +154,13 @@ class ExportedRun:
             if session["abandoned_from"] is not None:
                 self.limits[session["session"]] = session["abandoned_from"]
         self.notes += [f"{count:,} {reason}: not read" for reason, count in passed.items()]
+        if no_numbers:
+            names = ", ".join(repr(encodable(name)[:100]) for name in list(no_numbers)[:_MOST_NAMES])
+            self.notes.append(
+                f"{sum(no_numbers.values()):,} values that are no numbers are no points: {names}"
+            )
+        if large:
+            self.notes.append(f"{large:,} values from 2^53 on: whole numbers of that size are not exact")
         if not points:
             self.notes.append(f"{self.name} has no numbers")
 
