@@ -301,10 +301,10 @@ def test_a_kernel_shows_runs_live_in_place_and_compares_them(tmp_path, monkeypat
         assert [text for at, text in seen if at == number and text.startswith(f"### {name}\n\n**Running")], (
             seen
         )
-    assert [text.split(".")[0] for text in texts(thread)] == ["### thread\n\n**Finished"]
+    assert [text.split(" at ")[0] for text in texts(thread)] == ["### thread\n\n**Finished"]
     assert [text.split(" at ")[0] for text in texts(interrupted)] == ["### interrupted\n\n**Running"]
     assert [one["output_type"] for one in interrupted] == ["display_data"], "the end of a look is no error"
     assert "thread and in-the-cell" in texts(compared)[0]
     assert "<svg" in compared[0]["data"]["text/html"]
-    assert texts(failed)[0].startswith("failed: failed")
+    assert texts(failed)[0].startswith("### failed\n\n**Failed")
     assert [one["ename"] for one in failed if one["output_type"] == "error"] == ["ZeroDivisionError"]
