@@ -134,7 +134,7 @@ function upper(list, x, count) {
 
 class CurveFeed {
   constructor(store, run, metric, rank, axis) {
-    Object.assign(this, { store, run, metric, rank, axis, version: null, pieces: [], smooth: false, low: null, high: null, nonFinite: [], stretches: [], whole: 0, problem: null, charts: new Set(), wanted: new Map(), asked: new Set(), fit: 0, isWaiting: false, isTimed: false, changed: 0 });
+    Object.assign(this, { store, run, metric, rank, axis, version: null, pieces: [], smooth: false, low: null, high: null, nonFinite: [], ranges: [], whole: 0, problem: null, charts: new Set(), wanted: new Map(), asked: new Set(), fit: 0, isWaiting: false, isTimed: false, changed: 0 });
   }
 
   get points() { return this.pieces.reduce((sum, piece) => sum + piece.points, 0); }
@@ -210,7 +210,7 @@ class CurveFeed {
     // Without a place on this axis, such as an epoch that was not logged, there is none to mark.
     const isPlaced = ([, first, last]) => first !== null && last !== null;
     if (answer.non_finite) this.nonFinite = answer.non_finite.filter(isPlaced);
-    if (answer.stretches) this.stretches = answer.stretches.filter(isPlaced);
+    if (answer.ranges) this.ranges = answer.ranges.filter(isPlaced);
     if (isNew || (answer.blocks || []).length) this.changed += 1;
   }
 

@@ -335,7 +335,7 @@ class CurveSegment:
     y: Floats
     session: int
     time: Floats | None = None
-    """The wall time of each point; None if the segment has more points than a chart shows."""
+    """The wall time of each point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,7 +343,7 @@ class Series:
     """One metric over one window, downsampled without hiding extremes."""
 
     metric: str
-    axis: XAxis
+    axis: str
     segments: tuple[CurveSegment, ...]
     """The current curve, one segment per session."""
     superseded: tuple[CurveSegment, ...] = ()
@@ -352,6 +352,10 @@ class Series:
     drawn: int = 0
     total: int = 0
     """Points inside the window; `drawn` of them are in the segments."""
+    computed: float = 1.0
+    """How much of a formula was computed before the deadline of the answer; the next question continues."""
+    problem: str | None = None
+    """Why there is less than was asked for, as a sentence."""
 
     @property
     def empty(self) -> bool:
@@ -490,14 +494,14 @@ class RunStore(Protocol):
         key: str,
         metric: str,
         *,
-        axis: XAxis = "step",
+        axis: str = "step",
         window: tuple[float, float] | None = None,
         buckets: int = 600,
         rank: int = 0,
     ) -> Series:
-        """Return one metric, downsampled to first, minimum, maximum and last of each bucket and all non-finite points.
+        """Return one metric as first, minimum, maximum and last of each bucket of a tile, and all non-finite points.
 
-        A metric that the run has not logged is an empty series.
+        `axis` is as for `tiles`. A metric that the run has not logged is an empty series.
         """
 
     def tiles(
@@ -516,7 +520,7 @@ class RunStore(Protocol):
         keys: Sequence[str],
         metric: str,
         *,
-        axis: XAxis = "step",
+        axis: str = "step",
         window: tuple[float, float] | None = None,
         buckets: int = 600,
     ) -> Mapping[str, Series]:
