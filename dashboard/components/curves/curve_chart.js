@@ -85,12 +85,12 @@ class CurveChart {
     this.bar.classList.toggle("telemetry-curves-beside", spec.star !== undefined && spec.star !== null);
     if (text === this.specText) return;
     this.specText = text;
-    // The last records of a run may have come behind the last look.
+    // The last records of a run may have come after the last request.
     if (this.spec && this.spec.live && !spec.live) { for (const feed of this.feeds()) feed.again = true; curveStore.hurry(); }
     this.spec = spec;
     this.root.setAttribute("aria-label", `${spec.title}, loading`);
     this.root.style.height = `${spec.height || 260}px`;
-    // Streamlit would cut off the buttons beside the title.
+    // Streamlit would cut off the buttons next to the title.
     const holder = this.root.closest('[data-testid="stElementContainer"]');
     if (holder) holder.style.overflow = "visible";
     this.readTheme();
@@ -297,8 +297,8 @@ class CurveChart {
     frame.yRightTicks = right.length ? yTicks(frame.yRight, Math.max(2, Math.floor((height - top - bottom) / 34))) : [];
     g.font = theme.font;
     const widest = (ticks) => Math.max(0, ...ticks.map(([, text]) => g.measureText(text).width));
-    const left = Math.ceil(Math.max(28, widest(frame.yTicks) + 10)), beside = right.length ? Math.ceil(widest(frame.yRightTicks) + 12) : 10;
-    frame.plot = { left, top, width: Math.max(20, width - left - beside), height: Math.max(20, height - top - bottom) };
+    const left = Math.ceil(Math.max(28, widest(frame.yTicks) + 10)), ticks = right.length ? Math.ceil(widest(frame.yRightTicks) + 12) : 10;
+    frame.plot = { left, top, width: Math.max(20, width - left - ticks), height: Math.max(20, height - top - bottom) };
     frame.x = makeScale(x0, x1, left, left + frame.plot.width, log);
     frame.xTicks = xTicks(frame.x, axis, Math.max(2, Math.floor(frame.plot.width / 90)));
     for (const mark of frame.marks) mark.px = frame.x.toPx(mark.x);

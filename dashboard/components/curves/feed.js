@@ -11,7 +11,7 @@ const widthOf = (level) => 4 ** level;
 // ---------------------------------------------------------------- one curve
 
 // Points of one session, or of a part of it that a later session repeated. `levels` has tiles by level and number;
-// `tail` has the points that came behind them, as logged.
+// `tail` has the points that came after them, as logged.
 class CurvePiece {
   constructor([session, superseded, points, first, last]) {
     Object.assign(this, { session, superseded: !!superseded, levels: new Map(), tail: null, isAscending: true });
@@ -229,7 +229,7 @@ class CurveFeed {
       for (const name of ["x", "low", "high", "mean", "weight", "bad", "time"]) tile[name] = cut(got[name]);
       piece.put(tile);
     }
-    // The points behind all tiles stay as the tail.
+    // The points after all tiles stay as the tail.
     const tail = piece.tail;
     if (tail && ask.fit) piece.tail = points >= tail.from + tail.count ? null : tail;
   }
@@ -270,7 +270,7 @@ class CurveFeed {
   }
 }
 
-// The arrays of a block, one behind the other, each at a multiple of eight bytes.
+// The arrays of a block, one after the other, each at a multiple of eight bytes.
 function readBlock(block, arrays, isTimed) {
   const { count, level } = block, kinds = { f4: Float32Array, f8: Float64Array, u4: Uint32Array };
   let at = arrays.start + block.at;

@@ -121,7 +121,7 @@ function orderedPoints(curve) {
   return { x: Float64Array.from(places, (i) => curve.x[i]), y: Float64Array.from(places, (i) => curve.y[i]) };
 }
 
-// The values of a curve at ascending places, NaN before its first and behind its last point.
+// The values of a curve at ascending places, NaN before its first and after its last point.
 function interpolated(curve, places) {
   const { x, y } = curve, found = new Float64Array(places.length).fill(NaN);
   for (let i = 0, j = 0; i < places.length && x.length; i += 1) {

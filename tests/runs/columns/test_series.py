@@ -398,49 +398,6 @@ def test_a_system_sample_before_the_first_step_is_where_its_session_begins():
     assert xs(build(columns).superseded).tolist() == [4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
 
 
-@tries
-@given(
-    seed=st.integers(0, 10**6),
-    lengths=st.lists(st.integers(1, 400), min_size=1, max_size=4),
-    rewinds=st.lists(st.floats(0, 1.1), min_size=4, max_size=4),
-    chunk=st.integers(20, 300),
-    buckets=st.integers(1, 40),
-)
-def test_long_resumed_runs_grow_as_they_are_read_at_once(seed, lengths, rewinds, chunk, buckets):
-    values, rows, step = long_curve(seed, sum(lengths), 0.05), [], 0
-    for session, (length, rewind) in enumerate(zip(lengths, rewinds, strict=False), 1):
-        step = int(step * rewind)
-        for _ in range(length):
-            value = float(values[len(rows)])
-            rows.append(Row(session, "step", float(step), len(rows), len(rows), math.nan, {"loss": value}))
-            step += 1
-    grown, at_once = RunColumns(), RunColumns()
-    at_once.add(parsed(rows))
-    builder = CurveBuilder(grown)
-    for start in range(0, len(rows), chunk):
-        grown.add(parsed(rows[start : start + chunk]))
-        series = series_of(builder, "loss", "step", None, buckets)
-
-    assert_same(series, build(at_once, buckets=buckets))
-
-
-def test_an_average_begins_again_where_a_later_session_did():
-    rows = [Row(1, "step", float(i), i, i, math.nan, {"loss": math.sin(i)}) for i in range(1000)]
-    later = [Row(2, "step", float(i), i, i, math.nan, {"loss": math.cos(i)}) for i in range(500, 1100)]
-    grown, at_once = RunColumns(), RunColumns()
-    grown.add(parsed(rows))
-    at_once.add(parsed(rows + later))
-    builder = CurveBuilder(grown)
-    series_of(builder, "loss", "step", None, 10)
-    grown.add(parsed(later))
-
-    series = series_of(builder, "loss", "step", None, 10)
-
-    assert_same(series, build(at_once, buckets=10))
-    assert xs(series.segments).tolist() == sorted(xs(series.segments).tolist())
-    assert series.total == 1100
-
-
 def test_a_run_that_was_resumed_thrice_keeps_only_what_was_not_begun_again():
     rows = [
         Row(session, "step", float(step), 0.0, 0.0, math.nan, {"loss": float(session)})

@@ -170,10 +170,10 @@ class ColumnQueries:
         with self._lock:
             if not self._columns.rows:
                 return None
-            moment, step = float(self._columns.time.values[-1]), float(self._columns.step.values[-1])
-            if not np.isfinite(moment):
+            time_s, step = float(self._columns.time.values[-1]), float(self._columns.step.values[-1])
+            if not np.isfinite(time_s):
                 return None
-            return moment, int(step) if np.isfinite(step) and self._columns.counts["step"] else None
+            return time_s, int(step) if np.isfinite(step) and self._columns.counts["step"] else None
 
     def sessions(self) -> list[SessionStart]:
         """Return where each session that has logged a step starts."""
@@ -198,7 +198,7 @@ class ColumnQueries:
                 return np.empty(0)
             return metric.values.values[-count:].copy()
 
-    def values_around(self, name: str, moment: float, count: int) -> tuple[Floats, Floats]:
+    def values_around(self, name: str, time_s: float, count: int) -> tuple[Floats, Floats]:
         """Return a metric's values just before and just after a wall time, at most `count` of each."""
         self.column(name)
         with self._lock:
@@ -208,7 +208,7 @@ class ColumnQueries:
             times = self._columns.time.values[metric.rows.values]
             values = metric.values.values
             # In file order: a clock that was set back does not reorder records.
-            later = np.flatnonzero(times > moment)
+            later = np.flatnonzero(times > time_s)
             split = int(later[0]) if len(later) else len(values)
             return values[max(0, split - count) : split].copy(), values[split : split + count].copy()
 
@@ -312,7 +312,7 @@ class ColumnQueries:
             columns = self._columns
             heard: dict[int, float] = {}
             for segment in columns.segments:
-                moment = float(columns.time.values[segment.end - 1])
-                if np.isfinite(moment):
-                    heard[segment.session] = max(moment, heard.get(segment.session, moment))
+                time_s = float(columns.time.values[segment.end - 1])
+                if np.isfinite(time_s):
+                    heard[segment.session] = max(time_s, heard.get(segment.session, time_s))
         return self._spans.read(self.read_records, columns, heard, wait_s)
