@@ -1,4 +1,4 @@
-"""Whatever is left out of a drawn curve, it is no extreme, no end, and nothing that is no number."""
+"""How many buckets a curve has, and which consecutive points are not finite."""
 
 import itertools
 
@@ -7,28 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
-from tests.runs.columns.test_series import curves
-from toolkit.telemetry.runs.columns.thinning import first_lowest_highest_last, level_for, runs_of
-
-
-@tries
-@given(values=curves, level=st.integers(0, 3))
-def test_every_bucket_keeps_its_ends_and_its_extremes(values, level):
-    size = 4**level
-
-    chosen = first_lowest_highest_last(values, level).tolist()
-
-    assert chosen == sorted(set(chosen))
-    for start in range(0, len(values), size):
-        positions = range(start, min(start + size, len(values)))
-        kept = [position for position in chosen if position in positions]
-        assert {positions[0], positions[-1]} <= {*kept}
-        part, drawn = (values[[*some]] for some in (positions, kept))
-        finite, drawn = part[np.isfinite(part)], drawn[np.isfinite(drawn)]
-        assert [*finite][:1] == [] or (finite.min(), finite.max()) == (drawn.min(), drawn.max())
-        assert len(kept) <= 4
-        if len(positions) <= 4:
-            assert kept == [*positions]
+from toolkit.telemetry.runs.columns.thinning import level_for, runs_of
 
 
 @tries

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 FIRST_COLUMNS: Final = ("global_step", "time", "session")
 """The columns of every table of metrics."""
 Floats: TypeAlias = "npt.NDArray[np.float64]"
-XAxis = Literal["step", "time", "elapsed", "epoch"]
-"""The x axis of a chart: step, wall time, seconds since the start, or epoch."""
 SortBy = Literal["last sign", "started", "name", "loss", "progress", "duration", "status"]
 """How a list of runs is sorted; `run_search.sort_cards` defines each order."""
 

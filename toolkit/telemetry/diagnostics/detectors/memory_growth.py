@@ -18,7 +18,6 @@ _KIND = "memory_growth"
 _FLAT_SHARE = 0.05
 _FREED_SHARE = 0.5
 _ABSURD_MIB = 1e9
-_NEARLY = 0.999
 
 
 class MemoryGrowth:
