@@ -141,7 +141,7 @@ class CurveChart {
     if (changes.axis !== undefined && this.isAttached && !this.spec.axis && this.feeds().some((feed) => feed.axis !== curveView.axis)) { this.yWindow = null; this.attach(); }
     if (changes.forecast !== undefined && this.isAttached) this.drawLegend();
     if (changes.logY !== undefined || changes.logX !== undefined) { this.yWindow = null; this.smoothKey = ""; }
-    if (changes.window !== undefined && !this.keepsY) this.yWindow = null;
+    if (changes.window !== undefined) this.yWindow = null;
     this.redraw();
   }
 
@@ -194,15 +194,6 @@ class CurveChart {
     this.redraw();
   }
 
-  // A box chosen with the pointer.
-  setBox(range, yRange) {
-    this.keepsY = true;
-    this.yWindow = yRange;
-    this.setWindow(range, true);
-    this.keepsY = false;
-    this.redraw();
-  }
-
   // Back to the whole run; from there to every value, and back.
   reset() {
     if (this.window() && this.window() !== this.spec.window) { this.yWindow = null; this.setWindow(null, true); }
@@ -213,8 +204,6 @@ class CurveChart {
 
   keyOf(one) { return this.hidesRuns() && one.run ? `run ${one.run}` : `label ${one.label}`; }
   hidesRuns() { return new Set(this.curves.map((curve) => curve.run)).size > 1; }
-
-  setHidden(run, hidden) { this.hide(`run ${run}`, hidden); }
 
   hide(key, hidden) {
     for (const chart of key.startsWith("run ") ? openCharts : [this]) {
