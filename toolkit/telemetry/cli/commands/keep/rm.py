@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,7 @@ an object with `found`, `deleted` (whether `--yes` was given), `bytes` (of all r
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the runs."""
-    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run folders")
+    parser.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run folders, or names of runs")
     parser.add_argument("--yes", action="store_true", help="move them; without it nothing changes")
     add_json_argument(parser)
     parser.epilog = (
@@ -33,14 +34,20 @@ def run(args: argparse.Namespace) -> int:
     found = []
     for path in dict.fromkeys(args.runs):
         listed = list_runs([path])
-        if [run.path for run in listed.runs if run.source is None] != [path.absolute()]:
+        if not listed.runs:
+            return refuse("; ".join([*listed.missing, *listed.notes]))
+        is_named = not os.path.lexists(path)
+        ours = [
+            run for run in listed.runs if run.source is None and (is_named or run.path == path.absolute())
+        ]
+        if len(ours) != 1 or len(listed.runs) != 1:
             names = ", ".join(run.called for run in listed.runs[:5])
             return refuse(
                 f"{path} is no run of ours, which `telemetry rm` could move"
                 + (f"; it has {names}" if names else "")
             )
-        card = listed.runs[0].card
-        if is_live(path, card):
-            return refuse(f"{path} is being written now: stop it first")
-        found.append(run_to_trash(path, card))
+        folder, card = ours[0].path, ours[0].card
+        if is_live(folder, card):
+            return refuse(f"{folder} is being written now: stop it first")
+        found.append(run_to_trash(folder, card))
     return delete_or_list(found, args)
