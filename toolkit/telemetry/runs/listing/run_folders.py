@@ -201,25 +201,20 @@ class RunFolders:
                 self.scan(again=True)
                 found = self._runs.get(key)
             if found is None:
-                near = {self.keys[place]: None for place in self._addressed(key) if place in self.keys}
+                # It may be of a time with other log directories, in which the name was unique, or was not.
+                tag, _, name = key.partition("~")
+                near = {
+                    known: None
+                    for (number, folder), known in self.keys.items()
+                    if folder in (key, name if tag else key)
+                    and (tag not in self._tags or tag == self._tags[number])
+                }
                 if len(near) == 1:
                     return self._runs[next(iter(near))]
                 if near:
                     raise UnknownRun(key, list(near)[:_MOST_NEAR])
                 raise UnknownRun(key, difflib.get_close_matches(key, self._runs, n=3, cutoff=0.3))
             return found
-
-    def _addressed(self, key: str) -> list[tuple[int, str]]:
-        """Return the log directories and folders that an address may mean: of all that have it, or of the one it names.
-
-        It may be of a time with other log directories, in which the name was unique, or was not.
-        """
-        tag, _, name = key.partition("~")
-        name = name if tag else ""
-        named = [(number, name) for number, one in enumerate(self._tags) if name and tag == one]
-        return named or [
-            (number, text) for text in (key, name) if text for number in range(len(self._listings))
-        ]
 
     def card_of(self, found: FoundRun, *, newest: tuple[float, int | None] | None = None) -> RunCard:
         """Return the card of a run folder; `newest` is time and step of the last record, if they were read."""

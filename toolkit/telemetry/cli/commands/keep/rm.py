@@ -36,18 +36,12 @@ def run(args: argparse.Namespace) -> int:
         listed = list_runs([path])
         if not listed.runs:
             return refuse("; ".join([*listed.missing, *listed.notes]))
-        is_named = not os.path.lexists(path)
-        ours = [
-            run for run in listed.runs if run.source is None and (is_named or run.path == path.absolute())
-        ]
-        if len(ours) != 1 or len(listed.runs) != 1:
+        run, *others = listed.runs
+        is_other_folder = os.path.lexists(path) and run.path != path.absolute()
+        if others or run.source is not None or is_other_folder:
             names = ", ".join(run.called for run in listed.runs[:5])
-            return refuse(
-                f"{path} is no run of ours, which `telemetry rm` could move"
-                + (f"; it has {names}" if names else "")
-            )
-        folder, card = ours[0].path, ours[0].card
-        if is_live(folder, card):
-            return refuse(f"{folder} is being written now: stop it first")
-        found.append(run_to_trash(folder, card))
+            return refuse(f"{path} is no run of ours, which `telemetry rm` could move; it has {names}")
+        if is_live(run.path, run.card):
+            return refuse(f"{run.path} is being written now: stop it first")
+        found.append(run_to_trash(run.path, run.card))
     return delete_or_list(found, args)
