@@ -244,6 +244,8 @@ def test_a_run_is_found_by_what_ls_prints_of_it_and_of_namesakes_it_is_the_newes
     newest = str(tmp_path / "of-0.25")
     assert status("of-0.25") == (newest, "")
     assert status("same") == (newest, f"2 runs are called same: this is the newest, {newest}\n")
+    assert main(["rm", "same", "--yes"]) == 2
+    assert "which of them is to go" in capsys.readouterr().err
     again = write_table(tmp_path / "deeper" / "theirs" / "metrics.csv", [1.0])
     said = f"2 runs are called theirs: this is the newest, {again}\n"
     assert status("theirs") == (str(again), said)

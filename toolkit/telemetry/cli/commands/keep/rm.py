@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.cli.chosen_run import refuse
+from toolkit.telemetry.cli.chosen_run import refuse, runs_given
 from toolkit.telemetry.cli.leftovers import delete_or_list, is_live, run_to_trash
 from toolkit.telemetry.cli.run_list import list_runs
 from toolkit.telemetry.cli.terminal import add_json_argument
@@ -33,6 +33,8 @@ def run(args: argparse.Namespace) -> int:
     """Say what the runs hold, and move them to the trash if asked to."""
     found = []
     for path in dict.fromkeys(args.runs):
+        if not os.path.lexists(path) and runs_given([path]).namesakes:
+            return refuse(f"which of them is to go? Name its folder instead of {path}")
         listed = list_runs([path])
         if not listed.runs:
             return refuse("; ".join([*listed.missing, *listed.notes]))
