@@ -460,7 +460,7 @@ def _announce_once(page: RunPage, alerts: Sequence[Alert]) -> None:
 
 def _run_picker(current: RunCard, runs: RunList) -> None:
     cards = {card.key: card for card in runs.cards if not card.archived} | {current.key: current}
-    names = option_texts(cards.values(), behind=lambda card: card.status.name)
+    names = option_texts(cards.values(), suffix=lambda card: card.status.name)
     keys = list(names)
     is_cut = runs.matching > len(runs.cards)
     chosen = st.selectbox(

@@ -86,7 +86,7 @@ def test_the_command_and_the_page_list_the_same(logs, capsys, monkeypatch):
     pytest.importorskip("numpy")
     from toolkit.telemetry.runs.sources.local_store import LocalStore
 
-    for name in ("_FIRST_WAIT_S", "_BESIDE_OURS_S"):
+    for name in ("_FIRST_WAIT_S", "_WITH_OURS_S"):
         monkeypatch.setattr(foreign_runs, name, 600.0)
     store = LocalStore([logs], cache_dir=None, labels_dir=labels_dir(), other_tools=True)
     others = [card for card in store.list_runs().cards if card.logged_by is not None]

@@ -89,10 +89,18 @@ class RunTables:
     """The runs at some paths as tables. A second question reads only what is new."""
 
     def __init__(
-        self, paths: Sequence[Path], *, cache_dir: Path | None = None, on_run: OnRun = lambda *_: None
+        self,
+        paths: Sequence[Path],
+        *,
+        cache_dir: Path | None = None,
+        on_run: OnRun = lambda *_: None,
+        logs: Path | None = None,
     ) -> None:
-        """Find the runs at `paths`: folders of runs, runs, or files of other tools; columns are kept in `cache_dir`."""
-        self.folders = runs_at(paths, labels_dir=labels_dir())
+        """Find the runs at `paths`: folders of runs, runs, files of other tools, or names of runs in `logs`.
+
+        Columns are kept in `cache_dir`.
+        """
+        self.folders = runs_at(paths, labels_dir=labels_dir(), logs=logs)
         self.folders.read_all(on_run)
         self._store = LocalStore(
             (), cache_dir=cache_dir or user_folder("cache"), folders=self.folders, read_only=True
