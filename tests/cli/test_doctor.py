@@ -131,6 +131,22 @@ def test_each_run_of_a_folder_has_its_block(bad, good, doctor):
     assert "\n\ngood: finished, nothing wrong" in out
 
 
+def test_every_run_that_ls_lists_is_judged_also_those_of_other_tools(good, capsys, doctor):
+    rows = [f"{step},{'nan' if step == 30 else 1 / step}\n" for step in range(1, 60)]
+    for place in ("table", "deep/below"):
+        (good.parent / place).mkdir(parents=True)
+        (good.parent / place / "curve.csv").write_text("".join(["step,loss\n", *rows]))
+    main(["ls", str(good.parent), "--json"])
+    listed = {run["label"] for run in json.loads(capsys.readouterr().out)["runs"]}
+
+    code, out, _ = doctor(good.parent, "--json")
+    found = {run["run"]: [finding["kind"] for finding in run["findings"]] for run in json.loads(out)["runs"]}
+
+    assert code == 1
+    assert found.keys() == listed
+    assert sorted(found.values()) == [[], ["nan"], ["nan"]]
+
+
 def test_a_run_that_has_no_records_yet_is_no_fault(tmp_path, doctor):
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "metrics.jsonl").touch()
@@ -500,7 +516,7 @@ def test_a_file_without_records_is_reported(tmp_path, doctor):
     code, _, err = doctor(tmp_path / "notes.txt", "--json")
 
     assert code == 2
-    assert err == f"{tmp_path / 'notes.txt'}: notes.txt has no records: its only line is unreadable\n"
+    assert err == f"{tmp_path / 'notes.txt'}: notes has no numbers\n"
 
 
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(bad, good, doctor):

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 import os
 import random
@@ -12,8 +11,7 @@ from tests.fork_server import run_python
 from tests.lengths import in_make_faults
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.diagnostics.examiner import examine
-from toolkit.telemetry.diagnostics.foreign_file import NoRecordsError
-from toolkit.telemetry.diagnostics.history import diagnose, find_runs
+from toolkit.telemetry.diagnostics.history import diagnose
 from toolkit.telemetry.runfolder.codec import encode
 from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
 
@@ -260,49 +258,17 @@ def test_bad_lines_of_other_ranks_are_counted_too(tmp_path):
     assert diagnose(folder).bad_lines == 1
 
 
-# ------------------------------------------------------------ which runs there are
-
-
-def test_a_folder_of_runs_means_each_run_in_it_by_name(tmp_path):
-    for name in ("b", "a"):
-        write_run(tmp_path / name, clean_run(records=10))
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "run.json").write_text("{}")
-    (tmp_path / "no run").mkdir()
-    (tmp_path / ".hidden").mkdir()
-    (tmp_path / ".hidden" / "metrics.jsonl").touch()
-    (tmp_path / "link").symlink_to(tmp_path / "a")
-    (tmp_path / "table.csv").write_text("step,loss\n")
-
-    assert [path.name for path in find_runs(tmp_path)] == ["a", "b", "c"]
-
-
-def test_a_folder_of_bare_files_means_each_of_them(tmp_path):
-    for name in ("b.jsonl", "a.csv", "notes.md"):
-        (tmp_path / name).write_text(json.dumps({"step": 1, "loss": 1.0}) + "\n")
-
-    assert [path.name for path in find_runs(tmp_path)] == ["a.csv", "b.jsonl"]
-
-
-def test_a_run_folder_and_a_file_mean_themselves(logged):
-    assert find_runs(logged) == [logged]
-    assert find_runs(logged / "metrics.csv") == [logged / "metrics.csv"]
+# ------------------------------------------------------------ what a run is called
 
 
 def test_a_link_to_a_run_that_was_asked_for_is_followed(logged, tmp_path):
     link = tmp_path / "latest"
     link.symlink_to(logged)
 
-    assert find_runs(link) == [link]
     assert diagnose(link).name == "latest"
-
-
-def test_an_empty_folder_is_reported(tmp_path):
-    with pytest.raises(NoRecordsError, match="no run found in"):
-        find_runs(tmp_path)
 
 
 def test_the_current_folder_has_a_name(logged, monkeypatch):
     monkeypatch.chdir(logged)
 
-    assert diagnose(find_runs(type(logged)("."))[0]).name == "greyjacket"
+    assert diagnose(type(logged)(".")).name == "greyjacket"

@@ -24,15 +24,13 @@ from toolkit.telemetry.agents.runs import WAIT_S, Placed, Runs, ends_of, last_of
 from toolkit.telemetry.answers.resume import answer_resumes
 from toolkit.telemetry.answers.verdict import verdict_on
 from toolkit.telemetry.answers.why import why as why_differ
-from toolkit.telemetry.diagnostics.chosen import choose
 from toolkit.telemetry.diagnostics.finding import SEVERITIES, Finding
 from toolkit.telemetry.diagnostics.foreign_file import NoRecordsError
-from toolkit.telemetry.diagnostics.history import diagnose, diagnose_records
+from toolkit.telemetry.diagnostics.history import diagnose
 from toolkit.telemetry.forecasts.curve import Forecast
 from toolkit.telemetry.forecasts.run import forecast_run
 from toolkit.telemetry.forecasts.words import said_of
 from toolkit.telemetry.formulas.formula import is_formula
-from toolkit.telemetry.importers.as_records import records_of
 from toolkit.telemetry.importers.source import WORDS
 from toolkit.telemetry.runfolder.evidence.output_log import OutputLine, OutputLog
 from toolkit.telemetry.runfolder.metrics import guess_primary_metric, metric_direction
@@ -202,17 +200,13 @@ def compare(known: Runs, *, runs: Annotated[Names, Field(min_length=2)], metrics
 def doctor(known: Runs, *, run: Run, min_severity: Literal["info", "warning", "critical"] = "info") -> Answer:
     """How a run ended, what is wrong with it, how sure that is, likely causes and what to try."""
     card = known.card(run)
-    source = known.source(card)
     try:
-        if isinstance(source, Path):
-            found = diagnose(source)
-        else:
-            found = diagnose_records(card.name, source.info.root, records_of(source))
+        found = diagnose(known.source(card), name=card.name).only(min_severity)
     except (OSError, NoRecordsError) as error:
         raise AskError("The run cannot be read.", run=card.key, problem=str(error)) from error
-    chosen, ending = choose(found, min_severity), found.ending
-    findings = sorted(chosen.findings, key=lambda one: (-SEVERITIES.index(one.severity), one.start_step))
-    is_bad = chosen.is_bad or findings or chosen.errors
+    ending = found.ending
+    findings = sorted(found.findings, key=lambda one: (-SEVERITIES.index(one.severity), one.start_step))
+    is_bad = found.is_bad or findings or found.errors
     written = known.store.placed_events(card.key, (FINDING,), limit=500)[::-1]
     recorded = {record.get("id"): at for at, record in written}
     return Answer(
@@ -222,13 +216,13 @@ def doctor(known: Runs, *, run: Run, min_severity: Literal["info", "warning", "c
             "ending": None if ending is None else ending.why,
             "error": None if ending is None or ending.error is None else _error(ending.error),
             "findings": [_finding(known, card, one, recorded.get(one.id)) for one in findings],
-            "errors": [_error(error) for error in chosen.errors],
+            "errors": [_error(error) for error in found.errors],
             "records": found.records,
             "bad_lines": found.bad_lines,
             "notes": found.notes,
             "files": known.files(card),
         },
-        words=f"{chosen.left_out:,} are less severe." if chosen.left_out else "" if is_bad else _NOTHING,
+        words=f"{found.left_out:,} are less severe." if found.left_out else "" if is_bad else _NOTHING,
         cuts=[
             Cut("notes"),
             Cut("errors"),

@@ -169,9 +169,10 @@ class Endings:
             mine.take_end(record)
             self._take_counts(record, rank)
 
-    def errors(self) -> list[RunError]:
-        """Return the distinct errors of all sessions and ranks, in the order of their first record."""
-        return [_error(record) for record in self._errors.values()]
+    def errors(self, *, but: Ending | None = None) -> list[RunError]:
+        """Return the distinct errors of all sessions and ranks, by their first record, `but` the one that ended it."""
+        cause = None if but is None else but.error
+        return [error for record in self._errors.values() if (error := _error(record)) != cause]
 
     def ending(self, manifest: Manifest | None, now: float) -> Ending | None:
         """Return how the run ended; None if there is neither a manifest nor an end record."""

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
+from toolkit.telemetry.diagnostics.diagnosis import Diagnosis
 from toolkit.telemetry.diagnostics.finding import Finding, latest_findings
-from toolkit.telemetry.diagnostics.history import Diagnosis
 from toolkit.telemetry.reports.content import RunContent, masked, window_of
 from toolkit.telemetry.reports.document import SECONDS, STEP, Curve, NonFinite, Picture, Point
 from toolkit.telemetry.runfolder.metrics import NOT_RESULTS
@@ -67,7 +66,6 @@ def content_of_run(
     curves = {info.name: _curve(store, card, info, points) for info in infos}
     pictures, problems = _pictures(store, key) if with_pictures else ([], [])
     config = start_of(store, key).get("config")
-    cause = None if found.ending is None else found.ending.error
     return masked(
         RunContent(
             name=name or card.name,
@@ -88,7 +86,7 @@ def content_of_run(
             settings=card.config,
             config=config if isinstance(config, dict) else None,
             findings=found.findings,
-            errors=[error for error in found.errors if error != cause],
+            errors=found.errors,
             ending=found.ending,
             control={} if found.manifest is None else found.manifest.control,
             # Of a part of the records, goodput would be wrong.
@@ -107,13 +105,13 @@ def _diagnosis(store: RunStore, key: str, deadline: float) -> tuple[Diagnosis, f
         examined = store.examine(key, wait_s=0.0)
     manifest = store.meta(key).manifest
     endings = endings_of(store, key)
+    ending = None if manifest is None else endings.ending(manifest, time.time())
     records = store.events(key, (FINDING,), limit=_MAX_FINDINGS)
     found = Diagnosis(
         name=key,
-        path=Path(),
         findings=[*latest_findings(records, store.findings(key)).values()],
-        ending=None if manifest is None else endings.ending(manifest, time.time()),
-        errors=endings.errors(),
+        ending=ending,
+        errors=endings.errors(but=ending),
         manifest=manifest,
     )
     return found, examined
