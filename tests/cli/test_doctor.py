@@ -16,7 +16,10 @@ from tests.fork_server import run_python, start_python
 from tests.lengths import in_make_faults
 from tests.records import read_records
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.agents.runs import Runs
+from toolkit.telemetry.agents.tools import doctor as agents_doctor
 from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.cli.notebook import view_of
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
 
 
@@ -564,7 +567,7 @@ def test_without_a_path_and_without_a_run_in_logs_the_exit_code_is_2(tmp_path, d
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["with its size", "without"])
-def test_a_copy_that_was_cut_is_said_to_be_cut_by_every_command(tmp_path, good, capsys, is_known):
+def test_a_copy_that_was_cut_is_said_to_be_cut_everywhere(tmp_path, good, capsys, is_known):
     log, about = good / "metrics.jsonl", good / "run.json"
     lines = log.read_bytes().splitlines(keepends=True)
     if not is_known:
@@ -587,11 +590,19 @@ def test_a_copy_that_was_cut_is_said_to_be_cut_by_every_command(tmp_path, good, 
             codes[name] = main([*map(str, command)])
             printed = "".join(capsys.readouterr())
             cut |= {name} if "records are missing" in printed else set()
+        for name, answer in (
+            ("agents", agents_doctor(Runs([good]), run="good")),
+            ("notebook", view_of(good, "")),
+        ):
+            cut |= {name} if "records are missing" in str(answer) else set()
         return codes, cut
 
     assert said() == (dict.fromkeys(commands, 0), set())
     log.write_bytes(b"".join(lines[:15]))
-    assert said() == ({name: int("doctor" in name) for name in commands}, set(commands))
+    assert said() == (
+        {name: int("doctor" in name) for name in commands},
+        {*commands, "agents", "notebook"},
+    )
     log.unlink()
     assert main(["ls", str(good)]) == 0
     assert f"{len(lines)} of {len(lines)} records are missing" in capsys.readouterr().out

@@ -45,9 +45,8 @@ class Diagnosis:
     def is_bad(self) -> bool:
         """Whether the run is unhealthy: it ended badly, records are missing, or one of these is critical."""
         ended_badly = self.ending is not None and self.ending.is_bad
-        return (self.is_whole and (ended_badly or self.is_cut)) or any(
-            one.severity == CRITICAL for one in (*self.findings, *self.errors)
-        )
+        severities = {*(one.severity for one in self.findings), *(one.severity for one in self.errors)}
+        return (self.is_whole and (ended_badly or self.is_cut)) or CRITICAL in severities
 
     def only(self, min_severity: str, kinds: Container[str] | None = None) -> Diagnosis:
         """Return it with what is at least so severe, and the samples of batches; with `kinds`, only these findings."""

@@ -98,8 +98,7 @@ class _Reading:
         if manifest is not None and not self._has_policy:
             self._examiner = Examiner(policy_of_run(manifest.diagnostics, self._rules_of(manifest.project)))
         ranks = self._other_ranks()
-        chunks = self._chunks_with(ranks) if ranks else self._chunks(rank_file(self._path, 0))
-        for chunk in chunks:
+        for chunk in self._chunks_with(ranks) if ranks else self._chunks(rank_file(self._path, 0)):
             self._examine(chunk)
         return self._result(manifest)
 
