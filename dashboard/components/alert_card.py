@@ -8,13 +8,14 @@ from typing import Final, Literal
 
 import streamlit as st
 
-from toolkit.telemetry.diagnostics.catalogue import OF_RANKS
+from toolkit.telemetry.diagnostics.catalogue import OF_RANKS, title_of
+from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.reports.finding_text import basis_text, numbers_of, sure_text, value_of
 from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runfolder.layout import OUTPUT_LOG
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, ERROR, FINDING
 from toolkit.telemetry.runfolder.status import FAILED, LOST, STALLED
-from toolkit.telemetry.runs.findings.alerts import NOT_FINITE, Alert, AlertGroup
+from toolkit.telemetry.runs.findings.alerts import NOT_FINITE, AlertGroup
 from toolkit.telemetry.runs.findings.remedies import (
     RECORDS_BESIDE,
     Effect,
@@ -83,7 +84,7 @@ def alert_card(page: RunPage, group: AlertGroup, labels: Labels, *, expanded: bo
         _buttons(page, group, alert, labels)
 
 
-def _choose(page: RunPage, group: AlertGroup) -> Alert:
+def _choose(page: RunPage, group: AlertGroup) -> Finding:
     """Show when the alerts of a group occurred, and return the chosen one."""
     alerts = {alert.id: alert for alert in group.alerts}
     if len(alerts) == 1:
@@ -105,9 +106,9 @@ def _choose(page: RunPage, group: AlertGroup) -> Alert:
     return alerts.get(str(chosen), group.alerts[0])
 
 
-def _occurrence(alert: Alert) -> str:
+def _occurrence(alert: Finding) -> str:
     """Return one occurrence in a few words: whether it is over, where, how much, when."""
-    parts = [f"{alert.step:,}" if alert.step is not None else "", md(value_of(alert), 40)]
+    parts = [f"{alert.start_step:,}" if alert.start_step is not None else "", md(value_of(alert), 40)]
     if alert.kind == NOT_FINITE:
         parts.insert(0, md(alert.metric, 30))
     if alert.time is not None:
@@ -115,11 +116,11 @@ def _occurrence(alert: Alert) -> str:
     return ("" if alert.is_open else ":material/check: ") + " · ".join(part for part in parts if part)
 
 
-def _head(page: RunPage, group: AlertGroup, alert: Alert, labels: Labels) -> None:
+def _head(page: RunPage, group: AlertGroup, alert: Finding, labels: Labels) -> None:
     word, icon, tone = SEVERITIES[alert.severity]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.badge(word, icon=icon, color=tone)
-        section(md(alert.title, 60), width="content")
+        section(md(title_of(alert), 60), width="content")
         if len(group.alerts) > 1:
             still = sum(item.is_open for item in group.alerts)
             some = f", {count(still)} open" if still else ""
@@ -137,15 +138,15 @@ def _head(page: RunPage, group: AlertGroup, alert: Alert, labels: Labels) -> Non
         st.caption(" · ".join(_where(page, alert)), width="content")
 
 
-def _where(page: RunPage, alert: Alert) -> list[str]:
+def _where(page: RunPage, alert: Finding) -> list[str]:
     parts = []
-    if alert.step is not None:
+    if alert.start_step is not None:
         if alert.event == FINDING and alert.noticed_step is not None:
             parts.append(_range(page, alert))
-            if alert.noticed_step > alert.step:
+            if alert.noticed_step > alert.start_step:
                 parts.append(f"noticed at step {alert.noticed_step:,}")
         else:
-            parts.append(f"step {alert.step:,}")
+            parts.append(f"step {alert.start_step:,}")
     if alert.count > 1:
         parts.append(f"{count(alert.count)} {'times' if alert.event == ERROR else 'records'}")
     if alert.repeats:
@@ -155,22 +156,22 @@ def _where(page: RunPage, alert: Alert) -> list[str]:
     return parts
 
 
-def _range(page: RunPage, alert: Alert) -> str:
+def _range(page: RunPage, alert: Finding) -> str:
     if alert.end_step is None:
         return (
-            f"since step {alert.step:,}, ongoing"
+            f"since step {alert.start_step:,}, ongoing"
             if page.card.live
-            else f"since step {alert.step:,}, to the end"
+            else f"since step {alert.start_step:,}, to the end"
         )
-    if alert.end_step == alert.step:
-        return f"step {alert.step:,}"
-    return f"steps {alert.step:,} – {alert.end_step:,}"  # noqa: RUF001 - a dash from one number to another
+    if alert.end_step == alert.start_step:
+        return f"step {alert.start_step:,}"
+    return f"steps {alert.start_step:,} – {alert.end_step:,}"  # noqa: RUF001 - a dash from one number to another
 
 
 # ---------------------------------------------------------------- evidence
 
 
-def _details(page: RunPage, alert: Alert) -> None:
+def _details(page: RunPage, alert: Finding) -> None:
     metrics = {info.name: info for info in page.store.metrics(page.key)}
     # The curves are rank 0's and do not show another rank.
     info = metric_of(alert, metrics) if alert.kind not in OF_RANKS else None
@@ -187,8 +188,6 @@ def _details(page: RunPage, alert: Alert) -> None:
     if alert.kind in OF_RANKS:
         st.caption("See *Time and machine* for a comparison of the ranks.")
     _numbers(alert)
-    if alert.trace:
-        st.code(clean(alert.trace), language=None)
     for detail in alert.details:
         st.markdown(f"**{md(detail.title, 100)}**")
         st.code(clean(detail.text), language=None)
@@ -202,7 +201,7 @@ def _details(page: RunPage, alert: Alert) -> None:
         )
 
 
-def _chart(page: RunPage, alert: Alert, metric: str, evidence: Evidence) -> None:
+def _chart(page: RunPage, alert: Finding, metric: str, evidence: Evidence) -> None:
     levels = evidence.levels
     growth = slope(alert, page.store.series(page.key, metric, window=evidence.window, buckets=250))
     if growth is not None:
@@ -220,7 +219,7 @@ def _chart(page: RunPage, alert: Alert, metric: str, evidence: Evidence) -> None
     )
 
 
-def _changes(page: RunPage, alert: Alert) -> list[Mark]:
+def _changes(page: RunPage, alert: Finding) -> list[Mark]:
     if alert.noticed_step is None:
         return []
     marks = [
@@ -231,20 +230,20 @@ def _changes(page: RunPage, alert: Alert) -> list[Mark]:
     return [mark for mark in marks if mark is not None][:_MAX_CHANGES]
 
 
-def _advice(alert: Alert) -> None:
+def _advice(alert: Finding) -> None:
     for title, items in (("Likely causes", alert.causes), ("What to try", alert.advice)):
         if items:
             lines = "\n".join(f"1. {md(item, 300)}" for item in items[:10])
             st.markdown(f"**{title}**\n\n{lines}")
 
 
-def _numbers(alert: Alert) -> None:
+def _numbers(alert: Finding) -> None:
     shown = numbers_of(alert)
     if shown:
         st.caption(" · ".join(md(part, 300) for part in shown))
 
 
-def _settings(page: RunPage, alert: Alert) -> None:
+def _settings(page: RunPage, alert: Finding) -> None:
     """Show the settings that decide whether a training is stable."""
     if alert.kind not in _SET_BY_LR:
         return
@@ -256,7 +255,7 @@ def _settings(page: RunPage, alert: Alert) -> None:
 # ---------------------------------------------------------------- actions
 
 
-def _buttons(page: RunPage, group: AlertGroup, alert: Alert, labels: Labels) -> None:
+def _buttons(page: RunPage, group: AlertGroup, alert: Finding, labels: Labels) -> None:
     requests = [item for item in session.sent_requests(page.key) if item.get("about") == alert.id]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         _remedy(page, alert, is_pending=is_pending(page.store, page.key, requests))
@@ -272,7 +271,7 @@ def _buttons(page: RunPage, group: AlertGroup, alert: Alert, labels: Labels) -> 
             and alert.event == FINDING
             and alert.kind not in labels.muted
             and st.button(
-                f"Mute “{md(alert.title, 40)}” for this run",
+                f"Mute “{md(title_of(alert), 40)}” for this run",
                 icon=":material/notifications_off:",
                 type="tertiary",
                 key=f"_mute {page.key} {group.key}",
@@ -289,7 +288,7 @@ def _buttons(page: RunPage, group: AlertGroup, alert: Alert, labels: Labels) -> 
         st.markdown(f":small[{_effect_text(effect)}]")
 
 
-def _remedy(page: RunPage, alert: Alert, *, is_pending: bool) -> None:
+def _remedy(page: RunPage, alert: Finding, *, is_pending: bool) -> None:
     if (
         not alert.is_open
         or not alert.remedies
@@ -312,7 +311,7 @@ def _remedy(page: RunPage, alert: Alert, *, is_pending: bool) -> None:
             st.rerun()
 
 
-def _confirm(page: RunPage, alert: Alert, remedy: Offer) -> None:
+def _confirm(page: RunPage, alert: Finding, remedy: Offer) -> None:
     how = "saves and then stops after the current step"
     how = how if remedy.saves else "stops after the current step **without saving**"
     answer = is_confirmed(f"The run {how}.", remedy.label, f"{page.key} {alert.id}")
@@ -322,7 +321,7 @@ def _confirm(page: RunPage, alert: Alert, remedy: Offer) -> None:
             st.rerun()
 
 
-def _send(page: RunPage, alert: Alert, remedy: Offer) -> bool:
+def _send(page: RunPage, alert: Finding, remedy: Offer) -> bool:
     return send_request(page.store, page.key, remedy.request, remedy.label, about=alert.id)
 
 

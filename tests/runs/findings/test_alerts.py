@@ -8,11 +8,13 @@ import pytest
 
 from tests.dashboard.run_folders import append, write_run
 from tests.dashboard.troubled_runs import steps, with_findings
+from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.diagnostics.confidence import CLEAR
 from toolkit.telemetry.diagnostics.confidence_table import STRENGTHS
 from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runfolder.manifest import read_manifest, write_manifest
-from toolkit.telemetry.runs.findings.alerts import alerts_of, findings_of, is_dismissed, unseen_alerts
+from toolkit.telemetry.runs.findings.alerts import alerts_of, is_dismissed, unseen_alerts
+from toolkit.telemetry.runs.findings.health import findings_of
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 
@@ -34,8 +36,8 @@ def test_a_run_without_finding_records_is_examined(tmp_path, store):
     (alert,) = read(store)
 
     assert (alert.kind, alert.severity, alert.state) == ("divergence", "critical", "open")
-    assert alert.title == "Divergence"
-    assert 200 <= alert.step <= 205
+    assert title_of(alert) == "Divergence"
+    assert 200 <= alert.start_step <= 205
     assert alert.time is None, "no one was informed"
     assert alert.confidence == STRENGTHS[CLEAR][0]
     assert alert.remedies[0] == "lr_scale"
@@ -258,7 +260,7 @@ def test_an_error_is_shown_with_its_stack_and_what_was_around_it(tmp_path, store
 
     (alert,) = read(store)
 
-    assert (alert.kind, alert.severity, alert.step) == ("error", "critical", 399)
+    assert (alert.kind, alert.severity, alert.start_step) == ("error", "critical", 399)
     shown = texts(alert)
     assert shown["Stack"] == "train.py:3 in main\ntrain.py:9 in load"
     assert shown["Last output"] == "step 398\nstep 399"
@@ -338,7 +340,7 @@ def test_a_hang_that_is_over_still_shows_where_its_threads_were(tmp_path, store,
 
     (alert,) = read(store)
 
-    assert (alert.title, alert.state) == ("Hang", "resolved")
+    assert (title_of(alert), alert.state) == ("Hang", "resolved")
     assert [detail.title for detail in alert.details] == [
         "Stack of MainThread",
         "Stack of a, b, 3 more",

@@ -205,7 +205,7 @@ def doctor(known: Runs, *, run: Run, min_severity: Literal["info", "warning", "c
     except (OSError, NoRecordsError) as error:
         raise AskError("The run cannot be read.", run=card.key, problem=str(error)) from error
     ending = found.ending
-    findings = sorted(found.findings, key=lambda one: (-SEVERITIES.index(one.severity), one.start_step))
+    findings = sorted(found.findings, key=lambda one: (-SEVERITIES.index(one.severity), one.start_step or 0))
     is_bad = found.is_bad or findings or found.errors
     written = known.store.placed_events(card.key, (FINDING,), limit=500)[::-1]
     recorded = {record.get("id"): at for at, record in written}
@@ -448,14 +448,15 @@ def _asked(known: Runs, card: RunCard, name: str) -> Placed | None:
 
 def _finding(known: Runs, card: RunCard, one: Finding, offset: int | None) -> dict[str, Any]:
     names = ("kind", "severity", "state", "session", "start_step", "noticed_step", "message", "confidence")
-    last = max(one.start_step if one.end_step is None else one.end_step, one.noticed_step)
+    first = one.start_step or 0
+    last = max(first if one.end_step is None else one.end_step, one.latest_step or 0)
     metric = one.metric if known.store.points(card.key, one.metric) is not None else card.loss_metric
     return {
         **{name: getattr(one, name) for name in names},
         "causes": one.causes[:2],
         "try": one.advice[:2],
         "record_offset": offset,
-        "from": known.inputs(card, metric, (one.start_step, last)),
+        "from": known.inputs(card, metric, (first, last)),
     }
 
 

@@ -69,7 +69,7 @@ class Diagnosis:
         batches = read_batches(self.path)
         found = []
         for finding in findings:
-            is_blamed = finding.kind in _OF_ONE_BATCH
-            samples = batches.samples_text(finding.start_step, finding.session) if is_blamed else ""
+            step = finding.start_step if finding.kind in _OF_ONE_BATCH else None
+            samples = "" if step is None else batches.samples_text(step, finding.session)
             found.append(replace(finding, message=f"{finding.message} {samples}") if samples else finding)
         return found

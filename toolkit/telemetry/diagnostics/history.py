@@ -98,8 +98,8 @@ class _Reading:
         if manifest is not None and not self._has_policy:
             self._examiner = Examiner(policy_of_run(manifest.diagnostics, self._rules_of(manifest.project)))
         ranks = self._other_ranks()
-        for chunk in self._chunks_with(ranks) if ranks else self._chunks(rank_file(self._path, 0)):
-            self._examine(chunk)
+        for records in self._chunks_with(ranks) if ranks else self._chunks(rank_file(self._path, 0)):
+            self._examine(records)
         return self._result(manifest)
 
     def _rules_of(self, project: str | None) -> Sequence[Any]:

@@ -71,13 +71,15 @@ def counts_text(findings: Sequence[Finding], errors: Sequence[RunError]) -> str:
 
 def when_text(finding: Finding) -> str:
     """Return the steps of a finding."""
+    if finding.start_step is None:
+        return "at an unknown step"
     if finding.is_open:
         when = f"since step {finding.start_step:,}"
     elif finding.end_step is None or finding.end_step == finding.start_step:
         when = f"step {finding.start_step:,}"
     else:
         when = f"steps {finding.start_step:,} to {finding.end_step:,}"
-    if finding.noticed_step != finding.start_step:
+    if finding.noticed_step not in (None, finding.start_step):
         when += f", detected at {finding.noticed_step:,}"
     if finding.resolved_step is not None:
         when += f", resolved at {finding.resolved_step:,}"

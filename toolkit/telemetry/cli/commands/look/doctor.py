@@ -98,8 +98,8 @@ def run(args: argparse.Namespace) -> int:
     """Print how each run ended and what is wrong with it; return 1 if it is unhealthy, 2 if nothing can be read."""
     given = args.path
     runs, problems = _runs_at(given or LOGS, is_named=given is not None)
-    for problem in problems:
-        refuse(problem)
+    for reason in problems:
+        refuse(reason)
     if args.html is not None and len(runs) > 1:
         return refuse(f"--html writes the report of one run, and {given} has {len(runs):,}; name one of them")
     answers: list[Diagnosis] = []
@@ -255,7 +255,7 @@ def _print_error(error: RunError) -> None:
 
 def _print_finding(finding: Finding, remedy: Remedy | None) -> None:
     severity = painted(finding.severity.upper(), _STYLES[finding.severity])
-    title = title_of(finding.kind, finding.evidence)
+    title = title_of(finding)
     sure = sure_text(finding.kind, finding.confidence)
     print(f"  {severity}  {_bold(title)} ({finding.kind}), {when_text(finding)}{f', {sure}' if sure else ''}")
     _print_lines("", [finding.message])
