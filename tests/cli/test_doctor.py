@@ -457,6 +457,61 @@ def test_progress_is_not_printed_for_scripts(bad, doctor, monkeypatch):
     assert doctor(bad, "--json")[2] == ""
 
 
+# ------------------------------------------------------------ files of other programs
+
+
+@pytest.mark.parametrize("name", ["curve.jsonl", "curve.csv"])
+def test_a_table_of_another_program_is_judged_by_its_rows(tmp_path, doctor, name):
+    path, losses = tmp_path / name, with_nan()
+    rows = [json.dumps({"step": step, "loss": loss}) for step, loss in enumerate(losses, start=1)]
+    if name.endswith(".csv"):
+        rows = ["step, loss ,note", *(f"{step},{loss},x" for step, loss in enumerate(losses, start=1))]
+    path.write_text("\n".join([*rows, ""]))
+    code, out, _ = doctor(path, "--json")
+    found = json.loads(out, parse_constant=pytest.fail)
+
+    assert code == 1
+    assert (found["run"], found["records"], found["bad_lines"], found["status"]) == ("curve", 80, 0, None)
+    assert [(one["metric"], one["start_step"], one["end_step"]) for one in found["findings"]] == [
+        ("loss", 40, 41)
+    ]
+
+
+def test_lines_of_another_program_that_are_no_rows_are_counted(tmp_path, doctor):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"step": 1, "loss": 1.0}\n\n[1]\n17\n{\n{"step": 2, "loss": 0.5}\n{"step": 3, "lo')
+
+    assert doctor(path)[1] == "x: nothing wrong in 2 records\n  (3 unreadable lines)\n"
+
+
+def test_a_record_file_of_ours_is_judged_alike_without_its_folder(bad, tmp_path, doctor):
+    of_folder = json.loads(doctor(bad, "--json")[1])
+    (tmp_path / "bare.jsonl").write_bytes((bad / "metrics.jsonl").read_bytes())
+    bare = json.loads(doctor(tmp_path / "bare.jsonl", "--json")[1])
+
+    assert bare["ending"]["status"] == of_folder["ending"]["status"] == "finished"
+    for name in ("records", "bad_lines"):
+        assert bare[name] == of_folder[name]
+    assert [one["id"] for one in bare["findings"]] == [one["id"] for one in of_folder["findings"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("x.csv", ""), ("x.jsonl", "\n"), ("x.csv", "1,2\n3,4\n"), ("x.jsonl", "x\n")]
+)
+def test_a_file_in_which_nothing_can_be_read_is_reported(tmp_path, doctor, name, content):
+    (tmp_path / name).write_text(content)
+    code, out, err = doctor(tmp_path / name)
+
+    assert (code, out) == (2, "")
+    assert str(tmp_path / name) in err
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, doctor):
+    os.mkfifo(tmp_path / "x.jsonl")
+
+    assert doctor(tmp_path / "x.jsonl")[0] == 2
+
+
 # ------------------------------------------------------------ what is asked for
 
 

@@ -634,12 +634,12 @@ def fuzz_column_cache(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.telemetry.diagnostics.foreign_file",
+    "toolkit.telemetry.diagnostics.history",
     "toolkit.telemetry.importers.formats.table_file",
     "toolkit.telemetry.cli.commands.look.doctor",
     tokens=_JSON + _RECORD + (b",", b";", b"\t", b"step,loss\n"),
 )
-def fuzz_foreign_file(data: bytes) -> None:
+def fuzz_file_of_another_program(data: bytes) -> None:
     """`telemetry doctor` says something of any file, in text and in JSON, and ends with a code that it documents."""
     folder = _scratch()
     kind = data[:1]

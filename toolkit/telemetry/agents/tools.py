@@ -24,8 +24,8 @@ from toolkit.telemetry.agents.runs import WAIT_S, Placed, Runs, ends_of, last_of
 from toolkit.telemetry.answers.resume import answer_resumes
 from toolkit.telemetry.answers.verdict import verdict_on
 from toolkit.telemetry.answers.why import why as why_differ
+from toolkit.telemetry.diagnostics.diagnosis import NoRecordsError
 from toolkit.telemetry.diagnostics.finding import SEVERITIES, Finding
-from toolkit.telemetry.diagnostics.foreign_file import NoRecordsError
 from toolkit.telemetry.diagnostics.history import diagnose
 from toolkit.telemetry.forecasts.curve import Forecast
 from toolkit.telemetry.forecasts.run import forecast_run

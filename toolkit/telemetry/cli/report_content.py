@@ -13,8 +13,7 @@ from toolkit.telemetry.cli.chosen_run import printable
 from toolkit.telemetry.cli.run_list import ListedRun
 from toolkit.telemetry.cli.terminal import size_text
 from toolkit.telemetry.core.install import install_extra
-from toolkit.telemetry.diagnostics.diagnosis import Diagnosis
-from toolkit.telemetry.diagnostics.foreign_file import NoRecordsError
+from toolkit.telemetry.diagnostics.diagnosis import Diagnosis, NoRecordsError
 from toolkit.telemetry.diagnostics.history import diagnose
 from toolkit.telemetry.importers.detect import find_sources
 from toolkit.telemetry.importers.source import RunSource

@@ -16,6 +16,10 @@ _OF_ONE_BATCH: Final = ("spike", "nan", "divergence", "exploding_grad")
 """What a batch may have done: its samples are named, where they were recorded."""
 
 
+class NoRecordsError(ValueError):
+    """A run without readable records; the message says why."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis:
     """What is wrong with one run."""

@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.diagnostics.diagnosis import Diagnosis
+from toolkit.telemetry.diagnostics.diagnosis import Diagnosis, NoRecordsError
 from toolkit.telemetry.diagnostics.ending import Endings
 from toolkit.telemetry.diagnostics.examiner import Examiner
-from toolkit.telemetry.diagnostics.foreign_file import ForeignFile, NoRecordsError
 from toolkit.telemetry.diagnostics.policy import Policy, policy_of_run
 from toolkit.telemetry.diagnostics.rank_files import MAX_RANKS
 from toolkit.telemetry.diagnostics.silent_ranks import (
@@ -22,19 +21,22 @@ from toolkit.telemetry.diagnostics.silent_ranks import (
     not_yet_reported,
     read_tails,
 )
-from toolkit.telemetry.importers.as_records import records_of
+from toolkit.telemetry.importers.as_records import records_in
+from toolkit.telemetry.importers.formats.record_file import FORK
 from toolkit.telemetry.importers.formats.table_file import FORMAT as TABLE
-from toolkit.telemetry.importers.source import RunSource
+from toolkit.telemetry.importers.source import RunSource, read_all
 from toolkit.telemetry.runfolder.labels import ProjectSettingsError, read_project
 from toolkit.telemetry.runfolder.layout import MANIFEST, RANKS, LinkedRanks, rank_file
-from toolkit.telemetry.runfolder.listed_run import missing_records
+from toolkit.telemetry.runfolder.listed_run import first_record, missing_records
 from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, incomplete_mirrors, read_manifest
 from toolkit.telemetry.runfolder.parts import record_files
-from toolkit.telemetry.runfolder.reader import BadLine, blocks_of, lines_of, parse_line, records_in
+from toolkit.telemetry.runfolder.reader import BadLine, blocks_of, lines_of, parse_line
+from toolkit.telemetry.runfolder.reader import records_in as records_of_block
 from toolkit.telemetry.runfolder.records import STEP, Record
 from toolkit.telemetry.runfolder.status import LOST, RUNNING, STALLED
 
 _CHUNK: Final = 2_000
+_OF_LINES: Final = ("lines ", "rows ")
 
 OnRecords = Callable[[int], None]
 """Called with the number of records read so far."""
@@ -47,13 +49,13 @@ def diagnose(
     policy: Policy | None = None,
     on_records: OnRecords | None = None,
 ) -> Diagnosis:
-    """Return what is wrong with a run folder, a table of another program, or a run of another tool, which may grow.
+    """Return what is wrong with a run folder, or with a run of another tool, which may grow.
 
     The default `policy` of a run folder is the one in its manifest. Memory use does not depend on the run's length.
 
     Raises:
         OSError: the record file is missing, unreadable, not a regular file, or was replaced while it was read.
-        NoRecordsError: there are no readable records of another program.
+        NoRecordsError: a run of another tool has no numbers.
     """
     return _Reading(run, name, policy, on_records).diagnosis()
 
@@ -65,10 +67,10 @@ class _Reading:
         self, run: Path | RunSource, name: str | None, policy: Policy | None, on_records: OnRecords | None
     ) -> None:
         self._source = None if isinstance(run, Path) else run
-        self._path = run if isinstance(run, Path) else _path_of(run)
+        self._path = run if isinstance(run, Path) else run.info.root
         # "." has no name of its own, and a link's name says more than its target.
         absolute = Path(os.path.abspath(self._path))
-        self._name = name or (absolute.name if self._path.is_dir() else absolute.stem)
+        self._name = name or (absolute.name if isinstance(run, Path) else run.info.name)
         self._has_policy = policy is not None
         self._examiner = Examiner(policy)
         self._on_records = on_records
@@ -79,14 +81,8 @@ class _Reading:
         self._endings = Endings()
 
     def diagnosis(self) -> Diagnosis:
-        if self._source is not None and self._source.info.format != TABLE:
-            for chunk in records_of(self._source):
-                self._examine(chunk)
-            if not self._records:
-                raise NoRecordsError(f"{self._name} has no numbers")
-            return self._result(None)
-        if not self._path.is_dir():
-            self._read_table()
+        if self._source is not None:
+            self._read_source(self._source)
             return self._result(None)
         manifest = None
         try:
@@ -155,21 +151,25 @@ class _Reading:
         if self._on_records is not None:
             self._on_records(self._records)
 
-    def _read_table(self) -> None:
-        table = ForeignFile(self._path)
-        for chunk in table.chunks():
-            self._endings.take(chunk)
-            self._examine(chunk)
-        self._bad_lines, bad = table.bad_lines, table.bad_lines
-        self._notes += table.notes
+    def _read_source(self, source: RunSource) -> None:
+        file = source.info.root / source.info.pieces[0].path
+        if source.info.format in (FORK, TABLE) and type(first_record(file).get("event")) is str:
+            # Records like ours, with their errors and their end.
+            for records in self._chunks(file):
+                self._examine(records)
+            return
+        for batch in read_all(source):
+            self._examine(records_in(source.info, batch))
+            if source.info.format == TABLE:
+                passed_over = batch.passed_over.items()
+                self._bad_lines += sum(often for (_, why), often in passed_over if why.startswith(_OF_LINES))
+        self._notes += source.info.notes
         if not self._records:
-            lines = "its only line is" if bad == 1 else f"all of its {bad:,} lines are"
-            reason = f"{lines} unreadable" if bad else "it is empty"
-            raise NoRecordsError(f"{self._path.name} has no records: {reason}")
+            raise NoRecordsError(f"{self._name} has no numbers")
 
     def _chunks(self, path: Path) -> Iterator[Sequence[Record]]:
         for block in blocks_of(path):
-            records, bad_lines = records_in(block)
+            records, bad_lines = records_of_block(block)
             self._bad_lines += bad_lines
             self._endings.take(records)
             yield records
@@ -226,12 +226,6 @@ class _Reading:
                         yield record
         except OSError as error:
             self._notes.append(f"rank {rank} could not be read completely: {error.strerror or error}")
-
-
-def _path_of(source: RunSource) -> Path:
-    """Return the file of a table, or where a run of another tool is."""
-    pieces = source.info.pieces
-    return source.info.root / pieces[0].path if source.info.format == TABLE else source.info.root
 
 
 def _has_journal(manifest: Manifest | None) -> bool:
