@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from toolkit.telemetry.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
 from toolkit.telemetry.cli.terminal import print_json
+from toolkit.telemetry.diagnostics.error_details import details_of
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.parts import record_files
 from toolkit.telemetry.runfolder.reader import records_of
@@ -38,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
     found = _Found()
     try:
         for record in _records_of(folder):
-            found.take(record)
+            found.add(record)
     except OSError as error:
         return refuse(f"{folder}: {error.strerror or error}")
     if args.json:
@@ -59,7 +60,7 @@ class _Found:
         """The newest record of each error and hang, with the count of the end record and the stacks of the first."""
         self.of_telemetry = 0
 
-    def take(self, record: Record) -> None:
+    def add(self, record: Record) -> None:
         event = record.get("event")
         if event == ERROR and record.get("source") == "telemetry":
             self.of_telemetry += 1
@@ -68,9 +69,9 @@ class _Found:
             if key in self.newest or len(self.newest) < _MAX_KEPT:
                 self.newest[key] = {**self.newest.get(key, {}), **record}
         elif event == END:
-            self._take_counts(record)
+            self._add_counts(record)
 
-    def _take_counts(self, end: Record) -> None:
+    def _add_counts(self, end: Record) -> None:
         of_session = f"{end.get('rank', 0)} {end.get('session')}"
         kinds = [
             (f"-error-{kind.get('fingerprint')}", kind.get("count"))
@@ -109,52 +110,19 @@ def _summary(found: _Found) -> str:
 
 def _print(record: Record) -> None:
     _print_lines("  ", str(record.get("message") or record.get("type")).split("\n"))
-    print(f"    {printable(', '.join(_about(record)))}")
-    _print_block("", _stack(record))
-    for stack in mappings_in(record.get("stacks")):
-        names = ", ".join(str(name) for name in _list(stack.get("threads"))[:5])
-        _print_block(f"{names}:", [str(line) for line in _list(stack.get("stack"))])
-    for cause in mappings_in(record.get("caused_by")):
-        how = "raised from" if cause.get("link") == "cause" else "while handling"
-        _print_block(f"{how} {cause.get('message')}", [str(line) for line in _list(cause.get("stack"))])
-    _print_block("last output:", [str(line) for line in _list(record.get("output"))])
-    memory = record.get("memory")
-    if isinstance(memory, dict):
-        _print_block("memory:", [f"{name}: {value}" for name, value in memory.items()])
+    print(f"    {', '.join(_about(record))}")
+    for detail in details_of(record):
+        print(f"    {printable(detail.title)}:")
+        _print_lines("      ", detail.text.split("\n"))
 
 
 def _about(record: Record) -> list[str]:
-    parts = []
-    if record.get("rank"):
-        parts.append(f"rank {record['rank']}")
-    if isinstance(record.get("global_step"), int):
-        parts.append(f"step {record['global_step']:,}")
-    if record.get("event") == FINDING:
-        return [*parts, str(record.get("state"))]
-    if _count(record) > 1:
-        parts.append(f"{_count(record):,} times")
-    parts += [str(record[name]) for name in ("thread", "caught_by") if record.get(name)]
-    spans = " > ".join(str(name) for name in _list(record.get("spans")))
-    return [*parts, *([f"in {spans}"] if spans else [])]
-
-
-def _stack(record: Record) -> list[str]:
-    lines = []
-    for frame in mappings_in(record.get("frames")):
-        lines.append(f"{frame.get('file')}:{frame.get('line')} in {frame.get('function')}")
-        if frame.get("source"):
-            lines.append(f"    {frame['source']}")
-        values = frame.get("locals")
-        if isinstance(values, dict):
-            lines += [f"        {name} = {value}" for name, value in values.items()]
-    return lines or [str(line) for line in _list(record.get("stack"))]
-
-
-def _print_block(title: str, lines: list[str]) -> None:
-    if lines:
-        if title:
-            _print_lines("    ", title.split("\n"))
-        _print_lines("      ", lines)
+    is_hang, step, times = record.get("event") == FINDING, record.get("global_step"), _count(record)
+    return [
+        *([f"rank {printable(str(record['rank']))}"] if record.get("rank") else []),
+        *([f"step {step:,}"] if isinstance(step, int) else []),
+        *([printable(str(record.get("state")))] if is_hang else [f"{times:,} times"] if times > 1 else []),
+    ]
 
 
 def _print_lines(indent: str, lines: list[str]) -> None:
@@ -169,7 +137,3 @@ def _print_lines(indent: str, lines: list[str]) -> None:
 def _count(record: Record) -> int:
     count = record.get("count")
     return count if type(count) is int and count > 0 else 1
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
