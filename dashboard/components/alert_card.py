@@ -10,14 +10,21 @@ import streamlit as st
 
 from toolkit.telemetry.diagnostics.catalogue import OF_RANKS, title_of
 from toolkit.telemetry.diagnostics.finding import Finding
-from toolkit.telemetry.reports.finding_text import basis_text, numbers_of, sure_text, value_of
+from toolkit.telemetry.reports.finding_text import (
+    basis_text,
+    message_of,
+    numbers_of,
+    sure_text,
+    value_of,
+    when_text,
+)
 from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runfolder.layout import OUTPUT_LOG
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, ERROR, FINDING
 from toolkit.telemetry.runfolder.status import FAILED, LOST, STALLED
 from toolkit.telemetry.runs.findings.alerts import NOT_FINITE, AlertGroup
 from toolkit.telemetry.runs.findings.remedies import (
-    RECORDS_BESIDE,
+    RECORDS_COMPARED,
     Effect,
     Offer,
     effects_on,
@@ -75,7 +82,7 @@ def alert_card(page: RunPage, group: AlertGroup, labels: Labels, *, expanded: bo
         head = st.container()
         alert = _choose(page, group)
         with head:
-            _head(page, group, alert, labels)
+            _head(group, alert, labels)
         st.markdown(md(alert.message, 600))
         # With a key of its own, a card stays open or closed when it moves.
         title = "Stack and output" if alert.event == ERROR else "Evidence and what to try"
@@ -116,7 +123,7 @@ def _occurrence(alert: Finding) -> str:
     return ("" if alert.is_open else ":material/check: ") + " · ".join(part for part in parts if part)
 
 
-def _head(page: RunPage, group: AlertGroup, alert: Finding, labels: Labels) -> None:
+def _head(group: AlertGroup, alert: Finding, labels: Labels) -> None:
     word, icon, tone = SEVERITIES[alert.severity]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.badge(word, icon=icon, color=tone)
@@ -126,8 +133,7 @@ def _head(page: RunPage, group: AlertGroup, alert: Finding, labels: Labels) -> N
             some = f", {count(still)} open" if still else ""
             st.badge(f"{count(len(group.alerts))} times{some}", color="gray")
         if not alert.is_open:
-            over = f" at step {alert.resolved_step:,}" if alert.resolved_step is not None else ""
-            st.badge(f"resolved{over}", icon=":material/check_circle:", color="green")
+            st.badge("resolved", icon=":material/check_circle:", color="green")
         if alert.acknowledged_key in labels.acknowledged:
             st.badge("seen", color="gray")
         if alert.kind in labels.muted:
@@ -135,37 +141,20 @@ def _head(page: RunPage, group: AlertGroup, alert: Finding, labels: Labels) -> N
         sure = sure_text(alert.kind, alert.confidence) if alert.event == FINDING else ""
         if sure:
             st.caption(sure, help=basis_text(alert.kind, alert.confidence), width="content")
-        st.caption(" · ".join(_where(page, alert)), width="content")
+        st.caption(" · ".join(_where(alert)), width="content")
 
 
-def _where(page: RunPage, alert: Finding) -> list[str]:
+def _where(alert: Finding) -> list[str]:
     parts = []
-    if alert.start_step is not None:
-        if alert.event == FINDING and alert.noticed_step is not None:
-            parts.append(_range(page, alert))
-            if alert.noticed_step > alert.start_step:
-                parts.append(f"noticed at step {alert.noticed_step:,}")
-        else:
-            parts.append(f"step {alert.start_step:,}")
+    if alert.event == FINDING:
+        parts.append(when_text(alert))
+    elif alert.start_step is not None:
+        parts.append(f"step {alert.start_step:,}")
     if alert.count > 1:
         parts.append(f"{count(alert.count)} {'times' if alert.event == ERROR else 'records'}")
-    if alert.repeats:
-        parts.append(f"recurred {alert.repeats} time{'s' if alert.repeats > 1 else ''}")
     if alert.time is not None:
         parts.append(clock(alert.time))
     return parts
-
-
-def _range(page: RunPage, alert: Finding) -> str:
-    if alert.end_step is None:
-        return (
-            f"since step {alert.start_step:,}, ongoing"
-            if page.card.live
-            else f"since step {alert.start_step:,}, to the end"
-        )
-    if alert.end_step == alert.start_step:
-        return f"step {alert.start_step:,}"
-    return f"steps {alert.start_step:,} – {alert.end_step:,}"  # noqa: RUF001 - a dash from one number to another
 
 
 # ---------------------------------------------------------------- evidence
@@ -337,8 +326,8 @@ def _effect_text(effect: Effect) -> str:
     prefix = f":material/tune: {md(effect.what, 80)}{where}: "
     if effect.before is None:
         return prefix + f"{md(effect.metric)} was not logged before."
-    if effect.records_after < RECORDS_BESIDE:
-        return prefix + f"too early to say: {effect.records_after} of {RECORDS_BESIDE} records."
+    if effect.records_after < RECORDS_COMPARED:
+        return prefix + f"too early to say: {effect.records_after} of {RECORDS_COMPARED} records."
     return (
         prefix + f"median of {md(effect.metric)} {short_number(effect.before)} before, "
         f"{short_number(effect.after)} after · {_VERDICTS[effect.verdict]}"
@@ -388,7 +377,7 @@ def _happened(known: WhatNow) -> list[str]:
         lines.append(f"{md(known.why[:1].upper() + known.why[1:])}{guess}.")
     if ending is not None and ending.error is not None:
         error = ending.error
-        lines.append(f"Error: **{md(_error_text(error.type, error.message), 200)}**")
+        lines.append(f"Error: **{md(message_of(error), 200)}**")
         if error.where:
             lines.append(f"In {md(error.where, 160)}")
         if error.out_of_memory:
@@ -404,11 +393,6 @@ def _happened(known: WhatNow) -> list[str]:
             f"Its process is {known.pid}{host}. `py-spy dump --pid {known.pid}` shows where it is stuck."
         )
     return lines
-
-
-def _error_text(kind: str, message: str) -> str:
-    # The message usually starts with the type.
-    return message if message.startswith(kind) else f"{kind}: {message}" if message else kind
 
 
 def _inside(known: WhatNow) -> tuple[str, ...]:

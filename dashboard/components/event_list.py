@@ -78,8 +78,8 @@ def _line(record: Record, times: int, now: float) -> str:
     event = record.get("event")
     step = record.get("global_step")
     where = f" at step {step:,}" if isinstance(step, int) else ""
-    moment = record.get("time")
-    about = [ago(now - moment)] if isinstance(moment, (int, float)) else []
+    recorded = record.get("time")
+    about = [ago(now - recorded)] if isinstance(recorded, (int, float)) else []
     about += [f"{times - 1:,} earlier"] if times > 1 else []
     when = f" :gray[{' · '.join(about)}]" if about else ""
     if event == records.CHECKPOINT:

@@ -293,7 +293,9 @@ def verdict(
     if not better:
         raise AskError("Say which metric, and in goal whether min or max is better.", metrics=sorted(shared))
     folders = {card.path.parent for cards in lists for card in cards if card.path is not None}
-    beside = [card for card in known.listed(RunQuery()).cards if card.path and card.path.parent in folders]
+    in_their_folders = [
+        card for card in known.listed(RunQuery()).cards if card.path and card.path.parent in folders
+    ]
 
     def points_of(card: RunCard) -> list[float]:
         known.store.refresh(card.key, wait_s=WAIT_S)
@@ -302,7 +304,7 @@ def verdict(
 
     found = verdict_on(
         lists,
-        beside,
+        in_their_folders,
         metric=chosen,
         goal=better,
         points_of=points_of,
@@ -314,7 +316,7 @@ def verdict(
     said = found.as_json()
     rows: Rows = []
     for row in said["runs"]:
-        for card in (card for card in beside if card.name == row["run"]):
+        for card in (card for card in in_their_folders if card.name == row["run"]):
             last = known.last(card, chosen)
             if last is not None and last[0] == row["value"] and not any(card.key in head for head, _ in rows):
                 rows.append(([row["group"], card.key, row["counted"], row["why"]], last))

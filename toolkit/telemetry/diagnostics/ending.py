@@ -21,6 +21,7 @@ from toolkit.telemetry.runfolder.status import (
     Status,
     work_out_status,
 )
+from toolkit.telemetry.runfolder.untrusted import number_in
 
 _BAD: Final = frozenset({FAILED, LOST, STALLED})
 _OF_END_RECORDS: Final = frozenset({FINISHED, FAILED, STOPPED})
@@ -147,14 +148,14 @@ class Endings:
                 mine.take_step(step)
                 step = None
             if type(event) is str and event in _TELLING:
-                self._take(record, mine, rank)
+                self._add(record, mine, rank)
         if step is not None:
             mine.take_step(step)
 
-    def _take(self, record: Record, mine: _Rank, rank: int) -> None:
+    def _add(self, record: Record, mine: _Rank, rank: int) -> None:
         event = record["event"]
         if event == kinds.ERROR:
-            self._take_error(record, mine, rank)
+            self._add_error(record, mine, rank)
         elif event == kinds.SPAN_START:
             if len(mine.spans) < _MOST_OPEN_SPANS:
                 mine.spans[str(record.get("id"))] = str(record.get("name"))[:_LONGEST]
@@ -167,7 +168,7 @@ class Endings:
             self.lost_records += lost if type(lost) is int and lost > 0 else 0
         else:
             mine.take_end(record)
-            self._take_counts(record, rank)
+            self._add_counts(record, rank)
 
     def errors(self, *, but: Ending | None = None) -> list[RunError]:
         """Return the distinct errors of all sessions and ranks, by their first record, `but` the one that ended it."""
@@ -228,19 +229,18 @@ class Endings:
     def _is_failure(self, key: str) -> bool:
         return key in self._errors and _severity(self._errors[key]) == CRITICAL
 
-    def _take_error(self, record: Record, mine: _Rank, rank: int) -> None:
+    def _add_error(self, record: Record, mine: _Rank, rank: int) -> None:
         if record.get("source") == _OF_TELEMETRY:
             self.failures_of_telemetry += 1
             said = [record[name] for name in ("doing", "message") if isinstance(record.get(name), str)]
             self.first_failure = self.first_failure or ": ".join(said)[:_LONGEST_FAILURE]
             return
         key = f"{rank} {mine.session} {record.get('id') or record.get('seq')}"
-        moment = record.get("time")
         if key in self._errors or len(self._errors) < _MOST_ERRORS:
             self._errors[key] = {**_kept(record), "rank": rank, "session": mine.session}
-            mine.error = mine.last_error = (key, float(moment) if isinstance(moment, (int, float)) else 0.0)
+            mine.error = mine.last_error = (key, number_in(record.get("time")) or 0.0)
 
-    def _take_counts(self, end: Record, rank: int) -> None:
+    def _add_counts(self, end: Record, rank: int) -> None:
         counted = end.get("errors")
         for kind in counted if isinstance(counted, list) else ():
             if isinstance(kind, dict) and type(kind.get("count")) is int:

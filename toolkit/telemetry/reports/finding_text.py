@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from toolkit.telemetry.core.formatting import utc_minute
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
-from toolkit.telemetry.diagnostics.confidence import CERTAIN, counts_behind, is_calibrated
+from toolkit.telemetry.diagnostics.confidence import CERTAIN, counts_of, is_calibrated
 from toolkit.telemetry.diagnostics.confidence_table import KINDS, RUNS
 from toolkit.telemetry.diagnostics.ending import Ending, RunError
 from toolkit.telemetry.diagnostics.finding import (
@@ -135,7 +135,7 @@ def basis_text(kind: str, confidence: float | None) -> str:
         return "How often such findings are right is not known: no labelled run has one."
     if confidence == CERTAIN:
         return "The value is in the record."
-    counts = counts_behind(confidence)
+    counts = counts_of(confidence)
     if counts is None or kind not in KINDS:
         return "The share of such findings that were right on labelled runs."
     right, of, unsure = counts
@@ -249,7 +249,7 @@ _VALUES: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def numbers_of(finding: HasEvidence) -> list[str]:
-    """Return the numbers behind a finding, each with its name and unit; unknown names are shown as they are."""
+    """Return the numbers of a finding, each with its name and unit; unknown names are shown as they are."""
     numbers = finding.evidence
     found: list[str] = []
     if "ranks" in numbers:

@@ -18,7 +18,7 @@ from toolkit.telemetry.runfolder.untrusted import finite_in
 from toolkit.telemetry.runs.settings import setting_text
 from toolkit.telemetry.runs.store import Floats, RunStore
 
-RECORDS_BESIDE: Final = 20
+RECORDS_COMPARED: Final = 20
 """Records before and after a change whose medians are compared."""
 
 _ACTIONS: Final = {SAVE: "Save now", STOP: "Stop", SAVE_AND_STOP: "Save and stop"}
@@ -143,7 +143,7 @@ def _judged_by(store: RunStore, key: str, alert: Finding) -> str | None:
 
 
 def _effect(store: RunStore, key: str, metric: str, record: Record) -> Effect:
-    before, after = store.values_around(key, metric, float(record["time"]), RECORDS_BESIDE)
+    before, after = store.values_around(key, metric, float(record["time"]), RECORDS_COMPARED)
     effect = Effect(
         what=knob_changes_text(record),
         step=record.get("global_step"),
@@ -152,7 +152,7 @@ def _effect(store: RunStore, key: str, metric: str, record: Record) -> Effect:
         after=_median(after),
         records_after=len(after),
     )
-    if len(after) < RECORDS_BESIDE or effect.before is None or effect.after is None:
+    if len(after) < RECORDS_COMPARED or effect.before is None or effect.after is None:
         return effect
     return replace(effect, verdict=_verdict(metric, effect.before, effect.after))
 

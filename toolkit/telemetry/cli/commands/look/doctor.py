@@ -9,6 +9,7 @@ import os
 import sys
 import textwrap
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -114,6 +115,7 @@ def run(args: argparse.Namespace) -> int:
             continue
         finally:
             progress.clear()
+        found = replace(found, path=_as_given(run.path, given or LOGS))
         answer = found.only(args.min_severity, args.kinds)
         answers.append(answer)
         if not args.json:
@@ -139,6 +141,12 @@ def _runs_at(path: Path, *, is_named: bool) -> tuple[Sequence[ListedRun], Sequen
     found = list_runs([path])
     runs = sorted(found.runs, key=lambda run: (run.called, str(run.path)))
     return runs, [*found.missing, *found.notes]
+
+
+def _as_given(path: Path, given: Path) -> Path:
+    """Return the path of a run as the command line has it, relative or not."""
+    absolute = Path(os.path.abspath(given))
+    return given / path.relative_to(absolute) if path.is_relative_to(absolute) else path
 
 
 def _write_html(target: Path, run: ListedRun, answer: Diagnosis) -> str | None:
