@@ -21,6 +21,7 @@ from toolkit.telemetry.agents.tools import doctor as agents_doctor
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.cli.notebook import view_of
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
+from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
 
 
 def log_run(folder, name, losses, **declared):
@@ -159,10 +160,10 @@ def test_a_run_that_has_no_records_yet_is_no_fault(tmp_path, doctor):
 
 def test_lines_that_are_no_record_are_counted(bad, doctor):
     with (bad / "metrics.jsonl").open("ab") as file:
-        file.write(b"nonsense\n[]\n")
+        file.write(b'nonsense\n[]\n\x00\xff\n{"x":"' + b"x" * MAX_LINE_BYTES + b'"}\n')
     _, out, _ = doctor(bad)
 
-    assert "  (2 unreadable lines)\n" in out
+    assert "  (4 unreadable lines)\n" in out
 
 
 def test_a_name_in_a_file_cannot_command_the_terminal(tmp_path, doctor):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 
 import pytest
@@ -87,24 +86,6 @@ def test_a_line_that_is_still_being_written_is_left_out(logged):
     assert diagnose(logged) == whole
 
 
-def test_lines_that_are_no_record_are_counted(logged):
-    whole = diagnose(logged)
-    path = logged / "metrics.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    lines[20:20] = [
-        b"\x00\xff nonsense\n",
-        b"[1, 2]\n",
-        b'"text"\n',
-        b'{"x":"' + b"x" * MAX_LINE_BYTES + b'"}\n',
-    ]
-    path.write_bytes(b"".join(lines))
-
-    found = diagnose(logged)
-
-    assert found.bad_lines == 4
-    assert (found.records, found.findings) == (whole.records, whole.findings)
-
-
 @pytest.mark.parametrize(
     "line", [b'"{"', b"5", b"null", b"{", b'{"step":1},{"step":2}', b"{}}", b'{"a":{"b":1}}x']
 )
@@ -136,14 +117,6 @@ def test_a_live_run_is_read_up_to_its_last_complete_line(tmp_path):
     assert after.findings[0].is_open
 
 
-def test_a_folder_without_manifest_is_read_and_says_so(tmp_path):
-    found = diagnose(write_run(tmp_path / "run", broken_run()))
-
-    assert found.manifest is None
-    assert found.notes == ("there is no run.json",)
-    assert kinds_of(found) == ["nan", "spike"]
-
-
 def test_a_manifest_that_cannot_be_used_is_no_reason_to_say_nothing(logged):
     (logged / "run.json").write_text("{")
 
@@ -151,21 +124,6 @@ def test_a_manifest_that_cannot_be_used_is_no_reason_to_say_nothing(logged):
 
     assert kinds_of(found) == ["nan"]
     assert "is not JSON" in found.notes[0]
-
-
-@pytest.mark.parametrize("make", ["link", "fifo", "folder"])
-def test_a_record_file_that_is_no_regular_file_is_refused(logged, make):
-    path = logged / "metrics.jsonl"
-    path.rename(logged / "elsewhere")
-    if make == "link":
-        path.symlink_to(logged / "elsewhere")
-    elif make == "fifo":
-        os.mkfifo(path)
-    else:
-        path.mkdir()
-
-    with pytest.raises(OSError, match="not a regular file"):
-        diagnose(logged)
 
 
 ALONE = """
@@ -266,9 +224,3 @@ def test_a_link_to_a_run_that_was_asked_for_is_followed(logged, tmp_path):
     link.symlink_to(logged)
 
     assert diagnose(link).name == "latest"
-
-
-def test_the_current_folder_has_a_name(logged, monkeypatch):
-    monkeypatch.chdir(logged)
-
-    assert diagnose(type(logged)(".")).name == "greyjacket"

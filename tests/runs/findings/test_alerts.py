@@ -52,15 +52,6 @@ def test_a_recorded_and_a_found_finding_are_one_alert(tmp_path, store):
     assert alert.time == 1.7e9 + 0.5 * alert.noticed_step, "the first record of it, not the last"
 
 
-def test_the_newest_record_of_an_id_counts(tmp_path, store):
-    write_run(tmp_path, "r", with_findings(steps("spike")))
-
-    (alert,) = read(store, examined=False)
-
-    assert alert.state == "resolved"
-    assert alert.resolved_step is not None
-
-
 def test_how_far_an_open_one_has_come_is_known_between_two_records_of_it(tmp_path, store):
     records = with_findings(steps("nan", count=300))
     write_run(tmp_path, "r", records)
@@ -221,10 +212,6 @@ def error(**fields):
     }
 
 
-def texts(alert):
-    return {detail.title.partition(",")[0]: detail.text for detail in alert.details}
-
-
 @pytest.mark.parametrize(
     ("steps_of_the_second", "status", "state"),
     [
@@ -243,46 +230,6 @@ def test_an_error_is_over_once_a_later_session_got_beyond_it(
 
     assert alert.state == state
     assert alert.resolved_step == (300 if state == "resolved" else None)
-
-
-def test_an_error_is_shown_with_its_stack_and_what_was_around_it(tmp_path, store):
-    record = error(
-        output=["step 398", "step 399"],
-        spans=["training_loop", "forward"],
-        thread="MainThread",
-        memory={"rss_mb": 12.0},
-        notes=["in batch 7"],
-        caused_by=[
-            {"type": "KeyError", "message": "KeyError: 'a'", "link": "cause", "stack": ["data.py:1 in get"]}
-        ],
-    )
-    write_run(tmp_path, "r", [*steps(), record])
-
-    (alert,) = read(store)
-
-    assert (alert.kind, alert.severity, alert.start_step) == ("error", "critical", 399)
-    shown = texts(alert)
-    assert shown["Stack"] == "train.py:3 in main\ntrain.py:9 in load"
-    assert shown["Last output"] == "step 398\nstep 399"
-    assert shown["Cause"] == "raised from KeyError: 'a'\n    data.py:1 in get"
-    assert shown["Context"] == "spans: training_loop > forward\nthread: MainThread"
-    assert shown["Memory"] == "rss_mb: 12.0"
-    assert shown["Notes"] == "in batch 7"
-
-
-def test_source_lines_and_local_values_are_below_their_frame(tmp_path, store):
-    frame = {
-        "file": "train.py",
-        "line": 9,
-        "function": "load",
-        "source": "return data[i]",
-        "locals": {"i": "7"},
-    }
-    write_run(tmp_path, "r", [*steps(), error(frames=[frame])])
-
-    (alert,) = read(store)
-
-    assert texts(alert)["Stack"] == "train.py:9 in load\n    return data[i]\n        i = 7"
 
 
 def test_an_error_that_came_again_is_one_alert_that_says_how_often(tmp_path, store):
@@ -350,21 +297,3 @@ def test_a_hang_that_is_over_still_shows_where_its_threads_were(tmp_path, store,
     ]
     assert alert.details[0].text.endswith("dist.py:9 in all_reduce")
     assert alert.details[3].text == "open span: all_reduce, 61.0 s\nnot responding: nvml"
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"stack": "a text", "frames": [1, "x"], "output": {"a": 1}, "caused_by": [None], "memory": [1]},
-        {"stack": [1, None, {}], "spans": [1, {"name": None}], "group": [{"group": [{"group": []}]}]},
-        {"stacks": [{"threads": 7, "stack": [["x"]]}, "x"], "threads_left_out": "many", "gpu": 3},
-        {"stack": ["x" * 100_000] * 5_000},
-    ],
-)
-def test_whatever_a_record_holds_is_no_trouble(tmp_path, store, fields):
-    write_run(tmp_path, "r", [*steps(), error(**fields), hang("open", **fields)])
-
-    alerts = read(store)
-
-    assert len(alerts) == 2
-    assert sum(len(detail.text) for alert in alerts for detail in alert.details) < 600_000

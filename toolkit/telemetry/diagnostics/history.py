@@ -108,13 +108,11 @@ class _Reading:
 
     def _result(self, manifest: Manifest | None) -> Diagnosis:
         endings = self._endings
-        if endings.failures_of_telemetry:
-            times = endings.failures_of_telemetry
-            first = (
-                f"{'; first' if times > 1 else ''}: {endings.first_failure}" if endings.first_failure else ""
-            )
+        times, first = endings.records.of_telemetry, endings.records.first_of_telemetry
+        if times:
+            said = f"{'; first' if times > 1 else ''}: {first}" if first else ""
             self._notes.append(
-                f"telemetry itself failed {'once' if times == 1 else f'{times:,} times'}{first}"
+                f"telemetry itself failed {'once' if times == 1 else f'{times:,} times'}{said}"
             )
         incomplete = incomplete_mirrors(manifest)
         if incomplete:

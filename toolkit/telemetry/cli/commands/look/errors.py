@@ -10,15 +10,15 @@ from typing import Final
 from toolkit.telemetry.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
 from toolkit.telemetry.cli.terminal import print_json
 from toolkit.telemetry.diagnostics.error_details import details_of
+from toolkit.telemetry.diagnostics.error_records import ErrorRecords
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.parts import record_files
 from toolkit.telemetry.runfolder.reader import records_of
 from toolkit.telemetry.runfolder.records import END, ERROR, FINDING, Record
-from toolkit.telemetry.runfolder.untrusted import mappings_in
+from toolkit.telemetry.runfolder.untrusted import whole_in
 
 _HANG: Final = "hang"
 _MAX_RANKS: Final = 128
-_MAX_KEPT: Final = 2_000
 _LONGEST: Final = 500
 _MOST_LINES: Final = 40
 _FIRST_LINES: Final = 10
@@ -36,10 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print each distinct error and each hang of the run; return 2 if there is no run."""
     folder = chosen_run(args.run)
-    found = _Found()
+    found = ErrorRecords()
     try:
         for record in _records_of(folder):
-            found.add(record)
+            event, rank = record.get("event"), whole_in(record.get("rank")) or 0
+            if event == ERROR or (event == FINDING and record.get("kind") == _HANG):
+                found.add(record, rank)
+            elif event == END:
+                found.add_end(record, rank)
     except OSError as error:
         return refuse(f"{folder}: {error.strerror or error}")
     if args.json:
@@ -50,36 +54,6 @@ def run(args: argparse.Namespace) -> int:
         print()
         _print(record)
     return 0
-
-
-class _Found:
-    """Errors and hangs collected from the records."""
-
-    def __init__(self) -> None:
-        self.newest: dict[str, Record] = {}
-        """The newest record of each error and hang, with the count of the end record and the stacks of the first."""
-        self.of_telemetry = 0
-
-    def add(self, record: Record) -> None:
-        event = record.get("event")
-        if event == ERROR and record.get("source") == "telemetry":
-            self.of_telemetry += 1
-        elif event == ERROR or (event == FINDING and record.get("kind") == _HANG):
-            key = f"{record.get('rank', 0)} {record.get('id') or record.get('seq')}"
-            if key in self.newest or len(self.newest) < _MAX_KEPT:
-                self.newest[key] = {**self.newest.get(key, {}), **record}
-        elif event == END:
-            self._add_counts(record)
-
-    def _add_counts(self, end: Record) -> None:
-        of_session = f"{end.get('rank', 0)} {end.get('session')}"
-        kinds = [
-            (f"-error-{kind.get('fingerprint')}", kind.get("count"))
-            for kind in mappings_in(end.get("errors"))
-        ]
-        for which, count in [*kinds, ("-errors-of-other-kinds", end.get("errors_of_other_kinds"))]:
-            if type(count) is int and of_session + which in self.newest:
-                self.newest[of_session + which]["count"] = count
 
 
 def _records_of(folder: Path) -> Iterator[Record]:
@@ -94,7 +68,7 @@ def _records_of(folder: Path) -> Iterator[Record]:
 # ------------------------------------------------------------ text
 
 
-def _summary(found: _Found) -> str:
+def _summary(found: ErrorRecords) -> str:
     hangs = sum(record.get("event") == FINDING for record in found.newest.values())
     errors = len(found.newest) - hangs
     times = sum(_count(record) for record in found.newest.values() if record.get("event") == ERROR)
