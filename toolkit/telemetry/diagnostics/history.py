@@ -13,7 +13,7 @@ from typing import Any, Final
 from toolkit.telemetry.diagnostics.diagnosis import Diagnosis, NoRecordsError
 from toolkit.telemetry.diagnostics.ending import Endings
 from toolkit.telemetry.diagnostics.examiner import Examiner
-from toolkit.telemetry.diagnostics.policy import Policy, policy_of_run
+from toolkit.telemetry.diagnostics.policy import policy_of_run
 from toolkit.telemetry.diagnostics.rank_files import MAX_RANKS
 from toolkit.telemetry.diagnostics.silent_ranks import (
     findings_about,
@@ -46,33 +46,29 @@ def diagnose(
     run: Path | RunSource,
     *,
     name: str | None = None,
-    policy: Policy | None = None,
     on_records: OnRecords | None = None,
 ) -> Diagnosis:
     """Return what is wrong with a run folder, or with a run of another tool, which may grow.
 
-    The default `policy` of a run folder is the one in its manifest. Memory use does not depend on the run's length.
+    Memory use does not depend on the run's length.
 
     Raises:
         OSError: the record file is missing, unreadable, not a regular file, or was replaced while it was read.
         NoRecordsError: a run of another tool has no numbers.
     """
-    return _Reading(run, name, policy, on_records).diagnosis()
+    return _Reading(run, name, on_records).diagnosis()
 
 
 class _Reading:
     """Reads one run and runs the detectors over it."""
 
-    def __init__(
-        self, run: Path | RunSource, name: str | None, policy: Policy | None, on_records: OnRecords | None
-    ) -> None:
+    def __init__(self, run: Path | RunSource, name: str | None, on_records: OnRecords | None) -> None:
         self._source = None if isinstance(run, Path) else run
         self._path = run if isinstance(run, Path) else run.info.root
         # "." has no name of its own, and a link's name says more than its target.
         absolute = Path(os.path.abspath(self._path))
         self._name = name or (absolute.name if isinstance(run, Path) else run.info.name)
-        self._has_policy = policy is not None
-        self._examiner = Examiner(policy)
+        self._examiner = Examiner()
         self._on_records = on_records
         self._records = 0
         self._bad_lines = 0
@@ -91,7 +87,7 @@ class _Reading:
             self._notes.append(f"there is no {MANIFEST}")
         except (OSError, ManifestError) as error:
             self._notes.append(str(error))
-        if manifest is not None and not self._has_policy:
+        if manifest is not None:
             self._examiner = Examiner(policy_of_run(manifest.diagnostics, self._rules_of(manifest.project)))
         ranks = self._other_ranks()
         for records in self._chunks_with(ranks) if ranks else self._chunks(rank_file(self._path, 0)):

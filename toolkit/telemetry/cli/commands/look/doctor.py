@@ -129,7 +129,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         said = [_as_json(answer) for answer in answers]
         is_folder = given is not None and given.is_dir() and runs[0].path != Path(os.path.abspath(given))
-        print_json({"runs": said, "unreadable": unreadable} if is_folder else said[0])
+        is_one = len(runs) == 1 and not is_folder
+        print_json(said[0] if is_one else {"runs": said, "unreadable": unreadable})
     return 1 if any(answer.is_bad for answer in answers) else 0
 
 
