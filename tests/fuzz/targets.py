@@ -639,7 +639,7 @@ def fuzz_column_cache(data: bytes) -> None:
     "toolkit.telemetry.cli.commands.look.doctor",
     tokens=_JSON + _RECORD + (b",", b";", b"\t", b"step,loss\n"),
 )
-def fuzz_file_of_another_program(data: bytes) -> None:
+def fuzz_foreign_file(data: bytes) -> None:
     """`telemetry doctor` says something of any file, in text and in JSON, and ends with a code that it documents."""
     folder = _scratch()
     kind = data[:1]

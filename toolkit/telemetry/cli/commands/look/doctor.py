@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.chosen_run import LOGS, printable, refuse
+from toolkit.telemetry.cli.chosen_run import LOGS, no_run_in, printable, refuse
 from toolkit.telemetry.cli.report_content import (
     UnreadableRunError,
     content_of,
@@ -48,6 +48,7 @@ from toolkit.telemetry.reports.finding_text import (
     when_text,
 )
 from toolkit.telemetry.reports.html_page import to_html
+from toolkit.telemetry.runfolder.parts import part_in
 
 _WIDTH: Final = 110
 _MOST_LINES: Final = 2
@@ -108,6 +109,8 @@ def run(args: argparse.Namespace) -> int:
     for run in runs:
         progress = Progress()
         try:
+            if part_in(run.path) is not None:
+                raise UnreadableRunError(no_run_in(run.path))
             found = diagnosis_of(run, progress.show)
         except UnreadableRunError as error:
             refuse(str(error))
