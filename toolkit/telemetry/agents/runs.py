@@ -204,7 +204,7 @@ def thinned(values: Any, most: int) -> list[int]:
         return list(range(len(numbers)))
     finite = np.isfinite(numbers)
     low, high = np.where(finite, numbers, np.inf), np.where(finite, numbers, -np.inf)
-    # The longest stretches without a number first.
+    # The longest ranges without a number first.
     odd = sorted(runs_of(~finite), key=lambda ends: ends[0] - ends[1])
     wanted = [
         int(low.argmin()),

@@ -26,10 +26,12 @@ from toolkit.telemetry.runfolder.key_values import ValuesThatCount, trend_of
 from toolkit.telemetry.runfolder.labels import MAX_LABELS_BYTES, Labels, LabelsError, parse_labels
 from toolkit.telemetry.runfolder.layout import LABELS, METRICS_JSONL
 from toolkit.telemetry.runfolder.listed_run import (
+    MISSING,
     Fields,
     encode_fields,
     fields_of,
     fields_without_manifest,
+    missing_records,
     progress_of,
     read_ends,
     settled,
@@ -265,7 +267,8 @@ def _listed(run: RunFolder, status: Status) -> tuple[Fields, str]:
             run.folder, read_ends(log), key_values=values, written=written
         ), problem
     manifest, _ = settled(run.manifest, run.folder, time.time())
-    return fields_of(manifest, run.folder, status, time.time(), key_values=values), problem
+    fields = fields_of(manifest, run.folder, status, time.time(), key_values=values)
+    return {**fields, MISSING: missing_records(manifest, run.folder, status)}, problem
 
 
 # ------------------------------------------------------------ what the engine searches and sorts

@@ -44,6 +44,8 @@ _LATEST_TIME: Final = 4e9
 
 Fields = dict[str, Any]
 """Fields of a RunCard, by name."""
+MISSING: Final = "missing"
+"""Among the fields: which records are missing, as `missing_records` says it."""
 
 _caught_up: dict[Path, tuple[Manifest, Signature, Manifest]] = {}
 """By record file: those of killed runs are not read at every scan."""
@@ -193,7 +195,7 @@ _KINDS: Final[Mapping[str, Any]] = {
         ("created", "last_sign", "duration_s", "epoch", "loss", "lr", "samples_per_sec"), (int, float)
     ),
     **dict.fromkeys(("step", "max_steps", "sessions"), int),
-    **dict.fromkeys(("id", "name", "host", "project", "loss_metric"), str),
+    **dict.fromkeys(("id", "name", "host", "project", "loss_metric", MISSING), str),
     "from_zero": bool,
     "summary": dict,
 }

@@ -33,7 +33,7 @@ from toolkit.telemetry.runs.store import (
 
 if TYPE_CHECKING:
     # The list of runs works without numpy.
-    from toolkit.telemetry.runs.findings.alerts import Alert
+    from toolkit.telemetry.diagnostics.finding import Finding
     from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 SORTS: Final = ("age", "started", "name", "status", "step", "loss", "best", "alerts", "progress", "duration")
@@ -76,7 +76,7 @@ class Opened:
     total_charts: int = 0
     gpus: Sequence[str] = ()
     """Of each GPU the last values, and its load over the run as bars."""
-    alerts: Sequence[Alert] = ()
+    alerts: Sequence[Finding] = ()
     ends: str = ""
     notes: Sequence[str] = ()
     """What could not be read, and answers to requests."""

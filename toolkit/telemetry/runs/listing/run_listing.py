@@ -15,6 +15,7 @@ from toolkit.telemetry.runfolder.key_values import KeyValues
 from toolkit.telemetry.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.telemetry.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
 from toolkit.telemetry.runfolder.listed_run import (
+    MISSING,
     Fields,
     fields_of,
     fields_without_manifest,
@@ -196,9 +197,7 @@ def card_of(found: FoundRun, now: float, *, newest: tuple[float, int | None] | N
         found.manifest, found.folder, now, last_sign=newest[0] if newest is not None else None
     )
     fields = fields_of(manifest, found.folder, status, now, key_values=found.key_values, newest=newest)
-    card = card_with(found, fields, status)
-    missing = missing_records(manifest, found.folder, status)
-    return card if missing is None else replace(card, problem=card.problem or missing, is_cut=True)
+    return card_with(found, {**fields, MISSING: missing_records(manifest, found.folder, status)}, status)
 
 
 def no_manifest(problem: str | None) -> Status:
@@ -215,11 +214,12 @@ def with_last_values(card: RunCard) -> RunCard:
 
 
 def card_with(found: FoundRun, fields: Fields, status: Status) -> RunCard:
-    """Return the run's card by its labels, its status and the `fields` of a card."""
-    labels = found.labels
+    """Return the run's card by its labels, its status and the `fields` of a card, or what it is `MISSING`."""
+    labels, missing = found.labels, fields.get(MISSING)
     if status.name == RUNNING and fields["step"] is None:
         status = replace(status, name=STARTING)
-    own: Fields = {"name": clean(found.part)} if found.part else {}
+    own: Fields = {name: value for name, value in fields.items() if name != MISSING}
+    own |= {"name": clean(found.part)} if found.part else {}
     own |= {"name": clean(labels.display_name)} if labels.display_name else {}
     own |= {} if labels.tags is None else {"tags": tuple(clean(tag) for tag in labels.tags)}
     return RunCard(
@@ -229,9 +229,10 @@ def card_with(found: FoundRun, fields: Fields, status: Status) -> RunCard:
         status=replace(status, why=clean(status.why)),
         archived=labels.archived,
         colour=labels.colour,
-        problem=found.problem,
+        problem=found.problem or missing,
+        is_cut=bool(missing),
         deleted=found.is_deleted,
-        **fields | own,
+        **own,
     )
 
 
