@@ -269,15 +269,15 @@ class _Watcher:
     def end(self) -> Watched:
         self._ending.set()
         self._thread.join(60.0)
-        self._look()
+        self._poll()
         bad = sum(self._store.refresh(card.key).bad_count for card in self._store.list_runs().cards)
         return Watched(looks=self._looks, most_runs=self._most, bad_lines=bad, problems=self._problems)
 
     def _run(self) -> None:
         while not self._ending.wait(0.3):
-            self._look()
+            self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         runs = self._store.list_runs()
         self._looks += 1
         self._most = max(self._most, len(runs.cards))

@@ -37,7 +37,7 @@ _LOG_EVERY: Final = 10
 _WIDEST_MARGIN: Final = 0.01
 
 
-Moment = tuple[float, float]
+Timestamp = tuple[float, float]
 """The time on the wall, and the processor time of the training's thread, which a busy machine does not change."""
 
 
@@ -47,7 +47,7 @@ class Framework:
 
     title: str
     package: str
-    train: Callable[[Path, str, int], list[Moment]]
+    train: Callable[[Path, str, int], list[Timestamp]]
 
 
 def build(options: Options) -> Report:
@@ -129,7 +129,7 @@ def time_turns(folder: Path, framework: str, name: str, turns: int, steps: int) 
     return took
 
 
-def _train_with_transformers(folder: Path, name: str, steps: int) -> list[Moment]:
+def _train_with_transformers(folder: Path, name: str, steps: int) -> list[Timestamp]:
     import torch
     from transformers import (
         LlamaConfig,
@@ -140,7 +140,7 @@ def _train_with_transformers(folder: Path, name: str, steps: int) -> list[Moment
         TrainingArguments,
     )
 
-    ends: list[Moment] = []
+    ends: list[Timestamp] = []
 
     class Watch(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
@@ -186,7 +186,7 @@ def _train_with_transformers(folder: Path, name: str, steps: int) -> list[Moment
     return ends
 
 
-def _train_with_lightning(folder: Path, name: str, steps: int) -> list[Moment]:
+def _train_with_lightning(folder: Path, name: str, steps: int) -> list[Timestamp]:
     import logging
     import warnings
 
@@ -196,7 +196,7 @@ def _train_with_lightning(folder: Path, name: str, steps: int) -> list[Moment]:
     # Lightning's advice for real trainings does not apply here.
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    ends: list[Moment] = []
+    ends: list[Timestamp] = []
 
     class Watch(lightning.Callback):
         def on_train_batch_end(self, *_: Any, **__: Any) -> None:
@@ -252,7 +252,7 @@ def _train_with_lightning(folder: Path, name: str, steps: int) -> list[Moment]:
     return ends
 
 
-def _now() -> Moment:
+def _now() -> Timestamp:
     return time.perf_counter(), time.thread_time()
 
 

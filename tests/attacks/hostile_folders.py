@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.dashboard.run_folders import BEGAN, step_record, write_run
+from tests.made_runs import BEGAN, step_record, write_run
 from toolkit.telemetry.runfolder.journal.repair import build_table
 
 SECRET = "canary-7f3b-of-a-file-outside"

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.attacks.hostile_folders import an_ordinary_run, as_line
-from tests.dashboard.run_folders import BEGAN
+from tests.made_runs import BEGAN
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.logger.writing import pipeline

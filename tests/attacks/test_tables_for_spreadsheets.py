@@ -42,7 +42,7 @@ def runs_in_a_spreadsheet(cell):
 
 
 def cells_of(text):
-    # Whatever separator a country's spreadsheet takes, a cell begins behind it; one in quotes is one cell to all.
+    # Whatever separator a country's spreadsheet takes, a cell begins after it; one in quotes is one cell to all.
     return [cell for row in csv.reader(io.StringIO(text, newline="")) for cell in row]
 
 

@@ -56,7 +56,7 @@ RATES = ("fast", "paced", "spans", "wide", "large", "threads")
 
 @pytest.mark.timeout(longer(600, 3_000))
 @pytest.mark.slow
-def test_kills_at_random_moments_lose_no_acknowledged_record(tmp_path, start_in_background, record_property):
+def test_kills_at_random_times_lose_no_acknowledged_record(tmp_path, start_in_background, record_property):
     """Of three killed runs one is repaired, one is resumed, and one is only read."""
     runs = tmp_path / "runs"
     chosen = random.Random(8)

@@ -356,7 +356,7 @@ def test_verify_begins_a_generation_where_the_engine_has_lines_of_another_file(e
     ship(engine, logs)
     other = make_run(logs.parent / "other", "mixed", 40, run_id=id_of(folder))
     (other / "metrics.jsonl").write_bytes(b"".join(step_line(step, longer="x" * 20) for step in range(9)))
-    with mock.patch.object(sender_module, "strays_behind", return_value={}):
+    with mock.patch.object(sender_module, "strays_after", return_value={}):
         with mock.patch.object(sender_module, "newest_commits", return_value={}):
             with mock.patch.object(sender_module, "insert_commits"):
                 ship(engine, logs.parent / "other")

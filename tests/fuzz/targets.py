@@ -53,7 +53,7 @@ from toolkit.telemetry.runfolder.reader import (
     Cursor,
     blocks_of,
     last_record,
-    offset_behind,
+    offset_after,
     read_from,
     records_in,
 )
@@ -162,7 +162,7 @@ def fuzz_records(data: bytes) -> None:
     seqs = [record["seq"] for record in numbered]
     if seqs and seqs == sorted(set(seqs)) and len(numbered) == len(fresh.records):
         middle = seqs[len(seqs) // 2]
-        behind = read_from(path, offset_behind(path, middle)).records
+        behind = read_from(path, offset_after(path, middle)).records
         assert [record["seq"] for record in behind if type(record.get("seq")) is int] == [
             seq for seq in seqs if seq > middle
         ]
@@ -959,9 +959,9 @@ class _Maker:
     def _value(self, kind: int, depth: int) -> Any:
         kind %= 12
         if kind < 2:
-            return struct.unpack("<d", self._take(8).ljust(8, b"\0"))[0]
+            return struct.unpack("<d", self._next_bytes(8).ljust(8, b"\0"))[0]
         if kind == 2:
-            number = int.from_bytes(self._take(10), "little", signed=True)
+            number = int.from_bytes(self._next_bytes(10), "little", signed=True)
             # JSON as others read it has no larger ones: those become text.
             self.has_odd_value = self.has_odd_value or not -(2**63) <= number < 2**64
             return number
@@ -984,17 +984,17 @@ class _Maker:
         return self._text()
 
     def _text(self) -> str:
-        raw = self._take(self._byte() % 24)
+        raw = self._next_bytes(self._byte() % 24)
         text = raw.decode("utf-8", "surrogateescape")
         if any("\ud800" <= letter <= "\udfff" for letter in text):
             self.has_odd_value = True
         return text
 
     def _byte(self) -> int:
-        taken = self._take(1)
+        taken = self._next_bytes(1)
         return taken[0] if taken else 0
 
-    def _take(self, count: int) -> bytes:
+    def _next_bytes(self, count: int) -> bytes:
         taken = self._data[self._at : self._at + count]
         self._at += count
         return taken

@@ -7,7 +7,7 @@ import io
 
 import pytest
 
-from tests.dashboard.run_folders import step_record, write_run
+from tests.made_runs import step_record, write_run
 from toolkit.telemetry.core.checks import OptionsError
 from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
 from toolkit.telemetry.mirrors.one_logger_file.exporter import OneLoggerFileExporter

@@ -10,7 +10,7 @@ import pytest
 from toolkit.telemetry.runfolder.codec import with_non_finite
 from toolkit.telemetry.runfolder.table.csv_table import CsvTable
 from toolkit.telemetry.runfolder.manifest import read_manifest
-from toolkit.telemetry.runfolder.reader import last_record, offset_behind, read_from
+from toolkit.telemetry.runfolder.reader import last_record, offset_after, read_from
 from toolkit.telemetry.runfolder.journal.repair import build_table, repair_run
 from toolkit.telemetry.runfolder.status import work_out_status
 from toolkit.telemetry import TelemetryLogger
@@ -50,7 +50,7 @@ def test_every_record_is_read(golden):
     }
     assert last_record(golden / "metrics.jsonl") == records[-1]
     assert (
-        read_from(golden / "metrics.jsonl", offset_behind(golden / "metrics.jsonl", 5)).records == records[6:]
+        read_from(golden / "metrics.jsonl", offset_after(golden / "metrics.jsonl", 5)).records == records[6:]
     )
 
 

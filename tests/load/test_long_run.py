@@ -51,7 +51,7 @@ def test_a_run_of_very_many_records_is_logged_read_killed_repaired_and_resumed(t
     assert used["left_over"] == 0
     # Memory for records while the disk takes none is 32 MB; nothing else grows with them.
     assert grown_mb < 40.0
-    # One or two may be open for the moment that a thread looks at something.
+    # One or two may be open for the time that a thread looks at something.
     assert points[-1]["files"] <= quarter["files"] + 2
     assert points[-1]["threads"] <= quarter["threads"] + 1
     # A million records with their columns: a hundred bytes and some for each that the dashboard holds.
@@ -63,7 +63,7 @@ def test_the_end_of_a_run_does_not_rewrite_its_whole_table(tmp_path, form, monke
     # On a machine that pauses, the first rewrite would count as slow, and the next one would wait for minutes.
     monkeypatch.setattr(csv_table, "_QUICK_S", 600.0)
     # A million rows would take longer than close() may wait, and the table would be left without its end.
-    # A finding, of a machine that becomes slow, say, has columns of its own and comes at any moment.
+    # A finding, of a machine that becomes slow, say, has columns of its own and comes at any time.
     options = {"system": False, "diagnostics": False, "close_timeout": 60.0}
     log = TelemetryLogger("r", log_dir=tmp_path, log_every=1, csv=form, **options)
     for step in range(500):

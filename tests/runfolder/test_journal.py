@@ -147,7 +147,7 @@ def test_the_segments_take_turns_for_ever(made):
         max_size=60,
     )
 )
-def test_a_kill_at_any_moment_loses_nothing_that_was_appended(tmp_path_factory, turns):
+def test_a_kill_at_any_time_loses_nothing_that_was_appended(tmp_path_factory, turns):
     folder = tmp_path_factory.mktemp("journal")
     made = create(folder)
     given_lines, in_file, handed = [], [], None

@@ -1,4 +1,4 @@
-"""From the call in the loop to the reader and pandas: what was logged is what is found, at every moment."""
+"""From the call in the loop to the reader and pandas: what was logged is what is found, at any time."""
 
 import json
 import math
@@ -176,7 +176,7 @@ def test_a_reader_that_follows_a_live_run_misses_nothing(make):
 
 
 @pytest.mark.slow
-def test_pandas_reads_the_table_of_a_live_run_at_every_moment(tmp_path):
+def test_pandas_reads_the_table_of_a_live_run_at_any_time(tmp_path):
     script = """
         import os, random, sys, time
         from toolkit.telemetry import TelemetryLogger

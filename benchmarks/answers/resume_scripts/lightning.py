@@ -56,7 +56,7 @@ class ResumableLoader(DataLoader[Any]):
         return {"position": self.position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Begin the next pass behind these batches."""
+        """Begin the next pass after these batches."""
         self.first = state["position"]
 
 

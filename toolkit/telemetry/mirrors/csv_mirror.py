@@ -10,7 +10,7 @@ from pathlib import Path
 
 from toolkit.telemetry.runfolder.journal.repair import build_table
 from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL
-from toolkit.telemetry.runfolder.reader import BadLine, Cursor, offset_behind, parse_line, read_block
+from toolkit.telemetry.runfolder.reader import BadLine, Cursor, offset_after, parse_line, read_block
 from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runfolder.table.columns import MAX_COLUMNS
 from toolkit.telemetry.runfolder.table.csv_table import SHORT, Adopted, CsvTable, ForeignTableError
@@ -52,7 +52,7 @@ class CsvMirror:
         if found is None or not self._are_all_of_records(found):
             self._build_again()
         self._written_upto = self._table.last_seq
-        return offset_behind(self._records, self._table.last_seq)
+        return offset_after(self._records, self._table.last_seq)
 
     @property
     def leaves_out(self) -> str:
@@ -93,8 +93,8 @@ class CsvMirror:
         reused, or it contains zeros. Counting lines detects that without parsing; if some line is not a record, the
         table is rebuilt needlessly.
         """
-        newest_at = offset_behind(self._records, found.last_seq - 1)
-        end = offset_behind(self._records, found.last_seq)
+        newest_at = offset_after(self._records, found.last_seq - 1)
+        end = offset_after(self._records, found.last_seq)
         if found.rows:
             line = read_block(self._records, newest_at, max_bytes=end - newest_at).data[: end - newest_at]
             newest = parse_line(newest_at, line.rstrip(b"\n").rpartition(b"\n")[2])

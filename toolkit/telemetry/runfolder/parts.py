@@ -24,7 +24,7 @@ from toolkit.telemetry.runfolder.process import boot_id, host_name, is_alive, is
 from toolkit.telemetry.runfolder.reader import (
     BadLine,
     lines_of,
-    offset_behind,
+    offset_after,
     parse_line,
     read_block,
     tail_lines,
@@ -283,7 +283,7 @@ def head_of(path: Path, session: int) -> Record:
     Raises:
         OSError: the file cannot be read.
     """
-    block = read_block(path, offset_behind(path, session - 1, field="session"), max_bytes=_HEAD_BYTES)
+    block = read_block(path, offset_after(path, session - 1, field="session"), max_bytes=_HEAD_BYTES)
     found: Record = {}
     for position, line in itertools.islice(lines_of(block), _MOST_RECORDS):
         record = parse_line(position, line)

@@ -26,7 +26,7 @@ from toolkit.telemetry.runfolder.manifest import (
     read_manifest,
     write_manifest,
 )
-from toolkit.telemetry.runfolder.reader import last_end, offset_behind, step_after, tail_records
+from toolkit.telemetry.runfolder.reader import last_end, offset_after, step_after, tail_records
 from toolkit.telemetry.runfolder.records import STEP, Record
 from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.runfolder.status import LOST, work_out_status
@@ -58,7 +58,7 @@ def with_end_record(manifest: Manifest, folder: Path) -> Manifest:
         return manifest
     log = folder / METRICS_JSONL
     try:
-        behind = os.lstat(log).st_size - (offset_behind(log, beat.seq) if beat is not None else 0)
+        behind = os.lstat(log).st_size - (offset_after(log, beat.seq) if beat is not None else 0)
         # What evaluates the model may lag a little behind the heartbeat.
         records = tail_records(log, min(max(behind, _LEAST_BYTES), _MOST_BYTES))
     except OSError as error:
