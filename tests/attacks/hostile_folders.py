@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.dashboard.run_folders import BEGAN, step_record, write_run
-from toolkit.telemetry.runfolder.journal.repair import build_table
+from toolkit.telemetry.runfolder.table.csv_table import build_table
 
 SECRET = "canary-7f3b-of-a-file-outside"
 """The content of the file that every link leads to, as text and as a record; it must appear nowhere."""

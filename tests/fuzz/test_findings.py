@@ -13,8 +13,8 @@ from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
 from toolkit.telemetry.mirrors.one_logger_file.exporter import OneLoggerFileExporter
 from toolkit.telemetry.runfolder.codec import encode
 from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
-from toolkit.telemetry.runfolder.table.columns import Columns
-from toolkit.telemetry.runfolder.table.csv_table import ALL, CsvTable
+from toolkit.telemetry.runfolder.table.columns import ALL, Columns
+from toolkit.telemetry.runfolder.table.csv_table import build_table
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.columns.run_log import RunLog
 from toolkit.telemetry.runs.listing.run_listing import RootListing, read_start
@@ -45,13 +45,6 @@ def test_a_start_record_of_a_thousand_brackets_is_no_start_record(tmp_path):
     assert read_start(tmp_path / "metrics.jsonl") == {}
 
 
-def _table(path, rows):
-    made = CsvTable(path)
-    made.append([{**step_record(seq, train_loss=1.0), "seq": seq} for seq in range(rows)])
-    made.close()
-    return path.read_bytes()
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -62,11 +55,12 @@ def _table(path, rows):
     ],
 )
 def test_a_resumed_run_builds_a_damaged_table_again(tmp_path, damage):
-    content = _table(tmp_path / "metrics.csv", 4).split(b"\n")
-    content[2] = damage(content[2])
-    (tmp_path / "metrics.csv").write_bytes(b"\n".join(content))
     records = [{**step_record(seq, train_loss=1.0), "seq": seq} for seq in range(4)]
     (tmp_path / "metrics.jsonl").write_bytes(b"".join(map(encode, records)))
+    build_table(tmp_path / "metrics.jsonl", tmp_path / "metrics.csv")
+    content = (tmp_path / "metrics.csv").read_bytes().split(b"\n")
+    content[2] = damage(content[2])
+    (tmp_path / "metrics.csv").write_bytes(b"\n".join(content))
 
     mirror = CsvMirror(tmp_path, mode=0o600, form=ALL)
     mirror.start_at()
@@ -110,10 +104,10 @@ def test_a_name_under_non_finite_that_the_record_lacks_makes_no_cell():
     columns = Columns()
     odd = {"event": "step", "time": 1.5, "seq": 0, "non_finite": {"later": "NaN"}}
     columns.add_new_of(odd)
-    before = ",".join(columns.parts(odd))
-    columns.add_new_of({"event": "step", "time": 2.5, "seq": 1, "later": 1.0})
+    before = columns.row(odd)
+    columns.add_new_of({"event": "note", "time": 2.5, "seq": 1, "later": 1.0})
 
-    assert ",".join(columns.parts(odd)) == f"{before},"
+    assert columns.row(odd) == [*before, ""]
 
 
 @pytest.mark.parametrize("text", ["telemetry: {project: 2001-99-99}", "a: " + "[" * 1_000])

@@ -23,7 +23,7 @@ PLACES = {
     "an option of the `telemetry:` block": "toolkit.telemetry.logger.options.telemetry_options:TelemetryOptions",
     "a well-known field of a step": "toolkit.telemetry.logger.records.folded_metrics:COLUMNS",
     "a kind of record": "toolkit.telemetry.runfolder.records",
-    "which records and fields are in metrics.csv": "toolkit.telemetry.runfolder.table.short_columns:WITHOUT_ROWS",
+    "which records and fields are in metrics.csv": "toolkit.telemetry.runfolder.table.columns:WITHOUT_ROWS",
     "which numbers of a record are curves": "toolkit.telemetry.runfolder.metrics:metrics_of",
     "when a run is lost, stalled or running": "toolkit.telemetry.runfolder.status:work_out_status",
     "limits of a request to a run": "toolkit.telemetry.runfolder.control:LOG_EVERY_PAUSE_S",
