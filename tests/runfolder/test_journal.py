@@ -41,8 +41,8 @@ def line(seq, **fields):
     return encode({"event": "step", "seq": seq, **fields})
 
 
-def create(folder, segment_bytes=SEGMENT):
-    return Journal.create([folder], folder / "r" / "metrics.jsonl", OWNER, segment_bytes=segment_bytes)
+def create(folder):
+    return Journal.create([folder], folder / "r" / "metrics.jsonl", OWNER, segment_bytes=SEGMENT)
 
 
 @pytest.fixture(params=["mapped", "written"])
@@ -357,23 +357,17 @@ def test_a_journal_does_not_move_while_the_disk_holds_the_writer(tmp_path, made,
     assert seqs(made.path) == [0]
 
 
-def test_a_journal_that_moves_into_a_larger_one_has_room_for_more(tmp_path, made):
+def test_what_is_left_in_memory_at_the_end_is_kept_where_there_is_shared_memory(made, kind):
     lines = []
     while made.append(new := line(len(lines), text="x" * 100)):
         lines.append(new)
-    full, old = len(lines), made.path
-    assert made.move_to(create(tmp_path, 10 * SEGMENT), threading.RLock())
-    while made.append(new := line(len(lines), text="x" * 100)):
-        lines.append(new)
+    more = [line(seq, text="y" * 900) for seq in range(len(lines), len(lines) + 50)]
+    made.keep(more)
+    made.close(remove=False)
+    held = hold_abandoned(made.path)
 
-    assert len(lines) > 5 * full
-    assert seqs(made.path) == [*range(len(lines))]
-    assert not old.exists()
-    written = b""
-    while (batch := made.flip()) is not None:
-        written += batch
-        made.release()
-    assert written == b"".join(lines)
+    assert [text for _, text in held.lines] == (lines + more if kind == "mapped" else lines)
+    held.close(remove=True)
 
 
 def test_a_time_limit_of_the_script_that_ends_while_a_line_is_written_arrives(tmp_path, monkeypatch):

@@ -282,9 +282,9 @@ class RecordQueue:
         return not (self._waiting or self._overflow or self.journal.fill)
 
     @property
-    def bytes_in_memory(self) -> int:
-        """Bytes of the lines that wait for room in the journal."""
-        return self._overflow_bytes
+    def lines_in_memory(self) -> list[bytes]:
+        """The lines that wait for room in the journal."""
+        return list(self._overflow)
 
     @property
     def unwritten_in_memory(self) -> int:

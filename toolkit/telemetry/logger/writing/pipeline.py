@@ -34,7 +34,6 @@ from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.runfolder.codec import decode
 from toolkit.telemetry.runfolder.journal.head import Owner
 from toolkit.telemetry.runfolder.journal.journal import (
-    SEGMENT_BYTES,
     Journal,
     journals_in,
     shared_memory_folders,
@@ -227,7 +226,9 @@ class RecordPipeline:
             why = f"{journal.path} took no more lines ({journal.trouble})"
         else:
             return
-        if not self._move_journal():
+        places = _places_for_journal(self._options.journal, self.session_folder.folder)
+        spare = Journal.create(places, self.session_folder.record_file, self._owner)
+        if not journal.move_to(spare, self.record_queue.lock):
             if journal.path is not None:
                 trouble = f"{why}, and no other could be made: a kill may cost the last moments"
                 self.guard.report("keeping the journal", OSError(trouble))
@@ -341,7 +342,8 @@ class RecordPipeline:
         # On a busy machine the thread may end later than it was waited for; what it has written is written.
         written = written or self._writer.is_drained
         if not written:
-            self._keep_what_is_in_memory()
+            with self.guard.catch("keeping the last records"):
+                self._journal.keep(self.record_queue.lines_in_memory)
             where = (
                 f"; `telemetry repair {self.session_folder.folder}` writes them" if self._journal.path else ""
             )
@@ -388,24 +390,6 @@ class RecordPipeline:
 
     def _journal_name(self) -> str | None:
         return None if self._journal.path is None else str(self._journal.path)
-
-    def _move_journal(self, segment_bytes: int = SEGMENT_BYTES) -> bool:
-        """Continue in another journal."""
-        session_folder = self.session_folder
-        places = _places_for_journal(self._options.journal, session_folder.folder)
-        spare = Journal.create(places, session_folder.record_file, self._owner, segment_bytes=segment_bytes)
-        return self._journal.move_to(spare, self.record_queue.lock)
-
-    def _keep_what_is_in_memory(self) -> None:
-        """Move what neither the disk nor the journal had room for into a larger journal, where repair finds it."""
-        left = self.record_queue.unwritten_in_memory
-        if left:
-            self._move_journal(self.record_queue.bytes_in_memory + 2 * SEGMENT_BYTES)
-        while left:
-            self.record_queue.take_batch()
-            before, left = left, self.record_queue.unwritten_in_memory
-            if left == before:
-                return
 
     def after_fork_in_child(self) -> None:
         """Forget what belongs to the parent; nothing of it is written, flushed or closed here."""

@@ -17,7 +17,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -65,9 +65,7 @@ _LOCK_WAIT_S: Final = 1.0
 _held: dict[int, Journal | AbandonedJournal] = {}
 """The journals that this process has locked, by `id`."""
 _never_closed: list[mmap.mmap] = []
-_OF_THE_FILE: Final = (
-    *("path", "trouble", "_memory", "_words", "_segment_bytes", "_descriptor", "_identity", "_written_to"),
-)
+_OF_THE_FILE: Final = ("path", "trouble", "_memory", "_words", "_descriptor", "_identity", "_written_to")
 
 
 def _forget_in_child() -> None:
@@ -146,7 +144,9 @@ class Journal:
             # Touching a page that the file system has no space for kills the process, so all pages are allocated first.
             allocate(descriptor, HEADER_BYTES, SEGMENTS * segment_bytes)
             if is_mapped:
-                memory = mmap.mmap(descriptor, HEADER_BYTES + SEGMENTS * segment_bytes)
+                # What comes after that takes no memory until `keep` has to have it.
+                os.ftruncate(descriptor, HEADER_BYTES + MAX_SEGMENTS * segment_bytes)
+                memory = mmap.mmap(descriptor, HEADER_BYTES + MAX_SEGMENTS * segment_bytes)
             else:
                 memory = _own_memory(segment_bytes)
                 descriptor = off_the_usual_numbers(descriptor)
@@ -230,7 +230,7 @@ class Journal:
     def move_to(self, spare: Journal, callers: AbstractContextManager[object]) -> bool:
         """Continue in the file of `spare`, with all lines, and remove the old one; False if that is not possible.
 
-        `spare` is empty, and its segments are not smaller; `callers` is held meanwhile. It is closed either way.
+        `spare` is empty, and is closed either way; `callers` is held meanwhile.
         """
         # A disk that does not answer holds the writer in `release`.
         is_free = spare.path is not None and self._moving.acquire(timeout=1.0)
@@ -242,12 +242,10 @@ class Journal:
                         spare._put(segment, self._lines_in(segment)) for segment in range(SEGMENTS)
                     )
                     if has_moved:
-                        fill = self._end - self._base
                         for name in _OF_THE_FILE:
                             mine, theirs = getattr(self, name), getattr(spare, name)
                             setattr(self, name, theirs)
                             setattr(spare, name, mine)
-                        self._use(self._active, fill)
                         if self._descriptor is not None:
                             _held[id(self)] = self
         finally:
@@ -258,6 +256,31 @@ class Journal:
             spare._empty()
         spare.close(remove=spare.is_in_place)
         return has_moved
+
+    def keep(self, lines: Sequence[bytes]) -> None:
+        """Put lines that had no room where a repair finds them, as the process ends. Only a mapped journal has room.
+
+        Raises:
+            OSError: the system has no memory for them.
+        """
+        if (
+            self._written_to is not None
+            or self._descriptor is None
+            or not is_file(self._descriptor, self._identity)
+        ):
+            return
+        segment, start, fill = SEGMENTS, self._start_of(SEGMENTS), 0
+        for line in lines:
+            if fill + len(line) > self._segment_bytes:
+                segment, fill = segment + 1, 0
+                start = self._start_of(segment)
+            if segment == MAX_SEGMENTS:
+                return
+            if not fill:
+                allocate(self._descriptor, start, self._segment_bytes)
+            self._memory[start + fill : start + fill + len(line)] = line
+            fill += len(line)
+            self._words[COMMITTED + segment] = fill
 
     def close(self, *, remove: bool) -> None:
         """Release the memory; the file itself stays for recovery unless `remove`."""
@@ -338,17 +361,13 @@ class Journal:
         other = 1 - self._active
         if self._words[COMMITTED + other]:
             return False
-        self._use(other, 0)
-        return True
-
-    def _use(self, segment: int, fill: int) -> None:
-        base = self._start_of(segment)
+        start = self._start_of(other)
         # A signal handler may raise out of any call, so there are no calls from here on: all or nothing.
-        self._active = segment
-        self._commit_word = COMMITTED + segment
-        self._base = base
-        self._end = base + fill
-        self._limit = base + self._segment_bytes
+        self._active = other
+        self._commit_word = COMMITTED + other
+        self._base = self._end = start
+        self._limit = start + self._segment_bytes
+        return True
 
 
 def shared_memory_folders() -> list[Path]:

@@ -22,7 +22,14 @@ from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
 from toolkit.telemetry.runfolder.portable import SAFELY
 from toolkit.telemetry.runfolder.reader import blocks_of, records_in
 from toolkit.telemetry.runfolder.records import LOST, Record
-from toolkit.telemetry.runfolder.safefile import NO_FILE, give_to_owner, identity_of, rename_over, write_all
+from toolkit.telemetry.runfolder.safefile import (
+    NO_FILE,
+    give_to_owner,
+    identity_of,
+    open_regular,
+    rename_over,
+    write_all,
+)
 from toolkit.telemetry.runfolder.table.columns import ALL, SHORT, Columns
 from toolkit.telemetry.runfolder.table.kept_table import keep_fuller
 
@@ -40,8 +47,17 @@ def table_form(folder: Path, asked: str | None = None) -> str:
         said = read_manifest(folder).table
     except (OSError, ManifestError):
         said = None
-    # Earlier versions wrote every record, and did not say so.
-    return asked or said or (ALL if os.path.lexists(folder / METRICS_CSV) else SHORT)
+    return asked or said or (ALL if _is_of_earlier_version(folder / METRICS_CSV) else SHORT)
+
+
+def _is_of_earlier_version(table: Path) -> bool:
+    """Return whether a table has every record, although its run.json does not say so."""
+    try:
+        with open(open_regular(table), "rb") as file:
+            names = file.readline(1024 * 1024).split(b",")
+    except OSError:
+        return False
+    return b"status" in names and b"run_name" in names[: names.index(b"status")]
 
 
 @dataclass(slots=True, kw_only=True)
