@@ -10,32 +10,8 @@ from typing import IO, Any, Final
 
 import orjson
 
-from toolkit.telemetry.runfolder.records import (
-    CODE,
-    COMPLETION,
-    COMPLETIONS_DROPPED,
-    EPOCH,
-    EVAL,
-    HISTOGRAM,
-    LEDGER,
-    LOST,
-    MEDIA_DROPPED,
-    MESSAGE,
-    NON_FINITE,
-    OF_THE_JOB,
-    SPAN,
-    SPAN_EVENT,
-    SPAN_START,
-    SPAN_SUMMARY,
-    START,
-    STATE,
-    STEP,
-    SUMMARY,
-    SYSTEM,
-    TABLE,
-    TAGS,
-    Record,
-)
+from toolkit.telemetry.runfolder import records
+from toolkit.telemetry.runfolder.records import COMPLETION, EPOCH, EVAL, NON_FINITE, START, STEP, Record
 
 SHORT: Final = "short"
 """What a person logs: steps, evaluations, checkpoints, findings and the like, with their numbers and short texts."""
@@ -60,9 +36,11 @@ _GPU_IN_USE: Final = re.compile(r"gpu/[0-9]+/mem_used_gb")
 
 WITHOUT_ROWS: Final = frozenset(
     {
-        *(SYSTEM, SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, COMPLETION, COMPLETIONS_DROPPED),
-        *(CODE, MESSAGE, TAGS, LOST, STATE, "environment", "other_trackers", "train_summary"),
-        *(SUMMARY, TABLE, HISTOGRAM, MEDIA_DROPPED, "config_change", "metric_defined", "saved_file"),
+        *(records.SYSTEM, records.SPAN, records.SPAN_START, records.SPAN_EVENT, records.SPAN_SUMMARY),
+        *(records.LEDGER, records.COMPLETION, records.COMPLETIONS_DROPPED, records.CODE, records.MESSAGE),
+        *(records.TAGS, records.LOST, records.STATE, records.ENVIRONMENT, "other_trackers", "train_summary"),
+        *(records.SUMMARY, records.TABLE, records.HISTOGRAM, records.MEDIA_DROPPED),
+        *("config_change", "metric_defined", "saved_file"),
     }
 )
 """Records that the user did not log, or that are not rows: the short table leaves them out."""
@@ -74,7 +52,17 @@ _OF_METRICS: Final = frozenset({STEP, EVAL, EPOCH})
 _NOT_METRICS: Final = ("time/", "device_time/", "ledger/", "profiling/", "gpu/")
 """How names begin that say where time went and what the machine did: they come with the spans and the system."""
 _OF_THE_MACHINE: Final = frozenset(
-    {"host", "os", "python", "memory_gb", "pid", "boot_id", "process_started", "session_tag", *OF_THE_JOB}
+    {
+        "host",
+        "os",
+        "python",
+        "memory_gb",
+        "pid",
+        "boot_id",
+        "process_started",
+        "session_tag",
+        *records.OF_THE_JOB,
+    }
 )
 _LONGEST_SHORT_TEXT: Final = 200
 _LONGEST_TEXT: Final = 2_000

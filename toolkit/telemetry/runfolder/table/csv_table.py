@@ -93,7 +93,7 @@ def build_table(
     """Build `table` from the records alone, in a new file that replaces it.
 
     With `keep`, an old table with more data is kept under another name, and that of another program is left alone.
-    `pause_s` is slept every few rows, so that a training beside it gets the interpreter.
+    `pause_s` is slept every few rows, so that a training in this process gets the interpreter.
 
     Raises:
         OSError: the records cannot be read, or the table not written; the old one is then as it was.
