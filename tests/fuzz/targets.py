@@ -272,38 +272,6 @@ def fuzz_table_of_records(data: bytes) -> None:
         assert not cell.startswith("-") or _is_number(cell), cell
 
 
-@_target(
-    "toolkit.telemetry.runfolder.table.csv_table",
-    "toolkit.telemetry.mirrors.csv_mirror",
-    tokens=(b",", b'"', b"\n", b"\0", b'""', b"\r"),
-)
-def fuzz_found_table(data: bytes) -> None:
-    """Whatever is in metrics.csv, the run's table has its newest rows in the end, and any CSV reader opens it."""
-    from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
-
-    folder = _scratch()
-    header = (
-        b"event,time,elapsed,seq,session,global_step,epoch,train_loss,val_loss,lr,grad_norm,samples_per_sec"
-    )
-    header += b",sec_per_step,gpu_mem_allocated,gpu_mem_reserved,cpu_mem_rss_mb,gpu_util,nan_inf_detected"
-    found = data[1:] if data[:1] == b"!" else header + b"\n" + data
-    (folder / "metrics.csv").write_bytes(found)
-    first = [_step(seq) for seq in range(3)]
-    (folder / METRICS_JSONL).write_bytes(b"".join(map(encode, first)))
-    mirror = CsvMirror(folder, mode=0o600, form=SHORT if len(data) % 2 else ALL)
-    mirror.start_at()
-    more = [{**_step(seq), "another": 1.5} for seq in range(3, 6)]
-    with (folder / METRICS_JSONL).open("ab") as file:
-        file.write(b"".join(map(encode, more)))
-    mirror.write(more)
-    mirror.close()
-    text = (folder / "metrics.csv").read_text("utf-8", errors="replace")
-    if "\0" not in text and "\r" not in text:
-        rows = list(csv.DictReader(io.StringIO(text, newline="")))
-        assert [row["another"] for row in rows[-3:]] == ["1.5"] * 3
-    build_table(folder / METRICS_JSONL, folder / "metrics.csv")
-
-
 # ---------------------------------------------------------------- small files
 
 

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
-
 import pytest
 
 from tests.dashboard.run_folders import step_record, write_run
 from toolkit.telemetry.core.checks import OptionsError
-from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
 from toolkit.telemetry.mirrors.one_logger_file.exporter import OneLoggerFileExporter
-from toolkit.telemetry.runfolder.codec import encode
 from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
-from toolkit.telemetry.runfolder.table.columns import ALL, Columns
-from toolkit.telemetry.runfolder.table.csv_table import build_table
+from toolkit.telemetry.runfolder.table.columns import Columns
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.columns.run_log import RunLog
 from toolkit.telemetry.runs.listing.run_listing import RootListing, read_start
@@ -43,37 +37,6 @@ def test_a_start_record_of_a_thousand_brackets_is_no_start_record(tmp_path):
     (tmp_path / "metrics.jsonl").write_text(f'{{"event":"start","config":{DEEP}}}\n')
 
     assert read_start(tmp_path / "metrics.jsonl") == {}
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        pytest.param(lambda row: b'"' + row, id="an open quote"),
-        pytest.param(lambda row: bytes(len(row)), id="zeros of a power cut"),
-        pytest.param(lambda row: row + b",1,2", id="cells without a column"),
-        pytest.param(lambda row: row.replace(b",", b";"), id="a spreadsheet's semicolons"),
-    ],
-)
-def test_a_resumed_run_builds_a_damaged_table_again(tmp_path, damage):
-    records = [{**step_record(seq, train_loss=1.0), "seq": seq} for seq in range(4)]
-    (tmp_path / "metrics.jsonl").write_bytes(b"".join(map(encode, records)))
-    build_table(tmp_path / "metrics.jsonl", tmp_path / "metrics.csv")
-    content = (tmp_path / "metrics.csv").read_bytes().split(b"\n")
-    content[2] = damage(content[2])
-    (tmp_path / "metrics.csv").write_bytes(b"\n".join(content))
-
-    mirror = CsvMirror(tmp_path, mode=0o600, form=ALL)
-    mirror.start_at()
-    more = {**step_record(4, train_loss=1.0, another=2.5), "seq": 4}
-    with (tmp_path / "metrics.jsonl").open("ab") as file:
-        file.write(encode(more))
-    mirror.write([more])
-    mirror.close()
-
-    text = (tmp_path / "metrics.csv").read_text()
-    rows = list(csv.DictReader(io.StringIO(text, newline="")))
-    assert [row["seq"] for row in rows] == ["0", "1", "2", "3", "4"]
-    assert rows[-1]["another"] == "2.5"
 
 
 def test_a_cache_file_with_a_flipped_byte_is_rejected_if_its_columns_do_not_fit_together(tmp_path):

@@ -479,7 +479,8 @@ def _is_in_use(path: Path, head: Head, has_lock: bool, is_gone: bool) -> bool:
         # This process wrote it before it executed its program again, which holds none of it.
         return False
     if has_lock:
-        return _is_mapped_by(head.pid, path) if head.is_mapped else lives is True
+        # A mapped file stays locked without a descriptor.
+        return not head.is_mapped and lives is True
     return lives is True or (lives is None and not is_gone)
 
 
@@ -544,14 +545,6 @@ def _raise_if_not_of_the_system(error: OSError) -> None:
     """Raise what a signal handler of the script has raised on its thread, such as a `TimeoutError` without a number."""
     if error.errno is None:
         raise error
-
-
-def _is_mapped_by(pid: int, path: Path) -> bool:
-    """Return whether a process has the file mapped; its name is random, so no other file has it."""
-    try:
-        return path.name in Path(f"/proc/{pid}/maps").read_text("utf-8", "surrogateescape")
-    except OSError:
-        return False
 
 
 def _session_of(path: Path) -> int:
