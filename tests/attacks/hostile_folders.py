@@ -84,7 +84,7 @@ def an_ordinary_run(root: Path, name: str, **more: Any) -> Path:
     )
     (folder / "samples").mkdir()
     (folder / "samples" / "0.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    build_table(folder / "metrics.jsonl", folder / "metrics.csv")
+    build_table(folder / "metrics.jsonl", folder / "metrics.csv", form="short")
     return folder
 
 

@@ -5,7 +5,6 @@ import os
 import shutil
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -229,21 +228,14 @@ def test_a_run_that_is_being_written_is_left_alone_though_no_journal_of_it_is_fo
     assert repair_run(run).recovered == 1
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/mountinfo"), reason="this system does not list its mounts")
-def test_the_disk_of_another_run_is_not_touched(tmp_path, monkeypatch):
-    shared, home = tmp_path / "shared", tmp_path / "home"
-    shared.mkdir()
-    home.mkdir()
-    monkeypatch.setattr(repair, "shared_memory_folders", lambda: [shared])
-    # Of a run on another disk, which may not answer.
-    elsewhere = Path("/proc/another/run/metrics.jsonl")
-    Journal.create([shared], elsewhere, OWNER, segment_bytes=65536).close(remove=False)
-    asked = []
-    resolve = os.path.realpath
-    monkeypatch.setattr(repair.os.path, "realpath", lambda path: asked.append(str(path)) or resolve(path))
+def test_a_run_in_another_log_directory_is_left_to_its_own(tmp_path, shared):
+    (tmp_path / "other").mkdir()
+    run, elsewhere = make_run(tmp_path / "run"), make_run(tmp_path / "other" / "run")
+    path = leave_journal(elsewhere, line(1), place=shared)
+    recover_killed(path, run)
 
-    assert repair.journals_of(home) == []
-    assert str(elsewhere) not in asked
+    assert path.exists()
+    assert seqs(elsewhere) == [0]
 
 
 def test_a_folder_without_records_has_nothing_to_repair(tmp_path):

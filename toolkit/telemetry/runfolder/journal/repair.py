@@ -156,7 +156,7 @@ def journals_of(folder: Path) -> list[tuple[Path, Path]]:
 
 
 def recover_killed(path: Path, near: Path) -> None:
-    """Write out the journal at `path` if it is one of a killed run on the disk of the folder `near`, and remove it.
+    """Write out the journal at `path` if it is one of a killed run in the log directory of `near`, and remove it.
 
     The journal of a run that is not where it was is kept.
 
@@ -165,7 +165,7 @@ def recover_killed(path: Path, near: Path) -> None:
     """
     head = head_of(path)
     # Another disk may not answer and would block the exit of this process.
-    if head is None or not is_on_same_disk(head.record_file, near):
+    if head is None or _folder_of(head.record_file).parent != Path(os.path.realpath(near)).parent:
         return
     journal = hold_abandoned(path)
     if journal is None:
@@ -357,23 +357,6 @@ def adopt_journal(path: Path, record_file: Path, *, is_gone: bool) -> list[tuple
     journal.keep()
     last_seq = _last_seq(record_file)
     return [(seq, line) for seq, line in journal.lines if seq > last_seq]
-
-
-def is_on_same_disk(record_file: Path, folder: Path) -> bool:
-    """Return whether a journal's `record_file` is on the disk of `folder`, without accessing that disk."""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
-    except OSError:
-        return record_file.parent.parent == folder.parent
-    points = [
-        re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), mount.split()[4]) for mount in mounts
-    ]
-    return _mount_point(record_file, points) == _mount_point(Path(os.path.realpath(folder)), points)
-
-
-def _mount_point(path: Path, points: list[str]) -> str:
-    above = {str(path), *map(str, path.parents)}
-    return max((point for point in points if point in above), key=len, default="")
 
 
 def remove_half_done(folder: Path) -> None:
