@@ -17,10 +17,10 @@ from typing import Any
 import orjson
 
 from toolkit.telemetry.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
-from toolkit.telemetry.runfolder.journal.repair import table_form
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_CSV, METRICS_JSONL, OUTPUT_LOG, OUTPUT_TIMES
 from toolkit.telemetry.runfolder.manifest import read_manifest
-from toolkit.telemetry.runfolder.table.csv_table import columns_for
+from toolkit.telemetry.runfolder.table.columns import Columns
+from toolkit.telemetry.runfolder.table.csv_table import table_form
 
 _SPAN_EVERY = 50
 _LOOK_EVERY_S = 1.0
@@ -149,7 +149,7 @@ def look_into(log_dir: Path, wrote: list[Wrote]) -> Found:
         folder = Path(one.folder)
         steps: set[int] = set()
         spans, with_row, seq = 0, 0, -1
-        has_row = columns_for(table_form(folder)).has_row
+        has_row = Columns(table_form(folder)).has_row
         for record in _records(folder / METRICS_JSONL):
             totals["records"] += 1
             with_row += has_row(record)

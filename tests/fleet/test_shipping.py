@@ -34,8 +34,8 @@ from toolkit.telemetry.fleet.pull import PullError, pull
 from toolkit.telemetry.fleet.schema import VERSION, require_tables
 from toolkit.telemetry.fleet.shipping import sender as sender_module
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
-from toolkit.telemetry.runfolder.journal.repair import build_table, table_form
 from toolkit.telemetry.runfolder.layout import rank_file
+from toolkit.telemetry.runfolder.table.csv_table import build_table, table_form
 
 
 def test_a_run_of_the_logger_comes_back_byte_for_byte(engine, ask, logs, tmp_path):

@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import load_day
 from tests.lengths import in_make_faults, longer
-from toolkit.telemetry.runfolder.table.short_columns import WITHOUT_ROWS
+from toolkit.telemetry.runfolder.table.columns import WITHOUT_ROWS
 
 STEPS = longer(1_200, load_day.STEPS_AN_HOUR)
 PARTS = longer(4, 24)

@@ -26,7 +26,7 @@ PLACES = {
     "the folders of a run on several nodes": "toolkit.telemetry.runfolder.parts",
     "how often run.json is written": "toolkit.telemetry.logger.session.live_run:_HEARTBEAT_EVERY_S",
     "a kind of record": "toolkit.telemetry.runfolder.records",
-    "which records and fields are in metrics.csv": "toolkit.telemetry.runfolder.table.short_columns:WITHOUT_ROWS",
+    "which records and fields are in metrics.csv": "toolkit.telemetry.runfolder.table.columns:WITHOUT_ROWS",
     "which numbers of a record are curves": "toolkit.telemetry.runfolder.metrics:metrics_of",
     "when a run is lost, stalled or running": "toolkit.telemetry.runfolder.status:work_out_status",
     "limits of a request to a run": "toolkit.telemetry.runfolder.control:LOG_EVERY_PAUSE_S",

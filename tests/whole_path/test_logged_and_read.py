@@ -25,10 +25,11 @@ from tests.lengths import longer
 from tests.waiting import wait_until
 from toolkit.telemetry import MemorySink, TelemetryLogger
 from toolkit.telemetry.runfolder.codec import with_non_finite
-from toolkit.telemetry.runfolder.journal.repair import build_table, repair_run, table_form
+from toolkit.telemetry.runfolder.journal.repair import repair_run
 from toolkit.telemetry.runfolder.manifest import read_manifest
 from toolkit.telemetry.runfolder.reader import Cursor, read_from
 from toolkit.telemetry.runfolder.status import work_out_status
+from toolkit.telemetry.runfolder.table.csv_table import build_table, table_form
 
 pytestmark = pytest.mark.filterwarnings("ignore:The 'float_precision' argument is deprecated")
 

@@ -282,6 +282,11 @@ class RecordQueue:
         return not (self._waiting or self._overflow or self.journal.fill)
 
     @property
+    def lines_in_memory(self) -> list[bytes]:
+        """The lines that wait for room in the journal."""
+        return list(self._overflow)
+
+    @property
     def unwritten_in_memory(self) -> int:
         """Records that a kill would lose now: those that wait for a device, or for room in the journal."""
         return len(self._waiting) + len(self._overflow)
