@@ -1,4 +1,4 @@
-"""Training loops with the real Accelerate on the CPU, with a real TensorBoard tracker beside ours."""
+"""Training loops with the real Accelerate on the CPU, with a real TensorBoard tracker next to ours."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def train(
     tracker,
     *,
     watch=True,
-    beside=(),
+    others=(),
     accumulated=2,
     config=None,
     between=None,
@@ -67,7 +67,7 @@ def train(
     """Train as a script with Accelerate does: ten batches, five steps. Return the losses of the steps and the norms."""
     accelerator = Accelerator(
         cpu=True,
-        log_with=[tracker, *beside],
+        log_with=[tracker, *others],
         gradient_accumulation_steps=accumulated,
         project_config=ProjectConfiguration(project_dir=str(folder), logging_dir=str(folder / "board")),
     )
@@ -111,7 +111,7 @@ def trained(tmp_path_factory):
             accelerator.save_state(str(folder / "three"))
 
     config = {"lr": 0.1, "train_batch_size": 4, "max_train_steps": 5, "seed": 7, "note": "tiny"}
-    losses, norms = train(folder, tracker, beside=["tensorboard"], config=config, between=save)
+    losses, norms = train(folder, tracker, others=["tensorboard"], config=config, between=save)
     return folder, tracker, losses, norms
 
 

@@ -616,15 +616,16 @@ def test_two_ranks_write_one_run_and_stop_at_the_same_step(tmp_path):
 
 def test_speed_and_forward_passes_are_the_trainings_alone(tmp_path):
     telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", log_every=1, phases=True, **QUIET)
-    beside = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
-    make_trainer(tmp_path, telemetry, trainer=odd_trainers.SlowBeside, **beside).train()
+    others = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 2}
+    make_trainer(tmp_path, telemetry, trainer=odd_trainers.SlowElsewhere, **others).train()
 
     steps = records(tmp_path, "step")
     between = steps[2]["elapsed"] - steps[1]["elapsed"]
     # One batch is evaluated and a checkpoint saved after the second step.
-    assert steps[2]["sec_per_step"] <= between - 2 * odd_trainers.SlowBeside.SLOW_S
+    assert steps[2]["sec_per_step"] <= between - 2 * odd_trainers.SlowElsewhere.SLOW_S
     forward = records(tmp_path, "span_summary")[-1]["span_times"]["forward"]
     assert (
-        sum(step["time/forward"] for step in steps) <= forward["total"] - 2 * odd_trainers.SlowBeside.SLOW_S
+        sum(step["time/forward"] for step in steps)
+        <= forward["total"] - 2 * odd_trainers.SlowElsewhere.SLOW_S
     )
     assert forward["count"] == 8 + 2

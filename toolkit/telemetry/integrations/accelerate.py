@@ -1,4 +1,4 @@
-"""A tracker for Accelerate: records what a script logs with its accelerator, beside any other tracker."""
+"""A tracker for Accelerate: records what a script logs with its accelerator, next to any other tracker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plugin for Axolotl, named in its YAML with a `telemetry:` block beside it, which records trainings as runs."""
+"""A plugin for Axolotl, named in its YAML with a `telemetry:` block, which records trainings as runs."""
 
 # Every hook of a plugin has the arguments that Axolotl gives it.
 # ruff: noqa: ARG002
@@ -270,7 +270,7 @@ class _RunOpener(TrainerCallback):
 
 
 class _JobLogger(TelemetryLogger):
-    """A logger whose start record has Axolotl's configuration beside the Trainer's arguments."""
+    """A logger whose start record has Axolotl's configuration and the Trainer's arguments."""
 
     def log_start(
         self,

@@ -24,6 +24,7 @@ class SavedCheckpoints:
         self.calls: list[tuple[float, int]] = []
         """When the hook was called, and at which step, for saves whose file was not found yet."""
         self._requested: list[str] = []
+        self._known: dict[str, float | None] = {}
         self._known = {path: _time_of(path) for path in self._named()}
 
     def begin(self) -> None:
@@ -38,6 +39,7 @@ class SavedCheckpoints:
             self._trainer.save_checkpoint(path)
         except BaseException:
             self.calls.clear()
+            self._requested.remove(path)
             raise
         self.record()
 
@@ -79,7 +81,7 @@ class SavedCheckpoints:
 
     def _named(self) -> list[str]:
         """Return the files that the trainer's checkpoint callbacks name, those named before, and the requested ones."""
-        paths = [*self._requested, *getattr(self, "_known", ())]
+        paths = [*self._requested, *self._known]
         for one in self._trainer.checkpoint_callbacks:
             paths += [getattr(one, name, "") for name in ("best_model_path", "last_model_path")]
             paths += getattr(one, "best_k_models", ())

@@ -23,7 +23,7 @@ _Logger = class_of_lightning("Logger")
 class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # which class that is depends on what is imported
     """A logger for Lightning's trainer: what is logged with `self.log` and the hyperparameters go into a run.
 
-    With a `TelemetryCallback` beside it, both write one run, and the callback records everything else. Alone, it
+    Together with a `TelemetryCallback`, both write one run, and the callback records everything else. Alone, it
     writes what Lightning passes to loggers, at Lightning's steps, and the run accepts no requests.
     """
 

@@ -21,16 +21,14 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
 from toolkit.telemetry.core.clock import wall_time_of
-from toolkit.telemetry.core.guard import Guard, guarded
+from toolkit.telemetry.core.guard import guarded
 from toolkit.telemetry.core.ranks import find_rank
+from toolkit.telemetry.integrations.hooked_run import HookedRun
 from toolkit.telemetry.integrations.logger_setup import (
     GivenLog,
-    given_logger,
     log_save_since,
-    options_of,
     phases_in,
     remember_run,
-    resuming,
     run_id_in,
 )
 from toolkit.telemetry.integrations.metric_names import with_known_names
@@ -59,7 +57,7 @@ _RUN: Final = "telemetry_run"
 """Where the Trainer's own state, which each checkpoint has, names the run."""
 
 
-class TelemetryCallback(TrainerCallback):
+class TelemetryCallback(HookedRun, TrainerCallback):
     """Records a training by `Trainer` as a run, and carries out control requests.
 
     Give it a logger, which you close yourself, or options (`log_dir=…`, `log_every=…`, or a `telemetry:` block as a
@@ -74,15 +72,10 @@ class TelemetryCallback(TrainerCallback):
         self, log: GivenLog = None, *, run_name: str | None = None, phases: bool | None = None, **options: Any
     ) -> None:
         """Make a callback; no folder is created yet. Raises OptionsError for invalid options or any with a logger."""
-        named = {} if run_name is None else {"run_name": run_name}
         log, self._wants_phases = phases_in(log, phases)
-        self._given = given = given_logger(log, {**options, **named})
-        self._options = options_of(log if not isinstance(log, TelemetryLogger) else None, **options)
-        self._run_name = run_name
-        self._log: TelemetryLogger | None = given
-        self.guard = given.guard if given is not None else Guard()
-        self.is_live = given is not None and given.is_live
-        """Whether the hooks do anything: during a training, or always if the logger was given."""
+        HookedRun.__init__(self, log, run_name=run_name, **options)
+        # With a logger that was given, the hooks between two trainings write, too.
+        self.is_live = self.log is not None and self.log.is_live
         self.is_by_name = False
         """Whether it was made for `report_to`: one that the script made itself then records the training."""
         self._offered: tuple[Any, Any, Mapping[str, Any]] | None = None
@@ -113,14 +106,10 @@ class TelemetryCallback(TrainerCallback):
         self._evaluated_at: int | None = None
         self._needs_first_state = False
 
-    @property
-    def log(self) -> TelemetryLogger | None:
-        """The logger of the run; None before a training begins."""
-        return self._log
-
     def __reduce__(self) -> tuple[Any, ...]:
         # The copy in a copied trainer records nothing yet.
-        return _make_copy, (type(self), self._given or self._options, self._run_name, self._wants_phases)
+        make, arguments = super().__reduce__()
+        return functools.partial(make, phases=self._wants_phases), arguments
 
     # The training as a whole.
 
@@ -152,7 +141,7 @@ class TelemetryCallback(TrainerCallback):
     @guarded
     def on_epoch_end(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Record an epoch, unless the training stops in the middle of it."""
-        log = self._live()
+        log = self._opened()
         self._write_waiting()
         is_cut_short = control.should_epoch_stop or control.should_training_stop
         # Data of unknown length may end anywhere in the Trainer's epoch.
@@ -196,7 +185,7 @@ class TelemetryCallback(TrainerCallback):
     @guarded
     def on_step_end(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Record a step, and apply requests."""
-        log, step, job, epoch = self._log, state.global_step, self._job, state.epoch
+        log, step, job, epoch = self.log, state.global_step, self._job, state.epoch
         assert log is not None, "only a callback with a logger is live"
         iteration, self._iteration = self._iteration, None
         if iteration is not None and job is not None:
@@ -208,7 +197,7 @@ class TelemetryCallback(TrainerCallback):
         self._latest = latest = {"lr": self._learning_rate, "epoch": epoch}
         if self._phases is not None:
             latest |= self._phases.end_step()
-        elif self._last_share < 1.0 and epoch and float(epoch).is_integer():
+        if self._last_share < 1.0 and epoch and float(epoch).is_integer():
             internals(log).count_samples(self._last_share)
         if self._counts_tokens:
             latest["num_input_tokens_seen"] = state.num_input_tokens_seen
@@ -223,7 +212,7 @@ class TelemetryCallback(TrainerCallback):
     @guarded
     def on_log(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Record what the Trainer logs: metrics of a step or an evaluation, or the summary at the end."""
-        log, step, logs = self._live(), state.global_step, kwargs.get("logs") or {}
+        log, step, logs = self._opened(), state.global_step, kwargs.get("logs") or {}
         numbers = _numbers_in(logs)
         if _is_summary(logs, state.log_history):
             self._write_waiting()
@@ -241,7 +230,7 @@ class TelemetryCallback(TrainerCallback):
     @guarded
     def on_evaluate(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record an evaluation whose log did not come, and its time."""
-        log, metrics = self._live(), kwargs.get("metrics") or {}
+        log, metrics = self._opened(), kwargs.get("metrics") or {}
         self._write_waiting()
         if self._evaluated_at != state.global_step:
             log.log_eval(state.global_step, **_numbers_in(metrics))
@@ -255,7 +244,7 @@ class TelemetryCallback(TrainerCallback):
     @guarded
     def on_save(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record a checkpoint, and write the run's id into it."""
-        log, step = self._live(), state.global_step
+        log, step = self._opened(), state.global_step
         self._write_waiting()
         path = os.path.join(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}")
         saved = None
@@ -284,9 +273,13 @@ class TelemetryCallback(TrainerCallback):
                     "recording a training twice", OSError("the trainer already has another TelemetryCallback")
                 )
             return
-        if not self._open(args, state):
+        name = args.run_name or Path(args.output_dir or "").name or "trainer"
+        log = self._open(name, args.to_dict(), _run_to_resume(args, state))
+        # The other ranks write nothing, but carry out rank 0's requests at the same step.
+        self.is_live = log.is_live or find_rank().rank > 0
+        if not self.is_live:
             return
-        log, model = self._live(), parts.get("model")
+        model = parts.get("model")
         self.state, self._needs_first_state = state, True
         _RECORDING.add(self)
         # The last to be registered is called first: before the logger is closed.
@@ -318,17 +311,6 @@ class TelemetryCallback(TrainerCallback):
         self._ended_at = time.monotonic()
         self._latest, self._learning_rate = {}, None
         self._begin_blocks(log, trainer, args, state, parts)
-
-    def _open(self, args: Any, state: Any) -> bool:
-        """Open the logger of the training that begins, and return whether anything is recorded."""
-        if self._given is None:
-            name = self._run_name or args.run_name or Path(args.output_dir or "").name or "trainer"
-            options = resuming(self._options, _run_to_resume(args, state))
-            self._log = TelemetryLogger(name, options, config=args.to_dict())
-            self.guard = self._log.guard
-        # The other ranks write nothing, but carry out rank 0's requests at the same step.
-        self.is_live = self._live().is_live or find_rank().rank > 0
-        return self.is_live
 
     def _trainer_to_patch(self, args: Any, log: TelemetryLogger) -> Any:
         """Return the calling trainer if its phases or, for one of TRL's, its completions are recorded."""
@@ -391,13 +373,14 @@ class TelemetryCallback(TrainerCallback):
             # The Trainer skips what its own count of steps says, unless it is asked not to.
             skips = at == "save" or not args.ignore_data_skip
             position = round(state.epoch % 1.0 * len(loader)) if skips else 0
-        self._live().state(
+        self._opened().state(
             at,
             state.global_step,
             checkpoint=path or _reached_checkpoint(args, state),
             model=parts.get("model"),
             optimizer=parts.get("optimizer"),
             scheduler=parts.get("lr_scheduler"),
+            scaler=None if self._phases is None else self._phases.scaler,
             epoch=state.epoch,
             data_position=position,
             # The Trainer restores the generators before it makes an epoch's iterator, which uses them.
@@ -409,10 +392,6 @@ class TelemetryCallback(TrainerCallback):
 
     # Internal: steps and logs.
 
-    def _live(self) -> TelemetryLogger:
-        assert self._log is not None, "only a callback with a logger is live"
-        return self._log
-
     def _drop_iteration(self) -> None:
         """End an iteration that was interrupted between its micro-batches, without counting it."""
         span, self._iteration = self._iteration, None
@@ -423,7 +402,7 @@ class TelemetryCallback(TrainerCallback):
         """Write a step whose log did not come."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            self._live().log_step(waiting[0], **waiting[1])
+            self._opened().log_step(waiting[0], **waiting[1])
 
     def _write_log(self, log: TelemetryLogger, step: int, logged: dict[str, Any]) -> None:
         """Write what the Trainer logged for a step, together with the step's own record if that is still waiting."""
@@ -456,7 +435,7 @@ class TelemetryCallback(TrainerCallback):
 
     def leave(self, error: BaseException | None) -> None:
         """End what is open, restore the Trainer's methods, and close the run if it was opened here; once."""
-        log, self._offered = self._log, None
+        log, self._offered = self.log, None
         if self.state is None or log is None:
             return
         self.state = None
@@ -473,10 +452,11 @@ class TelemetryCallback(TrainerCallback):
         with self.guard.catch("ending the training loop"):
             self._blocks.__exit__(*exit_arguments(error))
         self._blocks, self._job = ExitStack(), None
-        if self._given is None:
-            self.is_live = False
-            with self.guard.catch("closing the run"):
-                log.__exit__(*exit_arguments(error))
+        with self.guard.catch("closing the run"):
+            # One that was given stays open.
+            is_given = self._given is not None
+            self._close(error)
+            self.is_live = is_given and log.is_live
 
     def _end_open_phases(self, error: BaseException | None) -> None:
         if error is None:
@@ -513,12 +493,6 @@ def _reached_checkpoint(args: Any, state: Any) -> str | None:
     """Return the checkpoint whose steps a training begins with; None if it begins with the first."""
     step = state.global_step
     return os.path.join(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}") if step else None
-
-
-def _make_copy(
-    kind: type[TelemetryCallback], log: GivenLog, run_name: str | None, phases: bool
-) -> TelemetryCallback:
-    return kind(log, run_name=run_name, phases=phases)
 
 
 def _is_within(log: TelemetryLogger, name: str) -> bool:

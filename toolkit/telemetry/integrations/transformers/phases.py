@@ -12,7 +12,6 @@ from typing import Any, Final
 from transformers import Trainer, TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from toolkit.telemetry.integrations.batch_sizes import BatchSizes
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.open_phases import GuardedPhase
 from toolkit.telemetry.logger.logger import TelemetryLogger
@@ -20,7 +19,6 @@ from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.records.batch_values import content_row
 from toolkit.telemetry.logger.records.loader_batches import LoaderBatches
 from toolkit.telemetry.runfolder.evidence.batches import BatchRow
-from toolkit.telemetry.timing.names import BACKWARD, DATA_LOADING, FORWARD
 
 _LOOP: Final = (
     *("_run_epoch", "_evaluate", "_finalize_training"),
@@ -40,12 +38,12 @@ class TrainerPhases:
     def __init__(self, trainer: Any, log: TelemetryLogger, fail: Callable[[BaseException], None]) -> None:
         self.saved: tuple[str, float] | None = None
         """The folder of the last checkpoint, and the seconds it took."""
+        self.scaler = getattr(trainer.accelerator, "scaler", None)
         self._trainer, self._log, self._fail = trainer, log, fail
         self._patches = MethodPatches(log.guard)
         self._losses: list[Any] = []
         """Of the current step's micro-batches, divided for the accumulation, before `logging_nan_inf_filter`."""
         self._norms: list[Any] = []
-        self._sizes = BatchSizes()
         self._loaders: LoaderBatches | None = None
         self._batches_before = 0
         self._depth = 0
@@ -65,9 +63,6 @@ class TrainerPhases:
         """Return the loss and the gradient norm of the step that ended."""
         losses, norm = self._losses, self._norms[-1] if self._norms else None
         loss = _number_if_here(losses[0] if len(losses) == 1 else sum(losses) if losses else None)
-        share = self._sizes.share()
-        if share < 1.0:
-            internals(self._log).count_samples(share)
         # A norm spread over ranks would need all of them; the Trainer logs it as a number.
         return {
             "train_loss": loss,
@@ -102,16 +97,16 @@ class TrainerPhases:
         for name in _PROFILED:
             called = f"{type(trainer).__name__}.{name}"
             patches.wrap(trainer, name, partial(log.profile, name=called))
-        patches.collect(trainer, "training_step", self._losses)
-        if hasattr(trainer, "_get_grad_norm"):
-            patches.collect(trainer, "_get_grad_norm", self._norms)
-        else:
-            patches.collect(trainer.accelerator, "clip_grad_norm_", self._norms)
+        patches.around(trainer, "training_step", after=lambda loss, *_, **__: self._losses.append(loss))
+        # The first is of newer versions, which do not call the other for every kind of training.
+        norms = (trainer, "_get_grad_norm"), (trainer.accelerator, "clip_grad_norm_")
+        owner, name = next(one for one in norms if hasattr(*one))
+        patches.around(owner, name, after=lambda norm, *_, **__: self._norms.append(norm))
         self._loaders = internals(log).loader_batches(self._keep_batch)
-        patches.span(trainer, "get_batch_samples", log, DATA_LOADING, after=self._count_samples)
-        patches.around(trainer, "get_batch_samples", before=self._follow)
-        patches.span(trainer, "compute_loss", log, FORWARD)
-        patches.span(trainer.accelerator, "backward", log, BACKWARD)
+        patches.time(trainer, "get_batch_samples", job.data_loading)
+        patches.around(trainer, "get_batch_samples", before=self._follow, after=self._keep_unfollowed)
+        patches.time(trainer, "compute_loss", job.forward)
+        patches.time(trainer.accelerator, "backward", job.backward)
         patches.time(trainer, "prediction_step", job.validation_iteration)
         patches.time(trainer, "evaluation_loop", job.validation_loop)
         patches.wrap(trainer, "_save_checkpoint", self._timing_saves)
@@ -130,8 +125,7 @@ class TrainerPhases:
         if inspect.getgeneratorstate(batches) == inspect.GEN_CREATED and batches.gi_frame is not None:
             self._loaders.follow(batches.gi_frame.f_locals.get("self"))
 
-    def _count_samples(self, found: Any) -> None:
-        self._sizes.count(found[0])
+    def _keep_unfollowed(self, found: Any, *_: Any, **__: Any) -> None:
         if self._loaders is not None and self._loaders.taken == self._batches_before:
             # A loader of another kind.
             for batch in found[0]:
