@@ -89,7 +89,7 @@ class SavedCheckpoints:
 
 
 def _time_of(path: str) -> float | None:
-    """Return when a file on a disk of this machine was written; a link to another checkpoint is none itself."""
+    """Return when a file on a disk of this machine was written; a link to another checkpoint is left out."""
     try:
         return None if os.path.islink(path) else os.stat(path).st_mtime
     except OSError as error:

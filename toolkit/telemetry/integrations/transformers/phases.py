@@ -1,4 +1,4 @@
-"""What the Trainer's callbacks are not told, with `phases=True`: methods of one trainer are patched while it trains."""
+"""What public hooks do not report of a Trainer, with `phases=True`: methods of one trainer are patched."""
 
 from __future__ import annotations
 
