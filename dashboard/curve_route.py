@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from toolkit.telemetry.runs.curve_tiles import CurveTiles, TileQuery
-    from toolkit.telemetry.runs.store import RunStore, Series
+    from toolkit.telemetry.runs.store import RunStore
 
 CURVES_URL: Final = "/curves"
 CSV_URL: Final = "/curves.csv"
@@ -93,7 +93,7 @@ async def answer_csv(request: Request) -> Response:
 
 
 def _csv(axis: str, text: str, ends: tuple[str | None, str | None]) -> Response:
-    from toolkit.telemetry.runs.columns.export import CurvePoints, TooManyRows, curves_to_csv
+    from toolkit.telemetry.runs.columns.export import TooManyRows, curves_to_csv
     from toolkit.telemetry.runs.store import Refused, UnknownRun
 
     from . import session
@@ -109,32 +109,17 @@ def _csv(axis: str, text: str, ends: tuple[str | None, str | None]) -> Response:
                 raise _QuestionError(whole)
             if whole < 1:
                 raise _QuestionError(f"{whole:.0%} of the records are read; try again in a moment")
-            series = _logged(store, (run, metric, rank), axis, window)
-            points.append(CurvePoints(run=store.card(run).name, series=series))
-        data = curves_to_csv(points, axis, None)
+            series = store.series(run, metric, axis=axis, window=window, buckets=_LARGEST, rank=rank)
+            if series.problem is not None:
+                raise _QuestionError(series.problem)
+            if series.computed < 1:
+                raise _QuestionError(f"{series.computed:.0%} of {metric} are computed; try again in a moment")
+            points.append((store.card(run).name, series))
+        data = curves_to_csv(points, axis, window)
     except (_QuestionError, TooManyRows, Refused, UnknownRun) as error:
         return Response(f"{error}\n", 400, kept, "text/plain")
     kept["Content-Disposition"] = 'attachment; filename="curves.csv"'
     return Response(data, headers=kept, media_type="text/csv")
-
-
-def _logged(store: RunStore, named: tuple[str, str, int], axis: str, window: tuple[float, float]) -> Series:
-    """Return every logged point of a curve inside the window."""
-    from toolkit.telemetry.runs.curve_tiles import TileQuery
-    from toolkit.telemetry.runs.store import CurveSegment, Series
-
-    run, metric, rank = named
-    found = store.tiles(run, metric, TileQuery(fit=_LARGEST), axis=axis, rank=rank)
-    if found.problem is not None:
-        raise _QuestionError(found.problem)
-    if found.computed < 1:
-        raise _QuestionError(f"{found.computed:.0%} of {metric} are computed; try again in a moment")
-    segments: tuple[list[CurveSegment], list[CurveSegment]] = ([], [])
-    for block in found.blocks:
-        piece, inside = found.pieces[block.piece], (block.x >= window[0]) & (block.x <= window[1])
-        x, y = block.x[inside], block.values[0][inside].astype(float)
-        segments[piece.is_superseded].append(CurveSegment(x=x, y=y, session=piece.session))
-    return Series(metric=metric, axis="step", segments=tuple(segments[0]), superseded=tuple(segments[1]))
 
 
 def _end(name: str, text: str | None, otherwise: float) -> float:
@@ -179,11 +164,9 @@ def _one(
     answer["blocks"] = _blocks(found, arrays)
     if found.non_finite is not None:
         answer["non_finite"] = [[one.kind, one.first_x, one.last_x, one.count] for one in found.non_finite]
-    if found.stretches is not None:
-        answer["stretches"] = [
-            [kind, one.first_x, one.last_x, many]
-            for one in found.stretches
-            for kind, many in one.kinds.items()
+    if found.ranges is not None:
+        answer["ranges"] = [
+            [kind, one.first_x, one.last_x, many] for one in found.ranges for kind, many in one.kinds.items()
         ]
     return answer
 

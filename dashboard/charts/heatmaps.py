@@ -10,7 +10,7 @@ import numpy as np
 
 from toolkit.telemetry.runs.files.logged_tables import HistogramMap
 from toolkit.telemetry.runs.rank_grid import RankGrid
-from toolkit.telemetry.runs.store import Floats, Series, XAxis
+from toolkit.telemetry.runs.store import Floats, Series
 
 from .packing import Window, packed_grid, x_values
 from .palette import color
@@ -29,7 +29,7 @@ def gpu_heatmap_height(gpus: int) -> int:
 
 
 def gpu_heatmap_figure(
-    utilization: Mapping[int, Series], *, axis: XAxis, window: Window | None, revision: str
+    utilization: Mapping[int, Series], *, axis: str, window: Window | None, revision: str
 ) -> dict[str, Any] | None:
     """Return the heat map of the utilization by GPU, a row each; None without a sample in the window."""
     points = {gpu: _points(series, window) for gpu, series in utilization.items()}

@@ -7,7 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from toolkit.telemetry.runs.store import Floats, XAxis
+from toolkit.telemetry.runs.store import Floats
 
 Window = tuple[float, float]
 """A range of the x axis."""
@@ -20,14 +20,14 @@ def packed_grid(values: Floats) -> dict[str, str]:
     return {"dtype": "f4", "bdata": data, "shape": ", ".join(str(length) for length in values.shape)}
 
 
-def x_values(values: Floats, axis: XAxis) -> Floats:
+def x_values(values: Floats, axis: str) -> Floats:
     """Return x values as the chart needs them: wall time in milliseconds of local time."""
     if axis != "time" or not len(values):
         return values
     return (values + _local_offset(float(values[0]))) * 1000.0
 
 
-def window_from_chart(view: Sequence[float], axis: XAxis) -> Window:
+def window_from_chart(view: Sequence[float], axis: str) -> Window:
     """Return the x range of a run from the range that the browser reported."""
     low, high = float(min(view)), float(max(view))
     if axis == "time":

@@ -30,7 +30,7 @@ _STATISTICS: Final = ("mean", "median", "range")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CurveSpec:
-    """One metric of one run and rank; `smooth` if its metric may be, with `raw` the logged curve behind it."""
+    """One metric of one run and rank; `smooth` if its metric may be, with `raw` the logged curve under it."""
 
     run: str
     metric: str

@@ -280,6 +280,7 @@ class _Head:
     ) -> None:
         self._page, self._show_worst, self._below, self._drawn_from = page, show_worst, below, drawn_from
         self._alerts: list[Alert] = []
+        self._examined = 1.0
         self._drawn_with: object = None
         self._tab: tuple[str, str] | None = None
 
@@ -292,6 +293,8 @@ class _Head:
         unseen = unseen_alerts(self._alerts, page.store.meta(page.key).labels)
         page_states.guarded("The name of the run", lambda: _name_and_progress(page, card, unseen))
         _problems(card, health)
+        if self._examined < 1.0:
+            st.progress(self._examined, text=f"Examined {self._examined:.0%} of the records so far")
         if self._show_worst:
             page_states.guarded("The alert summary", lambda: _worst(page, unseen))
         self._name_tab(card, unseen)
@@ -302,11 +305,11 @@ class _Head:
     def _examine(self) -> None:
         page = self._page
         # Charts first: the detectors take longer, so they run from the second drawing on.
-        if page.is_refreshing and not session.is_partly_read(page.key):
-            part = page.store.examine(page.key, wait_s=_EXAMINE_S)
-            if session.set_partly_examined(page.key, part < 1.0):
-                # The timers depend on it.
-                st.rerun()
+        is_time = page.is_refreshing and not session.is_partly_read(page.key)
+        self._examined = page.store.examine(page.key, wait_s=_EXAMINE_S if is_time else 0.0)
+        if is_time and session.set_partly_examined(page.key, self._examined < 1.0):
+            # The timers depend on it.
+            st.rerun()
         self._alerts = alerts_of(page.store, page.key)
 
     def _redraw_if_changed(self) -> None:

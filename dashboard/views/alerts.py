@@ -113,7 +113,6 @@ def _alerts(page: RunPage, filters: Filters) -> None:
     health = read(page)
     found = alerts_of(page.store, page.key)
     labels = page.store.meta(page.key).labels
-    _examine_progress(page)
     matching = [alert for alert in found if filters.matches(alert)]
     visible = [alert for alert in matching if not is_dismissed(alert, labels)]
     dismissed = [alert for alert in matching if is_dismissed(alert, labels)]
@@ -140,12 +139,6 @@ def _alerts(page: RunPage, filters: Filters) -> None:
     ):
         _cards(page, grouped(dismissed), labels, expand=False)
     _muted(page, labels)
-
-
-def _examine_progress(page: RunPage) -> None:
-    examined = page.store.examine(page.key, wait_s=0.0)
-    if examined < 1.0:
-        st.progress(examined, text=f"Examined {examined:.0%} of the records so far")
 
 
 def _counts(groups: Sequence[AlertGroup]) -> None:

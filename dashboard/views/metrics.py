@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import compress
-from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,7 +19,7 @@ from toolkit.telemetry.runfolder.records import EPOCH, EVAL, is_spread
 from toolkit.telemetry.runs.columns.export import download_name, metrics_to_csv, shown_frame
 from toolkit.telemetry.runs.formatting import count, md
 from toolkit.telemetry.runs.listing.pins import Pins
-from toolkit.telemetry.runs.store import MetricInfo, XAxis
+from toolkit.telemetry.runs.store import MetricInfo
 
 from .. import session
 from ..components import page_states
@@ -42,7 +41,6 @@ _MOST_OPEN = 24
 """Groups are open from the top until they hold so many charts."""
 _MOST_IN_GROUP = 60
 _MOST_IN_ONE = 12
-_TABLE_AXES: Final[tuple[XAxis, ...]] = ("step", "time", "elapsed", "epoch")
 _MACHINE = ("gpu", "cpu_", "ram_", "process_", "swap_", "disk_", "net_")
 _INTERNAL = frozenset({"steps_folded", "nan_inf_detected"})
 _LOSS, _EVALUATION, _TRAINING = "loss", "evaluation", "training"
@@ -248,16 +246,17 @@ def _chart(page: RunPage, name: str, look: _Look) -> None:
 
 
 def _data(page: RunPage, view: View) -> None:
-    axis: XAxis = next((one for one in _TABLE_AXES if one == view.axis), "step")
     names = [info.name for info in page.store.metrics(page.key)]
     if not names:
         return
     with st.expander("View data"):
         name = st.selectbox("Metric", names, key="_data_metric")
-        series = page.store.series(page.key, name, axis=axis, window=view.window, buckets=250)
+        series = page.store.series(page.key, name, axis=view.axis, window=view.window, buckets=250)
         x = [value for segment in series.segments for value in segment.x.tolist()]
         y = [value for segment in series.segments for value in segment.y.tolist()]
-        st.dataframe(shown_frame({axis: x, "value": y}), hide_index=True, height=240, alt=f"Points of {name}")
+        st.dataframe(
+            shown_frame({view.axis: x, "value": y}), hide_index=True, height=240, alt=f"Points of {name}"
+        )
         st.caption(f"{count(series.drawn)} of {count(series.total)} points.")
         st.download_button(
             "All points as CSV",

@@ -64,29 +64,26 @@ def test_only_the_owner_can_read_configuration_whatever_the_umask(everything, re
             assert not made[place_of_runs] & 0o002, "anybody could put a run there"
         for kind in ("metrics.jsonl", "metrics.csv", "run.json", "control.json", "labels.json", "journal",
                      "shared.zip", "trace.json", ".arrow", "one_logger.jsonl", "tensorboard/",
-                     "tables/", "exported/mlflow/", "artifacts/model/v0/deep/er"):  # fmt: skip
+                     "tables/", "exported/mlflow/", "media/"):  # fmt: skip
             assert any(kind in name for name in made), kind
     record_property("measured", f"{count} files and folders under {len(UMASKS)} umasks, 0 for others")
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022])
-def test_artifacts_and_exports_are_the_owners_alone(tmp_path, umask):
+def test_media_and_exports_are_the_owners_alone(tmp_path, umask):
     before = os.umask(umask)
     try:
         run = wandb.init(dir=tmp_path, name="w", mode="offline", telemetry={"system": False, "csv": False})
-        artifact = wandb.Artifact("model", "model")
-        artifact.add_file(__file__, name="deep/er/b.bin")
-        run.log({"loss": 1.0})
-        run.log_artifact(artifact)
+        run.log({"loss": 1.0, "deep/er": wandb.Html("text")})
         wandb.finish()
         folder = run.telemetry.run_folder
         out = tmp_path / "on the way" / "exported"
         assert main(["export", str(folder), "--to", "mlflow", "--out", str(out)]) == 0
     finally:
         os.umask(before)
-    made = [*(folder / "artifacts").rglob("*"), out, *out.rglob("*")]
+    made = [*(folder / "media").rglob("*"), out, *out.rglob("*")]
 
-    assert (folder / "artifacts" / "model" / "v0" / "deep" / "er" / "b.bin") in made
+    assert any(path.suffix == ".html" for path in made)
     assert {path: oct(path.stat().st_mode) for path in made if path.stat().st_mode & 0o077} == {}
     assert not out.parent.stat().st_mode & 0o002
 

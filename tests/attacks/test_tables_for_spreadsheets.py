@@ -20,7 +20,7 @@ from toolkit.telemetry.runfolder.journal.repair import build_table
 from toolkit.telemetry.runfolder.table import columns as table_columns
 from toolkit.telemetry.runfolder.table.csv_table import SHORT
 from toolkit.telemetry.runs.columns import export
-from toolkit.telemetry.runs.columns.export import CurvePoints, curves_to_csv
+from toolkit.telemetry.runs.columns.export import curves_to_csv
 from toolkit.telemetry.runs.store import CurveSegment, Series
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,7 @@ def test_no_cell_and_no_header_of_any_table_is_a_formula(tmp_path, capsys, recor
     tables["compared"] = capsys.readouterr().out
     segment = CurveSegment(x=np.array([1.0]), y=np.array([-1.5]), session=1)
     series = [Series(metric=formula, axis="step", segments=(segment,)) for formula in FORMULAS]
-    curves = [CurvePoints(run=one.metric, series=one) for one in series]
+    curves = [(one.metric, one) for one in series]
     tables["chart"] = curves_to_csv(curves, "step", None).decode("utf-8")
     shown = export.shown_frame(pd.DataFrame({"=a": FORMULAS, "number": -0.5}, index=FORMULAS))
     tables["saved from a page"] = shown.to_csv()

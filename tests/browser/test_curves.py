@@ -231,7 +231,7 @@ _SHOW = """
         const blocks = count ? [{ piece: 0, level: 0, first: 0, count, type: "f8", at: 0 }] : [];
         feed.take({
             version: `made ${sent}`, pieces, blocks, smooth: false, whole: 1, problem: null,
-            non_finite: [], stretches: [],
+            non_finite: [], ranges: [],
             low: finite.length ? Math.min(...finite) : null, high: finite.length ? Math.max(...finite) : null,
         }, { buffer, start: 0 }, { fit: 800 });
         feed.again = false;
@@ -366,7 +366,7 @@ _GIVE = (
         });
         feed.isTimed = false;
         const answer = { pieces: named, blocks, smooth: false, whole: 1, problem: null, low: 0, high: 1,
-            non_finite: [], stretches: [], ...more };
+            non_finite: [], ranges: [], ...more };
         feed.take({ version: version || `given ${sent += 1}`, ...answer },
             { buffer: Uint8Array.from(data).buffer, start: 0 }, ask);
         Object.assign(feed, { again: false, asked: new Set() });
@@ -500,9 +500,9 @@ def test_every_one_of_very_many_nan_is_marked_and_a_bucket_says_how_many_it_has(
         const y = x.map((i) => (i % 10 ? 1 : null));
         const exact = { level: 0, x: x.slice(0, 1000), y: y.slice(0, 1000) };
         const { markedNonFinite } = give([[1, 0, 1000, [0, 999], exact]],
-            { look: { window: [1, 49] }, non_finite: joined, stretches: [] });
+            { look: { window: [1, 49] }, non_finite: joined, ranges: [] });
         const coarse = { level: 1, x: [0, 4], low: [123456792, 5], high: [987654336, 5], bad: [3, 0] };
-        give([[1, 0, 5, [0, 4], coarse]], { non_finite: [], stretches: [] });
+        give([[1, 0, 5, [0, 4], coarse]], { non_finite: [], ranges: [] });
         return [markedNonFinite, ...[0, 4].map((at) => chart.near(at)[0]).map((row) => [row.count, row.bad])];
         """
     )

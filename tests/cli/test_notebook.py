@@ -47,7 +47,7 @@ def check_the_hostile_run(shown, *, has_curves=True):
     assert [name for name, _ in page.elements].count("style") == 1
     assert "step 1,200 of 1,200" in page.text
     assert "train_loss is NaN or infinite from step 800" in page.text
-    assert "CRITICAL Not a number: train_loss" in shown["text/plain"]
+    assert "CRITICAL: Not a number: train_loss" in shown["text/plain"]
     assert "\x1b" not in shown["text/plain"]
     assert len(shown["text/html"]) < 100_000
     assert bool(page.all("svg")) == has_curves
@@ -88,14 +88,14 @@ data = read_run({str(log.run_folder)!r})
 notebook._WAIT_S = 1000.0
 check_the_hostile_run(data._repr_mimebundle_(), has_curves=False)
 notebook._WAIT_S = -1.0
-print(data._repr_mimebundle_()["text/plain"].splitlines()[1])
+print(data._repr_mimebundle_()["text/plain"].splitlines()[2])
 sys.exit(main(["report", {str(log.run_folder)!r}]))
 """
     finished = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
 
     assert finished.stderr == f"a report needs {install_extra('dashboard')}\n"
     assert finished.returncode == 2
-    assert finished.stdout == "Finished. Its records have not been examined.\n"
+    assert finished.stdout == "**Finished. Its records have not been examined.**\n"
 
 
 def test_a_long_run_is_shown_as_far_as_it_was_read_and_read_on_when_it_is_shown_again(tmp_path, monkeypatch):
@@ -205,14 +205,14 @@ def test_the_magics_take_any_cell_and_refuse_in_a_sentence(tmp_path, monkeypatch
         whole = said if "does not exist" in said else said + usage
         assert found[text] == ([], None, f"UsageError: {whole}")
     [text], _, error = found["interrupted"]
-    assert text.startswith("live: "), "shown once, and its end is no error"
+    assert text.startswith("### live\n"), "shown once, and its end is no error"
     assert error is None
     texts, _, error = found["long"]
     assert ["in the 40 % of the records examined so far" in text for text in texts] == [True, False]
     assert error is None
     assert "live and ended" in found["compared"][0][0]
     texts, result, error = found["cell"]
-    assert texts[-1].startswith("x: finished")
+    assert texts[-1].startswith("### x\n\n**Finished.")
     assert (result, error) == (5, None)
     assert found["twice"][2] is None
     assert found["found"][1] == "6\n"
@@ -242,7 +242,7 @@ DisplayHandle.update = recorded
 def train(name, also=lambda: None):
     with TelemetryLogger(name, log_dir="logs", log_every=1, system=False, quiet=True) as log:
         step = 0
-        while not any(text.startswith(f"{name}: running") for text in updates):  # it is shown while it trains
+        while not any(f"### {name}" in text and "**Running" in text for text in updates):  # it is shown while it trains
             step += 1
             log.log_step(step, train_loss=1 / step)
             time.sleep(0.01)
@@ -294,15 +294,17 @@ def test_a_kernel_shows_runs_live_in_place_and_compares_them(tmp_path, monkeypat
     def texts(outputs):
         return [one["data"]["text/plain"] for one in outputs if one["output_type"] == "display_data"]
 
-    assert texts(in_cell)[0].startswith("in-the-cell: finished")
+    assert texts(in_cell)[0].startswith("### in-the-cell\n\n**Finished")
     assert len(texts(in_cell)) == 1, "updated in place"
     assert in_cell[-1]["data"]["text/plain"] == "'in-the-cell'", "the cell's own result is shown as ever"
     for number, name in ((1, "in-the-cell"), (2, "thread"), (3, "interrupted")):
-        assert [text for at, text in seen if at == number and text.startswith(f"{name}: running")], seen
-    assert [text.split(",")[0] for text in texts(thread)] == ["thread: finished"]
-    assert [text.split(",")[0] for text in texts(interrupted)] == ["interrupted: running"]
+        assert [text for at, text in seen if at == number and text.startswith(f"### {name}\n\n**Running")], (
+            seen
+        )
+    assert [text.split(" at ")[0] for text in texts(thread)] == ["### thread\n\n**Finished"]
+    assert [text.split(" at ")[0] for text in texts(interrupted)] == ["### interrupted\n\n**Running"]
     assert [one["output_type"] for one in interrupted] == ["display_data"], "the end of a look is no error"
     assert "thread and in-the-cell" in texts(compared)[0]
     assert "<svg" in compared[0]["data"]["text/html"]
-    assert texts(failed)[0].startswith("failed: failed")
+    assert texts(failed)[0].startswith("### failed\n\n**Failed")
     assert [one["ename"] for one in failed if one["output_type"] == "error"] == ["ZeroDivisionError"]

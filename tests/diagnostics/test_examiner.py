@@ -143,55 +143,6 @@ def test_the_findings_do_not_depend_on_how_many_records_come_at_once(records, si
     assert examiner.findings() == at_once
 
 
-@pytest.mark.parametrize("fault", ["nothing", *sorted(FAULTS)])
-def test_passing_over_many_ordinary_records_finds_what_looking_at_each_finds(fault):
-    dice = random.Random(7)
-    records = clean_run(7, records=600, noise=0.05, log_every=2, with_system=False)
-    if fault != "nothing":
-        records = FAULTS[fault](records, 800, dice)
-    examiner, _ = detect_one_by_one(records)
-
-    assert list(examine(records)) == examiner.findings()
-
-
-@pytest.mark.parametrize("digits", [2, 4, 17])
-@pytest.mark.parametrize("noise", [0.0005, 0.02, 0.5])
-@pytest.mark.parametrize("per_epoch", [0, 30, 700])
-def test_losses_that_repeat_themselves_and_short_epochs_change_nothing_about_that(digits, noise, per_epoch):
-    records = clean_run(3, records=500, noise=noise, log_every=1, with_system=False)
-    for place, record in enumerate(records):
-        if "train_loss" in record:
-            record["train_loss"] = round(record["train_loss"], digits)
-            record["grad_norm"] *= 30.0 if place == 400 else 1.0
-            if per_epoch:
-                record["epoch"] = place // per_epoch
-    examiner, _ = detect_one_by_one(records)
-    live = Examiner()
-    for place in range(0, len(records), 170):
-        live.take(records[place : place + 170], between=lambda: None)
-
-    assert list(examine(records)) == examiner.findings() == live.findings()
-
-
-def test_a_speed_that_rises_before_it_drops_is_a_drop_however_many_records_are_taken_at_once():
-    speeds = [86.0] * 512 + [100.0] * 300 + [74.0] * 300
-    records = [
-        {
-            "event": "step",
-            "seq": at,
-            "session": 1,
-            "elapsed": at * 0.1,
-            "global_step": at,
-            "samples_per_sec": speed,
-        }
-        for at, speed in enumerate(speeds)
-    ]
-    examiner, _ = detect_one_by_one(records)
-
-    assert [finding.kind for finding in examiner.findings()] == ["throughput_drop"]
-    assert list(examine(records)) == examiner.findings()
-
-
 @tries
 @given(records=_runs())
 def test_the_last_word_on_each_incident_is_the_one_that_counts(records):

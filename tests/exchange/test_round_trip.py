@@ -166,7 +166,8 @@ def test_runs_of_one_name_stay_apart(tmp_path, capsys):
 
 def test_what_an_export_leaves_out_is_said(tmp_path, capsys):
     (tmp_path / "log.jsonl").write_text(
-        '{"event": "x", "step": 1, "time": 5.0, "loss": 1.0}\n{"step": 2, "seq": 7}\n'
+        '{"event": "x", "step": 1, "time": 5.0, "loss": 1.0, "ok": true}\n'
+        '{"step": 2, "seq": 7, "tokens": 9007199254740993}\n'
     )
     for name, text in (("one", "0 val 1.5\n"), ("two", "0 val 1.5\n1 val 1.0\n0 val 2.0\n")):
         (tmp_path / f"{name}.log").write_text(text)
@@ -179,6 +180,9 @@ def test_what_an_export_leaves_out_is_said(tmp_path, capsys):
 
     assert "two: 2 points of steps that a later session logged again were left out" in notes("two.log", "csv")
     assert "left out" not in notes("two.log", "csv", "--all-sessions")
+    said = notes("log.jsonl", "csv")
+    assert "2 values that are no numbers are no points: 'event', 'ok'" in said
+    assert "1 values from 2^53 on: whole numbers of that size are not exact" in said
     assert "'seq' is called 'x_seq'" in notes("log.jsonl", "csv", "--wide")
     assert "x_seq" not in notes("log.jsonl", "csv")
     (tmp_path / "sum.csv").write_text("step,=1+1\n0,5\n")

@@ -476,7 +476,8 @@ def _is_allowed(name: str, value: Any) -> bool:
     "toolkit.telemetry.runs.columns.run_log",
     "toolkit.telemetry.runs.columns.line_parser",
     "toolkit.telemetry.runs.columns.run_columns",
-    "toolkit.telemetry.runs.columns.series",
+    "toolkit.telemetry.runs.columns.curve_points",
+    "toolkit.telemetry.runs.columns.tiles",
     tokens=_JSON + _RECORD,
 )
 def fuzz_dashboard_log(data: bytes) -> None:

@@ -12,7 +12,6 @@ import pytest
 from tests.privacy.planted import HARMLESS
 from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
-from toolkit.telemetry.compat.wandb_artifacts import Artifact, ArtifactStore
 from toolkit.telemetry.compat.wandb_media import MediaTarget, Table
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.privacy.record_masking import RecordMasker
@@ -45,18 +44,6 @@ def names_of_metrics(log):
     for step in range(60):
         log.log_step(step, 0.5, **{f"loss/{TOKEN}": 0.1 * step, "seq": 7.0, "cut": 1.5})
         log.log_step(step, 0.5, **({TOKEN: 1.0} if step % 20 == 7 else {}))
-
-
-def artifact(log):
-    store = ArtifactStore()
-    store.telemetry, store._event = log, log.log_event
-    made = Artifact(
-        f"model-{TOKEN}", "model", TOKEN, {"deep": [{"a": TOKEN, "x": Exception(TOKEN)}], TOKEN: 1}
-    )
-    made.add(Table(columns=["a"], data=[[TOKEN]]), "rows")
-    made.add_reference(f"s3://bucket/{TOKEN}")
-    store.log_artifact(made, aliases=[TOKEN], tags=[TOKEN])
-    assert made.version == "v0"
 
 
 def exception_with_everything(log):
@@ -106,7 +93,6 @@ WAYS = {
     "table of W&B": lambda log: Table(columns=["a", TOKEN], data=[[TOKEN, 1]]).save(
         MediaTarget(log=log, key=TOKEN, step=1)
     ),
-    "artifact of W&B": artifact,
     "summary": lambda log: log.summary.update({"best": TOKEN, "deep": {TOKEN: [TOKEN]}}),
     "exception": exception_with_everything,
     "failure of telemetry": failure_of_telemetrys_own,

@@ -41,7 +41,7 @@ PLACES = {
     "a run's name in a list": "toolkit.telemetry.runs.labels:labels_of",
     "search and sort of a list": "toolkit.telemetry.runs.listing.search:sort_cards",
     "a column of a list": "toolkit.telemetry.runs.listing.run_table:columns_of",
-    "which points of a curve are drawn": "toolkit.telemetry.runs.columns.thinning:select",
+    "which points of a curve are drawn": "toolkit.telemetry.runs.columns.thinning:first_lowest_highest_last",
     "what a sweep answers": "toolkit.telemetry.runs.sweep.answer:answer",
     "what a report contains": "toolkit.telemetry.reports.stored_run:content_of_run",
     "a subcommand": "toolkit.telemetry.cli.main:SUBCOMMANDS",

@@ -26,10 +26,10 @@ WRONG_VALUES = [
     (
         "train.lr_scheduler",
         "cosin",
-        ["must be one of 'constant', 'linear', 'cosine'", "did you mean 'cosine'?"],
+        ["must be one of 'constant', 'cosine'", "did you mean 'cosine'?"],
     ),
     ("train.batch_size", 9, ["train.batch_size is 9; it must be at most 8", "images in datasets"]),
-    ("train.skip_first_sample", "no", ["train.skip_first_sample is 'no'; it must be true or false"]),
+    ("sample.walk_seed", "no", ["sample.walk_seed is 'no'; it must be true or false"]),
     ("train", [1], ["config.process[0].train is [1]; it must be a mapping"]),
     ("train", None, ["config.process[0].train.steps is required; it must be a whole number of 1 or more"]),
     ("network.network_kwargs.only_if_contains", "attn", ["only_if_contains is 'attn'; it must be a list"]),

@@ -29,7 +29,6 @@ from toolkit.telemetry.trainer.model import (
     paint,
 )
 from toolkit.telemetry.trainer.pictures import BatchOrder, describe, draw, draw_set, random_drawing
-from toolkit.telemetry.trainer.pretrain_base import pretrain
 
 CPU = torch.device("cpu")
 
@@ -82,7 +81,7 @@ def test_an_epoch_shows_each_picture_once_and_a_batch_depends_on_its_number_alon
 
 
 def test_validation_pictures_are_not_those_of_the_training():
-    datasets = [DatasetOptions(num_images=20), DatasetOptions(style="striped", num_images=20)]
+    datasets = [DatasetOptions(num_images=20), DatasetOptions(style="outline", num_images=20)]
     trained = draw_set(datasets, triggered=False, device=CPU)
     unseen = draw_set(datasets, triggered=False, device=CPU, unseen=9)
 
@@ -100,12 +99,6 @@ def test_the_shipped_base_is_small_and_paints_what_it_is_asked_for():
     assert pictures[:, :, 13:19, 13:19].mean(dim=(2, 3)).argmax(dim=1).tolist() == [0, 1, 2]
     assert sum(parameter.numel() for parameter in model.parameters()) < 2_000_000
     assert BASE_WEIGHTS.stat().st_size < 5_000_000
-
-
-def test_pretraining_twice_gives_the_same_weights():
-    first, second = (pretrain(2, CPU, batch_size=4).state_dict() for _ in range(2))
-
-    assert all(torch.equal(first[name], second[name]) for name in first)
 
 
 def test_a_file_that_is_not_this_model_is_refused(tmp_path):
@@ -128,8 +121,8 @@ def model():
     return model
 
 
-def lora_on(model, only=(), ignore=()):
-    targets = TargetOptions(only_if_contains=only, ignore_if_contains=ignore)
+def lora_on(model, only=()):
+    targets = TargetOptions(only_if_contains=only)
     return add_lora(model, NetworkOptions(linear=4, network_kwargs=targets), seeded())
 
 
@@ -155,12 +148,10 @@ def test_a_new_lora_changes_nothing_and_only_it_is_trained(model):
 
 
 def test_only_the_chosen_layers_get_a_lora(model):
-    lora = lora_on(model, only=("attn.to_q", "ff"), ignore=("proj_out", "blocks.0."))
+    lora = lora_on(model, only=("attn.to_q", "ff.proj_in"))
 
     assert list(lora.layers) == [
-        f"transformer_blocks.{block}.{layer}"
-        for block in range(1, 5)
-        for layer in ("attn.to_q", "ff.proj_in")
+        f"transformer_blocks.{block}.{layer}" for block in range(5) for layer in ("attn.to_q", "ff.proj_in")
     ]
     assert len(lora_on(TinyDiT()).layers) == 5 * 6
 
@@ -177,7 +168,7 @@ def test_the_lora_adds_alpha_over_rank_times_its_product_and_drops_out_only_in_t
     torch.testing.assert_close(layer(inputs), inputs @ merged.T + base.bias)
 
 
-@pytest.mark.parametrize("kind", ["constant", "linear", "cosine"])
+@pytest.mark.parametrize("kind", ["constant", "cosine"])
 def test_the_learning_rate_rises_in_the_warm_up_and_then_keeps_to_its_schedule(kind):
     rates = [learning_rate(step, lr=1.0, kind=kind, warmup=4, steps=20) for step in range(1, 21)]
 

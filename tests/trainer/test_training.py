@@ -176,15 +176,6 @@ def test_neither_sampling_nor_validation_is_needed(train, process, records):
     assert records("sample") == records("eval") == []
 
 
-@pytest.mark.gpu  # a CPU without bf16 of its own takes seconds a step
-def test_bf16_trains_too(train, process, records):
-    process["device"] = "cuda"
-    process["train"]["dtype"] = "bf16"
-
-    assert train() == 0
-    assert all(record["train_loss"] > 0 for record in records("step"))
-
-
 @in_make_faults
 @pytest.mark.slow
 def test_the_loss_goes_down_in_a_hundred_steps(train, process, records):

@@ -85,12 +85,12 @@ class CurveChart {
     this.bar.classList.toggle("telemetry-curves-beside", spec.star !== undefined && spec.star !== null);
     if (text === this.specText) return;
     this.specText = text;
-    // The last records of a run may have come behind the last look.
+    // The last records of a run may have come after the last request.
     if (this.spec && this.spec.live && !spec.live) { for (const feed of this.feeds()) feed.again = true; curveStore.hurry(); }
     this.spec = spec;
     this.root.setAttribute("aria-label", `${spec.title}, loading`);
     this.root.style.height = `${spec.height || 260}px`;
-    // Streamlit would cut off the buttons beside the title.
+    // Streamlit would cut off the buttons next to the title.
     const holder = this.root.closest('[data-testid="stElementContainer"]');
     if (holder) holder.style.overflow = "visible";
     this.readTheme();
@@ -141,7 +141,7 @@ class CurveChart {
     if (changes.axis !== undefined && this.isAttached && !this.spec.axis && this.feeds().some((feed) => feed.axis !== curveView.axis)) { this.yWindow = null; this.attach(); }
     if (changes.forecast !== undefined && this.isAttached) this.drawLegend();
     if (changes.logY !== undefined || changes.logX !== undefined) { this.yWindow = null; this.smoothKey = ""; }
-    if (changes.window !== undefined && !this.keepsY) this.yWindow = null;
+    if (changes.window !== undefined) this.yWindow = null;
     this.redraw();
   }
 
@@ -194,15 +194,6 @@ class CurveChart {
     this.redraw();
   }
 
-  // A box chosen with the pointer.
-  setBox(range, yRange) {
-    this.keepsY = true;
-    this.yWindow = yRange;
-    this.setWindow(range, true);
-    this.keepsY = false;
-    this.redraw();
-  }
-
   // Back to the whole run; from there to every value, and back.
   reset() {
     if (this.window() && this.window() !== this.spec.window) { this.yWindow = null; this.setWindow(null, true); }
@@ -213,8 +204,6 @@ class CurveChart {
 
   keyOf(one) { return this.hidesRuns() && one.run ? `run ${one.run}` : `label ${one.label}`; }
   hidesRuns() { return new Set(this.curves.map((curve) => curve.run)).size > 1; }
-
-  setHidden(run, hidden) { this.hide(`run ${run}`, hidden); }
 
   hide(key, hidden) {
     for (const chart of key.startsWith("run ") ? openCharts : [this]) {
@@ -297,8 +286,8 @@ class CurveChart {
     frame.yRightTicks = right.length ? yTicks(frame.yRight, Math.max(2, Math.floor((height - top - bottom) / 34))) : [];
     g.font = theme.font;
     const widest = (ticks) => Math.max(0, ...ticks.map(([, text]) => g.measureText(text).width));
-    const left = Math.ceil(Math.max(28, widest(frame.yTicks) + 10)), beside = right.length ? Math.ceil(widest(frame.yRightTicks) + 12) : 10;
-    frame.plot = { left, top, width: Math.max(20, width - left - beside), height: Math.max(20, height - top - bottom) };
+    const left = Math.ceil(Math.max(28, widest(frame.yTicks) + 10)), ticks = right.length ? Math.ceil(widest(frame.yRightTicks) + 12) : 10;
+    frame.plot = { left, top, width: Math.max(20, width - left - ticks), height: Math.max(20, height - top - bottom) };
     frame.x = makeScale(x0, x1, left, left + frame.plot.width, log);
     frame.xTicks = xTicks(frame.x, axis, Math.max(2, Math.floor(frame.plot.width / 90)));
     for (const mark of frame.marks) mark.px = frame.x.toPx(mark.x);

@@ -1,6 +1,6 @@
 // Draws a chart of curves on any 2D context. Never hides an extreme, a NaN or an infinity.
 const RAW_ALPHA = 0.22, PALE_ALPHA = 0.45, DIM_ALPHA = 0.12;
-const JOINED_FROM = 500, MAX_MARK_LABELS = 10, MAX_STRETCH_LABELS = 40, LABELLED_FROM = 200;
+const JOINED_FROM = 500, MAX_MARK_LABELS = 10, MAX_RANGE_LABELS = 40, LABELLED_FROM = 200;
 const DASH_PX = { solid: [], dash: [7, 4], dot: [2, 3], dashdot: [7, 3, 2, 3] };
 const TONE_ORDER = { critical: 0, warning: 1 };
 const FAR_PX = 1e5;
@@ -230,10 +230,10 @@ function drawNonFinite(g, frame) {
 }
 
 // Bands where several values in a row are not numbers, with what they are; from the right, so that labels have room.
-function drawStretches(g, frame) {
+function drawRanges(g, frame) {
   const { plot } = frame, tone = toneColour("critical", frame.theme.isDark);
-  let found = frame.shown.flatMap((curve) => curve.feed.stretches.map((stretch) => [curve, ...stretch]));
-  found = found.sort((a, b) => b[4] - a[4]).slice(0, MAX_STRETCH_LABELS).sort((a, b) => b[2] - a[2]);
+  let found = frame.shown.flatMap((curve) => curve.feed.ranges.map((range) => [curve, ...range]));
+  found = found.sort((a, b) => b[4] - a[4]).slice(0, MAX_RANGE_LABELS).sort((a, b) => b[2] - a[2]);
   let from = Infinity;
   for (const [curve, kind, first, last, count] of found) {
     const left = Math.max(frame.x.toPx(first), plot.left), right = Math.min(frame.x.toPx(last), plot.left + plot.width);
@@ -412,7 +412,7 @@ function paintFrame(g, frame) {
   g.clip();
   drawBands(g, frame);
   drawForecasts(g, frame);
-  drawStretches(g, frame);
+  drawRanges(g, frame);
   for (const group of frame.groups) drawGroup(g, group, frame);
   for (const curve of frame.shown) if (!curve.group) drawCurve(g, curve, frame);
   g.restore();

@@ -11,7 +11,7 @@ const widthOf = (level) => 4 ** level;
 // ---------------------------------------------------------------- one curve
 
 // Points of one session, or of a part of it that a later session repeated. `levels` has tiles by level and number;
-// `tail` has the points that came behind them, as logged.
+// `tail` has the points that came after them, as logged.
 class CurvePiece {
   constructor([session, superseded, points, first, last]) {
     Object.assign(this, { session, superseded: !!superseded, levels: new Map(), tail: null, isAscending: true });
@@ -134,7 +134,7 @@ function upper(list, x, count) {
 
 class CurveFeed {
   constructor(store, run, metric, rank, axis) {
-    Object.assign(this, { store, run, metric, rank, axis, version: null, pieces: [], smooth: false, low: null, high: null, nonFinite: [], stretches: [], whole: 0, problem: null, charts: new Set(), wanted: new Map(), asked: new Set(), fit: 0, isWaiting: false, isTimed: false, changed: 0 });
+    Object.assign(this, { store, run, metric, rank, axis, version: null, pieces: [], smooth: false, low: null, high: null, nonFinite: [], ranges: [], whole: 0, problem: null, charts: new Set(), wanted: new Map(), asked: new Set(), fit: 0, isWaiting: false, isTimed: false, changed: 0 });
   }
 
   get points() { return this.pieces.reduce((sum, piece) => sum + piece.points, 0); }
@@ -210,7 +210,7 @@ class CurveFeed {
     // Without a place on this axis, such as an epoch that was not logged, there is none to mark.
     const isPlaced = ([, first, last]) => first !== null && last !== null;
     if (answer.non_finite) this.nonFinite = answer.non_finite.filter(isPlaced);
-    if (answer.stretches) this.stretches = answer.stretches.filter(isPlaced);
+    if (answer.ranges) this.ranges = answer.ranges.filter(isPlaced);
     if (isNew || (answer.blocks || []).length) this.changed += 1;
   }
 
@@ -229,7 +229,7 @@ class CurveFeed {
       for (const name of ["x", "low", "high", "mean", "weight", "bad", "time"]) tile[name] = cut(got[name]);
       piece.put(tile);
     }
-    // The points behind all tiles stay as the tail.
+    // The points after all tiles stay as the tail.
     const tail = piece.tail;
     if (tail && ask.fit) piece.tail = points >= tail.from + tail.count ? null : tail;
   }
@@ -270,7 +270,7 @@ class CurveFeed {
   }
 }
 
-// The arrays of a block, one behind the other, each at a multiple of eight bytes.
+// The arrays of a block, one after the other, each at a multiple of eight bytes.
 function readBlock(block, arrays, isTimed) {
   const { count, level } = block, kinds = { f4: Float32Array, f8: Float64Array, u4: Uint32Array };
   let at = arrays.start + block.at;

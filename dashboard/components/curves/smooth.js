@@ -48,7 +48,7 @@ function fitCells(cells, halfWidth, count) {
 }
 
 // Finite points with ascending x, from `from` up to `to`; adds the smoothed ones to `into`.
-function smoothStretch(x, y, weight, from, to, halfWidth, cell, into) {
+function smoothSegment(x, y, weight, from, to, halfWidth, cell, into) {
   const start = x[from], length = x[to - 1] - start;
   if (to - from < 3 || !(halfWidth > 0) || !(cell > 0) || !(length > 0)) {
     for (let i = from; i < to; i += 1) { into.x.push(x[i]); into.y.push(y[i]); }
@@ -81,8 +81,8 @@ function smoothStretch(x, y, weight, from, to, halfWidth, cell, into) {
   });
 }
 
-// {x, y, weight, breaks (places where a stretch begins), halfWidth, cells, from, to}: so many cells between two x.
-// Returns {x, y} with NaN between two stretches, or null for a curve that goes back or breaks all the time.
+// {x, y, weight, breaks (places where a segment begins), halfWidth, cells, from, to}: so many cells between two x.
+// Returns {x, y} with NaN between two segments, or null for a curve that goes back or breaks all the time.
 function smoothJob(job) {
   const { y } = job, count = y.length;
   let { x } = job, least = Infinity, most = -Infinity, back = 0;
@@ -99,13 +99,13 @@ function smoothJob(job) {
     for (let i = 1; i < count; i += 1) if (x[i] < x[i - 1]) x[i] = x[i - 1];
   }
   const into = { x: [], y: [] }, breaks = new Set(job.breaks || []);
-  let from = -1, stretches = 0;
+  let from = -1, segments = 0;
   for (let i = 0; i <= count; i += 1) {
     const finite = i < count && Number.isFinite(x[i]) && Number.isFinite(y[i]);
     if (from >= 0 && (!finite || breaks.has(i))) {
-      if ((stretches += 1) > 100) return null;
+      if ((segments += 1) > 100) return null;
       if (into.x.length) { into.x.push(x[from]); into.y.push(NaN); }
-      smoothStretch(x, y, job.weight, from, i, job.halfWidth, cell, into);
+      smoothSegment(x, y, job.weight, from, i, job.halfWidth, cell, into);
       from = -1;
     }
     if (finite && from < 0) from = i;
@@ -121,7 +121,7 @@ function orderedPoints(curve) {
   return { x: Float64Array.from(places, (i) => curve.x[i]), y: Float64Array.from(places, (i) => curve.y[i]) };
 }
 
-// The values of a curve at ascending places, NaN before its first and behind its last point.
+// The values of a curve at ascending places, NaN before its first and after its last point.
 function interpolated(curve, places) {
   const { x, y } = curve, found = new Float64Array(places.length).fill(NaN);
   for (let i = 0, j = 0; i < places.length && x.length; i += 1) {
@@ -173,7 +173,7 @@ function groupCore({ x, lower, upper }) {
 let smoothingWorker = null;
 function smoothWorker() {
   if (smoothingWorker) return smoothingWorker;
-  const parts = [trustOfCells, fitCells, smoothStretch, smoothJob, orderedPoints, interpolated, quantileOf, groupJob];
+  const parts = [trustOfCells, fitCells, smoothSegment, smoothJob, orderedPoints, interpolated, quantileOf, groupJob];
   const listen = "onmessage = ({ data }) => { try { postMessage({ id: data.id, found: data.kind === 'group' ? groupJob(data.job) : data.job.map(smoothJob) }); } catch (error) { postMessage({ id: data.id, error: String(error) }); } };";
   const url = URL.createObjectURL(new Blob([parts.map(String).join("\n"), "\n", listen], { type: "text/javascript" }));
   const waiting = new Map();

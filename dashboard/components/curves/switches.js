@@ -75,7 +75,7 @@ function buildSwitches(root, data) {
   if (!data.axes.length) return () => {};
   more.type = "button";
   more.setAttribute("aria-expanded", "false");
-  // On a phone the row is a sheet over the page; a tap beside it, or Escape, closes it.
+  // On a phone the row is a sheet over the page; a tap outside it, or Escape, closes it.
   const open = (isOpen) => { more.setAttribute("aria-expanded", String(isOpen)); row.classList.toggle("telemetry-switch-open", isOpen); };
   more.onclick = () => open(more.getAttribute("aria-expanded") !== "true");
   root.onkeydown = (event) => { if (event.key === "Escape" && event.target.type !== "text") { open(false); more.focus(); } };
@@ -105,7 +105,7 @@ function buildSwitches(root, data) {
     slider.value = String(at);
     strength.textContent = SMOOTH_STEPS[at][1];
     slider.setAttribute("aria-valuetext", SMOOTH_STEPS[at][1]);
-    // A moment has no logarithm that says anything.
+    // A time has no logarithm that says anything.
     logXBox.disabled = curveView.axis === "time";
     logXBox.checked = curveView.logX && !logXBox.disabled;
     logYBox.checked = curveView.logY;
@@ -124,7 +124,7 @@ export function curve_switches(component) {
   const made = JSON.stringify([data.axes, data.statistics, data.forecast]);
   if (root.__made !== made) { root.__made = made; root.__show = buildSwitches(root, { axes: data.axes || [], statistics: data.statistics || [], forecast: data.forecast }); }
   root.__show();
-  // With its moment, because an unchanged value is not sent, and the address may have changed elsewhere meanwhile.
+  // With its time, because an unchanged value is not sent, and the address may have changed elsewhere meanwhile.
   root.__send = () => setStateValue("view", { ...curveView.state(), at: curveView.changed });
   if (root.__stop) return root.__end;
   let waiting = 0;

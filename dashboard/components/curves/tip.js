@@ -206,7 +206,7 @@ function showCursorIn(chart, found) {
   if (chip) chip.textContent = found && chart !== curveCursor.chart ? found.rows.filter((row) => Number.isFinite(rowHeight(row))).slice(0, 4).map((row) => digitsText(row.y, 6)).join(" · ") : "";
 }
 
-// Puts the cursor at `x` of `chart`: its tooltip, and the same place in the charts beside it.
+// Puts the cursor at `x` of `chart`: its tooltip, and the same place in the charts next to it.
 function pointCurves(chart, x, py, isKept = false) {
   const found = chart.xScale && chart.plot ? readChart(chart, x, py) : null;
   if (!found) { clearCurveCursor(); return null; }
@@ -285,7 +285,7 @@ function attachTip(chart) {
   });
 }
 
-// A tap beside a chart, or a page that moves under the tooltip, takes it away.
+// A tap outside a chart, or a page that moves under the tooltip, takes it away.
 if (!window.__telemetryCurveTipClears) {
   window.__telemetryCurveTipClears = true;
   const clear = (event) => { if (curveCursor.chart && !(event.type === "pointerdown" && curveCursor.chart.root.contains(event.target))) clearCurveCursor(); };

@@ -285,11 +285,12 @@ def test_nan_in_the_loss_is_critical_with_its_first_step_and_a_chart(logs):
 
 
 @in_make_faults
-def test_a_long_run_is_examined_in_slices_while_the_page_is_shown(logs, monkeypatch):
+@pytest.mark.parametrize("page", ["alerts", "metrics"])
+def test_a_long_run_is_examined_in_slices_while_a_page_says_how_far(logs, monkeypatch, page):
     monkeypatch.setattr(frame, "_FIRST_EXAMINE_S", 0.0)
     write_run(logs, "r", steps("divergence", count=3_000), sessions=(range(3_000),))
 
-    tab = open_page("alerts", "r")
+    tab = open_page(page, "r")
 
     assert is_well(tab)
     assert "of the records so far" in said(tab)
@@ -301,7 +302,7 @@ def test_a_long_run_is_examined_in_slices_while_the_page_is_shown(logs, monkeypa
 
     assert is_well(tab)
     assert "of the records so far" not in said(tab)
-    assert "Divergence" in headings(tab)
+    assert "Divergence" in headings(open_page("alerts", "r"))
 
 
 # ---------------------------------------------------------------- reported by others

@@ -87,7 +87,7 @@ def test_a_curve_comes_with_its_values_and_then_with_what_is_new(logs):
     assert block["x"].tolist() == [float(step) for step in range(100)]
     assert first["pieces"] == [[1, 0, 100, 0.0, 99.0]]
     assert (first["low"], first["high"], first["whole"], first["problem"]) == (0.01, 1.0, 1.0, None)
-    assert (first["non_finite"], first["stretches"]) == ([], [])
+    assert (first["non_finite"], first["ranges"]) == ([], [])
     assert more["version"] == first["version"]
     assert [(block["first"], block["y"].tolist()) for block in more["blocks"]] == [(100, [7.0])]
     assert (none["blocks"], none["pieces"][0][2]) == ([], 101)
@@ -127,7 +127,7 @@ def test_numbers_beyond_json_and_single_floats_arrive_as_they_were_logged(logs):
     np.testing.assert_array_equal(exact["blocks"][0]["y"], values)
     assert (exact["metric"], exact["low"], exact["high"]) == (name, -1e308, 1e308)
     assert [one[0] for one in exact["non_finite"]] == ["NaN", "Infinity", "-Infinity"] * 2
-    assert exact["stretches"][:3] == [
+    assert exact["ranges"][:3] == [
         ["NaN", 2.0, 4.0, 1],
         ["Infinity", 2.0, 4.0, 1],
         ["-Infinity", 2.0, 4.0, 1],

@@ -174,3 +174,12 @@ def test_any_number_of_columns_in_the_url_is_drawn_or_left_out(several, columns)
 
     assert is_well(tab)
     assert charts(tab) == 5
+
+
+def test_the_table_has_the_points_in_view_on_the_axis_of_the_charts(several):
+    (shown,) = open_page("metrics", "r", x="progress", **{"from": "70", "to": "100"}).dataframe
+
+    assert [*shown.value.columns] == ["progress", "value"]
+    # The first is outside, so that the line reaches the edge.
+    assert shown.value["value"].tolist() == [6.0, 7.0, 8.0, 9.0]
+    assert shown.value["progress"].tolist()[1:] == pytest.approx([700 / 9, 800 / 9, 100.0])

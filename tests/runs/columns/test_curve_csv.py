@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
-from tests.runs.columns.test_series import columns_of
+from tests.runs.columns.test_series import build, columns_of
 from toolkit.telemetry.runs.columns import export
-from toolkit.telemetry.runs.columns.export import CurvePoints, TooManyRows, curves_to_csv
-from toolkit.telemetry.runs.columns.series import SeriesBuilder
+from toolkit.telemetry.runs.columns.export import TooManyRows, curves_to_csv
 from toolkit.telemetry.runs.store import CurveSegment, Series
 
 
@@ -22,7 +21,7 @@ def rows(data):
 
 
 def series_of(values, window=None):
-    return SeriesBuilder(columns_of(values)).build("loss", "step", window, 2**40)
+    return build(columns_of(values), window=window, buckets=2**40)
 
 
 @tries
@@ -31,7 +30,7 @@ def series_of(values, window=None):
     window=st.none() | st.tuples(st.integers(0, 40), st.integers(20, 60)),
 )
 def test_every_value_in_the_window_comes_back_bit_by_bit(values, window):
-    found = rows(curves_to_csv([CurvePoints(run="r", series=series_of(values, window))], "step", window))
+    found = rows(curves_to_csv([("r", series_of(values, window))], "step", window))
 
     low, high = (0, len(values)) if window is None else (min(window), max(window))
     inside = [(step, value) for step, value in enumerate(values) if low <= step <= high]
@@ -45,13 +44,13 @@ def test_infinities_and_superseded_points_are_kept():
     new = CurveSegment(x=np.array([4.5]), y=np.array([math.inf]), session=2)
     series = Series(metric="loss", axis="epoch", segments=(new,), superseded=(old,), total=1, drawn=1)
 
-    assert curves_to_csv([CurvePoints(run="r,1", series=series)], "epoch", None).decode() == (
+    assert curves_to_csv([("r,1", series)], "epoch", None).decode() == (
         'run,metric,session,epoch,value,superseded\n"r,1",loss,2,4.5,inf,0\n"r,1",loss,1,5,-inf,1\n'
     )
 
 
 def test_a_name_is_no_formula():
-    (row,) = rows(curves_to_csv([CurvePoints(run="=cmd()", series=series_of([1.0]))], "step", None))
+    (row,) = rows(curves_to_csv([("=cmd()", series_of([1.0]))], "step", None))
 
     assert row["run"] == "'=cmd()"
 
@@ -60,4 +59,4 @@ def test_more_points_than_a_browser_is_sent_are_refused(monkeypatch):
     monkeypatch.setattr(export, "_MAX_ROWS", 3)
 
     with pytest.raises(TooManyRows, match="Zoom in"):
-        curves_to_csv([CurvePoints(run="r", series=series_of([1.0] * 4))], "step", None)
+        curves_to_csv([("r", series_of([1.0] * 4))], "step", None)

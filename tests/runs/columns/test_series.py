@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.runfolder.plain_data import tries
 from toolkit.telemetry.runs.columns.line_parser import Parsed
 from toolkit.telemetry.runs.columns.run_columns import RunColumns
-from toolkit.telemetry.runs.columns.series import SeriesBuilder
+from toolkit.telemetry.runs.columns.tiles import CurveBuilder
 
 numbers = st.one_of(
     st.sampled_from([math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0]), st.floats(-1e100, 1e100, width=64)
@@ -103,7 +103,12 @@ def columns_of(values, *, steps=None, times=None, elapsed=None, folded=None):
 
 
 def build(columns, *, metric="loss", axis="step", window=None, buckets=600):
-    return SeriesBuilder(columns).build(metric, axis, window, buckets)
+    return series_of(CurveBuilder(columns), metric, axis, window, buckets)
+
+
+def series_of(builder, metric, axis, window, buckets):
+    columns = builder._columns
+    return builder.series(metric, columns.column(metric), axis, None, buckets, (None, False), window)
 
 
 def xs(segments):
@@ -198,11 +203,11 @@ def test_thousands_of_separate_nans_are_merged_and_still_counted(axis):
 def test_one_spike_in_a_million_points_is_drawn_and_exact_when_zoomed():
     values = np.random.default_rng(0).normal(1.0, 0.1, 1_000_000)
     values[654_321] = 1e6
-    builder = SeriesBuilder(columns_of(values))
+    builder = CurveBuilder(columns_of(values))
 
-    whole = builder.build("loss", "step", None, 600)
-    near = builder.build("loss", "step", (600_000, 700_000), 600)
-    close = builder.build("loss", "step", (654_300, 654_340), 600)
+    whole = series_of(builder, "loss", "step", None, 600)
+    near = series_of(builder, "loss", "step", (600_000, 700_000), 600)
+    close = series_of(builder, "loss", "step", (654_300, 654_340), 600)
 
     assert whole.total == 1_000_000
     assert whole.drawn <= 4 * 600
@@ -357,17 +362,17 @@ def test_appending_gives_what_reading_at_once_gives(rows, cuts, axis, buckets, w
     edges = sorted({0, len(rows), *(min(cut, len(rows)) for cut in cuts)})
     grown, at_once = RunColumns(), RunColumns()
     at_once.add(parsed(rows))
-    builder = SeriesBuilder(grown)
+    builder = CurveBuilder(grown)
     for start, stop in itertools.pairwise(edges):
         grown.add(parsed(rows[start:stop]))
         # A page looks while the run grows, and what it remembers must not show in what it sees later.
         for metric in ("loss", "gpu"):
-            builder.build(metric, axis, None, buckets)
-            builder.build(metric, axis, window, buckets)
+            series_of(builder, metric, axis, None, buckets)
+            series_of(builder, metric, axis, window, buckets)
 
     for metric in ("loss", "gpu"):
         for part in (None, window):
-            one = builder.build(metric, axis, part, buckets)
+            one = series_of(builder, metric, axis, part, buckets)
             other = build(at_once, metric=metric, axis=axis, window=part, buckets=buckets)
             assert_same(one, other)
 
@@ -391,49 +396,6 @@ def test_a_system_sample_before_the_first_step_is_where_its_session_begins():
     assert xs(build(columns, metric="gpu").segments).tolist() == [4.0]
     assert xs(build(columns).segments).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert xs(build(columns).superseded).tolist() == [4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
-
-
-@tries
-@given(
-    seed=st.integers(0, 10**6),
-    lengths=st.lists(st.integers(1, 400), min_size=1, max_size=4),
-    rewinds=st.lists(st.floats(0, 1.1), min_size=4, max_size=4),
-    chunk=st.integers(20, 300),
-    buckets=st.integers(1, 40),
-)
-def test_long_resumed_runs_grow_as_they_are_read_at_once(seed, lengths, rewinds, chunk, buckets):
-    values, rows, step = long_curve(seed, sum(lengths), 0.05), [], 0
-    for session, (length, rewind) in enumerate(zip(lengths, rewinds, strict=False), 1):
-        step = int(step * rewind)
-        for _ in range(length):
-            value = float(values[len(rows)])
-            rows.append(Row(session, "step", float(step), len(rows), len(rows), math.nan, {"loss": value}))
-            step += 1
-    grown, at_once = RunColumns(), RunColumns()
-    at_once.add(parsed(rows))
-    builder = SeriesBuilder(grown)
-    for start in range(0, len(rows), chunk):
-        grown.add(parsed(rows[start : start + chunk]))
-        series = builder.build("loss", "step", None, buckets)
-
-    assert_same(series, build(at_once, buckets=buckets))
-
-
-def test_an_average_begins_again_where_a_later_session_did():
-    rows = [Row(1, "step", float(i), i, i, math.nan, {"loss": math.sin(i)}) for i in range(1000)]
-    later = [Row(2, "step", float(i), i, i, math.nan, {"loss": math.cos(i)}) for i in range(500, 1100)]
-    grown, at_once = RunColumns(), RunColumns()
-    grown.add(parsed(rows))
-    at_once.add(parsed(rows + later))
-    builder = SeriesBuilder(grown)
-    builder.build("loss", "step", None, 10)
-    grown.add(parsed(later))
-
-    series = builder.build("loss", "step", None, 10)
-
-    assert_same(series, build(at_once, buckets=10))
-    assert xs(series.segments).tolist() == sorted(xs(series.segments).tolist())
-    assert series.total == 1100
 
 
 def test_a_run_that_was_resumed_thrice_keeps_only_what_was_not_begun_again():

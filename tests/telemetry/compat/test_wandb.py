@@ -202,13 +202,10 @@ def real():
 @pytest.mark.parametrize(
     "name",
     [
-        *("init", "finish", "log", "define_metric", "alert", "save", "login", "setup"),
+        *("init", "finish", "log", "define_metric", "alert", "login", "setup"),
         *("termlog", "termwarn", "termerror", "teardown", "Table", "Image", "Histogram"),
-        *("Audio", "Html", "Video", "log_artifact", "log_model"),
-        *("plot.bar", "plot.confusion_matrix", "plot.histogram", "plot.line", "plot.line_series"),
-        *("plot.plot_table", "plot.pr_curve", "plot.roc_curve", "plot.scatter", "plot.visualize"),
-        *("Run.log_artifact", "Run.log_model"),
-        *("Run.log", "Run.finish", "Run.define_metric", "Run.alert", "Run.save"),
+        *("Audio", "Html", "Video"),
+        *("Run.log", "Run.finish", "Run.define_metric", "Run.alert"),
         *("Table.add_data", "Table.add_column", "Table.get_column", "Table.iterrows"),
         *("Config.update", "Config.setdefaults", "Config.get"),
     ],
@@ -542,24 +539,6 @@ def test_a_run_that_is_switched_off_writes_nothing(tmp_path, begin, monkeypatch,
     assert not Path(run.dir).is_relative_to(tmp_path)
 
 
-def test_files_are_linked_into_the_run_folder(begin, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/model.pt").write_bytes(b"weights")
-    run = begin()
-    Path(run.dir, "notes.txt").write_text("here already")
-
-    assert wandb.save("out/*.pt") == [os.path.join(run.dir, "out/model.pt")]
-    assert wandb.save(tmp_path / "out/model.pt", base_path=tmp_path / "out") == [
-        os.path.join(run.dir, "model.pt")
-    ]
-    assert wandb.save(os.path.join(run.dir, "notes.txt")) == [os.path.join(run.dir, "notes.txt")]
-    assert Path(run.dir, "model.pt").read_bytes() == b"weights"
-    saved = records(run, "saved_file")
-    assert len(saved) == 3
-    assert (saved[0]["path"], saved[0]["bytes"]) == (str(tmp_path / "out/model.pt"), 7)
-
-
 def test_an_alert_of_the_same_title_waits(begin):
     run = begin()
     run.alert("low", "first", level="error", wait_duration=60)
@@ -578,6 +557,12 @@ def test_what_is_not_supported_warns_once_and_never_raises(begin, caplog):
         wandb.log({"shape": wandb.Object3D("shape.obj"), "loss": 1.0}, commit=False)
         wandb.log({"shapes": [wandb.Object3D("shape.obj"), wandb.Molecule("shape.pdb")]})
         run.link_artifact(None, "registry")
+        artifact = wandb.Artifact("model", type="model")
+        artifact.add_file("model.pt")
+        assert not run.log_artifact(artifact, aliases=["best"]).wait().version
+        assert not wandb.log_model("model.pt")
+        assert not wandb.save("*.pt")
+        wandb.log({"chart": wandb.plot.line(wandb.Table(columns=["x"]), "x", "y")})
         wandb.watch(object(), log="all")
         wandb.unwatch()
         wandb.init(monitor_gym=True)
@@ -587,7 +572,10 @@ def test_what_is_not_supported_warns_once_and_never_raises(begin, caplog):
         run.name = "other"
 
     said = [record.getMessage() for record in caplog.records]
-    for name in ("wandb.Object3D", "wandb.Molecule", "run.link_artifact", "wandb.Api", "wandb.watch"):
+    for name in (
+        *("wandb.Object3D", "wandb.Molecule", "run.link_artifact", "wandb.Api", "wandb.watch"),
+        *("wandb.Artifact", "run.log_artifact", "wandb.log_model", "wandb.save", "wandb.plot"),
+    ):
         assert sum(name + " is" in text for text in said) == 1, name
     assert sum("monitor_gym" in text for text in said) == 1
     assert [step["loss"] for step in records(run, "step")] == [1.0, 1.0]
@@ -682,7 +670,6 @@ def test_calls_without_a_run_do_nothing(begin, caplog):
     wandb.log({"loss": 1.0})
     wandb.alert("a", "b")
     wandb.define_metric("loss")
-    assert wandb.save("*.pt") == []
     wandb.finish()
 
     assert wandb.run is None
@@ -697,7 +684,6 @@ def test_values_that_make_no_sense_do_not_reach_the_script(begin, caplog):
     run.log({"table": wandb.Table(columns=["a"], data=5), "h": wandb.Histogram("abc"), "fine": 1.0})
     run.define_metric("loss", summary="median")
     run.alert("t", "x", wait_duration="soon")
-    run.save("/nowhere/at/all", glob=False)
 
     assert records(run, "step")[-1]["fine"] == 1.0
     assert run.guard.total > 0

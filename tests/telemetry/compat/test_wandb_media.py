@@ -1,4 +1,4 @@
-"""What W&B scripts use besides `log`: SummaryWriters, charts, media, artifacts; real libraries."""
+"""What W&B scripts use besides `log`: SummaryWriters, media; real libraries."""
 
 from __future__ import annotations
 
@@ -197,43 +197,6 @@ def test_a_script_of_cleanrl_s_kind_leaves_its_curves(tmp_path):
     assert "sync_tensorboard" not in done.stderr
 
 
-# ------------------------------------------------------------ charts
-
-
-def test_charts_are_tables(begin):
-    run = begin()
-    table = wandb.Table(columns=["x", "y"], data=[[1, 2.0], [2, 4.0]])
-    truth, probabilities = [0, 1], [[0.9, 0.1], [0.4, 0.6]]
-    wandb.log(
-        {
-            "line": wandb.plot.line(table, "x", "y", title="A line"),
-            "dots": wandb.plot.scatter(table, "x", "y"),
-            "bars": wandb.plot.bar(table, "x", "y"),
-            "spread": wandb.plot.histogram(table, "y"),
-            "own": wandb.plot_table("entity/spec", table, {"x": "x"}, {"title": "Mine"}),
-            "lines": wandb.plot.line_series([1, 2], [[3, 4], [5, 6]], keys=["a", "b"], xname="step"),
-            "named": wandb.plot.confusion_matrix(y_true=truth, preds=[0, 0], class_names=["cat", "dog"]),
-            "likely": wandb.plot.confusion_matrix(probs=probabilities, y_true=truth),
-            "roc": wandb.plot.roc_curve(truth, probabilities, labels=["no", "yes"]),
-            "pr": wandb.plot.pr_curve(truth, probabilities),
-            "odd": wandb.plot.line(1, 2, 3),
-            "empty": wandb.plot.roc_curve(),
-        }
-    )
-    folder = run.telemetry.run_folder
-    charts = {one["name"]: json.loads((folder / one["path"]).read_text()) for one in finished(run, "table")}
-
-    assert all(
-        charts[name] == {"columns": ["x", "y"], "data": table.data}
-        for name in ("line", "dots", "bars", "spread", "own")
-    )
-    assert charts["lines"]["data"] == [[1, "a", 3], [2, "a", 4], [1, "b", 5], [2, "b", 6]]
-    assert charts["named"] == {"columns": ["true", "predicted"], "data": [[0, 0], [1, 0]]}
-    assert charts["roc"] == {"columns": ["true", "p(no)", "p(yes)"], "data": [[0, 0.9, 0.1], [1, 0.4, 0.6]]}
-    assert charts["likely"] == charts["pr"] == {**charts["roc"], "columns": ["true", "p(0)", "p(1)"]}
-    assert charts["odd"]["data"] == charts["empty"]["data"] == []
-
-
 # ------------------------------------------------------------ media
 
 
@@ -325,91 +288,6 @@ def test_unreadable_media_do_not_raise(begin, tmp_path):
 
     assert [record["x"] for record in records if record["event"] == "step"] == [1.0]
     assert [record for record in records if record["event"] == "sample"] == []
-
-
-# ------------------------------------------------------------ artifacts
-
-
-def test_the_files_of_an_artifact_are_copied_and_described_in_a_record(begin, tmp_path):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "part.bin").write_bytes(b"1234")
-    (tmp_path / "model.pt").write_bytes(b"weights")
-    run = begin()
-    artifact = wandb.Artifact(
-        "model", type="model", description="a model", metadata={"acc": 0.9, "api_key": "s3cr3t"}
-    )
-    artifact.add_file(tmp_path / "model.pt")
-    artifact.add_dir(tmp_path / "data", name="data")
-    artifact.add(wandb.Table(columns=["a"], data=[[1]]), "scores")
-    artifact.add_reference("s3://bucket/more", name="more")
-    with artifact.new_file("notes.txt") as file:
-        file.write("hello")
-    logged = wandb.log_artifact(artifact, aliases=["best"])
-    # What the script does with its file later is no business of the artifact's.
-    (tmp_path / "model.pt").write_bytes(b"other weights")
-    wandb.log_artifact(str(tmp_path / "data"), name="model", type="model").wait()
-    wandb.log_model(tmp_path / "model.pt", name="single")
-    first, second, single = finished(run, "artifact")
-    folder = run.telemetry.run_folder
-
-    assert (logged.name, logged.version) == ("model:v0", "v0")
-    assert (first["name"], first["version"], first["files"], first["aliases"]) == ("model", "v0", 4, ["best"])
-    assert first["references/more"] == "s3://bucket/more"
-    assert (first["metadata/acc"], first["metadata/api_key"]) == (0.9, "***")
-    assert (folder / first["path"] / "model.pt").read_bytes() == b"weights"
-    assert (folder / first["path"] / "data" / "part.bin").read_bytes() == b"1234"
-    assert (folder / first["path"] / "notes.txt").read_text() == "hello"
-    assert json.loads((folder / first["path"] / "scores.table.json").read_text())["data"] == [[1]]
-    assert (second["path"], second["bytes"], single["path"]) == (
-        "artifacts/model/v1",
-        4,
-        "artifacts/single/v0",
-    )
-
-
-def test_no_name_in_an_artifact_leads_out_of_it(begin, tmp_path):
-    (tmp_path / "model.pt").write_bytes(b"weights")
-    run = begin()
-    artifact = wandb.Artifact("../../evil", type="model")
-    artifact.add_file(tmp_path / "model.pt", name="../../../outside.pt")
-    artifact.add_file(tmp_path / "model.pt", name="/etc/outside.pt")
-    with artifact.new_file("../up.txt") as file:
-        file.write("x")
-    wandb.log_artifact(artifact)
-    wandb.finish()
-    folder = run.telemetry.run_folder / "artifacts"
-
-    found = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    assert found == ["evil/v0/etc/outside.pt", "evil/v0/outside.pt", "evil/v0/up.txt"]
-
-
-def test_a_file_that_is_gone_leaves_no_half_of_an_artifact(begin, tmp_path):
-    run = begin()
-    artifact = wandb.Artifact("model", type="model")
-    artifact.add_file(tmp_path / "gone.pt")
-    logged = wandb.log_artifact(artifact)
-    records = finished(run)
-
-    assert logged.version == ""
-    assert [record for record in records if record["event"] == "artifact"] == []
-    assert list((run.telemetry.run_folder / "artifacts" / "model").iterdir()) == []
-
-
-def test_without_a_run_artifacts_do_nothing_and_none_is_read_back(begin, caplog):
-    artifact = wandb.Artifact("model", type="model")
-
-    assert wandb.log_artifact(artifact) is artifact
-    run = begin(mode="disabled")
-    run.log_artifact(artifact).wait()
-    assert artifact.version == ""
-    assert not run.use_artifact("model:latest").download()
-    assert not wandb.use_model("model")
-    for name in (
-        "wandb.log_artifact() without a run",
-        "run.use_artifact is not supported",
-        "wandb.use_model is not",
-    ):
-        assert caplog.text.count(name) == 1
 
 
 # ------------------------------------------------------------ the rest

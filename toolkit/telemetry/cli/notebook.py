@@ -52,9 +52,9 @@ _END_S: Final = 5.0
 _FIRST_S: Final = 0.2
 _EVERY_S: Final = 2.0
 _PAUSES: Final = 25
-"""A look is followed by a pause of so many times what it cost, so that a training beside it keeps the processor."""
+"""A look is followed by a pause of so many times what it cost, so that a training there keeps the processor."""
 _APPEARS_S: Final = 5.0
-"""How long a run may take to appear: one that was started a moment ago has no folder yet."""
+"""How long a run may take to appear: one that was just started has no folder yet."""
 
 
 def view_of(folder: Path | None, text: str) -> Shown:
@@ -281,9 +281,9 @@ class _CellView:
     def _keep_looking(self) -> None:
         pause_s = _FIRST_S
         while not self._has_ended.wait(pause_s):
-            pause_s = self._look()
+            pause_s = self._refresh()
 
-    def _look(self) -> float:
+    def _refresh(self) -> float:
         """Show the newest run; return how long to wait before the next look."""
         folder = next(
             (one.run_folder for one in self._loggers[::-1] if getattr(one, "run_folder", None)), None
@@ -310,7 +310,7 @@ class _CellView:
         # The list of runs may be half a second old.
         until = time.monotonic() + _END_S
         while not self._thread.is_alive() and time.monotonic() < until:
-            self._look()
+            self._refresh()
             view = None if self._view is None else self._view[1]
             if view is None or ((live or not view.is_live) and view.examined == 1.0):
                 return

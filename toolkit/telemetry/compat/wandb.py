@@ -17,20 +17,16 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from toolkit.telemetry.compat import wandb_plots
 from toolkit.telemetry.compat.null_object import NOT_SUPPORTED, null_object, warn_once
-from toolkit.telemetry.compat.wandb_artifacts import Artifact
 from toolkit.telemetry.compat.wandb_config import Config, Settings, Setup, config_mapping, settings_in
 from toolkit.telemetry.compat.wandb_files_media import Audio, Html, Video
 from toolkit.telemetry.compat.wandb_media import Histogram, Image, Plotly, Table
-from toolkit.telemetry.compat.wandb_plots import plot_table, visualize
 from toolkit.telemetry.compat.wandb_run import Run
 from toolkit.telemetry.compat.wandb_run_options import requested_settings, run_options
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary
 
 __all__ = [
     "AlertLevel",
-    "Artifact",
     "Audio",
     "CommError",
     "Config",
@@ -52,13 +48,8 @@ __all__ = [
     "finish",
     "init",
     "log",
-    "log_artifact",
-    "log_model",
     "login",
-    "plot",
-    "plot_table",
     "run",
-    "save",
     "sdk",
     "setup",
     "summary",
@@ -67,7 +58,6 @@ __all__ = [
     "termlog",
     "termwarn",
     "util",
-    "visualize",
     "wandb_sdk",
 ]
 
@@ -122,11 +112,6 @@ def generate_id(length: int = 8) -> str:
     return "".join(secrets.choice(_LETTERS) for _ in range(length))
 
 
-_PLOTS: Final = (
-    *("bar", "confusion_matrix", "histogram", "line", "line_series", "plot_table"),
-    *("pr_curve", "roc_curve", "scatter", "visualize"),
-)
-
 errors = _Errors()
 util: Final = ModuleProxy("wandb.util", generate_id=generate_id)
 data_types: Final = ModuleProxy(
@@ -141,10 +126,8 @@ data_types: Final = ModuleProxy(
     image=ModuleProxy("wandb.sdk.data_types.image", Image=Image),
     video=ModuleProxy("wandb.sdk.data_types.video", Video=Video, util=util),
 )
-plot: Final = ModuleProxy("wandb.plot", **{name: getattr(wandb_plots, name) for name in _PLOTS})
 sdk: Final = ModuleProxy(
     "wandb.sdk",
-    Artifact=Artifact,
     Config=Config,
     Run=Run,
     Summary=Summary,
@@ -288,16 +271,9 @@ def _of_current_run(name: str, without_run: Callable[..., Any] = lambda *_, **__
     return call
 
 
-def _unlogged(artifact_or_path: Any, *_: Any, **__: Any) -> Any:
-    return artifact_or_path if isinstance(artifact_or_path, Artifact) else null_object("wandb.log_artifact")
-
-
 log = _of_current_run("log")
 define_metric = _of_current_run("define_metric", lambda name, *_, **__: Metric(name=name))
 alert = _of_current_run("alert")
-save = _of_current_run("save", lambda *_, **__: [])
-log_artifact = _of_current_run("log_artifact", _unlogged)
-log_model = _of_current_run("log_model")
 
 
 def login(
@@ -359,6 +335,11 @@ _WHY: Final = {
     "watch": "is not supported here: no histograms of gradients and parameters are written",
     "agent": "is not supported here: it calls no function, so nothing is trained",
     "monitor_gym": "is not supported here: videos stay where gym puts them; log them with wandb.Video(path)",
+    "plot": "is not supported here: log the numbers as a wandb.Table",
+    **dict.fromkeys(
+        ("Artifact", "log_artifact", "log_model", "save"),
+        "is not supported here: files stay where the script writes them",
+    ),
 }
 _printed: set[str] = set()
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import datetime
-import glob as globbing
 import os
 import shutil
 import sys
@@ -14,12 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.compat.null_object import null_object, warn_once
 from toolkit.telemetry.compat.tensorboard_sync import TensorBoardSync
-from toolkit.telemetry.compat.wandb_artifacts import ArtifactStore
 from toolkit.telemetry.compat.wandb_config import Config, Settings
 from toolkit.telemetry.compat.wandb_rows import Rows
 from toolkit.telemetry.compat.wandb_run_options import RunInfo, last_step_of
@@ -31,9 +28,6 @@ from toolkit.telemetry.logger.machine.start_fields import training_fields
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.codec import bounded
-from toolkit.telemetry.runfolder.layout import make_folders
-from toolkit.telemetry.runfolder.safefile import copy_file
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 FILES: Final = "files"
 """The folder for a script's own files inside the run folder: `run.dir`."""
@@ -47,7 +41,7 @@ _PER_OPTIMIZER_STEP: Final = (
 """Settings about optimizer steps; a W&B step is whatever a script logs."""
 
 
-class Run(ArtifactStore):
+class Run:
     """One run. No call of a run raises, and none changes what the script does.
 
     `telemetry` is the logger behind it, for what W&B does not have: spans, knobs, `should_stop`.
@@ -270,25 +264,6 @@ class Run(ArtifactStore):
             level = str(getattr(level, "value", level) or "INFO").upper()
             self._event("alert", title=title, text=text, level=level, global_step=self.step)
 
-    def save(
-        self,
-        glob_str: str | os.PathLike[str] | None = None,
-        base_path: str | os.PathLike[str] | None = None,
-        policy: str = "live",
-        glob: bool = True,
-    ) -> bool | list[str]:
-        """Link matching files into the run folder's `files/`, and return their paths."""
-        if glob_str is None or not self.telemetry.is_live:
-            return glob_str is None
-        kept: list[str] = []
-        with self.guard.catch("wandb.save"):
-            pattern = os.fspath(glob_str)
-            for path in sorted(globbing.glob(pattern)) if glob else [pattern]:
-                kept.append(_link_into(Path(self.dir), Path(path), base_path))
-                size = os.stat(path).st_size
-                self._event("saved_file", path=os.path.abspath(path), bytes=size, global_step=self.step)
-        return kept
-
     def sync_tensorboard(self) -> None:
         """Record what is written with a SummaryWriter in the run as well, from now on."""
         if self._tensorboard is None and self.telemetry.is_live:
@@ -413,28 +388,3 @@ def _inert_run(info: RunInfo, config: Mapping[str, Any], telemetry: TelemetryLog
     run = Run(info, TelemetryOptions(enabled=False), config)
     run.guard.on_late_call = telemetry.guard.on_late_call
     return run
-
-
-def _link_into(folder: Path, path: Path, base_path: str | os.PathLike[str] | None) -> str:
-    """Link the file at `path` into `folder`, replacing an older link, and return the new path.
-
-    It keeps its path relative to `base_path`, or to the working directory; of an absolute path, the last two parts.
-    A path that would lead out of the folder is not linked.
-    """
-    if base_path is not None:
-        name = os.path.relpath(path, base_path)
-    else:
-        name = os.path.join(path.parent.name, path.name) if path.is_absolute() else os.fspath(path)
-    path = path.absolute()
-    target = Path(os.path.normpath(folder / name))
-    if path.is_relative_to(folder) or not target.is_relative_to(folder):
-        return str(path)
-    make_folders(target.parent, 0o700)
-    target.unlink(missing_ok=True)
-    try:
-        # A link, as in W&B: a checkpoint may be large, and is on this machine already.
-        os.symlink(path, target)
-    except OSError as error:
-        pass_on_interrupt(error)
-        copy_file(path, target)
-    return str(target)

@@ -69,17 +69,17 @@ class Examiner:
         `between` is called after each record: in a live run others want the interpreter, too.
         """
         for record in records:
-            self._take_one(record)
+            self._examine(record)
             if between is not None:
                 between()
         return self._findings_of(self._incidents.take_changed())
 
-    def _take_one(self, record: Record) -> None:
+    def _examine(self, record: Record) -> None:
         row, incidents = self._row, self._incidents
         row.read(record, self._last_step)
         if row.event == FINDING:
             if row.rank == 0:
-                self._take_reported(record)
+                self._add_reported(record)
             return
         is_rank_0 = row.rank == 0
         if is_rank_0:
@@ -188,7 +188,7 @@ class Examiner:
         if step > self._last_step:
             self._last_step = step
 
-    def _take_reported(self, record: Record) -> None:
+    def _add_reported(self, record: Record) -> None:
         """Take over a finding that only a live run can make."""
         reported = finding_from(record)
         if reported is not None and reported.kind in REPORTED_BY_RUNS:

@@ -1,18 +1,36 @@
-"""The records of a JSONL or CSV file of another program, as the detectors take them."""
+"""The records of a JSONL or CSV file that is named, as the detectors take them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
 
-from toolkit.telemetry.diagnostics.metric_aliases import LOSS, VAL_LOSS, name_of
-from toolkit.telemetry.importers.formats.table_file import NoRecordsError, TableFile
-from toolkit.telemetry.runfolder.records import EPOCH, EVAL, STEP, Record
+from toolkit.telemetry.importers.as_records import records_in
+from toolkit.telemetry.importers.files import open_below
+from toolkit.telemetry.importers.formats.table_file import NO_HEADER, source_of_file
+from toolkit.telemetry.importers.json_text import parsed
+from toolkit.telemetry.importers.source import read_all
+from toolkit.telemetry.runfolder.reader import blocks_of
+from toolkit.telemetry.runfolder.reader import records_in as records_on
+from toolkit.telemetry.runfolder.records import Record
 
-__all__ = ["ForeignFile", "NoRecordsError"]
+_HEAD: Final = 64 * 1024
+_BATCH: Final = 4 * 1024**2
 
 
-class ForeignFile(TableFile):
-    """The records of one file, with `global_step` and `event` as ours have them."""
+class NoRecordsError(ValueError):
+    """A file without readable records; the message says why."""
+
+
+class ForeignFile:
+    """The records of one file: those of a run of ours as they are, the rows of a table as records."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path)
+        self.bad_lines = 0
+        self.notes: list[str] = []
 
     def chunks(self) -> Iterator[list[Record]]:
         """Yield the records in order, some thousand at a time; unreadable lines are counted.
@@ -21,16 +39,22 @@ class ForeignFile(TableFile):
             OSError: the file is missing, unreadable, or no regular file.
             NoRecordsError: it is a CSV file without a header.
         """
-        for chunk in super().chunks():
-            for record in chunk:
-                if "event" not in record:
-                    record["event"] = _kind_of(record)
-            yield chunk
-
-
-def _kind_of(record: Record) -> str:
-    if "train_runtime" in record:
-        # The last line of a Hugging Face log: its train_loss is the mean over the whole run.
-        return EPOCH
-    has_only_val = name_of(VAL_LOSS, record) in record and name_of(LOSS, record) not in record
-    return EVAL if has_only_val else STEP
+        path = Path(os.path.abspath(self.path))
+        with open_below(path.parent, path.name) as file:
+            head = file.read(0, _HEAD)
+        first = parsed(head.split(b"\n")[0])
+        if first is not None and type(first.get("event")) is str:
+            for block in blocks_of(path):
+                records, bad_lines = records_on(block)
+                self.bad_lines += bad_lines
+                yield records
+            return
+        source = source_of_file(path, head, is_any=True)
+        if source is None:
+            return
+        for batch in read_all(source, max_bytes=_BATCH):
+            if any(reason == NO_HEADER for _, reason in batch.passed_over):
+                raise NoRecordsError(f"{path.name} has no header row: its first line names no columns")
+            self.bad_lines += sum(batch.passed_over.values())
+            yield records_in(source.info, batch)
+        self.notes += source.info.notes

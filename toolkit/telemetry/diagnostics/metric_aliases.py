@@ -176,15 +176,13 @@ class Shape:
 
     def __init__(self, names: tuple[str, ...]) -> None:
         extremes = {signal: name for name in names if (signal := _EXTREME_OF.get(name)) is not None}
-        self.fields = (
-            *((name, signal, _CONVERSIONS.get(name)) for signal, name in extremes.items()),
-            *(
-                (name, signal, _CONVERSIONS.get(name))
-                for name in names
-                if (signal := _signal_in_record(name)) is not None and signal not in extremes
-            ),
-        )
-        rates = tuple(name for name, signal, _ in self.fields if signal == LR)
+        signals = {name: signal for signal, name in extremes.items()}
+        for name in names:
+            if (signal := _signal_in_record(name)) is not None and signal not in extremes:
+                signals[name] = signal
+        self.fields = tuple((name, signal, _CONVERSIONS.get(name)) for name, signal in signals.items())[::-1]
+        """From the last to the first: of several with the same signal the first one counts."""
+        rates = tuple(name for name, signal in signals.items() if signal == LR)
         self.rates = rates if len(rates) > 1 else ()
         """Where there are several groups of parameters, the highest of their rates says whether anything is learnt."""
         self.has_non_finite = NON_FINITE in names
@@ -247,8 +245,7 @@ class Row:
                 if type(value) is not int or not -_LARGEST < value < _LARGEST:
                     continue
                 value = float(value)
-            if signal not in values:
-                values[signal] = value if convert is None else convert(value, record)
+            values[signal] = value if convert is None else convert(value, record)
         if shape.rates:
             rates = [record[name] for name in shape.rates if _is_number(record[name])]
             if rates:

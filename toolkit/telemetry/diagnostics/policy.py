@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 OFF: Final = "off"
 RULES: Final = "alerts"
-"""In the manifest, beside the severities: the rules of the run."""
+"""In the manifest, next to the severities: the rules of the run."""
 ACTIONS: Final = (SAVE, STOP, SAVE_AND_STOP)
 """What a run may do on a critical finding."""
 

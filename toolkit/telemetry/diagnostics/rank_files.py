@@ -20,7 +20,7 @@ from toolkit.telemetry.runfolder.reader import (
 from toolkit.telemetry.runfolder.records import STEP, Record
 
 MAX_RANKS: Final = 128
-"""Ranks whose steps are all read beside rank 0."""
+"""Ranks whose steps are all read together with rank 0's."""
 _FURTHER_AT_ONCE: Final = 64
 """Of further ranks so many are read at a time, in turn: a thousand within half a minute."""
 
@@ -91,7 +91,7 @@ class RankFiles:
             return 0
         block = read_block(path, cursor, max_bytes=_BLOCK_BYTES)
         self._cursors[rank] = block.cursor
-        self._take(rank, lines_of(block), found)
+        self._add(rank, lines_of(block), found)
         return len(block.data)
 
     def _read_newest(self, rank: int, found: list[Record]) -> None:
@@ -105,14 +105,14 @@ class RankFiles:
         block = read_block(path, cursor, max_bytes=_BLOCK_BYTES)
         self._cursors[rank] = block.cursor
         if rank in self._had_nan:
-            self._take(rank, lines_of(block), found)
+            self._add(rank, lines_of(block), found)
         elif _NON_FINITE in block.data:
             before = len(found)
-            self._take(rank, (each for each in lines_of(block) if _NON_FINITE in each[1]), found)
+            self._add(rank, (each for each in lines_of(block) if _NON_FINITE in each[1]), found)
             if len(found) > before:
                 self._had_nan.add(rank)
 
-    def _take(self, rank: int, lines: Iterable[tuple[int, bytes]], found: list[Record]) -> None:
+    def _add(self, rank: int, lines: Iterable[tuple[int, bytes]], found: list[Record]) -> None:
         for position, line in lines:
             if line.startswith(_EVENT) and not line.startswith(_STEP_EVENT):
                 continue

@@ -61,7 +61,7 @@ class RankWatch:
         self._own_grew_at = 0.0
         self._step = -1
         self._stepped_at = 0.0
-        self._looked_at: float | None = None
+        self._checked_at: float | None = None
         self._open: dict[str, _OpenFinding] = {}
         self._differences = RankDifferences(folder, session=session)
 
@@ -71,17 +71,17 @@ class RankWatch:
         sizes = self._sizes()
         if sizes is None:
             return []
-        if self._looked_at is not None and now - self._looked_at > _ASLEEP_S:
-            gap = now - self._looked_at
+        if self._checked_at is not None and now - self._checked_at > _ASLEEP_S:
+            gap = now - self._checked_at
             for rank in self._ranks.values():
                 rank.grew_at += gap
             self._own_grew_at += gap
             self._stepped_at += gap
-        self._looked_at = now
+        self._checked_at = now
         self._note_own(step, now)
         back = self._note_sizes(sizes, now)
         self._note_locks()
-        lost = self._look_up(now)
+        lost = self._find_lost(now)
         return self._changed(lost, back, step) + self._differences.look(sorted(self._ranks), step)
 
     def last_look(self, step: int) -> list[Finding]:
@@ -92,7 +92,7 @@ class RankWatch:
             rank.look_again_at = now
             rank.grew_at = min(rank.grew_at, now - at.DEAD_RANK_S)
         self._own_grew_at = self._stepped_at = now
-        return self._changed(self._look_up(now, most=len(self._ranks)), [], step)
+        return self._changed(self._find_lost(now, most=len(self._ranks)), [], step)
 
     def _sizes(self) -> dict[int, int] | None:
         found = {}
@@ -156,7 +156,7 @@ class RankWatch:
     def _file_of(self, number: int) -> Path:
         return self._folder / RANKS / f"{number:05d}{_ENDING}"
 
-    def _look_up(self, now: float, *, most: int = _MOST_LOOKED_UP) -> list[LostRank]:
+    def _find_lost(self, now: float, *, most: int = _MOST_LOOKED_UP) -> list[LostRank]:
         found: list[LostRank] = []
         quiet = [
             (number, rank)

@@ -157,7 +157,7 @@ _FIRST_LOSSES = 3
 class LossAxis:
     """A logarithmic axis while losses are positive; linear from the first that is not."""
 
-    __slots__ = ("_first", "_gaps", "_spread", "bottom", "has_changed", "is_plain")
+    __slots__ = ("_first", "_spread", "bottom", "has_changed", "is_plain")
 
     def __init__(self) -> None:
         self.is_plain = False
@@ -166,7 +166,6 @@ class LossAxis:
         self.bottom = 0.0
         """Losses below it are equal; 0 while it is not known, and on a linear axis."""
         self._spread = Window(at.LEVEL_WINDOW)
-        self._gaps: dict[float, float] = {}
         self.has_changed = False
         """Whether the last loss switched to the linear axis."""
 
@@ -183,10 +182,7 @@ class LossAxis:
     def gap(self, level: float, share: float) -> float:
         """Return the distance that a rise by `share` of its value makes at `level`."""
         if not self.is_plain:
-            gap = self._gaps.get(share)
-            if gap is None:
-                gap = self._gaps[share] = math.log1p(share)
-            return gap
+            return math.log1p(share)
         # A loss that changes its sign has no ratios: use its spread.
         return share * max(abs(level), 3.0 * self._spread.sigma)
 

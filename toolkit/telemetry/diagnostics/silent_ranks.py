@@ -142,7 +142,7 @@ def _lost_in_folder(
     signs = _TwoLatest(tail.last_time for tail in mine.values())
     steps = _TwoLatest(tail.last_step_time for tail in mine.values() if tail.last_step_time is not None)
     writes = _TwoLatest(tail.changed_at for tail in mine.values())
-    # The ranks of a run that failed are stopped within moments: the one without an end record may be the reason.
+    # The ranks of a run that failed are stopped within seconds: the one without an end record may be the reason.
     has_failed = any(tail.end not in (None, FINISHED) for tail in mine.values())
     is_long_over = now - first.last_time > HEARTBEAT_S
     of_first = _process(files, first, process)

@@ -50,14 +50,14 @@ class Export:
     """What the format cannot keep, and what was left out."""
 
 
-def look_at(runs: Sequence[ExportedRun]) -> None:
+def read_about(runs: Sequence[ExportedRun]) -> None:
     """Read each run once; runs that have the same name get a label that tells where they are.
 
     Raises:
         OSError: one cannot be read.
     """
     for run in runs:
-        run.look()
+        run.read_about()
         run.label = run.name
     for label in (_place_of, lambda run: f"{run.name} ({run.run_id})"):
         counts = Counter(run.label for run in runs)

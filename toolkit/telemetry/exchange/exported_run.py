@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from toolkit.telemetry.exchange.kept_files import file_keeper
 from toolkit.telemetry.exchange.record_maker import CONFIG, RecordMaker
-from toolkit.telemetry.importers.source import NO_STEP, Batch, RunSource, named_columns, read_all
+from toolkit.telemetry.importers.source import NO_STEP, Batch, RunSource, ends_of, named_columns, read_all
 from toolkit.telemetry.importers.summary import add_session, before, plain, with_abandoned
 from toolkit.telemetry.mirrors.shared.scalars import scalars_of
 from toolkit.telemetry.privacy.masking import Masker
@@ -43,6 +43,8 @@ Series = tuple[int, str, str, list["int | None"], list["float | None"], Sequence
 """Session, event and metric, then steps, times and values."""
 
 _BATCH_BYTES: Final = 4 * 1024**2
+_LARGEST_WHOLE: Final = 2**53
+_MOST_NAMES: Final = 10
 _NOT_CONFIG: Final = frozenset({"event", "time", "elapsed", "seq", "session", "rank"})
 
 
@@ -90,21 +92,23 @@ class ExportedRun:
         self.name, self.run_id, self.project = map(encodable, (self.name, self.run_id, self.project))
         self.tags = tuple(map(encodable, self.tags))
 
-    def look(self) -> None:
+    def read_about(self) -> None:
         """Read the run once, to know the configuration, when it began and how it ended.
 
         Raises:
             ExportError: it cannot be read.
         """
         if self.source is not None:
-            self._look_at(self.source)
+            self._read_about_source(self.source)
             return
         masker = Masker()
         for record in self.all_records():
-            event, moment = record.get("event"), record.get("time")
-            if isinstance(moment, (int, float)) and math.isfinite(moment):
-                self.started = min(moment, self.started) if self.started == self.started else float(moment)
-                self.ended = max(moment, self.ended) if self.ended == self.ended else float(moment)
+            event, timestamp = record.get("event"), record.get("time")
+            if isinstance(timestamp, (int, float)) and math.isfinite(timestamp):
+                self.started = (
+                    min(timestamp, self.started) if self.started == self.started else float(timestamp)
+                )
+                self.ended = max(timestamp, self.ended) if self.ended == self.ended else float(timestamp)
             if event == START:
                 own = {name: value for name, value in record.items() if name not in _NOT_CONFIG}
                 if self.keeps_names:
@@ -116,19 +120,28 @@ class ExportedRun:
                 status = record.get("status")
                 self.status = status if status in ("finished", "failed", "stopped") else "unknown"
 
-    def _look_at(self, source: RunSource) -> None:
+    def _read_about_source(self, source: RunSource) -> None:
         sessions: dict[int, dict[str, Any]] = {}
         passed: Counter[str] = Counter()
-        points = 0
+        no_numbers: Counter[str] = Counter()
+        points = large = 0
         for batch in _whole(source):
             for _, column in named_columns(source.info, batch):
                 add_session(sessions, column)
                 points += len(column)
-                ends = [moment for moment in (column.times[:1] + column.times[-1:]) if moment == moment]
+                if len(column) and not max(map(abs, ends_of(column.values))) < _LARGEST_WHOLE:
+                    large += sum(abs(value) >= _LARGEST_WHOLE and value % 1 == 0 for value in column.values)
+                ends = [
+                    timestamp
+                    for timestamp in (column.times[:1] + column.times[-1:])
+                    if timestamp == timestamp
+                ]
                 self.started = min([*ends, self.started])
                 self.ended = max([*ends, self.ended])
             for (_, reason), count in batch.passed_over.items():
                 passed[reason] += count
+            for (_, name), count in batch.not_numbers.items():
+                no_numbers[name] += count
         info = source.info
         texts = (info.name, info.group or info.format, *info.tags)
         self.name, self.project, *tags = (encodable(mask_name(text)) for text in texts)
@@ -141,6 +154,13 @@ class ExportedRun:
             if session["abandoned_from"] is not None:
                 self.limits[session["session"]] = session["abandoned_from"]
         self.notes += [f"{count:,} {reason}: not read" for reason, count in passed.items()]
+        if no_numbers:
+            names = ", ".join(repr(encodable(name)[:100]) for name in list(no_numbers)[:_MOST_NAMES])
+            self.notes.append(
+                f"{sum(no_numbers.values()):,} values that are no numbers are no points: {names}"
+            )
+        if large:
+            self.notes.append(f"{large:,} values from 2^53 on: whole numbers of that size are not exact")
         if not points:
             self.notes.append(f"{self.name} has no numbers")
 
@@ -152,8 +172,8 @@ class ExportedRun:
             if values:
                 at = position_of(record)
                 step = int(at.step) if math.isfinite(at.step) else None
-                moment = at.time if math.isfinite(at.time) else None
-                yield at.session - (not is_ours), record["event"], step, moment, values
+                timestamp = at.time if math.isfinite(at.time) else None
+                yield at.session - (not is_ours), record["event"], step, timestamp, values
 
     def series(self, source: RunSource) -> Iterator[Series]:
         """Yield the points of another tool's run in the order of each series, under the names that `show` has."""
@@ -166,7 +186,7 @@ class ExportedRun:
                 shown = before(column, limit)
                 self.left_out += len(column) - len(shown)
                 steps = [None if step == NO_STEP else step for step in shown.steps]
-                times = [moment if moment == moment else None for moment in shown.times]
+                times = [timestamp if timestamp == timestamp else None for timestamp in shown.times]
                 yield column.session, column.kind, encodable(name), steps, times, shown.values
 
     def records(self) -> Iterator[Record]:

@@ -31,7 +31,7 @@ from toolkit.telemetry.runfolder.records import (
 TEXT: Final = "text"
 CONFIG: Final = "config"
 
-_SAME_MOMENT_S: Final = 0.001
+_SAME_TIME_S: Final = 0.001
 """Points of one step within this time share a record, whose time is that of the first."""
 _LOOKED_BACK: Final = 8
 _ROOM: Final = MAX_RECORD_BYTES - 4_096
@@ -201,7 +201,7 @@ def field_name(metric: str) -> str:
 
 def _fitting(rows: list[_Row], time: float, name: str, size: int) -> _Row:
     for row in rows[-_LOOKED_BACK:]:
-        is_same = abs(row.time - time) <= _SAME_MOMENT_S or (row.time != row.time and time != time)
+        is_same = abs(row.time - time) <= _SAME_TIME_S or (row.time != row.time and time != time)
         if is_same and name not in row.fields and row.room >= size:
             return row
     row = _Row(time)

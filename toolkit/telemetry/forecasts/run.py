@@ -25,7 +25,7 @@ from toolkit.telemetry.runs.findings.alerts import findings_of
 from toolkit.telemetry.runs.findings.remedies import knob_changes_text
 from toolkit.telemetry.runs.formatting import count
 from toolkit.telemetry.runs.signals import metric_of, validation_loss_of
-from toolkit.telemetry.runs.store import NO_END, CurveSegment, MetricInfo, RunCard, RunQuery, RunStore, XAxis
+from toolkit.telemetry.runs.store import NO_END, CurveSegment, MetricInfo, RunCard, RunQuery, RunStore
 from toolkit.telemetry.runs.sweep.runs import are_comparable
 
 _MAY_STILL_RUN_S: Final = 900.0
@@ -138,7 +138,7 @@ def end_of_run(store: RunStore, card: RunCard, now: float) -> Moment | None:
     return None if newest is None or newest.time is None else end_of(newest.x, newest.time, last, now)
 
 
-def _newest(store: RunStore, key: str, metric: str, axis: XAxis = "step") -> CurveSegment | None:
+def _newest(store: RunStore, key: str, metric: str, axis: str = "step") -> CurveSegment | None:
     """Return the part of a curve from the newest session."""
     return next(iter(store.series(key, metric, axis=axis, buckets=_SMALL).segments[-1:]), None)
 

@@ -51,10 +51,10 @@ def records_in(info: SourceInfo, batch: Batch) -> list[Record]:
     open_records: dict[_Key, list[Record]] = {}
     # The longest series first: its order is the order of the run.
     for name, column in sorted(columns, key=lambda pair: (pair[1].session, -len(pair[1]))):
-        for step, moment, value in zip(column.steps, column.times, column.values, strict=True):
+        for step, timestamp, value in zip(column.steps, column.times, column.values, strict=True):
             key = (column.session, column.kind, step)
             of_step = open_records.setdefault(key, [])
-            record = _with_room(of_step, name, None if math.isnan(moment) else moment)
+            record = _with_room(of_step, name, None if math.isnan(timestamp) else timestamp)
             if record is None:
                 # The same step again is another record: the run went back.
                 record = {"event": column.kind, "session": column.session}
@@ -62,8 +62,8 @@ def records_in(info: SourceInfo, batch: Batch) -> list[Record]:
                 of_step[:] = [*of_step, record] if step != NO_STEP else [record]
                 if step != NO_STEP:
                     record["global_step"] = step
-                if not math.isnan(moment):
-                    record["time"] = moment
+                if not math.isnan(timestamp):
+                    record["time"] = timestamp
                 found.append(record)
             record[name] = value
             if not math.isfinite(value):
@@ -72,10 +72,10 @@ def records_in(info: SourceInfo, batch: Batch) -> list[Record]:
     return found
 
 
-def _with_room(of_step: list[Record], name: str, moment: float | None) -> Record | None:
+def _with_room(of_step: list[Record], name: str, timestamp: float | None) -> Record | None:
     """Return the record of a step that takes a value: the first of its time, else the newest, if they have none yet."""
     for record in of_step:
-        if name not in record and record.get("time") == moment:
+        if name not in record and record.get("time") == timestamp:
             return record
     return of_step[-1] if of_step and name not in of_step[-1] else None
 

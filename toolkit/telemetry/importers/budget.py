@@ -13,7 +13,7 @@ _BYTES_PER_SECOND_AGAIN: Final = 50 * 1024**2
 _SECONDS_AGAIN: Final = 0.005
 _SHARE: Final = 0.1
 """Of the time that passes: a file that a page looks at again and again is never used up for good."""
-_LOOK_EVERY: Final = 1024
+_CHECK_EVERY: Final = 1024
 
 
 class BudgetError(OSError):
@@ -28,7 +28,7 @@ class Budget:
         self._text = _TEXT + 4 * size
         self._seconds = self._most_seconds = _SECONDS + size / _BYTES_PER_SECOND
         self._at = time.monotonic()
-        self._look_at = values - _LOOK_EVERY
+        self._check_at = values - _CHECK_EVERY
         self._local = threading.local()
         self.begin()
 
@@ -44,7 +44,7 @@ class Budget:
         self._seconds += _SECONDS_AGAIN + size / _BYTES_PER_SECOND_AGAIN
         self._text += 4 * size
         self._local.began = time.thread_time()
-        self.look_at_clock()
+        self.check_clock()
 
     def end(self) -> None:
         """Take off the time since it began."""
@@ -66,11 +66,11 @@ class Budget:
         self._text -= text
         if self._values < 0 or self._text < 0:
             raise BudgetError("it holds far more than its size explains")
-        if self._values <= self._look_at:
-            self._look_at = self._values - _LOOK_EVERY
-            self.look_at_clock()
+        if self._values <= self._check_at:
+            self._check_at = self._values - _CHECK_EVERY
+            self.check_clock()
 
-    def look_at_clock(self) -> None:
+    def check_clock(self) -> None:
         """Raise BudgetError if it took too long."""
         if self.is_over():
             raise BudgetError("it takes far longer than its size explains")

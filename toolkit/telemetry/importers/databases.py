@@ -129,7 +129,7 @@ def runs_of_databases(
     *,
     skipped: frozenset[str] = frozenset(),
 ) -> Found:
-    """Return the runs of each database in a folder; `skipped` folders beside them hold no others."""
+    """Return the runs of each database in a folder; `skipped` folders next to them hold no others."""
     found = Found()
     for name in sorted(folder.files):
         if name.endswith(endings) and sqlite_view.is_database(folder.head(name, 100)):

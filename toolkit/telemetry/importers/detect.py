@@ -169,7 +169,7 @@ class _PluginSource:
 
 
 _CLEARML: Final = (
-    "an offline session of ClearML, which is not supported; log to TensorBoard beside it, and read that"
+    "an offline session of ClearML, which is not supported; log to TensorBoard as well, and read that"
 )
 
 

@@ -155,7 +155,7 @@ class FilesSource(Source):
     def __init__(self, info: SourceInfo, *, settings: Sequence[str] = ()) -> None:
         super().__init__(info)
         self._settings: dict[str, tuple[int, float]] = dict.fromkeys(settings, (0, NO_TIME))
-        """YAML files beside the log with the run's settings, each with size and time of what was read."""
+        """YAML files next to the log with the run's settings, each with size and time of what was read."""
         self._cut: dict[str, str] = {}
         self.shared: dict[str, Any] = {}
         """What a parser has to remember across files; only JSON belongs in it."""

@@ -23,10 +23,9 @@ def loaded(text: bytes | str, *, most: int = _MOST) -> Any:
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError:
-        if b"N" not in data and b"I" not in data:
-            return None
+        pass
     try:
-        # Bare NaN and Infinity.
+        # Bare NaN and Infinity, and numbers beyond 64 bits.
         return json.loads(data)
     except (ValueError, RecursionError):
         return None

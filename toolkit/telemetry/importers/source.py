@@ -233,7 +233,7 @@ class Builder:
         self,
         metric: str,
         step: Any,
-        moment: float,
+        timestamp: float,
         value: float,
         *,
         piece: int = 0,
@@ -245,16 +245,16 @@ class Builder:
         column = self.column(metric, piece=piece, session=session, kind=kind, repeated=repeated)
         if column is not None:
             column.steps.append(as_step(step))
-            column.times.append(moment)
+            column.times.append(timestamp)
             column.values.append(value)
 
-    def value(self, metric: str, step: Any, moment: float, value: Any, **place: Any) -> bool:
+    def value(self, metric: str, step: Any, timestamp: float, value: Any, **place: Any) -> bool:
         """Add one point if `value` is a number, else count it; return whether it is one."""
         number = as_number(value)
         if number is None:
             self.not_number(metric, piece=place.get("piece", 0))
             return False
-        self.add(metric, step, moment, number, **place)
+        self.add(metric, step, timestamp, number, **place)
         return True
 
     def event(self, event: Event) -> None:
@@ -409,7 +409,7 @@ class Growth:
             self._is_seen = self._is_seen or bool(batch.columns or batch.bytes_read)
         self._is_at_end = not batch.more
         for column in batch.columns:
-            times = [moment for moment in column.times[-_LAST_POINTS:] if moment == moment]
+            times = [timestamp for timestamp in column.times[-_LAST_POINTS:] if timestamp == timestamp]
             if times and not times[-1] < self._newest:
                 before = times[0] if len(times) > 1 else self._newest
                 self._newest = times[-1]

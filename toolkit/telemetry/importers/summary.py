@@ -74,10 +74,10 @@ class Series:
 def _point(point: tuple[int, float, float] | None) -> dict[str, Any] | None:
     if point is None:
         return None
-    step, moment, value = point
+    step, timestamp, value = point
     found: dict[str, Any] = {"step": None if step == NO_STEP else step, "value": number(value)}
-    if not math.isnan(moment):
-        found["time"] = moment
+    if not math.isnan(timestamp):
+        found["time"] = timestamp
     return found
 
 

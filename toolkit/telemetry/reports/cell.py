@@ -1,16 +1,15 @@
-"""A document as a cell of a notebook shows it: HTML that brings its style, and text where only text is shown."""
+"""A document as a cell of a notebook shows it: HTML that brings its style, and Markdown where only text is shown."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from toolkit.telemetry.reports.document import Bullets, Card, Chart, Document, Facts, Section, Table, Text
+from toolkit.telemetry.reports.document import Chart, Document, Section
 from toolkit.telemetry.reports.html_page import sections_html, style
+from toolkit.telemetry.reports.markdown import to_markdown
 from toolkit.telemetry.reports.svg import text_html
-from toolkit.telemetry.runs.formatting import clean, cut
 
 _SHOWN: Final = ("Key figures", "Runs", "Curves", "What differs", "Findings")
 _MAX_CHARTS: Final = 4
@@ -33,7 +32,7 @@ def cell_of(document: Document) -> dict[str, str]:
         f'<ul class="about"><li class="name">{text_html(shown.title)}</li>{about}</ul>'
         f'<p class="verdict {shown.tone}">{text_html(shown.verdict, _MAX_LINE)}</p>{sections_html(shown)}</div>'
     )
-    return {"text/html": html, "text/plain": "\n".join(_lines(shown))}
+    return {"text/html": html, "text/plain": to_markdown(replace(shown, made=""))}
 
 
 def _short(section: Section) -> Section:
@@ -47,33 +46,3 @@ def _style() -> str:
     light, dark = (found[1] for found in list(_ROOT.finditer(style()))[:2])
     rest = style()[style().index("* {") :]
     return f".telemetry-cell {{{light}{rest}}} {_DARK} {{{dark}}} .telemetry-cell {{{style('cell.css')}}}"
-
-
-def _lines(document: Document) -> Iterator[str]:
-    """Yield the document as lines of text; charts are left out."""
-    yield _line(": ".join([document.title, ", ".join(document.about)]))
-    yield _line(document.verdict)
-    for block in (block for section in document.sections for block in section.blocks):
-        if isinstance(block, Facts):
-            about = {fact.label: f" ({fact.about})" if fact.about else "" for fact in block.items}
-            yield _line(", ".join(f"{fact.label} {fact.value}{about[fact.label]}" for fact in block.items))
-        elif isinstance(block, Table):
-            for name, *cells in block.rows:
-                yield _line(f"{name}: " + ", ".join(map(" ".join, zip(block.head[1:], cells, strict=False))))
-        elif isinstance(block, Text):
-            yield _line(block.text)
-        elif isinstance(block, Card):
-            yield _line(f"{block.tone.upper()} {block.title}, {block.when}")
-            for inner in block.blocks:
-                texts = (
-                    inner.items
-                    if isinstance(inner, Bullets)
-                    else [inner.text]
-                    if isinstance(inner, Text)
-                    else []
-                )
-                yield from (_line(f"  {text}") for text in texts)
-
-
-def _line(text: str) -> str:
-    return cut(" ".join(clean(text).splitlines()), _MAX_LINE)

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.reports import run_parts as parts
@@ -25,17 +25,15 @@ from toolkit.telemetry.reports.document import (
 from toolkit.telemetry.runfolder.metrics import LIKELY, Direction, is_evaluation, metric_direction
 from toolkit.telemetry.runs.formatting import NO_VALUE, count, duration, short_number
 from toolkit.telemetry.runs.listing.compared_runs import against
-from toolkit.telemetry.runs.settings import setting_text
+from toolkit.telemetry.runs.settings import differing_settings, setting_text
 
 MAX_RUNS: Final = 50
 _MAX_CHARTS: Final = 12
 _MAX_METRICS: Final = 8
 _MAX_SETTINGS: Final = 100
+_MAX_DIFFERING: Final = 100_000
 _WIDE: Final = 6
 _MISSING: Final = "—"
-_NOT_SETTINGS: Final = frozenset(
-    "name run_name run_id session_tag output_dir log_dir logging_dir training_folder host".split()
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,12 +222,7 @@ def _differences(runs: Sequence[RunContent], looks: Sequence[Colour]) -> list[Bl
     if not any(run.settings for run in runs):
         return [Text(text="None of these runs recorded its settings.")]
     known = [run for run in runs if run.settings]
-    names = dict.fromkeys(name for run in known for name in run.settings)
-    differing = [
-        name
-        for name in names
-        if name not in _NOT_SETTINGS and any(not _same(run, known[0], name) for run in known[1:])
-    ]
+    differing = differing_settings([run.settings for run in known], most=_MAX_DIFFERING)
     if not differing:
         return [Text(text="Their recorded settings are the same.")]
     shown = differing[:_MAX_SETTINGS]
@@ -242,13 +235,6 @@ def _differences(runs: Sequence[RunContent], looks: Sequence[Colour]) -> list[Bl
     head = ["run", *shown]
     rows = [[run.name, *(_setting(run, name) for name in shown)] for run in runs]
     return [Table(title="", head=head, rows=rows, left_out=left_out, colours=dict(enumerate(looks)))]
-
-
-def _same(run: RunContent, other: RunContent, name: str) -> bool:
-    missing = object()
-    one: Any = run.settings.get(name, missing)
-    two: Any = other.settings.get(name, missing)
-    return type(one) is type(two) and bool(one == two) if isinstance(one, bool) else bool(one == two)
 
 
 def _setting(run: RunContent, name: str) -> str:

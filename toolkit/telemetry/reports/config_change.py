@@ -163,17 +163,17 @@ class _Editor:
         Without one, `add` is put next to the learning rate, where trainers have it.
         """
         place = self._place(names, new if any_of else lambda _: True)
-        beside = self._place(_LR) if place is None and add is not None else None
+        after = self._place(_LR) if place is None and add is not None else None
         value = new(place[0][place[1]]) if place is not None else None
-        if names in self._done or (value is None and beside is None):
+        if names in self._done or (value is None and after is None):
             return
         self._done.add(names)
         if place is not None:
             where, key = place
             self._because(f"{key}: {setting_text(where[key])} → {setting_text(value)}", finding)
             where[key] = value
-        elif beside is not None:
-            where, key = beside
+        elif after is not None:
+            where, key = after
             items = list(where.items())
             at = list(where).index(key) + 1
             where.clear()

@@ -123,8 +123,8 @@ def window_of(finding: Finding, first: float, last: float) -> tuple[float, float
     best = finding.evidence.get("best_step", finding.start_step)
     start = min(finding.start_step, best if best == best else finding.start_step)
     end = last if finding.is_open or finding.end_step is None else finding.end_step
-    beside = max(0.6 * (end - start), 0.05 * (last - first), _MIN_WINDOW)
-    return max(first, start - beside), min(last, max(end, finding.noticed_step) + beside)
+    margin = max(0.6 * (end - start), 0.05 * (last - first), _MIN_WINDOW)
+    return max(first, start - margin), min(last, max(end, finding.noticed_step) + margin)
 
 
 def steps_of(curve: Curve) -> tuple[float, float] | None:

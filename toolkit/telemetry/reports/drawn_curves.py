@@ -55,7 +55,7 @@ def drawn_chart(
 ) -> Chart | None:
     """Return a chart of `lines`, minus the line with the label `base` if there is one; None without any value.
 
-    A single run has its logged values, or the extremes of a stretch; groups and differences are computed from means.
+    A single run has its logged values, or the extremes of an interval; groups and differences are computed from means.
     """
     query = TileQuery(fit=max(2, points // 2))
     found = {

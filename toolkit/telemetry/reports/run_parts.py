@@ -133,7 +133,7 @@ def made_text(runs: Sequence[RunContent]) -> str:
     bad = sum(run.bad_lines for run in runs)
     said = f"Made {clock(time.time())} from {count(records)} records"
     said += f", {count(bad)} lines could not be read." if bad else "."
-    return f"{said} Every point of a curve was logged as it is drawn; long curves keep the extremes of each stretch."
+    return f"{said} Every point of a curve was logged as it is drawn; long curves keep the extremes of each interval."
 
 
 # ------------------------------------------------------------ figures and curves
@@ -302,8 +302,8 @@ def _is_near(value: float, curve: Curve) -> bool:
     """Return whether a level is in the range of its curve: that of another metric would squeeze it."""
     if curve.low is None or curve.high is None or not math.isfinite(value):
         return False
-    beside = curve.high.y - curve.low.y
-    return curve.low.y - beside <= value <= curve.high.y + beside
+    height = curve.high.y - curve.low.y
+    return curve.low.y - height <= value <= curve.high.y + height
 
 
 def marks_of(run: RunContent, metrics: Sequence[str]) -> list[Band]:

@@ -1,4 +1,4 @@
-"""Charts as inline SVG that stretches with its page; axis labels are HTML beside it, so they keep their size."""
+"""Charts as inline SVG that stretches with its page; axis labels are HTML next to it, so they keep their size."""
 
 from __future__ import annotations
 
@@ -322,10 +322,10 @@ def _x_name(axis: str) -> str:
 
 
 def _times(x: Axis) -> list[tuple[float, str]]:
-    """Return six moments on an axis of wall time, and how they are written."""
-    moments = [x.low + (x.high - x.low) * part / 6 for part in range(1, 6)]
+    """Return six times on an axis of wall time, and how they are written."""
+    times = [x.low + (x.high - x.low) * part / 6 for part in range(1, 6)]
     form = "%H:%M:%S" if x.high - x.low < 600 else "%d %b %H:%M"
-    return [(at, time.strftime(form, time.localtime(at))) for at in moments if 0 <= at < _LAST_SECOND]
+    return [(at, time.strftime(form, time.localtime(at))) for at in times if 0 <= at < _LAST_SECOND]
 
 
 def _described(chart: Chart, curves: Sequence[Curve]) -> str:

@@ -481,19 +481,6 @@ def records_of(path: Path) -> Iterator[Record]:
         yield from records_in(block)[0]
 
 
-def unended_line(path: Path, block: Block) -> bytes:
-    """Return what `path` has after its last newline, if `block` is its last; empty if longer than any line."""
-    if block.cursor.long_line_at is not None:
-        return b""
-    descriptor = open_regular(path)
-    try:
-        rest = pread(descriptor, MAX_LINE_BYTES + 1, block.cursor.offset)
-    finally:
-        os.close(descriptor)
-    # Where a newline is in it now, the file grew since, and the line is one that came later.
-    return rest if len(rest) <= MAX_LINE_BYTES and b"\n" not in rest else b""
-
-
 # ------------------------------------------------------------ several followers of one file
 
 # No lock: a process that is forked while another thread holds one could never read again. Each of these calls is one

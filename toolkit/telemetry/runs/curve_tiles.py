@@ -78,7 +78,7 @@ class NonFiniteRun:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NonFiniteStretch:
+class NonFiniteRange:
     """Two or more consecutive points of which none is a number."""
 
     first_x: float
@@ -106,7 +106,7 @@ class CurveTiles:
     high: float | None = None
     non_finite: tuple[NonFiniteRun, ...] | None = None
     """None where it was not asked for: with the whole curve, or new points of which some are not finite."""
-    stretches: tuple[NonFiniteStretch, ...] | None = None
+    ranges: tuple[NonFiniteRange, ...] | None = None
     blocks: tuple[Block, ...] = ()
     computed: float = 1.0
     """How much of a formula was computed before the deadline of the answer; the next question continues."""

@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 FIRST_COLUMNS: Final = ("global_step", "time", "session")
 """The columns of every table of metrics."""
 Floats: TypeAlias = "npt.NDArray[np.float64]"
-XAxis = Literal["step", "time", "elapsed", "epoch"]
-"""The x axis of a chart: step, wall time, seconds since the start, or epoch."""
 SortBy = Literal["last sign", "started", "name", "loss", "progress", "duration", "status"]
 """How a list of runs is sorted; `run_search.sort_cards` defines each order."""
 
@@ -335,7 +333,7 @@ class CurveSegment:
     y: Floats
     session: int
     time: Floats | None = None
-    """The wall time of each point; None if the segment has more points than a chart shows."""
+    """The wall time of each point."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,7 +341,7 @@ class Series:
     """One metric over one window, downsampled without hiding extremes."""
 
     metric: str
-    axis: XAxis
+    axis: str
     segments: tuple[CurveSegment, ...]
     """The current curve, one segment per session."""
     superseded: tuple[CurveSegment, ...] = ()
@@ -352,6 +350,10 @@ class Series:
     drawn: int = 0
     total: int = 0
     """Points inside the window; `drawn` of them are in the segments."""
+    computed: float = 1.0
+    """How much of a formula was computed before the deadline of the answer; the next question continues."""
+    problem: str | None = None
+    """Why there is less than was asked for, as a sentence."""
 
     @property
     def empty(self) -> bool:
@@ -490,14 +492,14 @@ class RunStore(Protocol):
         key: str,
         metric: str,
         *,
-        axis: XAxis = "step",
+        axis: str = "step",
         window: tuple[float, float] | None = None,
         buckets: int = 600,
         rank: int = 0,
     ) -> Series:
-        """Return one metric, downsampled to first, minimum, maximum and last of each bucket and all non-finite points.
+        """Return one metric as first, minimum, maximum and last of each bucket of a tile, and all non-finite points.
 
-        A metric that the run has not logged is an empty series.
+        `axis` is as for `tiles`. A metric that the run has not logged is an empty series.
         """
 
     def tiles(
@@ -516,7 +518,7 @@ class RunStore(Protocol):
         keys: Sequence[str],
         metric: str,
         *,
-        axis: XAxis = "step",
+        axis: str = "step",
         window: tuple[float, float] | None = None,
         buckets: int = 600,
     ) -> Mapping[str, Series]:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
-from torch import Tensor
+from safetensors.torch import save_file
 
 from toolkit.telemetry.trainer.model import Lora
 
@@ -40,11 +39,12 @@ class TrainingState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundCheckpoint:
-    """A checkpoint on disk, known by its header."""
+    """A checkpoint on disk, and what it resumes from."""
 
     path: Path
     state: TrainingState
-    saved_at: float
+    tensors: Mapping[str, Any]
+    """The exact LoRA, and the state of the optimizer."""
 
 
 class CheckpointFolder:
@@ -74,88 +74,70 @@ class CheckpointFolder:
         if it is there, its state is too.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        weights = {name: parameter.detach() for name, parameter in lora.named_parameters()}
-        moments = {
-            f"{name}/{key}": value
-            for name, parameter in lora.named_parameters()
-            for key, value in optimizer.state[parameter].items()
-        }
-        _write(_state_path(path), weights | moments, {"format": "pt"})
+        weights = {name: parameter.detach().cpu() for name, parameter in lora.named_parameters()}
+        resume = {"state": asdict(state), "lora": weights, "optimizer": optimizer.state_dict()}
+        partial = path.with_name(f".{path.name}.partial")
+        torch.save(resume, partial)
+        os.replace(partial, _resume_path(path))
         header = {
             "format": "pt",
             "name": self._name,
             "training_info": json.dumps({"step": state.step, "epoch": state.epoch}),
             "run_id": state.run_id or "",
-            "state": json.dumps(asdict(state)),
-            "saved_at": repr(time.time()),
             "lora": json.dumps(about),
         }
-        _write(path, {name: tensor.to(self._dtype) for name, tensor in weights.items()}, header)
-        on_the_way = [found.path for found in self._by_age() if found.path != self.path_of(0, final=True)]
+        save_file(
+            {name: tensor.to(self._dtype).contiguous() for name, tensor in weights.items()}, partial, header
+        )
+        os.replace(partial, path)
+        on_the_way = [found for found in self._by_age() if found != self.path_of(0, final=True)]
         for old in on_the_way[: -self._keep]:
             old.unlink(missing_ok=True)
-            _state_path(old).unlink(missing_ok=True)
+            _resume_path(old).unlink(missing_ok=True)
 
     def latest(self) -> FoundCheckpoint | None:
         """Return the checkpoint that was written last, or None; files that are not checkpoints are skipped."""
-        return next(reversed(self._by_age()), None)
+        for path in reversed(self._by_age()):
+            try:
+                return read_checkpoint(path)
+            except CheckpointError as error:
+                print(f"[run] skipping {error}")
+        return None
 
-    def _by_age(self) -> list[FoundCheckpoint]:
+    def _by_age(self) -> list[Path]:
         pattern = re.compile(re.escape(self._name) + r"(_\d{9,})?\.safetensors")
-        found = []
-        for path in self._folder.glob("*.safetensors"):
-            if pattern.fullmatch(path.name):
-                try:
-                    found.append(read_header(path))
-                except CheckpointError as error:
-                    print(f"[run] skipping {error}")
-        return sorted(found, key=lambda one: (one.saved_at, one.state.step))
+        found = [path for path in self._folder.glob("*.safetensors") if pattern.fullmatch(path.name)]
+        return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name))
 
 
-def read_header(path: Path) -> FoundCheckpoint:
-    """Read what a checkpoint says about itself. Raises CheckpointError if it is missing, incomplete or not ours."""
+def read_checkpoint(path: Path) -> FoundCheckpoint:
+    """Read what a training resumes from. Raises CheckpointError if it is missing, incomplete or not ours."""
     try:
-        with safe_open(path, "pt") as file:
-            header = file.metadata() or {}
-        state = TrainingState(**json.loads(header["state"]))
-        return FoundCheckpoint(path=path, state=state, saved_at=float(header["saved_at"]))
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path}, which cannot be read: {error}") from error
-    except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{path}, which has no state of this trainer in its header") from error
+        tensors = torch.load(_resume_path(path), map_location="cpu", weights_only=True)
+        return FoundCheckpoint(path=path, state=TrainingState(**tensors["state"]), tensors=tensors)
+    except OSError as error:
+        raise CheckpointError(f"{path}, which cannot be resumed: {error}") from error
+    except (RuntimeError, EOFError, KeyError, TypeError, ValueError, pickle.UnpicklingError) as error:
+        raise CheckpointError(f"{path}, whose {_resume_path(path).name} is not of this trainer") from error
 
 
 def load(found: FoundCheckpoint, lora: Lora, optimizer: torch.optim.Optimizer) -> TrainingState:
-    """Put a checkpoint's weights into `lora` and its moments into `optimizer`; return how far it had got.
-
-    Without its `.optimizer.safetensors` the weights are taken as saved, and the optimizer starts afresh.
+    """Put a checkpoint into `lora` and `optimizer`; return how far it had got.
 
     Raises:
-        CheckpointError: the file cannot be read, or holds a LoRA of another shape.
+        CheckpointError: it holds a LoRA of another shape.
     """
-    exact = _state_path(found.path)
-    if not exact.exists():
-        print(f"[run] {exact.name} is missing: the optimizer starts afresh")
-        exact = found.path
-    try:
-        tensors = load_file(exact)
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{exact} cannot be read: {error}") from error
-    saved = {name: tuple(tensor.shape) for name, tensor in tensors.items() if name.endswith(".weight")}
+    saved = {name: tuple(tensor.shape) for name, tensor in found.tensors["lora"].items()}
     asked = {name: tuple(parameter.shape) for name, parameter in lora.named_parameters()}
     if saved != asked:
         raise CheckpointError(
             f"{found.path} holds another LoRA than the configuration asks for: "
             f"{_summary(saved)}, not {_summary(asked)}"
         )
-    moments: dict[int, dict[str, Tensor]] = {}
     with torch.no_grad():
-        for place, (name, parameter) in enumerate(lora.named_parameters()):
-            parameter.copy_(tensors[name])
-            own = {key.removeprefix(f"{name}/"): value for key, value in tensors.items() if f"{name}/" in key}
-            if own:
-                moments[place] = own
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": moments})
+        for name, parameter in lora.named_parameters():
+            parameter.copy_(found.tensors["lora"][name])
+    optimizer.load_state_dict(found.tensors["optimizer"])
     return found.state
 
 
@@ -164,11 +146,5 @@ def _summary(shapes: Mapping[str, tuple[int, ...]]) -> str:
     return f"rank {', '.join(map(str, ranks))} on {len(shapes) // 2} layers"
 
 
-def _write(path: Path, tensors: Mapping[str, Tensor], header: dict[str, str]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    save_file({name: tensor.cpu().contiguous() for name, tensor in tensors.items()}, partial, metadata=header)
-    os.replace(partial, path)
-
-
-def _state_path(path: Path) -> Path:
-    return path.with_suffix(".optimizer.safetensors")
+def _resume_path(path: Path) -> Path:
+    return path.with_suffix(".resume.pt")

@@ -37,8 +37,8 @@ SHAPES = ("circle", "square", "triangle", "diamond", "cross", "ring", "star")
 BASE_STYLES = ("flat", "outline")
 """The styles that the shipped base model was trained on."""
 
-STYLES = (*BASE_STYLES, "neon", "striped")
-"""Every style that can be drawn; those after the base styles are what a LoRA can teach."""
+STYLES = (*BASE_STYLES, "neon")
+"""Every style that can be drawn; the last is what a LoRA can teach."""
 
 _FILLERS = frozenset(("a", "an", "the", "in", "of", "with", "style", "shape"))
 _EMPTY_WORD = 0
@@ -65,7 +65,6 @@ class TargetOptions:
     """Which linear layers get a LoRA, by parts of their names; without any, every layer of the blocks."""
 
     only_if_contains: tuple[str, ...] = option((), "Layers whose name contains one of these.", each(_TEXT))
-    ignore_if_contains: tuple[str, ...] = option((), "Layers to leave out of those.", each(_TEXT))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,12 +119,11 @@ class TrainOptions:
     timestep_type: str = option("linear", "How flow timesteps are sampled.", one_of("linear"))
     optimizer: str = option("adamw", "Optimizer.", one_of("adamw"))
     lr: float = option(1e-3, "Learning rate.", number(above=0, high=1))
-    lr_scheduler: str = option("cosine", "Learning rate schedule.", one_of("constant", "linear", "cosine"))
+    lr_scheduler: str = option("cosine", "Learning rate schedule.", one_of("constant", "cosine"))
     warmup: int = option(0, "Steps in which the learning rate rises from 0 to `lr`.", whole(0))
     max_grad_norm: float = option(1.0, "Longer gradients are clipped to this norm.", number(above=0))
     seed: int = option(42, "Seed of the training.", whole(0))
-    dtype: str = option("float32", "Type to compute in; `bf16` needs a GPU.", one_of("float32", "bf16"))
-    skip_first_sample: bool = option(False, "Generate no samples before the first step.", boolean)
+    dtype: str = option("float32", "Type to compute in.", one_of("float32"))
     resume: str = option(
         "auto",
         "`auto` resumes from the latest checkpoint in the save folder, `never` starts a new run, a path resumes there.",
@@ -163,7 +161,7 @@ class SampleOptions:
 class LoggingOptions:
     """The console, and ai-toolkit's keys for other loggers."""
 
-    log_every: int = option(10, "Steps between two readings of the loss for the progress bar.", whole(1))
+    log_every: int = option(10, "Steps between two lines of progress on the console.", whole(1))
     use_wandb: bool = option(False, "As in ai-toolkit: mirror the run to W&B.", boolean)
     project_name: str = option("ai-toolkit", "W&B project.", _TEXT)
     run_name: str | None = option(None, "W&B run name.", optional(_TEXT))

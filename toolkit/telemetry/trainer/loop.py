@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -132,8 +131,7 @@ def _model_with_lora(options: ProcessOptions) -> tuple[torch.device, TinyDiT, Lo
         targets = options.network.network_kwargs
         raise OptionsError(
             f"{PROCESS_KEY}.network.network_kwargs chooses no layer: "
-            f"only_if_contains is {list(targets.only_if_contains)}, "
-            f"ignore_if_contains is {list(targets.ignore_if_contains)}; "
+            f"only_if_contains is {list(targets.only_if_contains)}; "
             "names look like transformer_blocks.0.attn.to_q and transformer_blocks.4.ff.proj_in"
         )
     return device, model, lora
@@ -147,7 +145,7 @@ def _resume(
         if wanted in ("auto", "never"):
             found = checkpoints.latest() if wanted == "auto" else None
         else:
-            found = checkpoint.read_header(Path(wanted))
+            found = checkpoint.read_checkpoint(Path(wanted))
     except CheckpointError as error:
         raise OptionsError(
             f"{PROCESS_KEY}.train.resume must be auto, never or a checkpoint, got {error}"
@@ -196,7 +194,6 @@ class TrainingLoop:
         with self._time.dataloader_init():
             self._make_pictures()
         self._announce()
-        self._progress = _Progress(steps=self._train.steps, every=self._options.logging.log_every)
 
     def run(self) -> EndReason:
         """Train, and return why it ended; every way but `stop` leaves a checkpoint of the last step."""
@@ -205,8 +202,7 @@ class TrainingLoop:
         ):
             if self.state.step == 0:
                 self._validate()
-                if not self._train.skip_first_sample:
-                    self._sample()
+                self._sample()
             while self.state.step < self._train.steps:
                 self.state.step += 1
                 with self._time.training_iteration():
@@ -336,14 +332,22 @@ class TrainingLoop:
         # The epoch, counted from 1, that the last batch of this step belongs to.
         self.state.epoch = (step * train.gradient_accumulation - 1) // self._batches.batches_per_epoch + 1
         self._log.log_step(step, train_loss=loss, lr=lr, grad_norm=grad_norm, epoch=self.state.epoch)
-        self._progress.step_done(step, loss, lr)
+        self._print_progress(loss, lr)
 
     def _batch_loss(self, batch: PictureSet, generator: torch.Generator) -> Tensor:
         noise = torch.randn(batch.pictures.shape, generator=generator, device=self._device)
         times = random_times(len(batch), generator)
         kept = torch.rand(len(batch), 1, generator=generator, device=self._device) >= batch.caption_dropout
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._train.dtype == "bf16"):
-            return flow_loss(self._model, batch.pictures, noise, times, batch.prompts * kept)
+        return flow_loss(self._model, batch.pictures, noise, times, batch.prompts * kept)
+
+    def _print_progress(self, loss: Tensor, lr: float) -> None:
+        """Print how far it is; only then the loss is read from the device."""
+        step, steps = self.state.step, self._train.steps
+        if step in (1, steps) or step % self._options.logging.log_every == 0:
+            print(
+                f"[run] step {step}/{steps} ({step / steps:.0%})  loss {loss.item():.4f}  lr {lr:.1e}",
+                flush=True,
+            )
 
     def _end_epoch_if_due(self) -> None:
         batches, per_step = self._batches.batches_per_epoch, self._train.gradient_accumulation
@@ -454,15 +458,14 @@ class TrainingLoop:
 def learning_rate(step: int, *, lr: float, kind: str, warmup: int, steps: int) -> float:
     """Return the rate for `step`, which counts from 1 to `steps`.
 
-    It rises to `lr` in the first `warmup` steps; then it stays (`constant`) or falls to nearly nothing at the
-    last step, in a straight line (`linear`) or half a wave (`cosine`).
+    It rises to `lr` in the first `warmup` steps; then it stays (`constant`) or falls in half a wave to nearly
+    nothing at the last step (`cosine`).
     """
     if step <= warmup:
         return lr * step / warmup
-    done = (step - warmup - 1) / max(1, steps - warmup)
     if kind == "constant":
         return lr
-    return lr * (1 - done if kind == "linear" else 0.5 + 0.5 * math.cos(math.pi * done))
+    return lr * (0.5 + 0.5 * math.cos(math.pi * (step - warmup - 1) / max(1, steps - warmup)))
 
 
 class StopSignals:
@@ -491,37 +494,6 @@ class StopSignals:
         os.write(
             2, f"\n[run] {self.received.name}: saving after this step; once more ends at once\n".encode()
         )
-
-
-class _Progress:
-    """How far the training is: one line that is rewritten on a terminal, a line every ten seconds elsewhere."""
-
-    def __init__(self, *, steps: int, every: int) -> None:
-        self._steps = steps
-        self._every = every
-        self._terminal = sys.stdout.isatty()
-        self._first: tuple[int, float] | None = None
-        self._shown_at = 0.0
-
-    def step_done(self, step: int, loss: Tensor, lr: float) -> None:
-        """Show that `step` is done; the loss is read from the device only when it is shown."""
-        now = time.monotonic()
-        due = step % self._every == 0 if self._terminal else now - self._shown_at >= 10
-        if self._first is not None and not due and step != self._steps:
-            return
-        self._shown_at = now
-        line = (
-            f"[run] step {step}/{self._steps} ({step / self._steps:.0%})  loss {loss.item():.4f}  lr {lr:.1e}"
-        )
-        if self._first is None:
-            # The time left is measured from here: what came before was validation and samples.
-            self._first = (step, now)
-        else:
-            first, began = self._first
-            minutes, seconds = divmod(round((now - began) / (step - first) * (self._steps - step)), 60)
-            line += f"  ETA {minutes}:{seconds:02d}"
-        overwrite = self._terminal and step != self._steps
-        print(f"\r{line}" if self._terminal else line, end=" " if overwrite else "\n", flush=True)
 
 
 @contextmanager

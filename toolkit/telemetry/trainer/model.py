@@ -158,18 +158,16 @@ class Lora:
 def add_lora(model: nn.Module, network: NetworkOptions, generator: torch.Generator) -> Lora:
     """Put a LoRA on every chosen linear layer of the blocks of `model`, in place, and freeze everything else.
 
-    A layer is chosen if its name contains one of `only_if_contains` (any, if that is empty)
-    and none of `ignore_if_contains`. The result may be empty.
+    A layer is chosen if its name contains one of `only_if_contains`, or if that is empty. The result may be empty.
     """
     model.requires_grad_(False)
-    only, ignore = network.network_kwargs.only_if_contains, network.network_kwargs.ignore_if_contains
+    only = network.network_kwargs.only_if_contains
     layers = {}
     for name, module in list(model.named_modules()):
         if (
             isinstance(module, nn.Linear)
             and name.startswith("transformer_blocks.")
             and (not only or any(part in name for part in only))
-            and not any(part in name for part in ignore)
         ):
             layers[name] = LoraLinear(module, network, generator)
             parent, _, own = name.rpartition(".")

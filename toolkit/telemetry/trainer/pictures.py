@@ -69,8 +69,6 @@ def draw(drawing: Drawing, style: str) -> Tensor:
         picture = torch.lerp(paper, colour, _inside(distance))
     elif style == "outline":
         picture = torch.lerp(paper, colour, _inside(distance.abs() - 0.07))
-    elif style == "striped":
-        picture = torch.lerp(paper, torch.lerp(colour, torch.ones(()), _stripes()), _inside(distance))
     elif style == "neon":
         night = torch.tensor((0.03, 0.02, 0.09))[None, :, None, None]
         glow = torch.exp(-distance.abs() * 7.0)
@@ -91,11 +89,6 @@ def describe(drawing: Drawing, style: str) -> list[str]:
 def _inside(distance: Tensor) -> Tensor:
     """1 inside the shape, 0 outside, with a soft edge."""
     return (0.5 - distance / (2 * _EDGE)).clamp(0.0, 1.0)
-
-
-def _stripes() -> Tensor:
-    grid = _grid()
-    return (torch.sin((grid[0] + grid[1]) * 14.0) * 2.0 + 0.5).clamp(0.0, 1.0)
 
 
 def _grid() -> Tensor:

@@ -29,7 +29,6 @@ from toolkit.telemetry.runs.store import (
     RunList,
     RunQuery,
     Series,
-    XAxis,
     labelled,
 )
 
@@ -112,7 +111,7 @@ class View:
     keys: tuple[str, ...] = ()
     opened: Opened | None = None
     chart: int = 0
-    axis: XAxis = "step"
+    axis: str = "step"
     log: bool = False
     cursor: float | None = None
     page: str = ""

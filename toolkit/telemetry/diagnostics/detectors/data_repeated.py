@@ -85,9 +85,9 @@ class DataRepeated(SingleIncidentDetector):
         elif self._same == at.REPEATED_EPOCHS:
             self._resolve(row.step)
             self._open("", row, count * (self._same + 1), alike_pct=float(round(100.0 * alike)))
-        self._look_at_the_stairs(row)
+        self._check_for_stairs(row)
 
-    def _look_at_the_stairs(self, row: Row) -> None:
+    def _check_for_stairs(self, row: Row) -> None:
         """Check whether the loss fell before this epoch by more than within it; `row` is the first of the next."""
         losses, edge = self._losses, at.REPEATED_EDGE
         if len(losses) < 2 * edge:

@@ -45,7 +45,7 @@ class LearningRate:
         self._warm_up = _WarmUp(self._incidents)
 
     def take(self, row: Row) -> None:
-        """Look at the learning rate, and during a warm-up at the loss beside it."""
+        """Look at the learning rate, and during a warm-up also at the loss."""
         lr = row.values[LR]
         nothing = at.LR_NOTHING_SHARE * self._peak
         if lr > nothing and at.LR_NOTHING < lr < math.inf:
@@ -56,11 +56,11 @@ class LearningRate:
             if self._zeros:
                 self._end_zeros(row.step)
         elif 0.0 <= lr < math.inf:
-            self._take_zero(lr, row)
+            self._add_zero(lr, row)
         if self._warm_up is not None and not self._warm_up.take(lr, row):
             self._warm_up = None
 
-    def _take_zero(self, lr: float, row: Row) -> None:
+    def _add_zero(self, lr: float, row: Row) -> None:
         if not self._zeros:
             self._first_zero = row.step
             self._highest_zero = lr
@@ -154,9 +154,9 @@ class _WarmUp:
         ordered = sorted(self._losses)
         self._losses.clear()
         sigma = 1.25 * (ordered[-3] - ordered[2]) * IQR_TO_SIGMA / math.sqrt(at.LR_BLOCK)
-        return self._take_block(_Block(self._first_step_of_block, lr, median(ordered), sigma), row)
+        return self._add_block(_Block(self._first_step_of_block, lr, median(ordered), sigma), row)
 
-    def _take_block(self, block: _Block, row: Row) -> bool:
+    def _add_block(self, block: _Block, row: Row) -> bool:
         rises, self._lr = block.lr > self._lr, block.lr
         if self._first is None:
             self._first = block.level

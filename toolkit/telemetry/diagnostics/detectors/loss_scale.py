@@ -38,16 +38,16 @@ class LossScale(SingleIncidentDetector):
         """Look at the scale, or at whether the gradient norm is infinite."""
         scale = row.values.get(LOSS_SCALE)
         if scale is not None:
-            self._take_scale(scale, row)
+            self._add_scale(scale, row)
         elif not self._has_scale:
             self._norms += 1
             if self._infinite and self._norms - self._infinite[0][0] >= at.SKIPPED_WINDOW:
                 self._infinite.popleft()
                 self._end_skipping(row.step)
             if row.values[GRAD_NORM] == math.inf:
-                self._take_infinite(row)
+                self._add_infinite(row)
 
-    def _take_scale(self, scale: float, row: Row) -> None:
+    def _add_scale(self, scale: float, row: Row) -> None:
         self._has_scale = True
         if not 0.0 < scale < math.inf:
             return
@@ -103,7 +103,7 @@ class LossScale(SingleIncidentDetector):
         incident.severity = CRITICAL
         self._incidents.mark_changed(incident)
 
-    def _take_infinite(self, row: Row) -> None:
+    def _add_infinite(self, row: Row) -> None:
         loss = row.values.get(LOSS)
         if self._norms <= at.SKIPPED_WINDOW or (loss is not None and not math.isfinite(loss)):
             return

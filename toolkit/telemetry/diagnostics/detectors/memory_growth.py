@@ -18,13 +18,12 @@ _KIND = "memory_growth"
 _FLAT_SHARE = 0.05
 _FREED_SHARE = 0.5
 _ABSURD_MIB = 1e9
-_NEARLY = 0.999
 
 
 class MemoryGrowth:
     """Reports memory of the process, or of its GPU, that grows steadily.
 
-    What counts is the lowest value of each block of samples: what a step needs for a moment comes and goes. It is
+    What counts is the lowest value of each block of samples: what a step needs only for a while comes and goes. It is
     critical where what the machine has left is less than what has been lost already.
     """
 

@@ -48,7 +48,7 @@ class VanishingGradients(SingleIncidentDetector):
             return
         # NaN is left to another detector.
         if 0.0 <= norm <= self._limit:
-            self._take_low(norm, row)
+            self._add_low(norm, row)
 
     def _learn(self, norm: float, row: Row) -> None:
         if norm < math.inf:
@@ -61,7 +61,7 @@ class VanishingGradients(SingleIncidentDetector):
         if loss is not None and math.isfinite(loss) and len(self._early_losses) < at.VANISHED_EARLY:
             self._early_losses.append(loss)
 
-    def _take_low(self, norm: float, row: Row) -> None:
+    def _add_low(self, norm: float, row: Row) -> None:
         self._back = 0
         if not self._low:
             self._low_since = row.step

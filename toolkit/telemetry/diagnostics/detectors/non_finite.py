@@ -64,7 +64,7 @@ class NonFinite:
             self._see_whether_others_are_back(row)
         # Other NaN values while the loss is NaN have the same cause.
         if self._open is None and NON_FINITE in row.record:
-            self._look_at_others(row)
+            self._check_others(row)
 
     def restart(self, step: int) -> None:
         """Resolve everything: weights from before the NaN may have been loaded."""
@@ -123,7 +123,7 @@ class NonFinite:
             self._open = None
             self._infinite_norms = 0
 
-    def _look_at_others(self, row: Row) -> None:
+    def _check_others(self, row: Row) -> None:
         named = row.record[NON_FINITE] if isinstance(row.record[NON_FINITE], dict) else {}
         fields = (field for field in named if _is_no_number(row.record.get(field)))
         for name in {_metric_of(field, row.record): None for field in fields}:

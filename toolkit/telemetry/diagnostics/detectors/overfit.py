@@ -42,16 +42,16 @@ class Overfit(SingleIncidentDetector):
         if val - val == 0.0 and self._last != (row.step, val):
             self._last = (row.step, val)
             if self._train_at_best is None:
-                # The best evaluation came before the first step: the first loss is the one beside it.
+                # The best evaluation came before the first step: the first loss is the one that belongs to it.
                 self._train_at_best = self._incidents.first_train_loss
             # Zeros at the very start are not losses yet.
             if val or self._evals:
-                self._look(val, row)
+                self._check(val, row)
 
     def restart(self, step: int) -> None:
         """Keep everything: the validation data is the same, so the best loss stays the best."""
 
-    def _look(self, val: float, row: Row) -> None:
+    def _check(self, val: float, row: Row) -> None:
         self._evals += 1
         self._vals.append(val)
         around = median(list(self._vals)[-at.OVERFIT_AROUND :])

@@ -50,13 +50,13 @@ class RewardHacking(SingleIncidentDetector):
             steps, rewards, kls, lengths = zip(*self._rows, strict=True)
             self._rows.clear()
             block = _Block(steps[0], median(rewards), _median_or_nan(kls), _median_or_nan(lengths))
-            self._look(block, row)
+            self._check(block, row)
             self._blocks.append(block)
             if len(self._blocks) == _MOST_BLOCKS:
                 # Half of them say as much about the run so far.
                 del self._blocks[::2]
 
-    def _look(self, block: _Block, row: Row) -> None:
+    def _check(self, block: _Block, row: Row) -> None:
         if self._incident is not None:
             self._follow(self._incident, block, row)
             return
@@ -175,9 +175,9 @@ class PolicyCollapse(SingleIncidentDetector):
         if self._first is None:
             self._first = now
         elif self._is_rl:
-            self._look(self._first, now, row)
+            self._check(self._first, now, row)
 
-    def _look(self, first: float, now: float, row: Row) -> None:
+    def _check(self, first: float, now: float, row: Row) -> None:
         if self._incident is not None:
             self._follow(self._incident, first, now, row)
             return

@@ -67,11 +67,11 @@ class Stall(SingleIncidentDetector):
         if row.event == kinds.STEP or not row.event:
             if not row.step:
                 self._from_zero = True
-            self._take_step(row.step, now)
+            self._add_step(row.step, now)
         elif row.event == kinds.SYSTEM:
-            self._take_heartbeat(row.step, now)
+            self._add_heartbeat(row.step, now)
         else:
-            self._take_other(row, now)
+            self._add_other(row, now)
 
     def _clock(self, row: Row) -> float | None:
         """Return the record's time by the clock that the session's first record had."""
@@ -82,7 +82,7 @@ class Stall(SingleIncidentDetector):
         now = elapsed if self._by_elapsed else row.time
         return now if now is not None and abs(now) < _NO_TIME_S else None
 
-    def _take_step(self, step: int, now: float) -> None:
+    def _add_step(self, step: int, now: float) -> None:
         before = self._step
         if before is not None and step > before:
             seconds, steps = now - self._time, step - before
@@ -107,7 +107,7 @@ class Stall(SingleIncidentDetector):
         if step > self._furthest:
             self._furthest = step
 
-    def _take_heartbeat(self, step: int, now: float) -> None:
+    def _add_heartbeat(self, step: int, now: float) -> None:
         if step > self._furthest:
             # A live run reports steps that were folded and have no record of their own.
             if self._incident is not None:
@@ -118,14 +118,14 @@ class Stall(SingleIncidentDetector):
             return
         seconds = now - self._alive
         if self._incident is not None and self._is_reported_by_run(self._incident.start_step, self._furthest):
-            # The run's own report came a moment later and has more detail.
+            # The run's own report came a little later and has more detail.
             self._resolve(self._furthest)
         elif self._incident is not None:
             self._grow(self._incident, seconds)
         elif seconds > STALL_S and seconds > self._limit(1.0 if self._has_heartbeat else self._stride):
             self._open(self._furthest, self._furthest, seconds, 1.0 if self._has_heartbeat else self._stride)
 
-    def _take_other(self, row: Row, now: float) -> None:
+    def _add_other(self, row: Row, now: float) -> None:
         if row.event in _EXPLAINS:
             if self._incident is not None:
                 self._longest_pause_s = max(self._longest_pause_s or 0.0, now - self._alive)

@@ -132,9 +132,9 @@ class Straggler:
                     self._reached = self._ranks_at(row.step)
         if self._looks and row.step >= self._looks[0][0]:
             self._reached.add(number)
-            self._look_where_all_are(row)
+            self._compare_where_all_are(row)
 
-    def _look_where_all_are(self, row: Row) -> None:
+    def _compare_where_all_are(self, row: Row) -> None:
         while self._looks:
             waiting = len(self._looks)
             self._expects_all = self._expects_all and waiting <= _LOOKS_WITHOUT_A_WORD
@@ -177,7 +177,7 @@ class Straggler:
         rows: int,
         row: Row,
     ) -> None:
-        behind, sum_of, part = _how_far_behind(mine, others, is_pair=is_pair)
+        behind, sum_of, part = _how_much_later(mine, others, is_pair=is_pair)
         # The step would be that much shorter if this rank were like the others.
         ratio = mine.step / max(mine.step - behind, 0.001 * mine.step)
         if ratio <= at.SLOW_RANK and in_pass >= at.SLOW_PASS:
@@ -274,7 +274,7 @@ class Straggler:
         rank.saving.variant = "saving"
 
 
-def _how_far_behind(mine: Times, others: Times, *, is_pair: bool) -> tuple[float, str, str]:
+def _how_much_later(mine: Times, others: Times, *, is_pair: bool) -> tuple[float, str, str]:
     """Return by how many seconds a step the others wait for this rank, which sum says so, and the slow part."""
     more = dict(zip(Times._fields, map(operator.sub, mine, others), strict=True))
     # Of two ranks, the one with the longer backward pass usually waits in it; of more, the odd one out is the slow one.

@@ -131,10 +131,10 @@ class ThroughputDrop(SingleIncidentDetector):
 
     def _end_block(self) -> None:
         speeds, steps, self._speeds, self._steps = self._speeds, self._steps, [], []
-        self._look(speeds, steps)
+        self._check(speeds, steps)
         self._before = speeds, steps
 
-    def _look(self, speeds: list[float], steps: list[int]) -> None:
+    def _check(self, speeds: list[float], steps: list[int]) -> None:
         stride = (steps[-1] - steps[0]) / (at.SPEED_BLOCK - 1)
         if stride > 0 and not self._stride / at.SPEED_STRIDE <= stride <= self._stride * at.SPEED_STRIDE:
             if self._stride and self._incident is None:
@@ -436,7 +436,7 @@ class TimeLimit(SingleIncidentDetector):
     def take(self, row: Row) -> None:
         """Look at the pace, each thousandth of the planned steps."""
         if row.event == STEP and self._limit and row.step >= self._next:
-            self._look(row)
+            self._check(row)
         elif row.event == START:
             limit = number_in(row.record, "job_end_time") or 0.0
             is_known = 0.0 < limit < at.LIMIT_FARTHEST_S and self._incidents.planned_steps > 0
@@ -446,7 +446,7 @@ class TimeLimit(SingleIncidentDetector):
         elif row.event == END and row.record.get("status") == FINISHED:
             self._resolve(row.step)
 
-    def _look(self, row: Row) -> None:
+    def _check(self, row: Row) -> None:
         step, points, planned = row.step, self._points, self._incidents.planned_steps
         elapsed, now = number_in(row.record, "elapsed") or 0.0, number_in(row.record, "time") or 0.0
         before_s, before = points[-1] if points else (0.0, 0)

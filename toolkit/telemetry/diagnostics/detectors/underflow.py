@@ -22,7 +22,7 @@ from toolkit.telemetry.diagnostics.robust import median
 class Underflow(SingleIncidentDetector):
     """Reports a share of zero gradients that has grown, or gradient norms of exactly zero now and then.
 
-    Zero norms are a warning beside a loss scale at its minimum, which can raise nothing above zero any more; otherwise
+    Zero norms are a warning with a loss scale at its minimum, which can raise nothing above zero any more; otherwise
     they are `info`, because batches without a label give them too. Norms that are all zero are `vanishing_grad`.
     """
 
@@ -48,7 +48,7 @@ class Underflow(SingleIncidentDetector):
         values = row.values
         share = values.get(ZERO_GRADS)
         if share is not None:
-            self._take_share(share, row)
+            self._add_share(share, row)
             return
         self._norms += 1
         # Groups of equal rewards have no gradient.
@@ -56,7 +56,7 @@ class Underflow(SingleIncidentDetector):
         if self._zeros:
             self._drop_old(row.step)
         if values[GRAD_NORM] == 0.0 and not self._is_rl:
-            self._take_zero(row)
+            self._add_zero(row)
 
     def _drop_old(self, step: int) -> None:
         zeros = self._zeros
@@ -65,7 +65,7 @@ class Underflow(SingleIncidentDetector):
             if self._incident is not None and self._incident.variant == "norms" and not zeros:
                 self._resolve(step)
 
-    def _take_zero(self, row: Row) -> None:
+    def _add_zero(self, row: Row) -> None:
         zeros = self._zeros
         zeros.append((self._norms, row.step))
         if self._incident is not None:
@@ -93,7 +93,7 @@ class Underflow(SingleIncidentDetector):
         self._incident.variant = "norms"
         self._incident.severity = None if scale is not None and scale <= at.SCALE_BOTTOM else INFO
 
-    def _take_share(self, share: float, row: Row) -> None:
+    def _add_share(self, share: float, row: Row) -> None:
         if not 0.0 <= share <= 1.0:
             return
         if not self._shares:

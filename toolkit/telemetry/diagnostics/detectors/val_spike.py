@@ -37,12 +37,12 @@ class ValidationSpike(SingleIncidentDetector):
             # Zeros at the very start are not losses yet.
             self._has_begun = self._has_begun or val != 0.0
             if self._has_begun:
-                self._look(val, row)
+                self._check(val, row)
 
     def restart(self, step: int) -> None:
         """Keep everything: the validation data stays the same."""
 
-    def _look(self, val: float, row: Row) -> None:
+    def _check(self, val: float, row: Row) -> None:
         y = self._axis.place(val)
         if self._axis.has_changed:
             if self._incident is not None:

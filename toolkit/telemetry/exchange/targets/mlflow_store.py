@@ -104,8 +104,8 @@ def _write_metrics(folder: Path, run: ExportedRun) -> int:
     for record, values in run.scalars():
         found = record.get("global_step")
         step = found if isinstance(found, int) else step
-        moment = record.get("time")
-        at = _milliseconds(moment if isinstance(moment, (int, float)) else math.nan)
+        timestamp = record.get("time")
+        at = _milliseconds(timestamp if isinstance(timestamp, (int, float)) else math.nan)
         for name, value in values.items():
             waiting.setdefault(name, []).append(f"{at} {value!r} {step}\n")
             points += 1
@@ -152,8 +152,8 @@ def _write_yaml(path: Path, about: dict[str, Any]) -> None:
     replace_file(path, text.encode("utf-8"))
 
 
-def _milliseconds(moment: float) -> int:
-    return round(moment * 1000) if math.isfinite(moment) else 0
+def _milliseconds(timestamp: float) -> int:
+    return round(timestamp * 1000) if math.isfinite(timestamp) else 0
 
 
 def _digest(text: str) -> str:

@@ -73,17 +73,17 @@ def _with_end(run: ExportedRun, source: RunSource) -> Iterator[Record]:
         yield record
     if run.status in ("finished", "failed"):
         ended = source.status(time.time()).ended
-        moment = ended if math.isfinite(ended) else run.ended
-        when = {"time": moment} if math.isfinite(moment) else {}
+        timestamp = ended if math.isfinite(ended) else run.ended
+        when = {"time": timestamp} if math.isfinite(timestamp) else {}
         reason = "recorded by the tool that wrote it"
         yield {"event": END, **when, "session": session, "status": run.status, "reason": reason}
 
 
 def _note(about: dict[str, Any], record: Record) -> None:
-    moment, step = record.get("time"), record.get("global_step")
-    if moment is not None:
-        about["started"] = min(about.get("started", moment), moment)
-        about["last"] = max(about.get("last", moment), moment)
+    timestamp, step = record.get("time"), record.get("global_step")
+    if timestamp is not None:
+        about["started"] = min(about.get("started", timestamp), timestamp)
+        about["last"] = max(about.get("last", timestamp), timestamp)
     if step is not None and record["event"] == STEP:
         about["step"] = max(about.get("step", step), step)
 

@@ -51,17 +51,17 @@ def write(runs: Sequence[ExportedRun], out: Path) -> int:
 def _write_run(database: sqlite3.Connection, run: ExportedRun, name: str) -> int:
     points = step = 0
     started = run.started if math.isfinite(run.started) else 0.0
-    config = {**run.config, "_Created": _moment(started)}
+    config = {**run.config, "_Created": _iso_time(started)}
     database.execute(
         "INSERT INTO configs (run_id, run_name, config, created_at) VALUES (?, ?, ?, ?)",
-        (run.run_id, name, json.dumps(config, default=str), _moment(started)),
+        (run.run_id, name, json.dumps(config, default=str), _iso_time(started)),
     )
     for record, values in run.scalars():
         found = record.get("global_step")
         has_step = isinstance(found, int)
         step = found if isinstance(found, int) else step
-        moment = record.get("time")
-        at = _moment(moment if isinstance(moment, (int, float)) else started)
+        timestamp = record.get("time")
+        at = _iso_time(timestamp if isinstance(timestamp, (int, float)) else started)
         points += len(values)
         text = json.dumps({key: _plain(value) for key, value in values.items()}, allow_nan=False)
         if record.get("event") == SYSTEM and not has_step:
@@ -82,8 +82,8 @@ def _plain(value: float) -> Any:
     return value if math.isfinite(value) else name_of_non_finite(value)
 
 
-def _moment(moment: float) -> str:
-    return datetime.datetime.fromtimestamp(moment, datetime.timezone.utc).isoformat()
+def _iso_time(timestamp: float) -> str:
+    return datetime.datetime.fromtimestamp(timestamp, datetime.timezone.utc).isoformat()
 
 
 def _project(name: str) -> str:

@@ -37,11 +37,11 @@ class AiToolkitSource(DatabaseSource):
             "SELECT m.rowid, m.step, m.key, m.value_real, m.value_text, s.wall_time FROM metrics AS m "
             "LEFT JOIN steps AS s ON s.step = m.step WHERE m.rowid > ? ORDER BY m.rowid LIMIT ?"
         )
-        for row, step, key, value, words, moment in database.rows(query, (last, most)):
+        for row, step, key, value, words, timestamp in database.rows(query, (last, most)):
             seen += 1
             last = row
-            state["at"] = [step, str(key), repr(value), repr(moment)]
-            time = float(moment) if type(moment) in (int, float) else math.nan
+            state["at"] = [step, str(key), repr(value), repr(timestamp)]
+            time = float(timestamp) if type(timestamp) in (int, float) else math.nan
             name = str(key)
             if type(value) in (int, float):
                 out.add(name, step, time, float(value))
@@ -64,8 +64,8 @@ class AiToolkitSource(DatabaseSource):
             "SELECT m.step, m.key, m.value_real, s.wall_time FROM metrics AS m "
             "LEFT JOIN steps AS s ON s.step = m.step WHERE m.rowid = ?"
         )
-        for step, key, value, moment in database.rows(query, (state["row"],)):
-            return bool([step, str(key), repr(value), repr(moment)] == state["at"])
+        for step, key, value, timestamp in database.rows(query, (state["row"],)):
+            return bool([step, str(key), repr(value), repr(timestamp)] == state["at"])
         return False
 
 

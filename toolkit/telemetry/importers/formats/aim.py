@@ -117,13 +117,13 @@ class AimSource(WholeSource):
         """Add what Aim says about the run."""
         rows = self._repository.rows(self.info.run_id)
         for row in rows:
-            self._take(row, out)
+            self._add_row(row, out)
         if not rows and not self._repository.problem and _is_installed():
             self.info.note("Aim itself does not find this run in the repository")
         if self._repository.problem:
             out.pass_over(self._repository.problem)
 
-    def _take(self, row: dict[str, Any], out: Builder) -> None:
+    def _add_row(self, row: dict[str, Any], out: Builder) -> None:
         if "run" in row:
             self.info.name = str(row.get("name") or self.info.name)[:1000]
             self.info.group = str(row.get("experiment") or "")[:1000]
@@ -141,10 +141,10 @@ class AimSource(WholeSource):
         steps, times, values = (list(values or ()) for values in lists)
         for index, value in enumerate(values):
             number = as_number(value)
-            moment = as_number(times[index]) if index < len(times) else None
+            timestamp = as_number(times[index]) if index < len(times) else None
             step = steps[index] if index < len(steps) else index
             if number is not None:
-                out.add(str(row.get("metric")), step, NO_TIME if moment is None else moment, number)
+                out.add(str(row.get("metric")), step, NO_TIME if timestamp is None else timestamp, number)
 
 
 def _is_installed() -> bool:

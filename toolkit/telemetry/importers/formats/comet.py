@@ -15,7 +15,6 @@ from typing import Any, Final
 from toolkit.telemetry.importers.files import WholeSource
 from toolkit.telemetry.importers.folders import Folder, Found
 from toolkit.telemetry.importers.json_text import parsed
-from toolkit.telemetry.importers.moments import from_ms
 from toolkit.telemetry.importers.source import (
     MAX_RECORD_BYTES,
     Builder,
@@ -24,6 +23,7 @@ from toolkit.telemetry.importers.source import (
     Status,
     run_info,
 )
+from toolkit.telemetry.importers.times import from_ms
 from toolkit.telemetry.runfolder.safefile import open_regular
 
 FORMAT: Final = "comet"
@@ -70,11 +70,11 @@ class CometSource(WholeSource):
         messages = io.BytesIO(_member(path, _MESSAGES, out))
         for line in islice(messages, _MOST_LINES):
             if line.strip():
-                self._take(parsed(line) if len(line) <= MAX_RECORD_BYTES else None, out)
+                self._add_payload(parsed(line) if len(line) <= MAX_RECORD_BYTES else None, out)
         if messages.read(1):
             out.pass_over("messages beyond the first million")
 
-    def _take(self, message: dict[str, Any] | None, out: Builder) -> None:
+    def _add_payload(self, message: dict[str, Any] | None, out: Builder) -> None:
         payload = message.get("payload") if message is not None else None
         if message is None or type(payload) is not dict:
             out.pass_over("lines that are no message")
@@ -82,8 +82,8 @@ class CometSource(WholeSource):
         kind = message.get("type")
         metric, param = payload.get("metric"), payload.get("param")
         if kind == "metric_msg" and type(metric) is dict:
-            moment = from_ms(payload.get("local_timestamp"))
-            out.value(str(metric.get("metricName")), metric.get("step"), moment, metric.get("metricValue"))
+            timestamp = from_ms(payload.get("local_timestamp"))
+            out.value(str(metric.get("metricName")), metric.get("step"), timestamp, metric.get("metricValue"))
         elif kind == "parameter_msg" and type(param) is dict:
             self.info.keep([(param.get("paramName"), param.get("paramValue"))])
         else:

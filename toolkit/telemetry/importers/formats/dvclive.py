@@ -74,7 +74,7 @@ class DvcLiveSource(LinesSource):
         if names is None:
             state["names"] = cells
             return
-        step, moment, value = NO_STEP, NO_TIME, None
+        step, timestamp, value = NO_STEP, NO_TIME, None
         own = stream.path.rpartition("/")[2].removesuffix(".tsv")
         for name, cell in zip(names, cells, strict=False):
             number = _number(cell)
@@ -84,7 +84,7 @@ class DvcLiveSource(LinesSource):
             if name == "step":
                 step = as_step(number)
             elif name == "timestamp" != own:
-                moment = NO_TIME if number is None else number / 1000
+                timestamp = NO_TIME if number is None else number / 1000
             elif number is not None:
                 value = number
         if value is not None:
@@ -92,7 +92,7 @@ class DvcLiveSource(LinesSource):
                 state["session"] = state.get("session", 0) + 1
             state["step"] = step
             session = state.get("session", 0)
-            out.add(stream.metric, step, moment, value, session=session, repeated=stream.repeated)
+            out.add(stream.metric, step, timestamp, value, session=session, repeated=stream.repeated)
         elif any(cells):
             out.not_number(stream.metric)
 

@@ -10,13 +10,13 @@ from toolkit.telemetry.importers.databases import DatabaseSource, runs_of_databa
 from toolkit.telemetry.importers.folders import Folder, Found
 from toolkit.telemetry.importers.framing import sqlite_view
 from toolkit.telemetry.importers.framing.sqlite_view import Database
-from toolkit.telemetry.importers.moments import from_ms
 from toolkit.telemetry.importers.source import (
     MAX_RUNS,
     Builder,
     Status,
     run_info,
 )
+from toolkit.telemetry.importers.times import from_ms
 
 FORMAT: Final = "mlflow"
 _TABLES: Final = ("experiments", "runs", "metrics", "params", "tags")
@@ -48,14 +48,14 @@ class MlflowDatabaseSource(DatabaseSource):
             "WHERE run_uuid = ? AND rowid > ? ORDER BY rowid LIMIT ?"
         )
         seen = 0
-        for row, key, value, moment, at, nan in database.rows(query, (run, last, most)):
+        for row, key, value, timestamp, at, nan in database.rows(query, (run, last, most)):
             seen += 1
             last = row
             if nan or type(value) not in (int, float):
                 value = math.nan
             elif abs(value) == _LARGEST:
                 self.info.note("MLflow stores infinity as the largest number, 1.7976931348623157e308")
-            out.add(str(key), at, from_ms(moment), float(value))
+            out.add(str(key), at, from_ms(timestamp), float(value))
         state["row"], state["count"] = last, count + seen
         self._read_about(database)
         return seen == most

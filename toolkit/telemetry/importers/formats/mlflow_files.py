@@ -8,7 +8,6 @@ from typing import Any, Final
 
 from toolkit.telemetry.importers.files import LinesSource, Stream, read_small
 from toolkit.telemetry.importers.folders import Folder, Found, files_below
-from toolkit.telemetry.importers.moments import from_ms
 from toolkit.telemetry.importers.source import (
     BATCH_BYTES,
     Batch,
@@ -18,6 +17,7 @@ from toolkit.telemetry.importers.source import (
     as_step,
     run_info,
 )
+from toolkit.telemetry.importers.times import from_ms
 from toolkit.telemetry.importers.yaml_text import load
 
 FORMAT: Final = "mlflow"
@@ -61,14 +61,14 @@ class MlflowFilesSource(LinesSource):
         """Add one line: time in milliseconds, value, step; old lines have no step."""
         words = line.split()
         try:
-            moment = int(words[0]) / 1000
+            timestamp = int(words[0]) / 1000
             value = float(words[1])
             step = int(words[2]) if len(words) > 2 else 0
         except (ValueError, IndexError, OverflowError):
             if words:
                 out.pass_over("lines of metrics that are not time, value and step")
             return
-        out.add(stream.metric, as_step(step), moment, value)
+        out.add(stream.metric, as_step(step), timestamp, value)
 
     def _read_params(self) -> None:
         for kind in ("params", "tags"):

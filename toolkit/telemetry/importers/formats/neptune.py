@@ -1,4 +1,4 @@
-"""Neptune: the queue of operations that an offline or async run leaves behind."""
+"""Neptune: the queue of operations that an offline or async run leaves."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import Any, Final
 from toolkit.telemetry.importers.files import LinesSource, Stream, read_small
 from toolkit.telemetry.importers.folders import Folder, Found
 from toolkit.telemetry.importers.json_text import parsed
-from toolkit.telemetry.importers.moments import from_any
 from toolkit.telemetry.importers.source import (
     MAX_METRICS,
     MAX_NAME_CHARS,
@@ -25,6 +24,7 @@ from toolkit.telemetry.importers.source import (
     as_step,
     run_info,
 )
+from toolkit.telemetry.importers.times import from_any
 
 FORMAT: Final = "neptune"
 _DATA: Final = re.compile(r"data-(\d+)\.log$")
@@ -61,7 +61,7 @@ class NeptuneSource(LinesSource):
             values = operation.get("values")
             for point in values if type(values) is list else ():
                 if type(point) is dict:
-                    self._take_point(kind, name, point, out)
+                    self._add_logged(kind, name, point, out)
         elif kind == "ConfigFloatSeries":
             pass
         elif kind.startswith("Assign"):
@@ -73,8 +73,8 @@ class NeptuneSource(LinesSource):
         else:
             out.not_number(f"{kind} (of the tool)")
 
-    def _take_point(self, kind: str, name: str, point: dict[str, Any], out: Builder) -> None:
-        moment = from_any(point.get("ts"))
+    def _add_logged(self, kind: str, name: str, point: dict[str, Any], out: Builder) -> None:
+        timestamp = from_any(point.get("ts"))
         step = as_step(point.get("step"))
         if step == NO_STEP:
             counts = self.shared.setdefault("counts", {})
@@ -83,11 +83,11 @@ class NeptuneSource(LinesSource):
         if kind == "LogFloats":
             value = as_number(point.get("value"))
             if value is not None:
-                out.add(name, step, moment, value)
+                out.add(name, step, timestamp, value)
                 return
         out.not_number(name)
         words = str(point.get("value"))[:MAX_TEXT_CHARS]
-        out.event(Event(kind="text", name=name, step=step, time=moment, payload=words))
+        out.event(Event(kind="text", name=name, step=step, time=timestamp, payload=words))
 
 
 def sources_in(folder: Folder) -> Found:

@@ -45,7 +45,8 @@ class RecordFileSource(LinesSource):
             self._end = None
             self.info.keep(config_of(record).items())
         elif event in (END, ERROR):
-            self._end = Status("finished" if event == END else "failed", last_sign=self._last_sign)
+            is_failed = event == ERROR or record.get("status") == "failed"
+            self._end = Status("failed" if is_failed else "finished", last_sign=self._last_sign)
         at = position_of(record)
         session = at.session or max(state.get("starts", 0) - 1, 0)
         step = as_step(at.step) if not math.isnan(at.step) else NO_STEP

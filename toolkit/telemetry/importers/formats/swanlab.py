@@ -24,7 +24,6 @@ from toolkit.telemetry.importers.framing.protobuf_wire import (
     timestamp,
 )
 from toolkit.telemetry.importers.json_text import parsed
-from toolkit.telemetry.importers.moments import from_any
 from toolkit.telemetry.importers.source import (
     MAX_RECORD_BYTES,
     NO_TIME,
@@ -33,6 +32,7 @@ from toolkit.telemetry.importers.source import (
     Status,
     run_info,
 )
+from toolkit.telemetry.importers.times import from_any
 from toolkit.telemetry.importers.yaml_text import load
 
 FORMAT: Final = "swanlab"
@@ -61,7 +61,7 @@ class SwanLabSource(FilesSource):
         return [Stream(name) for name in self._frames] or self._logs()
 
     def status(self, now: float) -> Status:
-        """Return what the log says about the end, else what the database beside the run says."""
+        """Return what the log says about the end, else what the database next to the run says."""
         found = super().status(now)
         return Status(self._state, last_sign=self._last_sign) if self._end is None and self._state else found
 
@@ -148,14 +148,14 @@ class SwanLabSource(FilesSource):
         for record in found.records:
             try:
                 if record[:1] == b"{":
-                    self._take_json(record, out)
+                    self._add_json(record, out)
                 else:
-                    self._take_message(record, out)
+                    self._add_message(record, out)
             except WireError:
                 out.pass_over("records that are no message")
         return max(found.end - offset, 0)
 
-    def _take_json(self, record: bytes, out: Builder) -> None:
+    def _add_json(self, record: bytes, out: Builder) -> None:
         """Take a record of version 1: {"type": ..., "data": {...}}."""
         found = parsed(record) or {}
         data = found.get("data")
@@ -167,8 +167,8 @@ class SwanLabSource(FilesSource):
         elif kind == "scalar":
             metric = data.get("metric")
             point = metric if type(metric) is dict else data
-            step, moment = data.get("step", point.get("index")), from_any(point.get("create_time"))
-            out.value(str(data.get("key")), step, moment, point.get("data"))
+            step, logged_at = data.get("step", point.get("index")), from_any(point.get("create_time"))
+            out.value(str(data.get("key")), step, logged_at, point.get("data"))
         elif kind == "footer":
             self._end = Status(
                 "finished" if data.get("success", True) else "failed", last_sign=self._last_sign
@@ -176,14 +176,14 @@ class SwanLabSource(FilesSource):
         elif kind:
             out.not_number(f"{kind} (of the tool)")
 
-    def _take_message(self, record: bytes, out: Builder) -> None:
+    def _add_message(self, record: bytes, out: Builder) -> None:
         for number, wire, at, end in fields(record, 0, len(record)):
             if wire != BYTES:
                 continue
             if number == _SCALAR:
-                self._take_scalar(record, at, end, out)
+                self._add_scalar(record, at, end, out)
             elif number == _START:
-                self._take_start(record, at, end)
+                self._read_start(record, at, end)
             elif number == _FINISH:
                 states = [
                     value
@@ -197,8 +197,8 @@ class SwanLabSource(FilesSource):
             elif number not in (2, _COLUMN):
                 out.not_number(f"records of kind {number} (of the tool)")
 
-    def _take_scalar(self, record: bytes, start: int, end: int, out: Builder) -> None:
-        name, step, moment = "", 0, NO_TIME
+    def _add_scalar(self, record: bytes, start: int, end: int, out: Builder) -> None:
+        name, step, logged_at = "", 0, NO_TIME
         # Protobuf leaves out a value of zero.
         value: float | None = None
         for number, wire, at, stop in fields(record, start, end):
@@ -207,18 +207,18 @@ class SwanLabSource(FilesSource):
             elif number == 2 and wire == VARINT:
                 step = signed(at)
             elif number == 4 and wire == BYTES:
-                moment = timestamp(record, at, stop)
+                logged_at = timestamp(record, at, stop)
             elif number == 5 and wire == BYTES:
                 value = 0.0
                 for inner, inner_wire, place, _ in fields(record, at, stop):
                     if inner == 1 and inner_wire == FIXED64:
                         value = double(record, place)
         if name and value is not None:
-            out.add(name, step, moment, value)
+            out.add(name, step, logged_at, value)
         else:
             out.pass_over("scalars without a name or value")
 
-    def _take_start(self, record: bytes, start: int, end: int) -> None:
+    def _read_start(self, record: bytes, start: int, end: int) -> None:
         for number, wire, at, stop in fields(record, start, end):
             if wire == BYTES and number == 1:
                 self.info.group = text(record, at, min(stop, at + 1000))
@@ -279,7 +279,7 @@ def _source(root: Path, folder: str, frames: Sequence[str], about: dict[str, Any
 
 
 def _about(path: Path, run: str) -> dict[str, Any]:
-    """Return what the database beside the runs says about one: its name, state, and names of numbered folders."""
+    """Return what the database next to the runs says about one: its name, state, and names of numbered folders."""
     found: dict[str, Any] = {"tags": {}}
     try:
         with sqlite_view.opened(path, ("experiment", "tag")) as database:

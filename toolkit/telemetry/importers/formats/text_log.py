@@ -53,7 +53,7 @@ class TextLogSource(LinesSource):
         for part in line.split(b"\r"):
             if part.strip():
                 words = part[:_LONGEST].decode("utf-8", "replace").strip()
-                if not _take(words, state, out):
+                if not _add_line(words, state, out):
                     out.pass_over("lines that match no rule")
 
     def at_end(self, stream: Stream, rest: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:  # noqa: ARG002
@@ -61,7 +61,7 @@ class TextLogSource(LinesSource):
         return 0
 
 
-def _take(words: str, state: dict[str, Any], out: Builder) -> bool:
+def _add_line(words: str, state: dict[str, Any], out: Builder) -> bool:
     match = _PLAIN.match(words)
     if match:
         step = as_step(int(match[1][:18]))
@@ -71,7 +71,7 @@ def _take(words: str, state: dict[str, Any], out: Builder) -> bool:
         out.add(match[2], step, NO_TIME, float(match[3]), session=state.get("session", 0))
         return True
     if words.startswith("{") and words.endswith("}"):
-        return _take_dict(words, state, out)
+        return _add_dict(words, state, out)
     found = _STEP.search(words) or _BAR.search(words)
     if not found:
         return False
@@ -101,7 +101,7 @@ def _add(name: str, step: int, value: float, state: dict[str, Any], out: Builder
         held.setdefault(name, [step, repr(value)])
 
 
-def _take_dict(words: str, state: dict[str, Any], out: Builder) -> bool:
+def _add_dict(words: str, state: dict[str, Any], out: Builder) -> bool:
     try:
         row = ast.literal_eval(words)
     except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):

@@ -67,7 +67,7 @@ class TensorBoardSource(FilesSource):
     window = 16 * 1024**2
 
     def __init__(self, info: SourceInfo, folders: Sequence[str]) -> None:
-        # Lightning writes its settings beside the event file.
+        # Lightning writes its settings next to the event file.
         super().__init__(info, settings=[f"{folder}/hparams.yaml" for folder in folders[:1] or ["."]])
         self._folders = list(folders)
         self._is_one_file = not folders
@@ -153,7 +153,7 @@ class _Records:
             self._out.pass_over("damaged records", len(damaged), piece=self._stream.piece)
         for start, length in zip(starts, lengths, strict=True):
             if start not in damaged:
-                self._take_one(start, start + length)
+                self._add_record(start, start + length)
         for tag, (steps, times, values) in self._points.items():
             column = self._out.column(tag, piece=self._stream.piece, session=self._stream.session)
             if column is not None:
@@ -161,7 +161,7 @@ class _Records:
                 column.times.extend(times)
                 column.values.extend(values)
 
-    def _take_one(self, start: int, end: int) -> None:
+    def _add_record(self, start: int, end: int) -> None:
         """Add one record. Usually that is a time, a step and one scalar, whose four bytes are the last."""
         data = self._data
         after_step = 0
@@ -179,19 +179,19 @@ class _Records:
                 points[1].append(double(data, start + 1))
                 points[2].append(single(data, end - 4))
                 return
-        tag = self._take_any(start, end)
+        tag = self._add_any_record(start, end)
         if tag is not None and after_step and len(self._usual) < _MAX_TAGS:
             self._usual[data[after_step : end - 4]] = self._points[tag]
 
-    def _take_any(self, start: int, end: int) -> str | None:
+    def _add_any_record(self, start: int, end: int) -> str | None:
         """Add one record, whatever it has; return the tag of its one scalar if that is four bytes at its end."""
         data = self._data
-        moment, step = math.nan, 0
+        timestamp, step = math.nan, 0
         summaries: list[tuple[int, int]] = []
         try:
             for number, wire, at, stop in fields(data, start, end):
                 if number == 1 and wire == FIXED64:
-                    moment = double(data, at)
+                    timestamp = double(data, at)
                 elif number == 2 and wire == VARINT:
                     step = signed(at)
                 elif number == 5 and wire == BYTES:
@@ -210,7 +210,7 @@ class _Records:
                 if number == 1 and wire == BYTES
             )
             values = list(islice(found, _MAX_TAGS))
-            tags = [self._take_value(at, stop, step, moment) for at, stop in values]
+            tags = [self._add_value(at, stop, step, timestamp) for at, stop in values]
         except WireError:
             self._bad_record(start, end)
             return None
@@ -223,7 +223,7 @@ class _Records:
         reason = "records that are no event" if is_intact else "damaged records"
         self._out.pass_over(reason, piece=self._stream.piece)
 
-    def _take_value(self, start: int, end: int, step: int, moment: float) -> str | None:
+    def _add_value(self, start: int, end: int, step: int, timestamp: float) -> str | None:
         """Add one value; return its tag if it is a number in the last four bytes."""
         data = self._data
         tag = ""
@@ -255,65 +255,65 @@ class _Records:
         else:
             plugin = self._plugins.get(tag, "")
         if number_at >= 0:
-            self._point(tag, step, moment, single(data, number_at))
+            self._point(tag, step, timestamp, single(data, number_at))
         elif tensor is not None:
-            number_at = self._take_tensor(tag, plugin, tensor, step, moment)
+            number_at = self._add_tensor(tag, plugin, tensor, step, timestamp)
         elif image is not None:
-            self._take_image(tag, image, step, moment)
+            self._add_image(tag, image, step, timestamp)
         elif histogram is not None:
             self._other("histograms", tag)
-            self._event("histogram", tag, step, moment, payload=_histogram(data, *histogram))
+            self._event("histogram", tag, step, timestamp, payload=_histogram(data, *histogram))
         elif is_other:
             self._other(is_other, tag)
         if plugin == "hparams" and content is not None:
             self._other("hparams", tag)
-            self._take_hparams(*content)
+            self._add_hparams(*content)
             return None
         return tag if number_at == end - 4 else None
 
-    def _take_tensor(self, tag: str, plugin: str, tensor: tuple[int, int], step: int, moment: float) -> int:
+    def _add_tensor(self, tag: str, plugin: str, tensor: tuple[int, int], step: int, timestamp: float) -> int:
         """Add a tensor; return where its number is if that has four bytes, else -1."""
         data = self._data
         if plugin in ("", "scalars"):
             at, kind = _element_of(data, *tensor)
             if kind:
-                self._point(tag, step, moment, float(struct.unpack_from(f"<{kind}", data, at)[0]))
+                self._point(tag, step, timestamp, float(struct.unpack_from(f"<{kind}", data, at)[0]))
                 return at if kind == "f" else -1
             value = _varint_element(data, *tensor)
             if value is not None:
-                self._point(tag, step, moment, float(value))
+                self._point(tag, step, timestamp, float(value))
                 return -1
         self._other(plugin or "tensors", tag)
         strings = _strings_of(data, *tensor) if plugin in ("text", "images") else []
         if plugin == "text" and strings:
             words = "\n".join(text(data, at, min(stop, at + MAX_TEXT_CHARS)) for at, stop in strings[:100])
             name = tag.removesuffix("/text_summary")
-            self._event("text", name, step, moment, payload=words[:MAX_TEXT_CHARS])
+            self._event("text", name, step, timestamp, payload=words[:MAX_TEXT_CHARS])
         # Width and height come before the images.
         for at, stop in strings[2:] if plugin == "images" else ():
-            self._image(tag, at, stop, step, moment)
+            self._image(tag, at, stop, step, timestamp)
         return -1
 
-    def _take_image(self, tag: str, image: tuple[int, int], step: int, moment: float) -> None:
+    def _add_image(self, tag: str, image: tuple[int, int], step: int, timestamp: float) -> None:
         self._other("images", tag)
         for number, wire, at, stop in fields(self._data, *image):
             if number == 4 and wire == BYTES:
-                self._image(tag, at, stop, step, moment)
+                self._image(tag, at, stop, step, timestamp)
 
-    def _image(self, tag: str, at: int, end: int, step: int, moment: float) -> None:
+    def _image(self, tag: str, at: int, end: int, step: int, timestamp: float) -> None:
         if end - at > MAX_IMAGE_BYTES or not self._data.startswith(_IMAGES, at):
             self._out.pass_over("images that are too large or of another kind", piece=self._stream.piece)
             return
         place = BlobRef(path=self._stream.path, offset=self._offset + at, length=end - at)
-        self._event("image", tag, step, moment, blob=place)
+        self._event("image", tag, step, timestamp, blob=place)
 
-    def _event(self, kind: str, name: str, step: int, moment: float, **more: Any) -> None:
+    def _event(self, kind: str, name: str, step: int, timestamp: float, **more: Any) -> None:
         piece, session = self._stream.piece, self._stream.session
         self._out.event(
-            Event(kind=kind, piece=piece, session=session, name=name, step=step, time=moment, **more)
+            Event(kind=kind, piece=piece, session=session, name=name, step=step, time=timestamp, **more)
         )
 
-    def _take_hparams(self, start: int, end: int) -> None:
+    def _add_hparams(self, start: int, end: int) -> None:
         """Read HParamsPluginData: session_start_info (3) has a map of names to values."""
         data = self._data
         for number, wire, at, stop in fields(data, start, end):
@@ -331,10 +331,10 @@ class _Records:
                 if name:
                     self._info.keep([(name, value)])
 
-    def _point(self, tag: str, step: int, moment: float, value: float) -> None:
+    def _point(self, tag: str, step: int, timestamp: float, value: float) -> None:
         steps, times, values = self._points.setdefault(tag, (array("q"), array("d"), array("d")))
         steps.append(step)
-        times.append(moment)
+        times.append(timestamp)
         values.append(value)
 
     def _other(self, plugin: str, tag: str) -> None:
@@ -547,7 +547,7 @@ def _top_of(
             break
     if top != path:
         return top
-    # A lone `train` may be a run of its own, beside `train2`.
+    # A lone `train` may be a run of its own, next to `train2`.
     while top != root and top.name.lower() in _PARTS_OF_A_RUN:
         above = top.parent
         if above not in known and len(parts[above]) < 2 and top.name.lower() != _HPARAMS:

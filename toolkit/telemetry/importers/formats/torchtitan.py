@@ -58,22 +58,24 @@ class TorchtitanSource(LinesSource):
         place: dict[str, Any] = {"piece": stream.piece, "session": stream.session}
         step = record.get("step", NO_STEP)
         micros = as_number(record.get("time_us"))
-        moment = NO_TIME if micros is None else micros / 1e6
+        timestamp = NO_TIME if micros is None else micros / 1e6
         name, value = record.get("event_name"), record.get("value")
         if kind == "metric_value" and type(name) is str:
-            out.value(name, step, moment, value, **place)
+            out.value(name, step, timestamp, value, **place)
         elif kind.endswith("_end") and (took_ms := as_number(value)) is not None:
             span = kind[: -len("_end")]
-            out.add(_SECONDS.get(span, f"time/{span}"), step, moment, took_ms / 1e3, **place)
+            out.add(_SECONDS.get(span, f"time/{span}"), step, timestamp, took_ms / 1e3, **place)
         elif not kind.endswith("_start"):
             # A marker, or an error in a span, whose message says which.
             text = str(record.get("message") or kind)[:MAX_NAME_CHARS]
             at = step if type(step) is int else NO_STEP
             out.event(
-                Event(kind="text", name=kind[:MAX_NAME_CHARS], step=at, time=moment, payload=text, **place)
+                Event(kind="text", name=kind[:MAX_NAME_CHARS], step=at, time=timestamp, payload=text, **place)
             )
         if not self.info.pieces[stream.piece].prefix:
-            self._end = Status("finished", last_sign=moment, ended=moment) if kind == _LAST_SPAN else None
+            self._end = (
+                Status("finished", last_sign=timestamp, ended=timestamp) if kind == _LAST_SPAN else None
+            )
 
 
 def sources_in(folder: Folder) -> Found:

@@ -11,8 +11,8 @@ from toolkit.telemetry.importers.formats.trackio_rows import FORMAT, add_row, ad
 from toolkit.telemetry.importers.framing import sqlite_view
 from toolkit.telemetry.importers.framing.sqlite_view import Database
 from toolkit.telemetry.importers.json_text import parsed
-from toolkit.telemetry.importers.moments import from_any
 from toolkit.telemetry.importers.source import MAX_RUNS, Builder, SourceInfo, run_info
+from toolkit.telemetry.importers.times import from_any
 
 _TABLES: Final = ("metrics", "configs", "system_metrics", "alerts")
 _MEDIA: Final = "media"
@@ -34,23 +34,23 @@ class TrackioSource(DatabaseSource):
         media = _MEDIA if folder == "." else f"{folder}/{_MEDIA}"
         query = f"SELECT id, step, timestamp, metrics FROM metrics WHERE {self._key} = ? AND id > ? ORDER BY id LIMIT ?"
         seen = 0
-        for row, step, moment, metrics in database.rows(query, (run, state.get("row", 0), most)):
+        for row, step, timestamp, metrics in database.rows(query, (run, state.get("row", 0), most)):
             seen += 1
             state["row"] = row
             values = parsed(metrics)
             if values is None:
                 out.pass_over("rows that are no JSON")
             else:
-                add_row(values, step, from_any(moment), state, media, out)
+                add_row(values, step, from_any(timestamp), state, media, out)
         state["count"] = state.get("count", 0) + seen
         if database.has("system_metrics", "id", "timestamp", "metrics", self._key):
             query = (
                 f"SELECT id, timestamp, metrics FROM system_metrics WHERE {self._key} = ? AND id > ? "
                 "ORDER BY id LIMIT ?"
             )
-            for row, moment, metrics in database.rows(query, (run, state.get("system", 0), most)):
+            for row, timestamp, metrics in database.rows(query, (run, state.get("system", 0), most)):
                 state["system"] = row
-                add_system_row(parsed(metrics) or {}, from_any(moment), out)
+                add_system_row(parsed(metrics) or {}, from_any(timestamp), out)
         if database.has("configs", "config", self._key):
             for (config,) in database.rows(
                 f"SELECT config FROM configs WHERE {self._key} = ? LIMIT 1", (run,)

@@ -14,13 +14,13 @@ from toolkit.telemetry.importers.folders import Folder, Found
 from toolkit.telemetry.importers.formats.parquet_rows import looks_like_a_log, rows_of
 from toolkit.telemetry.importers.formats.trackio_rows import FORMAT, add_row, add_system_row
 from toolkit.telemetry.importers.json_text import parsed
-from toolkit.telemetry.importers.moments import from_any
 from toolkit.telemetry.importers.source import (
     Builder,
     RunSource,
     SourceInfo,
     run_info,
 )
+from toolkit.telemetry.importers.times import from_any
 
 _OWN_COLUMNS: Final = frozenset(
     {"id", "run_id", "timestamp", "run_name", "step", "log_id", "space_id", "created_at"}
@@ -64,13 +64,13 @@ class TrackioInboxSource(LinesSource):
             return
         kind = row.get("kind")
         metrics = row.get("metrics")
-        moment = from_any(row.get("timestamp"))
+        timestamp = from_any(row.get("timestamp"))
         if kind == "metric" and type(metrics) is dict:
-            add_row(metrics, row.get("step"), moment, self.shared, self._media, out)
+            add_row(metrics, row.get("step"), timestamp, self.shared, self._media, out)
             if type(row.get("config")) is dict:
                 self.info.keep(row["config"].items())
         elif kind == "system_metric" and type(metrics) is dict:
-            add_system_row(metrics, moment, out)
+            add_system_row(metrics, timestamp, out)
         else:
             out.not_number(f"{kind} (of the tool)")
 
@@ -106,7 +106,7 @@ class TrackioParquetSource(WholeSource):
 
 
 def _files_of(path: str) -> list[str]:
-    """Return the file of a project's metrics, and those of the machine and of the settings beside it."""
+    """Return the file of a project's metrics, and those of the machine and of the settings next to it."""
     stem = path.removesuffix(".parquet")
     return [path, f"{stem}_system.parquet", f"{stem}_configs.parquet"]
 

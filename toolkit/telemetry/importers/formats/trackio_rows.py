@@ -20,7 +20,7 @@ _KINDS: Final = {"trackio.image": "image", "trackio.table": "table", "trackio.hi
 
 
 def add_row(
-    metrics: dict[str, Any], step: Any, moment: float, state: dict[str, Any], media: str, out: Builder
+    metrics: dict[str, Any], step: Any, timestamp: float, state: dict[str, Any], media: str, out: Builder
 ) -> None:
     """Add the values of one row; where the step goes back, a new session begins."""
     at = as_step(step)
@@ -32,26 +32,26 @@ def add_row(
     for name, value in metrics.items():
         number = as_number(value)
         if number is not None:
-            out.add(name, at, moment, number, session=session)
+            out.add(name, at, timestamp, number, session=session)
         elif value is not None:
             out.not_number(name)
-            _add_event(name, value, at, moment, session, media, out)
+            _add_event(name, value, at, timestamp, session, media, out)
 
 
-def add_system_row(metrics: dict[str, Any], moment: float, out: Builder) -> None:
+def add_system_row(metrics: dict[str, Any], timestamp: float, out: Builder) -> None:
     """Add measurements of the machine."""
     for name, value in metrics.items():
         number = as_number(value)
         if number is not None:
-            out.add(name, NO_STEP, moment, number, kind=SYSTEM)
+            out.add(name, NO_STEP, timestamp, number, kind=SYSTEM)
 
 
 def _add_event(
-    name: str, value: Any, step: int, moment: float, session: int, media: str, out: Builder
+    name: str, value: Any, step: int, timestamp: float, session: int, media: str, out: Builder
 ) -> None:
     if type(value) is str:
         text = value[:MAX_TEXT_CHARS]
-        out.event(Event(kind="text", name=name, step=step, time=moment, session=session, payload=text))
+        out.event(Event(kind="text", name=name, step=step, time=timestamp, session=session, payload=text))
         return
     if type(value) is not dict:
         return
@@ -61,9 +61,11 @@ def _add_event(
         ref = BlobRef(path=f"{media}/{path}" if media else path)
         payload = {"caption": value.get("caption")}
         out.event(
-            Event(kind=kind, name=name, step=step, time=moment, session=session, payload=payload, blob=ref)
+            Event(kind=kind, name=name, step=step, time=timestamp, session=session, payload=payload, blob=ref)
         )
     elif kind is not None:
         out.event(
-            Event(kind=kind, name=name, step=step, time=moment, session=session, payload=value.get("_value"))
+            Event(
+                kind=kind, name=name, step=step, time=timestamp, session=session, payload=value.get("_value")
+            )
         )

@@ -154,9 +154,8 @@ class _Reading:
     # ------------------------------------------------------------ numbers
 
     def _history(self, record: bytes, start: int, end: int) -> None:
-        found = _usual_items(record, start, end)
-        items, step = found if found is not None else _items(record, start, end)
-        moment = NO_TIME
+        items, step = _items(record, start, end)
+        logged_at = NO_TIME
         numbers: list[tuple[_Columns, float]] = []
         others: list[tuple[bytes, bytes]] = []
         columns = self._columns
@@ -173,22 +172,22 @@ class _Reading:
             elif key == b"_step":
                 step = as_step(value)
             elif key == b"_timestamp":
-                moment = value
+                logged_at = value
             elif key != b"_runtime":
                 column = self._column(key)
                 if column is not None:
                     numbers.append((column, value))
         for (add_step, add_time, add_value), value in numbers:
             add_step(step)
-            add_time(moment)
+            add_time(logged_at)
             add_value(value)
         if others:
-            media = self._take_media(others, step, moment)
+            media = self._add_media(others, step, logged_at)
             for key, raw in others:
                 is_part = key.rpartition(b".")[0] in media
-                self._other_value(text(key, 0, len(key)), raw, step, moment, is_part=is_part)
+                self._other_value(text(key, 0, len(key)), raw, step, logged_at, is_part=is_part)
 
-    def _take_media(self, items: list[tuple[bytes, bytes]], step: int, moment: float) -> set[bytes]:
+    def _add_media(self, items: list[tuple[bytes, bytes]], step: int, logged_at: float) -> set[bytes]:
         """Put images and the like together, whose fields are items of their own; return their names."""
         media: dict[bytes, dict[str, Any]] = {
             key[: -len(_TYPE)]: {} for key, _ in items if key.endswith(_TYPE)
@@ -198,7 +197,7 @@ class _Reading:
             if name in media:
                 media[name][text(part, 0, len(part))] = loaded(raw)
         for name, value in media.items():
-            self._media(text(name, 0, len(name)), value, step, moment)
+            self._media(text(name, 0, len(name)), value, step, logged_at)
         return set(media)
 
     def _column(self, key: bytes) -> _Columns | None:
@@ -211,30 +210,30 @@ class _Reading:
         self._columns[key] = found = (column.steps.append, column.times.append, column.values.append)
         return found
 
-    def _other_value(self, key: str, raw: bytes, step: int, moment: float, *, is_part: bool) -> None:
+    def _other_value(self, key: str, raw: bytes, step: int, logged_at: float, *, is_part: bool) -> None:
         stream, out = self._stream, self._out
         value = loaded(raw)
         if type(value) is dict:
-            self._media(key, value, step, moment)
+            self._media(key, value, step, logged_at)
         for name, leaf in flattened({key: value}):
             place = {"piece": stream.piece, "session": stream.session, "repeated": stream.repeated}
-            is_number = out.value(name, step, moment, leaf, **place)
+            is_number = out.value(name, step, logged_at, leaf, **place)
             if not is_number and type(leaf) is str and name == key and not is_part:
-                self._event("text", key, step, moment, leaf[:MAX_TEXT_CHARS])
+                self._event("text", key, step, logged_at, leaf[:MAX_TEXT_CHARS])
 
-    def _media(self, key: str, value: dict[str, Any], step: Any, moment: float) -> None:
+    def _media(self, key: str, value: dict[str, Any], step: Any, logged_at: float) -> None:
         kind = value.get("_type")
         place = value.get("path")
         if kind in ("image-file", "table-file") and type(place) is str and len(place) < 1000:
             folder = os.path.dirname(self._stream.path)
             ref = BlobRef(path=f"{folder}/files/{place}" if folder else f"files/{place}")
-            self._event(_MEDIA[kind], key, step, moment, {"caption": value.get("caption")}, ref)
+            self._event(_MEDIA[kind], key, step, logged_at, {"caption": value.get("caption")}, ref)
         elif kind == "histogram":
             payload = {"counts": value.get("values"), "edges": value.get("bins")}
-            self._event("histogram", key, step, moment, payload)
+            self._event("histogram", key, step, logged_at, payload)
 
     def _event(
-        self, kind: str, name: str, step: Any, moment: float, payload: Any, blob: BlobRef | None = None
+        self, kind: str, name: str, step: Any, logged_at: float, payload: Any, blob: BlobRef | None = None
     ) -> None:
         self._out.event(
             Event(
@@ -243,7 +242,7 @@ class _Reading:
                 session=self._stream.session,
                 name=name,
                 step=step if type(step) is int else NO_STEP,
-                time=moment,
+                time=logged_at,
                 payload=payload,
                 blob=blob,
             )
@@ -251,10 +250,10 @@ class _Reading:
 
     def _stats(self, record: bytes, start: int, end: int) -> None:
         stream = self._stream
-        moment = NO_TIME
+        logged_at = NO_TIME
         for number, wire, at, stop in fields(record, start, end):
             if number == 2 and wire == BYTES:
-                moment = timestamp(record, at, stop)
+                logged_at = timestamp(record, at, stop)
             elif number == 3 and wire == BYTES:
                 key, raw = _item(record, at, stop)
                 for name, leaf in flattened({key: loaded(raw)}):
@@ -262,7 +261,7 @@ class _Reading:
                     if value is not None:
                         piece, session, again = stream.piece, stream.session, stream.repeated
                         place = {"piece": piece, "session": session, "repeated": again, "kind": SYSTEM}
-                        self._out.value(name, NO_STEP, moment, value, **place)
+                        self._out.value(name, NO_STEP, logged_at, value, **place)
 
     # ------------------------------------------------------------ what the run is
 
@@ -330,41 +329,6 @@ _WORDS: Final = {
     **dict.fromkeys((b"Infinity", b'"Infinity"'), math.inf),
     b'"-Infinity"': -math.inf,
 }
-
-
-def _usual_items(record: bytes, start: int, end: int) -> tuple[list[tuple[bytes, bytes]], int] | None:
-    """Return keys and values of a history whose items each have one short key and one short value; else None."""
-    items = []
-    at = start
-    step = NO_STEP
-    try:
-        while at < end:
-            size = record[at + 1]
-            if record[at] != 0x0A or size >= 0x80:
-                # The step, a message of its own, is the last field.
-                if record[at] == 0x12 and size < 0x80 and at + 2 + size == end:
-                    step = _step(record, at + 2, end)
-                    break
-                return None
-            at += 2
-            key_end = at + 2 + record[at + 1]
-            value_at = key_end + 3
-            stop = at + size
-            if (
-                (record[at] != 0x12 and record[at] != 0x0A)
-                or record[at + 1] >= 0x80
-                or record[key_end] != 0x82
-                or record[key_end + 1] != 0x01
-                or value_at + record[key_end + 2] != stop
-            ):
-                return None
-            items.append((record[at + 2 : key_end], record[value_at:stop]))
-            if len(items) >= _MOST_ITEMS:
-                return None
-            at = stop
-    except IndexError:
-        return None
-    return (items, step) if at <= end else None
 
 
 def _items(record: bytes, start: int, end: int) -> tuple[list[tuple[bytes, bytes]], int]:

@@ -1,10 +1,9 @@
-"""SQLite databases of other programs, read without changing a byte beside them.
+"""SQLite databases of other programs, read without changing a byte next to them.
 
 A plain connection, and even `mode=ro`, makes or changes `-wal` and `-shm` files; `immutable=1` does not, but is blind
 to what is still in the write-ahead log. So a database with a log is copied, and the copy is opened.
 
-SQLite never gets a rollback journal: one may name a file anywhere, which SQLite deletes. The pages in it are put back
-into the copy here.
+A rollback journal is copied too, unless it names another file: SQLite deletes that, wherever it is.
 """
 
 from __future__ import annotations
@@ -30,8 +29,6 @@ _SIGNATURE: Final = b"SQLite format 3\0"
 _WAL_HEADER: Final = 32
 _WAL_MAGIC: Final = frozenset({0x377F0682, 0x377F0683})
 _JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")
-_JOURNAL_HEADER: Final = struct.Struct(">8s5I")
-_TO_THE_END: Final = 0xFFFFFFFF
 _TRIES: Final = 5
 _TICK_NS: Final = 50_000_000
 _NO_LOG: Final = b""
@@ -161,8 +158,8 @@ def opened(path: Path, tables: Sequence[str]) -> Iterator[Database]:
     budget.begin(before.st_size)
     copy = _copy_of(path) if _has_log(path) else None
     opened_path = Path(os.path.abspath(path)) if copy is None else copy.path
-    # Only a write-ahead log needs more, and then everything SQLite may write is in the copy's own folder.
-    name = f"file:{_uri(opened_path)}{'' if copy is not None and copy.has_wal else '?immutable=1'}"
+    # Only a log needs more, and then everything SQLite may write is in the copy's own folder.
+    name = f"file:{_uri(opened_path)}{'' if copy is not None else '?immutable=1'}"
     try:
         connection = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False)
     except _FAILURES as error:
@@ -201,7 +198,7 @@ def _has_log(path: Path) -> bool:
 
 
 def _is_wal_of(path: Path) -> bool:
-    """Return whether the write-ahead log beside a database has frames, and pages of the database's size."""
+    """Return whether the write-ahead log of a database has frames, and pages of the database's size."""
     wal = _head_of(f"{path}-wal", _WAL_HEADER + 1)
     if len(wal) <= _WAL_HEADER:
         return False
@@ -215,20 +212,30 @@ def _page_size(head: bytes) -> int:
 
 
 class _Copy:
-    """A folder of its own with a copy of a database, and with nothing else but its write-ahead log."""
+    """A folder of its own with a copy of a database, and with nothing else but its logs, which SQLite applies there."""
 
     def __init__(self, path: Path) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="telemetry-sqlite-")
         self.path = Path(self._folder.name) / "copy.db"
         self.note = ""
-        self._take(path, "")
-        with contextlib.suppress(FileNotFoundError), _opened(f"{path}-journal") as journal:
-            self.note = _roll_back(journal, self.path)
-        self.has_wal = _is_wal_of(path)
-        if self.has_wal:
-            self._take(path, "-wal")
+        self._add(path, "")
+        with contextlib.suppress(FileNotFoundError):
+            self._add(path, "-journal")
+            journal = f"{self.path}-journal"
+            with open(journal, "rb") as file:
+                file.seek(max(0, os.path.getsize(journal) - len(_JOURNAL_MAGIC)))
+                names_another = file.read() == _JOURNAL_MAGIC
+            if names_another:
+                # SQLite would delete that file.
+                os.unlink(journal)
+                self.note = (
+                    "its rollback journal names another file and was left alone: "
+                    "the last change may be incomplete"
+                )
+        if _is_wal_of(path):
+            self._add(path, "-wal")
 
-    def _take(self, path: Path, ending: str) -> None:
+    def _add(self, path: Path, ending: str) -> None:
         with _opened(f"{path}{ending}") as source, open(f"{self.path}{ending}", "xb") as target:
             # No more than was allowed, however fast it grows.
             for _ in range(LARGEST_COPY // 1024**2 + 1):
@@ -237,45 +244,8 @@ class _Copy:
                     break
 
 
-def _roll_back(journal: BinaryIO, database: Path) -> str:
-    """Put the pages of a rollback journal back into a copy of its database; return what may be wrong with that."""
-    size = os.fstat(journal.fileno()).st_size
-    journal.seek(max(0, size - 8))
-    if journal.read(8) == _JOURNAL_MAGIC:
-        return "its rollback journal names another file and was left alone: the last change may be incomplete"
-    at = pages = page_size = sector = 0
-    with open(database, "r+b") as target:
-        while True:
-            journal.seek(at)
-            header = journal.read(_JOURNAL_HEADER.size)
-            if len(header) < _JOURNAL_HEADER.size or not header.startswith(_JOURNAL_MAGIC):
-                return ""
-            _, count, nonce, *sizes = _JOURNAL_HEADER.unpack(header)
-            if at == 0:
-                pages, sector, page_size = sizes
-                is_its_own = page_size == _page_size(_head_of(database, 18)) and 512 <= page_size <= 65536
-                if not is_its_own or not 512 <= sector <= 65536 or pages * page_size > LARGEST_COPY:
-                    return "its rollback journal is of another database: the last change may be incomplete"
-                target.truncate(min(pages * page_size, os.fstat(target.fileno()).st_size))
-            at += sector
-            for _ in range((size - at) // (page_size + 8) if count == _TO_THE_END else count):
-                journal.seek(at)
-                data = journal.read(page_size + 8)
-                page = data[4:-4]
-                # SQLite's own checksum: the nonce and every 200th byte.
-                checksum = (nonce + sum(page[page_size - 200 : 0 : -200])) & 0xFFFFFFFF
-                if len(page) < page_size or data[-4:] != struct.pack(">I", checksum):
-                    return ""
-                number = int.from_bytes(data[:4], "big")
-                if 0 < number <= pages:
-                    target.seek((number - 1) * page_size)
-                    target.write(page)
-                at += page_size + 8
-            at = -(-at // sector) * sector
-
-
 def _copy_of(path: Path) -> _Copy:
-    """Return a copy of the database that is as after a crash at one moment.
+    """Return a copy of the database that is as after a crash at one time.
 
     The database is copied first. As long as its log belongs to the same transaction, or was not begun again, the log
     has every page that was written into the database meanwhile.
@@ -291,7 +261,7 @@ def _copy_of(path: Path) -> _Copy:
             if max(before[0::2]) > LARGEST_COPY:
                 raise DatabaseError(
                     f"its write-ahead log is in use and it has {max(before[0::2]):,} bytes: too large to copy, and "
-                    "opening it in place would write beside it"
+                    "opening it in place would write next to it"
                 )
             copy = _Copy(path)
             _, counter_after, generation_after = stamp_of(path)

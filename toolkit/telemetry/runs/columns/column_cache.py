@@ -156,7 +156,7 @@ class ColumnCache:
         problem = self.distrusted()
         descriptor = open_regular(path)
         try:
-            # Check the open file, not the path: that may point elsewhere a moment later.
+            # Check the open file, not the path: that may point elsewhere shortly after.
             problem = problem or why_not_ours_alone(os.fstat(descriptor))
             if problem is not None:
                 raise PermissionError(f"{path.name} {problem}")

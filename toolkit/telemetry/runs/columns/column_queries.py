@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
@@ -16,15 +17,14 @@ from toolkit.telemetry.formulas.formula import FormulaError, is_formula, parse
 from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runs.columns.derived import DerivedColumns
 from toolkit.telemetry.runs.columns.run_columns import EventPlaces, MetricColumn, RunColumns
-from toolkit.telemetry.runs.columns.series import SeriesBuilder
 from toolkit.telemetry.runs.columns.smoothing import FOLDED
 from toolkit.telemetry.runs.columns.span_reader import SpanReader
-from toolkit.telemetry.runs.columns.thinning import bucket_size
-from toolkit.telemetry.runs.columns.tiles import TileBuilder
-from toolkit.telemetry.runs.curve_tiles import METRIC_AXIS, CurveTiles, TileQuery
+from toolkit.telemetry.runs.columns.thinning import level_for
+from toolkit.telemetry.runs.columns.tiles import CurveBuilder
+from toolkit.telemetry.runs.curve_tiles import FACTOR, METRIC_AXIS, CurveTiles, TileQuery
 from toolkit.telemetry.runs.record_source import Place
 from toolkit.telemetry.runs.spans import SpanTable
-from toolkit.telemetry.runs.store import Floats, Health, MetricInfo, Points, Series, SessionStart, XAxis
+from toolkit.telemetry.runs.store import Floats, Health, MetricInfo, Points, Series, SessionStart
 
 
 class ColumnQueries:
@@ -42,8 +42,7 @@ class ColumnQueries:
     def _use_columns(self, columns: RunColumns) -> None:
         self._columns = columns
         self._derived = DerivedColumns(columns)
-        self._builder = SeriesBuilder(columns)
-        self._tiles = TileBuilder(columns, self._builder)
+        self._curves = CurveBuilder(columns)
 
     @abstractmethod
     def refresh(self, wait_s: float) -> Health:
@@ -62,7 +61,7 @@ class ColumnQueries:
         with self._lock:
             columns = self._columns
             held = sum(metric.rows.nbytes + metric.values.nbytes for metric in columns.metrics.values())
-            held += self._derived.nbytes + self._tiles.nbytes
+            held += self._derived.nbytes + self._curves.nbytes
             return held + 5 * columns.time.nbytes + self._spans.nbytes
 
     def metrics(self) -> list[MetricInfo]:
@@ -133,33 +132,48 @@ class ColumnQueries:
 
     def tiles(self, name: str, axis: str, query: TileQuery, planned: tuple[int | None, bool]) -> CurveTiles:
         """Return what `query` asks for of one metric; `planned` are the last step and whether steps begin at 0."""
-        along = axis.removeprefix(METRIC_AXIS) if axis.startswith(METRIC_AXIS) else None
-        names = [name] if along is None else [name, along]
+        with self._curve(name, axis) as (column, along, computed, problem):
+            tiles = self._curves.tiles(name, column, axis, along, query, planned)
+        return replace(tiles, problem=problem or tiles.problem, computed=computed)
+
+    def series(
+        self,
+        name: str,
+        axis: str,
+        window: tuple[float, float] | None = None,
+        buckets: int = 600,
+        planned: tuple[int | None, bool] = (None, False),
+    ) -> Series:
+        """Return one metric as points."""
+        with self._curve(name, axis) as (column, along, computed, problem):
+            series = self._curves.series(name, column, axis, along, buckets, planned, window)
+        return replace(series, problem=problem or series.problem, computed=computed)
+
+    @contextmanager
+    def _curve(
+        self, name: str, axis: str
+    ) -> Iterator[tuple[MetricColumn | None, MetricColumn | None, float, str | None]]:
+        """Hold the lock; yield the columns of a metric and of the one that is its x axis, if any.
+
+        Also how much of them is computed, and why it is not all.
+        """
+        names = [name, *([axis.removeprefix(METRIC_AXIS)] if axis.startswith(METRIC_AXIS) else [])]
         self.load([*(one for one in names if not is_formula(one)), FOLDED])
         problems = [self.formula_column(one)[1] for one in names if is_formula(one)]
         with self._lock:
-            column, *found = [self._columns.column(self.named(one)) for one in names]
-            tiles = self._tiles.build(name, column, axis, found[0] if found else None, query, planned)
+            column, along = (*(self._columns.column(self.named(one)) for one in names), None)[:2]
             computed = min(map(self._derived.fraction, names))
-        return replace(tiles, problem=next(filter(None, problems), tiles.problem), computed=computed)
-
-    def series(
-        self, name: str, axis: XAxis, window: tuple[float, float] | None = None, buckets: int = 600
-    ) -> Series:
-        """Return one metric as a curve."""
-        self.column(name)
-        with self._lock:
-            return self._builder.build(name, axis, window, buckets)
+            yield column, along, computed, next(filter(None, problems), None)
 
     def newest(self) -> tuple[float, int | None] | None:
         """Return time and step of the last record with metrics, or None before the first."""
         with self._lock:
             if not self._columns.rows:
                 return None
-            moment, step = float(self._columns.time.values[-1]), float(self._columns.step.values[-1])
-            if not np.isfinite(moment):
+            time_s, step = float(self._columns.time.values[-1]), float(self._columns.step.values[-1])
+            if not np.isfinite(time_s):
                 return None
-            return moment, int(step) if np.isfinite(step) and self._columns.counts["step"] else None
+            return time_s, int(step) if np.isfinite(step) and self._columns.counts["step"] else None
 
     def sessions(self) -> list[SessionStart]:
         """Return where each session that has logged a step starts."""
@@ -179,38 +193,38 @@ class ColumnQueries:
         """Return the last values of a metric."""
         self.column(name)
         with self._lock:
-            metric = self._columns.column(name)
+            metric = self._columns.column(self.named(name))
             if metric is None or count < 1:
                 return np.empty(0)
             return metric.values.values[-count:].copy()
 
-    def values_around(self, name: str, moment: float, count: int) -> tuple[Floats, Floats]:
+    def values_around(self, name: str, time_s: float, count: int) -> tuple[Floats, Floats]:
         """Return a metric's values just before and just after a wall time, at most `count` of each."""
         self.column(name)
         with self._lock:
-            metric = self._columns.column(name)
+            metric = self._columns.column(self.named(name))
             if metric is None or count < 1:
                 return np.empty(0), np.empty(0)
             times = self._columns.time.values[metric.rows.values]
             values = metric.values.values
             # In file order: a clock that was set back does not reorder records.
-            later = np.flatnonzero(times > moment)
+            later = np.flatnonzero(times > time_s)
             split = int(later[0]) if len(later) else len(values)
             return values[max(0, split - count) : split].copy(), values[split : split + count].copy()
 
     def means(self, name: str, buckets: int) -> Floats:
         """Return the mean of each of at most `buckets` parts of a metric, NaN for a part without a number.
 
-        The parts start at multiples of a power of two, so that appending points rarely changes an older one.
+        The parts are the buckets of a tile, so that appending points rarely changes an older one.
         """
         self.column(name)
         with self._lock:
-            metric = self._columns.column(name)
+            metric = self._columns.column(self.named(name))
             if metric is None:
                 return np.empty(0)
             values = metric.values.values
             finite = np.isfinite(values)
-            starts = np.arange(0, len(values), bucket_size(len(values), buckets))
+            starts = np.arange(0, len(values), FACTOR ** level_for([len(values)], buckets))
             sums = np.add.reduceat(np.where(finite, values, 0.0) if metric.non_finite else values, starts)
             with np.errstate(invalid="ignore"):
                 return np.asarray(sums / np.add.reduceat(finite.astype(np.float64), starts))
@@ -298,7 +312,7 @@ class ColumnQueries:
             columns = self._columns
             heard: dict[int, float] = {}
             for segment in columns.segments:
-                moment = float(columns.time.values[segment.end - 1])
-                if np.isfinite(moment):
-                    heard[segment.session] = max(moment, heard.get(segment.session, moment))
+                time_s = float(columns.time.values[segment.end - 1])
+                if np.isfinite(time_s):
+                    heard[segment.session] = max(time_s, heard.get(segment.session, time_s))
         return self._spans.read(self.read_records, columns, heard, wait_s)

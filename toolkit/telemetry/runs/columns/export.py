@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -86,16 +85,12 @@ class TooManyRows(ValueError):  # noqa: N818 - the name says what happened
     """There are more points than a browser is sent at once; the message says what to do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CurvePoints:
-    """A curve: the name of its run, and every point of it."""
+def curves_to_csv(
+    curves: Sequence[tuple[str, Series]], axis: str, window: tuple[float, float] | None
+) -> bytes:
+    """Return the points of `curves`, each with the name of its run, inside `window`.
 
-    run: str
-    series: Series
-
-
-def curves_to_csv(curves: Sequence[CurvePoints], axis: str, window: tuple[float, float] | None) -> bytes:
-    """Return the logged points of `curves` inside `window`, a row for each: run, metric, session, x and value.
+    A row has run, metric, session, x and value.
 
     `superseded` is 1 for points of a session that a later one has taken over from. The digits are enough for the same
     float64; values that are not finite are `nan`, `inf` or `-inf`. A name that a spreadsheet would treat as a formula
@@ -105,23 +100,22 @@ def curves_to_csv(curves: Sequence[CurvePoints], axis: str, window: tuple[float,
         TooManyRows: there are more than a browser is sent at once.
     """
     parts = [
-        (curve, segment, superseded)
-        for curve in curves
-        for superseded, segments in enumerate((curve.series.segments, curve.series.superseded))
+        (clean(run), clean(series.metric), segment, superseded)
+        for run, series in curves
+        for superseded, segments in enumerate((series.segments, series.superseded))
         for segment in segments
     ]
-    if sum(len(segment.x) for _, segment, _ in parts) > _MAX_ROWS:
+    if sum(len(segment.x) for _, _, segment, _ in parts) > _MAX_ROWS:
         raise TooManyRows(
             f"These curves have more than {_MAX_ROWS:,} points. Zoom in, or export the run with `telemetry export`."
         )
     text = io.StringIO()
     write_csv(text, [("run", "metric", "session", axis, "value", "superseded")])
-    for curve, segment, superseded in parts:
+    for run, metric, segment, superseded in parts:
         x, y = segment.x, segment.y
         if window is not None:
             inside = (x >= min(window)) & (x <= max(window))
             x, y = x[inside], y[inside]
-        run, metric = clean(curve.run), clean(curve.series.metric)
         write_csv(
             text,
             (

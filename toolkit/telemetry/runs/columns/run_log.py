@@ -103,12 +103,12 @@ class RunLog(ColumnQueries):
             cached = self._cache.load(self.path) if self._cache is not None and not self._opened else None
             with self._lock:
                 if cached is not None:
-                    self._take_over(cached.columns, cached.cursor)
+                    self._use(cached.columns, cached.cursor)
                     self._saved_offset = cached.cursor.offset
                     self._from_cache = True
                 self._opened = True
 
-    def _take_over(self, columns: RunColumns, cursor: Cursor) -> None:
+    def _use(self, columns: RunColumns, cursor: Cursor) -> None:
         self._use_columns(columns)
         self._cursor = cursor
         self._parser = LineParser()
@@ -125,7 +125,7 @@ class RunLog(ColumnQueries):
                 return False
             if block.replaced:
                 with self._lock:
-                    self._take_over(RunColumns(), Cursor())
+                    self._use(RunColumns(), Cursor())
                     self._replaced_at = time.time()
                     self._from_cache = False
                     self._saved_offset = 0

@@ -1,4 +1,6 @@
-"""A curve in tiles: minimum, maximum, mean and weight of 4, 16, 64 ... consecutive points.
+"""A curve at the level of detail that is asked for: as tiles for a chart, or as points.
+
+A tile has minimum, maximum, mean and weight of buckets of 4, 16, 64 ... consecutive points.
 
 The levels are built from the columns when they are first asked for and kept in memory, not on disk: a million points of
 a mapped column take about 10 ms of processor time, and the columns are read anyway.
@@ -16,9 +18,10 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from toolkit.telemetry.runs.columns.curve_points import CurvePoints, Places, Slice
 from toolkit.telemetry.runs.columns.run_columns import MetricColumn, RunColumns
-from toolkit.telemetry.runs.columns.series import Places, SeriesBuilder, Slice
 from toolkit.telemetry.runs.columns.smoothing import may_be_smoothed
+from toolkit.telemetry.runs.columns.thinning import first_lowest_highest_last, level_for
 from toolkit.telemetry.runs.curve_tiles import (
     FACTOR,
     FIT,
@@ -29,9 +32,8 @@ from toolkit.telemetry.runs.curve_tiles import (
     Piece,
     TileQuery,
 )
-from toolkit.telemetry.runs.store import Floats
+from toolkit.telemetry.runs.store import CurveSegment, Floats, Series
 
-MOST_LEVELS: Final = 16
 _BASE: Final = 3
 """The finest level that is kept; a tile of a finer one is made from at most 512 * 16 points."""
 _AT_ONCE: Final = 1 << 16
@@ -77,12 +79,12 @@ class _Kept:
         return sum(level.nbytes for piece in self.pieces.values() for level in piece.levels)
 
 
-class TileBuilder:
-    """Answers with tiles from one run's columns; the caller holds the lock of the columns."""
+class CurveBuilder:
+    """Returns curves from one run's columns; the caller holds the lock of the columns."""
 
-    def __init__(self, columns: RunColumns, series: SeriesBuilder) -> None:
+    def __init__(self, columns: RunColumns) -> None:
         self._columns = columns
-        self._series = series
+        self._points = CurvePoints(columns)
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._numbers = count()
         self._token = secrets.token_hex(4)
@@ -92,7 +94,7 @@ class TileBuilder:
         """Memory used by the levels."""
         return sum(kept.nbytes for kept in self._kept.values())
 
-    def build(
+    def tiles(
         self,
         name: str,
         metric: MetricColumn | None,
@@ -109,7 +111,7 @@ class TileBuilder:
             return CurveTiles(version=f"{self._token}.none")
         kept = self._keep(name, metric)
         place, suffix, problem = self._place(axis, along, planned)
-        line, superseded = self._series.slices(metric)
+        line, superseded = self._points.slices(metric)
         smooth = self._may_be_smoothed(name, kept, line)
         parts = sorted([*line, *superseded], key=lambda part: part.start)
         if len(parts) > _MOST_PIECES:
@@ -119,7 +121,7 @@ class TileBuilder:
         version = f"{self._token}.{kept.number}.{self._columns.line_version}{suffix}"
         old = {part.start for part in superseded}
         ends = [
-            self._series.x_of(metric, place, part, np.array([part.start, part.stop - 1])).tolist()
+            self._points.x_of(metric, place, part, np.array([part.start, part.stop - 1])).tolist()
             for part in parts
         ]
         blocks, has_bad = self._blocks(kept, place, parts, query, is_known=query.version == version)
@@ -130,7 +132,7 @@ class TileBuilder:
                 Piece(
                     session=part.segment.session,
                     is_superseded=part.start in old,
-                    points=part.stop - part.start,
+                    points=len(part),
                     first_x=first,
                     last_x=last,
                 )
@@ -139,12 +141,57 @@ class TileBuilder:
             smooth=smooth,
             low=metric.low if metric.low <= metric.high else None,
             high=metric.high if metric.low <= metric.high else None,
-            non_finite=self._series.non_finite(metric, place, parts, None) if has_bad else None,
-            stretches=self._series.stretches(metric, place, [part for part in line if part.start in shown])
+            non_finite=self._points.non_finite(metric, place, parts) if has_bad else None,
+            ranges=self._points.ranges(metric, place, [part for part in line if part.start in shown])
             if has_bad
             else None,
             blocks=blocks,
             problem=problem,
+        )
+
+    def series(
+        self,
+        name: str,
+        metric: MetricColumn | None,
+        axis: str,
+        along: MetricColumn | None,
+        buckets: int,
+        planned: tuple[int | None, bool],
+        window: tuple[float, float] | None,
+    ) -> Series:
+        """Return the points to draw of the metric `name`; of each bucket there are up to four.
+
+        With a `window` there is one more point on either side, so that the line reaches the edge.
+        """
+        if metric is None:
+            return Series(metric=name, axis=axis, segments=())
+        place, _, problem = self._place(axis, along, planned)
+        line, superseded = self._points.slices(metric)
+        bad = [*line, *superseded]
+        if window is not None:
+            bad = self._points.inside(metric, place, bad, window)
+            line, superseded = (_with_edges(parts, bad) for parts in (line, superseded))
+        level = level_for(map(len, (*line, *superseded)), buckets)
+        drawn = tuple(self._segment(metric, place, part, level) for part in line)
+        return Series(
+            metric=name,
+            axis=axis,
+            segments=drawn,
+            superseded=tuple(self._segment(metric, place, part, level) for part in superseded),
+            non_finite=self._points.non_finite(metric, place, bad),
+            drawn=sum(len(segment.x) for segment in drawn),
+            total=sum(map(len, line)),
+            problem=problem,
+        )
+
+    def _segment(self, metric: MetricColumn, place: Places, part: Slice, level: int) -> CurveSegment:
+        values = metric.values.values
+        chosen = first_lowest_highest_last(values[part.start : part.stop], level) + part.start
+        return CurveSegment(
+            x=self._points.x_of(metric, place, part, chosen),
+            y=values[chosen],
+            session=part.segment.session,
+            time=self._points.x_of(metric, "time", part, chosen),
         )
 
     def _keep(self, name: str, metric: MetricColumn) -> _Kept:
@@ -172,7 +219,7 @@ class TileBuilder:
         self, kept: _Kept, place: Places, parts: list[Slice], query: TileQuery, *, is_known: bool
     ) -> tuple[tuple[Block, ...], bool]:
         """Return the blocks asked for, and whether the places of NaN and infinity belong to the answer."""
-        lengths = [part.stop - part.start for part in parts]
+        lengths = [*map(len, parts)]
         if is_known and query.tiles is not None:
             found = [
                 self._block(kept, place, parts[piece], piece, level, (tile * TILE, (tile + 1) * TILE), query)
@@ -191,9 +238,7 @@ class TileBuilder:
                 ]
                 return tuple(blocks), any(not np.isfinite(block.values[0]).all() for block in blocks)
         most = FIT if query.tiles is not None or query.after is not None else query.fit
-        level = 0
-        while level < MOST_LEVELS and sum(-(-length // FACTOR**level) for length in lengths) > most:
-            level += 1
+        level = level_for(lengths, most)
         whole = (0, -(-max(lengths, default=0) // FACTOR**level))
         return tuple(
             self._block(kept, place, part, piece, level, whole, query) for piece, part in enumerate(parts)
@@ -211,7 +256,7 @@ class TileBuilder:
     ) -> Block:
         size = FACTOR**level
         first = buckets[0]
-        stop = max(first, min(buckets[1], -(-(part.stop - part.start) // size)))
+        stop = max(first, min(buckets[1], -(-(len(part)) // size)))
         firsts = part.start + np.arange(first, stop) * size
         metric = kept.column
         values: tuple[npt.NDArray[np.floating], ...]
@@ -226,11 +271,11 @@ class TileBuilder:
             piece=piece,
             level=level,
             first=first,
-            x=self._series.x_of(metric, place, part, firsts),
+            x=self._points.x_of(metric, place, part, firsts),
             values=values,
             weight=weight.astype(np.float32),
             bad=bad,
-            time=self._series.x_of(metric, "time", part, firsts) if query.times else None,
+            time=self._points.x_of(metric, "time", part, firsts) if query.times else None,
         )
 
     def _buckets(self, kept: _Kept, part: Slice, level: int, first: int, stop: int) -> _Buckets:
@@ -245,7 +290,7 @@ class TileBuilder:
     def _grown(self, kept: _Kept, part: Slice) -> _Levels:
         """Return the levels of a piece: only the last bucket of each changes when points are added."""
         piece = kept.pieces.setdefault(part.start, _Levels())
-        points = part.stop - part.start
+        points = len(part)
         if piece.points > points:
             # A later session superseded its end.
             piece = kept.pieces[part.start] = _Levels()
@@ -296,7 +341,7 @@ class TileBuilder:
         return _with_mean_inside(found)
 
     def _weights(self, metric: MetricColumn, start: int, stop: int) -> Floats:
-        steps = self._series.steps_covered(metric, start, stop - start)
+        steps = self._points.steps_covered(metric, start, stop - start)
         return np.ones(stop - start) if steps is None else steps
 
     # ------------------------------------------------------------ where they are drawn
@@ -319,8 +364,18 @@ class TileBuilder:
                 )
             return _last_known(along), f".{self._keep(name, along).number}", None
         if axis == "epoch":
-            return "epoch", f".{self._series.epochs_version()}", None
-        return axis, "", None  # type: ignore[return-value]  # one of the axes of a Series
+            return "epoch", f".{self._points.epochs_version()}", None
+        return axis, "", None
+
+
+def _with_edges(parts: list[Slice], inside: list[Slice]) -> list[Slice]:
+    """Return `inside` as far as it is of these parts, with one more point on either side if there is one."""
+    return [
+        Slice(part.segment, max(part.start, one.start - 1), min(part.stop, one.stop + 1))
+        for one in inside
+        for part in parts
+        if part.start <= one.start < part.stop
+    ]
 
 
 def _last_known(along: MetricColumn) -> Callable[[Slice, npt.NDArray[np.int64]], Floats]:

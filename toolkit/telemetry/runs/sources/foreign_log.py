@@ -38,7 +38,7 @@ from toolkit.telemetry.runs.columns.run_columns import RunColumns
 from toolkit.telemetry.runs.formatting import clean
 from toolkit.telemetry.runs.growable_array import GrowableArray
 from toolkit.telemetry.runs.record_source import Place
-from toolkit.telemetry.runs.store import Floats, Health, Series, XAxis
+from toolkit.telemetry.runs.store import Floats, Health
 
 _ROWS_AT_ONCE: Final = 2_000
 _MAX_KEPT_BYTES: Final = 64 * 1024**2
@@ -339,20 +339,6 @@ class ForeignLog(ColumnQueries):
                 if metric_key(other) == key or (signal is not None and signal_of(other) == signal)
             ]
             return max(alike, key=lambda other: len(metrics[other].values), default=name)
-
-    def series(
-        self, name: str, axis: XAxis, window: tuple[float, float] | None = None, buckets: int = 600
-    ) -> Series:
-        """Return one metric as a curve."""
-        return super().series(self.named(name), axis, window, buckets)
-
-    def recent(self, name: str, count: int) -> Floats:
-        """Return the last values of a metric."""
-        return super().recent(self.named(name), count)
-
-    def means(self, name: str, buckets: int) -> Floats:
-        """Return the mean of each of about `buckets` parts of a metric."""
-        return super().means(self.named(name), buckets)
 
     # ------------------------------------------------------------ as records
 

@@ -40,7 +40,6 @@ from toolkit.telemetry.runs.store import (
     SessionStart,
     TimeSpent,
     UnknownRun,
-    XAxis,
 )
 from toolkit.telemetry.timing.chrome_trace import trace_of_run
 
@@ -151,21 +150,25 @@ class StoreQueries:
         key: str,
         metric: str,
         *,
-        axis: XAxis = "step",
+        axis: str = "step",
         window: tuple[float, float] | None = None,
         buckets: int = 600,
         rank: int = 0,
     ) -> Series:
         """Return one metric as a curve that hides no extremes."""
-        return self._log(key, rank).series(metric, axis, window, max(1, buckets))
+        log, planned = self._log(key, rank), self._planned(key, axis)
+        return log.series(metric, axis, window, max(1, buckets), planned)
 
     def tiles(
         self, key: str, metric: str, query: TileQuery, *, axis: str = "step", rank: int = 0
     ) -> CurveTiles:
         """Return the tiles of a curve that `query` asks for."""
+        return self._log(key, rank).tiles(metric, axis, query, self._planned(key, axis))
+
+    def _planned(self, key: str, axis: str) -> tuple[int | None, bool]:
+        """Return the last planned step and whether steps begin at 0, where the axis needs them."""
         card = self.card(key) if axis == "progress" else None
-        planned = (None, False) if card is None else (card.max_steps, card.from_zero)
-        return self._log(key, rank).tiles(metric, axis, query, planned)
+        return (None, False) if card is None else (card.max_steps, card.from_zero)
 
     def refresh_all(self, keys: Sequence[str], *, wait_s: float = 2.0) -> Sequence[Health]:
         """Read new records of several runs, for at most about `wait_s` each."""
@@ -176,7 +179,7 @@ class StoreQueries:
         keys: Sequence[str],
         metric: str,
         *,
-        axis: XAxis = "step",
+        axis: str = "step",
         window: tuple[float, float] | None = None,
         buckets: int = 600,
     ) -> Mapping[str, Series]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from toolkit.telemetry.cli.chosen_run import add_run_argument, find_run, no_run_in, printable
 from toolkit.telemetry.cli.terminal import add_json_argument, print_json
-from toolkit.telemetry.exchange.export_runs import FORMATS, default_out, export, look_at
+from toolkit.telemetry.exchange.export_runs import FORMATS, default_out, export, read_about
 from toolkit.telemetry.exchange.exported_run import ExportedRun, run_of_folder, run_of_source
 from toolkit.telemetry.importers.detect import find_sources, names_of
 
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
             runs, notes = _runs(args, Path(scratch))
             for found in runs:
                 found.metrics, found.all_sessions = args.metrics, args.all_sessions
-            look_at(runs)
+            read_about(runs)
             out = args.out if args.out is not None else default_out(runs, args.to)
             done = export(runs, args.to, out, wide=args.wide, force=args.force)
         except (OSError, ModuleNotFoundError) as error:

@@ -36,7 +36,7 @@ _LITTLE_TOGETHER_BYTES: Final = 4 * 1024 * 1024
 """Files up to this size are read together."""
 _CATCH_UP_BYTES: Final = 8 * 1024 * 1024
 """Beyond this the metrics that were looked at are loaded again when needed."""
-_LOOK_EVERY_S: Final = 0.5
+_CHECK_EVERY_S: Final = 0.5
 _METRICS_AT_ONCE: Final = 200
 _NAMES_BYTES: Final = 100_000
 _POINTS_AT_ONCE: Final = 2_000_000
@@ -81,7 +81,7 @@ class EngineLog(ColumnQueries):
         self._problem: str | None = None
         self._replaced_at: float | None = None
         self._read_ms = 0.0
-        self._looked_at = -math.inf
+        self._checked_at = -math.inf
         self._taken: Commit | None = None
         self._start_again(0)
 
@@ -110,7 +110,7 @@ class EngineLog(ColumnQueries):
         self.used_at = began = time.monotonic()
         reader = self._reader
         if reader is None or not reader.is_alive():
-            reader = self._look()
+            reader = self._read_new()
         if reader is not None:
             reader.join(wait_s)
         self._read_ms = (time.monotonic() - began) * 1000
@@ -120,12 +120,12 @@ class EngineLog(ColumnQueries):
         """Return the records at these offsets and lengths."""
         return self.source.read_records(places)
 
-    def _look(self) -> threading.Thread | None:
+    def _read_new(self) -> threading.Thread | None:
         """Read what is new if that is little, else start a thread that does and return it."""
-        if time.monotonic() - self._looked_at < _LOOK_EVERY_S or not self._reading.acquire(blocking=False):
+        if time.monotonic() - self._checked_at < _CHECK_EVERY_S or not self._reading.acquire(blocking=False):
             return None
         try:
-            end = self._look_at_commit()
+            end = self._read_commit()
             if end - self._end > _LITTLE_BYTES:
                 self._reader = threading.Thread(
                     target=self._read_to, args=(end,), name=f"reading {self.source.name}", daemon=True
@@ -137,10 +137,10 @@ class EngineLog(ColumnQueries):
             self._problem = error.strerror or str(error)
         finally:
             self._reading.release()
-            self._looked_at = time.monotonic()
+            self._checked_at = time.monotonic()
         return None
 
-    def _look_at_commit(self) -> int:
+    def _read_commit(self) -> int:
         """Return how far the engine has the file; if it was replaced, begin again."""
         taken = self.source.taken()
         with self._lock:
@@ -173,12 +173,14 @@ class EngineLog(ColumnQueries):
         link, where = self.source.link, self._unread(end)
         rows = _in_order(link.array(f"SELECT {_ROW_SQL} FROM records WHERE {where}", _ROW))
         events = _events_in(link, where) if _has_events(rows) else []
-        return self._take(rows, [event[1:] for event in events], end)
+        return self._add_rows(rows, [event[1:] for event in events], end)
 
     def _unread(self, end: int) -> str:
         return f"{self.source.where(self._gen)} AND at >= {self._end} AND at < {end}"
 
-    def _take(self, rows: npt.NDArray[Any], events: Iterable[tuple[int, int, str, bytes]], end: int) -> bool:
+    def _add_rows(
+        self, rows: npt.NDArray[Any], events: Iterable[tuple[int, int, str, bytes]], end: int
+    ) -> bool:
         """Add the rows of the lines before `end`, up to the first gap; return whether there was none."""
         begin = self._end
         expected = np.concatenate(([begin], rows["next"][:-1])) if len(rows) else rows["at"]
@@ -215,8 +217,8 @@ class EngineLog(ColumnQueries):
                 events = _events_in(link, where) if _has_events(rows) else []
                 for number, (log, end) in enumerate(wanted, 1):
                     of_run = [event[1:] for event in events if event[0] == log.source.run_id]
-                    log._take(_in_order(rows[rows["run"] == number]), of_run, end)  # noqa: SLF001
-                    log._looked_at = time.monotonic()  # noqa: SLF001
+                    log._add_rows(_in_order(rows[rows["run"] == number]), of_run, end)  # noqa: SLF001
+                    log._checked_at = time.monotonic()  # noqa: SLF001
 
     def _claim(self, claims: ExitStack) -> int | None:
         """Return up to where a file that was never read is there, and keep other threads from reading it."""
@@ -224,7 +226,7 @@ class EngineLog(ColumnQueries):
             return None
         claims.callback(self._reading.release)
         try:
-            end = self._look_at_commit()
+            end = self._read_commit()
         except OSError:
             return None
         return end if not self._end and 0 < end <= _LITTLE_TOGETHER_BYTES else None

@@ -1,8 +1,8 @@
-"""Builds the curve of one metric: window, downsampling, and superseded points."""
+"""Which points of a metric count, where they are on an axis, and which are not finite."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -10,22 +10,15 @@ import numpy as np
 
 from toolkit.telemetry.runs.columns.run_columns import MetricColumn, RunColumns, Segment
 from toolkit.telemetry.runs.columns.smoothing import FOLDED, MOST_FOLDED
-from toolkit.telemetry.runs.columns.thinning import Indices, bucket_size, runs_of, select
-from toolkit.telemetry.runs.curve_tiles import NonFiniteRun, NonFiniteStretch
-from toolkit.telemetry.runs.store import (
-    CurveSegment,
-    Floats,
-    Series,
-    XAxis,
-)
+from toolkit.telemetry.runs.columns.thinning import Indices, runs_of
+from toolkit.telemetry.runs.curve_tiles import NonFiniteRange, NonFiniteRun
+from toolkit.telemetry.runs.store import Floats
 
 _MAX_RUNS: Final = 1_000
-_MAX_STRETCHES: Final = 200
-_MAX_TIMED: Final = 20_000
-"""Segments with more points are read for statistics, which need no times."""
+_MAX_RANGES: Final = 200
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Slice:
     """A range of one metric's points, by index."""
 
@@ -33,60 +26,21 @@ class Slice:
     start: int
     stop: int
 
+    def __len__(self) -> int:
+        return self.stop - self.start
 
-Places: TypeAlias = XAxis | Callable[[Slice, Indices], Floats]
-"""An x axis, or what returns the x of some rows of a slice."""
+
+Places: TypeAlias = str | Callable[[Slice, Indices], Floats]
+"""One of the x axes that every run has, or what returns the x of some rows of a slice."""
 
 
-class SeriesBuilder:
-    """Builds curves from one run's columns."""
+class CurvePoints:
+    """The points of the metrics of one run."""
 
     def __init__(self, columns: RunColumns) -> None:
         self._columns = columns
         self._epoch_blocks: tuple[int, Indices, Indices] | None = None
         self._epochs_version = 0
-
-    def build(
-        self, name: str, axis: XAxis, window: tuple[float, float] | None = None, buckets: int = 600
-    ) -> Series:
-        """Return the curve of the metric `name`; an empty one if it does not exist."""
-        metric = self._columns.column(name)
-        if metric is None:
-            return Series(metric=name, axis=axis, segments=())
-        line, superseded = self.slices(metric)
-        shown = line
-        if window is not None:
-            shown = list(self._inside(metric, line, axis, window))
-            superseded = list(self._inside(metric, superseded, axis, window))
-        total = sum(part.stop - part.start for part in shown)
-        size = bucket_size(total, buckets)
-        values = metric.values.values
-        segments, drawn = [], 0
-        for part in shown:
-            chosen = select(values[part.start : part.stop], part.start, size) + part.start
-            drawn += len(chosen)
-            segments.append(self._curve_segment(metric, axis, part, chosen, values))
-        superseded_total = sum(part.stop - part.start for part in superseded)
-        superseded_size = bucket_size(superseded_total, max(1, buckets // 3))
-        superseded_segments = [
-            self._curve_segment(
-                metric,
-                axis,
-                part,
-                select(values[part.start : part.stop], part.start, superseded_size) + part.start,
-                values,
-            )
-            for part in superseded
-        ]
-        return Series(
-            metric=name,
-            axis=axis,
-            segments=tuple(segment for segment in segments if len(segment.x)),
-            superseded=tuple(segment for segment in superseded_segments if len(segment.x)),
-            non_finite=self.non_finite(metric, axis, [*shown, *superseded], window),
-            drawn=drawn,
-            total=total,
-        )
 
     # ------------------------------------------------------------ which points
 
@@ -102,17 +56,17 @@ class SeriesBuilder:
                 superseded.append(Slice(segment, until, end))
         return line, superseded
 
-    def _inside(
-        self, metric: MetricColumn, parts: list[Slice], axis: XAxis, window: tuple[float, float]
-    ) -> Iterator[Slice]:
-        low, high = min(window), max(window)
+    def inside(
+        self, metric: MetricColumn, axis: Places, parts: list[Slice], window: tuple[float, float]
+    ) -> list[Slice]:
+        """Return what of these parts is in the window."""
+        found = []
         for part in parts:
-            x = self._all_x(metric, axis, part)
-            inside = np.flatnonzero((x >= low) & (x <= high))
+            x = self.x_of(metric, axis, part, np.arange(part.start, part.stop))
+            inside = np.flatnonzero((x >= min(window)) & (x <= max(window))) + part.start
             if len(inside):
-                # One more point on either side, so that the line reaches the edge.
-                first, last = max(0, int(inside[0]) - 1), min(len(x) - 1, int(inside[-1]) + 1)
-                yield Slice(part.segment, part.start + first, part.start + last + 1)
+                found.append(Slice(part.segment, int(inside[0]), int(inside[-1]) + 1))
+        return found
 
     def steps_covered(self, metric: MetricColumn, start: int, count: int) -> Floats | None:
         """Return the steps that each of these records covers, its own and those folded; None if every one has 1."""
@@ -131,30 +85,6 @@ class SeriesBuilder:
         return np.where(more >= 1.0, np.minimum(more, MOST_FOLDED) + 1.0, 1.0)
 
     # ------------------------------------------------------------ where they are drawn
-
-    def _curve_segment(
-        self,
-        metric: MetricColumn,
-        axis: XAxis,
-        part: Slice,
-        chosen: Indices,
-        values: Floats,
-    ) -> CurveSegment:
-        timed = len(chosen) <= _MAX_TIMED
-        return CurveSegment(
-            x=self.x_of(metric, axis, part, chosen),
-            y=values[chosen],
-            session=part.segment.session,
-            time=self.x_of(metric, "time", part, chosen) if timed else None,
-        )
-
-    def _all_x(self, metric: MetricColumn, axis: XAxis, part: Slice) -> Floats:
-        """Return the x of every point of `part`."""
-        rows = metric.rows.values[part.start : part.stop]
-        if axis == "step" and len(rows) and rows[-1] - rows[0] == len(rows) - 1:
-            # Logged in every record: no need to gather a million values.
-            return self._columns.step.values[rows[0] : rows[-1] + 1]
-        return self.x_of(metric, axis, part, np.arange(part.start, part.stop))
 
     def x_of(self, metric: MetricColumn, axis: Places, part: Slice, chosen: Indices) -> Floats:
         """Return the x of some points, by index."""
@@ -217,9 +147,7 @@ class SeriesBuilder:
 
     # ------------------------------------------------------------ NaN and infinity
 
-    def non_finite(
-        self, metric: MetricColumn, axis: Places, shown: list[Slice], window: tuple[float, float] | None
-    ) -> tuple[NonFiniteRun, ...]:
+    def non_finite(self, metric: MetricColumn, axis: Places, shown: list[Slice]) -> tuple[NonFiniteRun, ...]:
         """Return where values are NaN or infinite."""
         if not metric.non_finite:
             return ()
@@ -238,29 +166,20 @@ class SeriesBuilder:
                 lasts = self.x_of(metric, axis, part, edges[:, 1])
                 for (first, last), first_x, last_x in zip(runs, firsts.tolist(), lasts.tolist(), strict=True):
                     count = last - first + 1
-                    if window is not None:
-                        # Only what is visible is drawn and counted: a run may start before the window.
-                        x = self.x_of(metric, axis, part, np.arange(first, last + 1) + part.start)
-                        inside = x[(x >= min(window)) & (x <= max(window))]
-                        if not len(inside):
-                            continue
-                        first_x, last_x, count = float(inside[0]), float(inside[-1]), len(inside)
                     found.append(
                         NonFiniteRun(kind=kind, first_x=first_x, last_x=last_x, count=count)  # type: ignore[arg-type]  # one of the three above
                     )
         return _merged(sorted(found, key=lambda run: run.first_x))
 
-    def stretches(
-        self, metric: MetricColumn, axis: Places, shown: list[Slice]
-    ) -> tuple[NonFiniteStretch, ...]:
-        """Return the longest stretches without a number."""
+    def ranges(self, metric: MetricColumn, axis: Places, shown: list[Slice]) -> tuple[NonFiniteRange, ...]:
+        """Return the longest ranges without a number."""
         if not metric.non_finite:
             return ()
-        found: list[NonFiniteStretch] = []
+        found: list[NonFiniteRange] = []
         for part in shown:
             values = metric.values.values[part.start : part.stop]
             runs = [(first, last) for first, last in runs_of(~np.isfinite(values)) if last > first]
-            for first, last in sorted(runs, key=lambda run: run[0] - run[1])[:_MAX_STRETCHES]:
+            for first, last in sorted(runs, key=lambda run: run[0] - run[1])[:_MAX_RANGES]:
                 x = self.x_of(metric, axis, part, np.arange(first, last + 1) + part.start)
                 bad = values[first : last + 1]
                 counts = (
@@ -270,9 +189,9 @@ class SeriesBuilder:
                 )
                 if len(x) > 1:
                     kinds = {kind: count for kind, count in counts if count}
-                    found.append(NonFiniteStretch(first_x=float(x[0]), last_x=float(x[-1]), kinds=kinds))
-        longest = sorted(found, key=lambda stretch: -stretch.count)[:_MAX_STRETCHES]
-        return tuple(sorted(longest, key=lambda stretch: stretch.first_x))
+                    found.append(NonFiniteRange(first_x=float(x[0]), last_x=float(x[-1]), kinds=kinds))
+        longest = sorted(found, key=lambda one: -one.count)[:_MAX_RANGES]
+        return tuple(sorted(longest, key=lambda one: one.first_x))
 
 
 def _merged(runs: list[NonFiniteRun]) -> tuple[NonFiniteRun, ...]:

@@ -13,10 +13,10 @@ from toolkit.telemetry.importers.source import NO_TIME
 def from_iso(words: str) -> float:
     """Return seconds since the epoch; a time without a zone is UTC. `NO_TIME` if it is no time."""
     try:
-        moment = datetime.fromisoformat(words[:-1] + "+00:00" if words.endswith("Z") else words)
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=timezone.utc)
-        return moment.timestamp()
+        timestamp = datetime.fromisoformat(words[:-1] + "+00:00" if words.endswith("Z") else words)
+        if timestamp.tzinfo is None:
+            timestamp = timestamp.replace(tzinfo=timezone.utc)
+        return timestamp.timestamp()
     except (ValueError, OverflowError, OSError):
         return NO_TIME
 

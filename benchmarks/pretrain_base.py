@@ -1,4 +1,4 @@
-"""Make the base weights that the repository ships: `python -m toolkit.telemetry.trainer.pretrain_base`.
+"""Make the base weights that the repository ships: `python -m benchmarks.pretrain_base`.
 
 The base model learns flat and outlined shapes on paper, from pictures that are drawn as they are needed.
 With the defaults it takes three minutes on a fast GPU; on two CPU cores it would take most of a day.
