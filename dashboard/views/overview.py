@@ -9,11 +9,11 @@ from typing import Final, Literal
 import numpy as np
 import streamlit as st
 
+from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR
 from toolkit.telemetry.reports.ledger_labels import has_content
 from toolkit.telemetry.runfolder.metrics import INTERNAL
 from toolkit.telemetry.runfolder.records import SAMPLE, is_spread
-from toolkit.telemetry.runs.findings.alerts import Alert
 from toolkit.telemetry.runs.formatting import learning_rate, short_number, size
 from toolkit.telemetry.runs.listing.pins import Pins
 from toolkit.telemetry.runs.signals import KNOWN, metric_of, validation_loss_of
@@ -71,7 +71,7 @@ def main() -> None:
             forecast_line(page, has_words=True)
 
 
-def _drawn_from(page: RunPage, alerts: Sequence[Alert]) -> object:
+def _drawn_from(page: RunPage, alerts: Sequence[Finding]) -> object:
     return curves_from(page, alerts), page.store.count_events(page.key).get(SAMPLE, 0)
 
 

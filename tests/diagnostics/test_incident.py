@@ -13,15 +13,6 @@ def _close(incidents, incident, step):
     incidents.close(incident, end_step=step, resolved_step=step + 1)
 
 
-def test_an_incident_is_open_until_it_is_closed():
-    incidents = Incidents()
-    incident = _open(incidents, 5)
-
-    assert incident.is_open
-    _close(incidents, incident, 9)
-    assert (incident.is_open, incident.end_step, incident.resolved_step) == (False, 9, 10)
-
-
 def test_one_that_comes_back_soon_is_the_same_one():
     incidents = Incidents()
     first = _open(incidents, 5)
@@ -96,25 +87,3 @@ def test_what_was_worst_stays_and_what_was_not_known_is_added():
     _open(incidents, 12, level=2.0, peak=4.0, seconds=8.0, now=4.0)
 
     assert first.evidence == {"level": 1.0, "peak": 9.0, "seconds": 8.0, "now": 4.0}
-
-
-def test_each_change_is_returned_once_and_in_order():
-    incidents = Incidents()
-    first = _open(incidents, 5)
-    second = incidents.open("nan", "loss", start_step=6, noticed_step=6)
-
-    assert incidents.take_changed() == [first, second]
-    assert incidents.take_changed() == []
-    incidents.escalate(first, "spike")
-    assert incidents.take_changed() == []
-    incidents.escalate(first, "divergence")
-    assert incidents.take_changed() == [first]
-    _close(incidents, second, 8)
-    assert incidents.take_changed() == [second]
-
-
-def test_an_id_names_the_session_in_which_it_began():
-    incidents = Incidents()
-    incidents.session = 3
-
-    assert _open(incidents, 5).id == "3-spike-loss-5"

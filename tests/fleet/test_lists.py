@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.fleet.engines import DATABASE, set_up
-from tests.fleet.shipped_runs import make_run, ship
+from tests.fleet.shipped_runs import id_of, log_run, make_run, ship
 from tests.fleet.test_store import ON_26_9
 from tests.lengths import is_long
 from tests.runs.sources.store_answers import comparable
@@ -195,6 +195,19 @@ def test_every_query_finds_the_same_runs_in_the_same_order(fleet):
             continue
         differing = [part for part in expected if found[part] != expected[part]]
         assert not differing, (seed, query, [(expected[part], found[part]) for part in differing[:1]])
+
+
+@ON_26_9
+def test_a_run_whose_log_is_cut_is_said_to_be_cut(engine, logs):
+    folder = log_run(logs)
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_bytes(b"".join(lines[:15]))
+    ship(engine, logs)
+
+    card = ClickHouseStore(engine.address(), patience_s=120.0).list_runs().find(id_of(folder))
+
+    assert card.is_cut
+    assert f"{len(lines) - 15} of {len(lines)} records are missing" in card.problem
 
 
 @ON_26_9

@@ -29,6 +29,7 @@ import orjson
 
 from toolkit.telemetry.cli import main as command_line
 from toolkit.telemetry.core.clock import SystemClock
+from toolkit.telemetry.diagnostics.error_details import details_of
 from toolkit.telemetry.diagnostics.examiner import examine
 from toolkit.telemetry.diagnostics.policy import policy_of_run
 from toolkit.telemetry.logger.control.poller import ControlPoller
@@ -63,7 +64,6 @@ from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.columns.completion_reader import CompletionReader
 from toolkit.telemetry.runs.columns.run_log import RunLog
 from toolkit.telemetry.runs.completions import CompletionQuery
-from toolkit.telemetry.runs.findings.error_details import details_of
 from toolkit.telemetry.runs.formatting import clean
 from toolkit.telemetry.runs.listing.config_diff import diff, flatten, to_yaml
 from toolkit.telemetry.runs.listing.run_listing import RootListing, card_of, read_start
@@ -551,7 +551,7 @@ def fuzz_spans(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.telemetry.diagnostics", "toolkit.telemetry.runs.findings.error_details", tokens=_JSON + _RECORD
+    "toolkit.telemetry.diagnostics", "toolkit.telemetry.diagnostics.error_details", tokens=_JSON + _RECORD
 )
 def fuzz_findings(data: bytes) -> None:
     """The detectors and the error details take any record, and what they say can be shown and written."""
@@ -635,7 +635,7 @@ def fuzz_column_cache(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.telemetry.diagnostics.foreign_file",
+    "toolkit.telemetry.diagnostics.history",
     "toolkit.telemetry.importers.formats.table_file",
     "toolkit.telemetry.cli.commands.look.doctor",
     tokens=_JSON + _RECORD + (b",", b";", b"\t", b"step,loss\n"),

@@ -29,7 +29,7 @@ TABLE = "step,loss,lr\n"
 
 @pytest.fixture(autouse=True)
 def _all_the_time_that_it_takes(monkeypatch):
-    for name in ("_FIRST_WAIT_S", "_BESIDE_OURS_S"):
+    for name in ("_FIRST_WAIT_S", "_WITH_OURS_S"):
         monkeypatch.setattr(foreign_runs, name, 60.0)
 
 

@@ -29,10 +29,10 @@ from toolkit.telemetry.fleet.run_folders import (
     manifest_bytes,
     read_run_folder,
     record_files,
-    run_folders,
 )
 from toolkit.telemetry.fleet.run_rows import is_final, status_of
 from toolkit.telemetry.fleet.tail import Position, RecordTail, Rows, crc_of
+from toolkit.telemetry.runfolder.folder_list import run_folders
 
 _QUIET_S: Final = 24 * 3600.0
 """A run whose end is not certain counts as finished if its files have not changed for this long."""

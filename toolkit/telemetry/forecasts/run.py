@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.diagnostics.finding import CRITICAL
 from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR
 from toolkit.telemetry.forecasts.curve import Curve, Forecast, NoForecast, Plan, forecast_curve
@@ -21,7 +22,7 @@ from toolkit.telemetry.runfolder.metrics import metric_direction
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, STEP
 from toolkit.telemetry.runfolder.status import RUNNING
 from toolkit.telemetry.runfolder.untrusted import number_in, whole_in
-from toolkit.telemetry.runs.findings.alerts import findings_of
+from toolkit.telemetry.runs.findings.health import findings_of
 from toolkit.telemetry.runs.findings.remedies import knob_changes_text
 from toolkit.telemetry.runs.formatting import count
 from toolkit.telemetry.runs.signals import metric_of, validation_loss_of
@@ -181,8 +182,8 @@ def _refusal(store: RunStore, key: str) -> str:
         return changed
     for alert in findings_of(store, key):
         if alert.kind == "divergence" or (alert.severity == CRITICAL and alert.is_open):
-            since = "" if alert.step is None else f" since step {count(int(alert.step))}"
-            return f"The run has a critical finding{since}: {alert.title}."
+            since = "" if alert.start_step is None else f" since step {count(int(alert.start_step))}"
+            return f"The run has a critical finding{since}: {title_of(alert)}."
     return ""
 
 

@@ -11,10 +11,11 @@ from typing import Final
 from toolkit.telemetry.core.ranks import node_name
 from toolkit.telemetry.fleet.commits import Commit, FileKey, newest_commits, newest_labels
 from toolkit.telemetry.fleet.engine import Engine, quote
-from toolkit.telemetry.fleet.run_folders import read_run_folder, record_files, run_folders
+from toolkit.telemetry.fleet.run_folders import read_run_folder, record_files
 from toolkit.telemetry.fleet.schema import AT_WEIGHT, N_WEIGHT, PART_BYTES, with_parameters
 from toolkit.telemetry.fleet.shipping.watch import ShippedFile
 from toolkit.telemetry.fleet.tail import Position, RecordTail, Rows, bytes_of, crc_of, half_md5
+from toolkit.telemetry.runfolder.folder_list import run_folders
 from toolkit.telemetry.runfolder.reader import BadLine, parse_line
 from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
 

@@ -17,15 +17,13 @@ from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.fleet.objects import ObjectShipper
 from toolkit.telemetry.fleet.run_folders import (
     RunFolder,
-    Signature,
     matching_folders,
     read_run_folder,
     record_files,
-    signature_of,
-    subfolders,
 )
 from toolkit.telemetry.fleet.run_rows import RunReport
 from toolkit.telemetry.fleet.tail import RecordTail
+from toolkit.telemetry.runfolder.folder_list import Signature, folders_in, signature_of
 from toolkit.telemetry.runfolder.layout import MANIFEST
 from toolkit.telemetry.runfolder.parts import is_part_of, is_run_folder
 from toolkit.telemetry.runfolder.status import RUNNING
@@ -138,7 +136,7 @@ class Finder:
             changed = os.stat(path).st_mtime_ns
             if place.changed == changed and now < place.next_scan:
                 return False
-            names = [""] if is_run_folder(path) else subfolders(path)
+            names = [""] if is_run_folder(path) else folders_in(path)
         except OSError as error:
             self._node.failure(f"{path} cannot be listed: {error.strerror}")
             return False

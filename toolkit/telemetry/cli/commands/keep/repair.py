@@ -1,13 +1,14 @@
-"""`telemetry repair`: recover what a killed run left behind."""
+"""`telemetry repair`: recover what a killed run left."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.chosen_run import LOGS, chosen_run, find_run, no_run_in, printable, refuse
+from toolkit.telemetry.cli.chosen_run import LOGS, chosen_run, no_run_in, printable, refuse
 from toolkit.telemetry.cli.terminal import Progress, add_json_argument, print_json
 from toolkit.telemetry.runfolder.journal.end_record import settle_manifest
 from toolkit.telemetry.runfolder.journal.repair import Repair, journals_of, rank_files, repair_run
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Repair each run folder; return 1 if another user has records of one, 2 if one could not be repaired."""
-    folders = [path if path.is_dir() else find_run(path) or path for path in args.run] or [chosen_run(LOGS)]
+    folders = [*map(_folder_of, args.run)] or [chosen_run(LOGS)]
     whole_and_parts = [part for folder in folders for part in (folder, *parts_of(folder))]
     worst = 0
     done = []
@@ -55,6 +56,12 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"runs": done})
     return worst
+
+
+def _folder_of(path: Path) -> Path:
+    with suppress(FileNotFoundError):
+        return path if os.path.lexists(path) else chosen_run(path)
+    return path
 
 
 def _repair(folder: Path) -> tuple[Repair, str | None] | str:

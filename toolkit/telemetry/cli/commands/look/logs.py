@@ -15,8 +15,7 @@ from typing import Final
 from toolkit.telemetry.cli.argument_types import whole
 from toolkit.telemetry.cli.chosen_run import (
     add_run_argument,
-    find_run,
-    no_run_in,
+    chosen_run,
     printable,
     refuse,
     status_of,
@@ -70,10 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print lines; return 2 if there are none to read."""
-    folder = find_run(args.run)
-    if folder is None:
-        # Another tool's log has no output either, so it is not looked for.
-        return refuse(f"{no_run_in(args.run)}; only runs of telemetry's own logger keep what they print")
+    folder = chosen_run(args.run)
     try:
         matches = re.compile(args.grep or "", re.IGNORECASE).search
     except (re.error, OverflowError, RecursionError) as error:
