@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.telemetry.diagnostics.incident import MOST_INCIDENTS, Incidents
+from toolkit.telemetry.diagnostics.incident import Incidents
 
 
 def _open(incidents, step, **evidence):
@@ -11,40 +11,6 @@ def _open(incidents, step, **evidence):
 
 def _close(incidents, incident, step):
     incidents.close(incident, end_step=step, resolved_step=step + 1)
-
-
-def test_an_incident_is_open_until_it_is_closed():
-    incidents = Incidents()
-    incident = _open(incidents, 5)
-
-    assert incident.is_open
-    _close(incidents, incident, 9)
-    assert (incident.is_open, incident.end_step, incident.resolved_step) == (False, 9, 10)
-
-
-def test_one_that_comes_back_soon_is_the_same_one():
-    incidents = Incidents()
-    first = _open(incidents, 5)
-    _close(incidents, first, 9)
-    incidents.rows += 10
-
-    again = incidents.open("spike", "loss", start_step=15, noticed_step=17, count=3)
-
-    assert again is first
-    assert again.is_open
-    assert (again.repeats, again.count, again.start_step, again.end_step) == (1, 4, 5, 17)
-
-
-def test_one_that_comes_back_later_is_another():
-    incidents = Incidents()
-    first = _open(incidents, 5)
-    _close(incidents, first, 9)
-    incidents.rows += 11
-
-    again = _open(incidents, 20)
-
-    assert again is not first
-    assert list(incidents.by_id) == ["1-spike-loss-5", "1-spike-loss-20"]
 
 
 def test_what_is_soon_grows_with_the_run():
@@ -77,17 +43,6 @@ def test_two_that_begin_at_the_same_step_have_ids_of_their_own():
     assert len({_open(incidents, 5).id for _ in range(5)}) == 5
 
 
-def test_beyond_twenty_the_last_one_counts_on():
-    incidents = Incidents()
-    for number in range(100):
-        _close(incidents, _open(incidents, 100 * number), 100 * number + 1)
-        incidents.rows += 1000
-
-    assert len(incidents.by_id) == MOST_INCIDENTS
-    last = list(incidents.by_id.values())[-1]
-    assert last.repeats == 100 - MOST_INCIDENTS
-
-
 def test_what_was_worst_stays_and_what_was_not_known_is_added():
     incidents = Incidents()
     first = _open(incidents, 5, level=1.0, peak=9.0, seconds=5.0)
@@ -96,25 +51,3 @@ def test_what_was_worst_stays_and_what_was_not_known_is_added():
     _open(incidents, 12, level=2.0, peak=4.0, seconds=8.0, now=4.0)
 
     assert first.evidence == {"level": 1.0, "peak": 9.0, "seconds": 8.0, "now": 4.0}
-
-
-def test_each_change_is_returned_once_and_in_order():
-    incidents = Incidents()
-    first = _open(incidents, 5)
-    second = incidents.open("nan", "loss", start_step=6, noticed_step=6)
-
-    assert incidents.take_changed() == [first, second]
-    assert incidents.take_changed() == []
-    incidents.escalate(first, "spike")
-    assert incidents.take_changed() == []
-    incidents.escalate(first, "divergence")
-    assert incidents.take_changed() == [first]
-    _close(incidents, second, 8)
-    assert incidents.take_changed() == [second]
-
-
-def test_an_id_names_the_session_in_which_it_began():
-    incidents = Incidents()
-    incidents.session = 3
-
-    assert _open(incidents, 5).id == "3-spike-loss-5"
