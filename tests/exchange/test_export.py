@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import math
 import os
@@ -122,25 +121,6 @@ def test_parquet_keeps_nan_and_infinity(run, tmp_path, capsys):
     export(capsys, run, "parquet", tmp_path / "wide.parquet", "--wide")
     wide = parquet.read_table(tmp_path / "wide.parquet").to_pylist()
     assert str([row["train_loss"] for row in wide if row["train_loss"] is not None][3:]) == "[nan, inf, -inf]"
-
-
-def test_pandas_reads_every_table(run, tmp_path, capsys):
-    pandas = pytest.importorskip("pandas")
-    readers = {"csv": pandas.read_csv}
-    if importlib.util.find_spec("pyarrow"):
-        readers["parquet"] = pandas.read_parquet
-    for kind, reader in readers.items():
-        export(capsys, run, kind, tmp_path / f"a.{kind}")
-        table = reader(tmp_path / f"a.{kind}")
-        rows = [
-            {
-                "metric": row.metric,
-                "step": None if row.step != row.step else row.step,
-                "value": str(row.value),
-            }
-            for row in table.itertuples()
-        ]
-        assert by_metric(rows) == points(""), kind
 
 
 def test_a_wide_table_has_one_row_a_record(run, tmp_path, capsys):
