@@ -53,17 +53,6 @@ def find(reader, *, first=0, count=50, **query):
 # ---------------------------------------------------------------- finding them
 
 
-def test_the_newest_come_first_among_records_of_other_kinds(write):
-    records = [step_record(step, train_loss=1.0) for step in range(50)]
-    reader = write([*records, completion(1), *records, completion(2), completion(3), *records])
-
-    found = find(reader)
-
-    assert steps(found) == [3, 2, 1]
-    assert (found.known, found.matching, found.dropped) == (3, 3, 0)
-    assert find(reader, first=1, count=1).rows[0].step == 2
-
-
 def test_the_newest_of_many_are_found_first(write):
     reader = write([completion(step) for step in range(4_000)])
     find(reader)

@@ -575,17 +575,6 @@ def test_an_invalid_request_is_refused_with_its_reason(root, store, request_):
         store.ask("r", request_)
 
 
-def test_labels_are_kept_and_seen_at_once(root, store):
-    write_run(root, "r", tags=["old"])
-    store.label("r", Labels(display_name="<b>x</b>", tags=(), notes="n", archived=True))
-
-    card = store.card("r")
-    assert (card.name, card.tags, card.archived) == ("<b>x</b>", (), True)
-    assert store.meta("r").labels.notes == "n"
-    with pytest.raises(Refused, match="shorten the notes"):
-        store.label("r", Labels(notes="x" * 300_000))
-
-
 def test_labels_that_cannot_be_written_are_refused(root, store, monkeypatch):
     write_run(root, "r")
 
