@@ -52,7 +52,7 @@ def _found(kind: str, faults: Callable[[int], Iterator[Fault]]) -> dict[str, int
                 finding.severity != INFO
                 for finding in examine(records)
                 if finding.kind == kind
-                and finding.noticed_step >= begins
+                and (finding.noticed_step or 0) >= begins
                 and (finding.end_step is None or finding.end_step >= begins)
             ]
             found += any(loud)

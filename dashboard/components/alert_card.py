@@ -8,15 +8,23 @@ from typing import Final, Literal
 
 import streamlit as st
 
-from toolkit.telemetry.diagnostics.catalogue import OF_RANKS
-from toolkit.telemetry.reports.finding_text import basis_text, numbers_of, sure_text, value_of
+from toolkit.telemetry.diagnostics.catalogue import OF_RANKS, title_of
+from toolkit.telemetry.diagnostics.finding import Finding
+from toolkit.telemetry.reports.finding_text import (
+    basis_text,
+    message_of,
+    numbers_of,
+    sure_text,
+    value_of,
+    when_text,
+)
 from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runfolder.layout import OUTPUT_LOG
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, ERROR, FINDING
 from toolkit.telemetry.runfolder.status import FAILED, LOST, STALLED
-from toolkit.telemetry.runs.findings.alerts import NOT_FINITE, Alert, AlertGroup
+from toolkit.telemetry.runs.findings.alerts import NOT_FINITE, AlertGroup
 from toolkit.telemetry.runs.findings.remedies import (
-    RECORDS_BESIDE,
+    RECORDS_COMPARED,
     Effect,
     Offer,
     effects_on,
@@ -74,7 +82,7 @@ def alert_card(page: RunPage, group: AlertGroup, labels: Labels, *, expanded: bo
         head = st.container()
         alert = _choose(page, group)
         with head:
-            _head(page, group, alert, labels)
+            _head(group, alert, labels)
         st.markdown(md(alert.message, 600))
         # With a key of its own, a card stays open or closed when it moves.
         title = "Stack and output" if alert.event == ERROR else "Evidence and what to try"
@@ -83,7 +91,7 @@ def alert_card(page: RunPage, group: AlertGroup, labels: Labels, *, expanded: bo
         _buttons(page, group, alert, labels)
 
 
-def _choose(page: RunPage, group: AlertGroup) -> Alert:
+def _choose(page: RunPage, group: AlertGroup) -> Finding:
     """Show when the alerts of a group occurred, and return the chosen one."""
     alerts = {alert.id: alert for alert in group.alerts}
     if len(alerts) == 1:
@@ -105,9 +113,9 @@ def _choose(page: RunPage, group: AlertGroup) -> Alert:
     return alerts.get(str(chosen), group.alerts[0])
 
 
-def _occurrence(alert: Alert) -> str:
+def _occurrence(alert: Finding) -> str:
     """Return one occurrence in a few words: whether it is over, where, how much, when."""
-    parts = [f"{alert.step:,}" if alert.step is not None else "", md(value_of(alert), 40)]
+    parts = [f"{alert.start_step:,}" if alert.start_step is not None else "", md(value_of(alert), 40)]
     if alert.kind == NOT_FINITE:
         parts.insert(0, md(alert.metric, 30))
     if alert.time is not None:
@@ -115,18 +123,17 @@ def _occurrence(alert: Alert) -> str:
     return ("" if alert.is_open else ":material/check: ") + " · ".join(part for part in parts if part)
 
 
-def _head(page: RunPage, group: AlertGroup, alert: Alert, labels: Labels) -> None:
+def _head(group: AlertGroup, alert: Finding, labels: Labels) -> None:
     word, icon, tone = SEVERITIES[alert.severity]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.badge(word, icon=icon, color=tone)
-        section(md(alert.title, 60), width="content")
+        section(md(title_of(alert), 60), width="content")
         if len(group.alerts) > 1:
             still = sum(item.is_open for item in group.alerts)
             some = f", {count(still)} open" if still else ""
             st.badge(f"{count(len(group.alerts))} times{some}", color="gray")
         if not alert.is_open:
-            over = f" at step {alert.resolved_step:,}" if alert.resolved_step is not None else ""
-            st.badge(f"resolved{over}", icon=":material/check_circle:", color="green")
+            st.badge("resolved", icon=":material/check_circle:", color="green")
         if alert.acknowledged_key in labels.acknowledged:
             st.badge("seen", color="gray")
         if alert.kind in labels.muted:
@@ -134,43 +141,26 @@ def _head(page: RunPage, group: AlertGroup, alert: Alert, labels: Labels) -> Non
         sure = sure_text(alert.kind, alert.confidence) if alert.event == FINDING else ""
         if sure:
             st.caption(sure, help=basis_text(alert.kind, alert.confidence), width="content")
-        st.caption(" · ".join(_where(page, alert)), width="content")
+        st.caption(" · ".join(_where(alert)), width="content")
 
 
-def _where(page: RunPage, alert: Alert) -> list[str]:
+def _where(alert: Finding) -> list[str]:
     parts = []
-    if alert.step is not None:
-        if alert.event == FINDING and alert.noticed_step is not None:
-            parts.append(_range(page, alert))
-            if alert.noticed_step > alert.step:
-                parts.append(f"noticed at step {alert.noticed_step:,}")
-        else:
-            parts.append(f"step {alert.step:,}")
+    if alert.event == FINDING:
+        parts.append(when_text(alert))
+    elif alert.start_step is not None:
+        parts.append(f"step {alert.start_step:,}")
     if alert.count > 1:
         parts.append(f"{count(alert.count)} {'times' if alert.event == ERROR else 'records'}")
-    if alert.repeats:
-        parts.append(f"recurred {alert.repeats} time{'s' if alert.repeats > 1 else ''}")
     if alert.time is not None:
         parts.append(clock(alert.time))
     return parts
 
 
-def _range(page: RunPage, alert: Alert) -> str:
-    if alert.end_step is None:
-        return (
-            f"since step {alert.step:,}, ongoing"
-            if page.card.live
-            else f"since step {alert.step:,}, to the end"
-        )
-    if alert.end_step == alert.step:
-        return f"step {alert.step:,}"
-    return f"steps {alert.step:,} – {alert.end_step:,}"  # noqa: RUF001 - a dash from one number to another
-
-
 # ---------------------------------------------------------------- evidence
 
 
-def _details(page: RunPage, alert: Alert) -> None:
+def _details(page: RunPage, alert: Finding) -> None:
     metrics = {info.name: info for info in page.store.metrics(page.key)}
     # The curves are rank 0's and do not show another rank.
     info = metric_of(alert, metrics) if alert.kind not in OF_RANKS else None
@@ -187,8 +177,6 @@ def _details(page: RunPage, alert: Alert) -> None:
     if alert.kind in OF_RANKS:
         st.caption("See *Time and machine* for a comparison of the ranks.")
     _numbers(alert)
-    if alert.trace:
-        st.code(clean(alert.trace), language=None)
     for detail in alert.details:
         st.markdown(f"**{md(detail.title, 100)}**")
         st.code(clean(detail.text), language=None)
@@ -202,7 +190,7 @@ def _details(page: RunPage, alert: Alert) -> None:
         )
 
 
-def _chart(page: RunPage, alert: Alert, metric: str, evidence: Evidence) -> None:
+def _chart(page: RunPage, alert: Finding, metric: str, evidence: Evidence) -> None:
     levels = evidence.levels
     growth = slope(alert, page.store.series(page.key, metric, window=evidence.window, buckets=250))
     if growth is not None:
@@ -220,7 +208,7 @@ def _chart(page: RunPage, alert: Alert, metric: str, evidence: Evidence) -> None
     )
 
 
-def _changes(page: RunPage, alert: Alert) -> list[Mark]:
+def _changes(page: RunPage, alert: Finding) -> list[Mark]:
     if alert.noticed_step is None:
         return []
     marks = [
@@ -231,20 +219,20 @@ def _changes(page: RunPage, alert: Alert) -> list[Mark]:
     return [mark for mark in marks if mark is not None][:_MAX_CHANGES]
 
 
-def _advice(alert: Alert) -> None:
+def _advice(alert: Finding) -> None:
     for title, items in (("Likely causes", alert.causes), ("What to try", alert.advice)):
         if items:
             lines = "\n".join(f"1. {md(item, 300)}" for item in items[:10])
             st.markdown(f"**{title}**\n\n{lines}")
 
 
-def _numbers(alert: Alert) -> None:
+def _numbers(alert: Finding) -> None:
     shown = numbers_of(alert)
     if shown:
         st.caption(" · ".join(md(part, 300) for part in shown))
 
 
-def _settings(page: RunPage, alert: Alert) -> None:
+def _settings(page: RunPage, alert: Finding) -> None:
     """Show the settings that decide whether a training is stable."""
     if alert.kind not in _SET_BY_LR:
         return
@@ -256,7 +244,7 @@ def _settings(page: RunPage, alert: Alert) -> None:
 # ---------------------------------------------------------------- actions
 
 
-def _buttons(page: RunPage, group: AlertGroup, alert: Alert, labels: Labels) -> None:
+def _buttons(page: RunPage, group: AlertGroup, alert: Finding, labels: Labels) -> None:
     requests = [item for item in session.sent_requests(page.key) if item.get("about") == alert.id]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         _remedy(page, alert, is_pending=is_pending(page.store, page.key, requests))
@@ -272,7 +260,7 @@ def _buttons(page: RunPage, group: AlertGroup, alert: Alert, labels: Labels) -> 
             and alert.event == FINDING
             and alert.kind not in labels.muted
             and st.button(
-                f"Mute “{md(alert.title, 40)}” for this run",
+                f"Mute “{md(title_of(alert), 40)}” for this run",
                 icon=":material/notifications_off:",
                 type="tertiary",
                 key=f"_mute {page.key} {group.key}",
@@ -289,7 +277,7 @@ def _buttons(page: RunPage, group: AlertGroup, alert: Alert, labels: Labels) -> 
         st.markdown(f":small[{_effect_text(effect)}]")
 
 
-def _remedy(page: RunPage, alert: Alert, *, is_pending: bool) -> None:
+def _remedy(page: RunPage, alert: Finding, *, is_pending: bool) -> None:
     if (
         not alert.is_open
         or not alert.remedies
@@ -312,7 +300,7 @@ def _remedy(page: RunPage, alert: Alert, *, is_pending: bool) -> None:
             st.rerun()
 
 
-def _confirm(page: RunPage, alert: Alert, remedy: Offer) -> None:
+def _confirm(page: RunPage, alert: Finding, remedy: Offer) -> None:
     how = "saves and then stops after the current step"
     how = how if remedy.saves else "stops after the current step **without saving**"
     answer = is_confirmed(f"The run {how}.", remedy.label, f"{page.key} {alert.id}")
@@ -322,7 +310,7 @@ def _confirm(page: RunPage, alert: Alert, remedy: Offer) -> None:
             st.rerun()
 
 
-def _send(page: RunPage, alert: Alert, remedy: Offer) -> bool:
+def _send(page: RunPage, alert: Finding, remedy: Offer) -> bool:
     return send_request(page.store, page.key, remedy.request, remedy.label, about=alert.id)
 
 
@@ -338,8 +326,8 @@ def _effect_text(effect: Effect) -> str:
     prefix = f":material/tune: {md(effect.what, 80)}{where}: "
     if effect.before is None:
         return prefix + f"{md(effect.metric)} was not logged before."
-    if effect.records_after < RECORDS_BESIDE:
-        return prefix + f"too early to say: {effect.records_after} of {RECORDS_BESIDE} records."
+    if effect.records_after < RECORDS_COMPARED:
+        return prefix + f"too early to say: {effect.records_after} of {RECORDS_COMPARED} records."
     return (
         prefix + f"median of {md(effect.metric)} {short_number(effect.before)} before, "
         f"{short_number(effect.after)} after · {_VERDICTS[effect.verdict]}"
@@ -389,7 +377,7 @@ def _happened(known: WhatNow) -> list[str]:
         lines.append(f"{md(known.why[:1].upper() + known.why[1:])}{guess}.")
     if ending is not None and ending.error is not None:
         error = ending.error
-        lines.append(f"Error: **{md(_error_text(error.type, error.message), 200)}**")
+        lines.append(f"Error: **{md(message_of(error), 200)}**")
         if error.where:
             lines.append(f"In {md(error.where, 160)}")
         if error.out_of_memory:
@@ -405,11 +393,6 @@ def _happened(known: WhatNow) -> list[str]:
             f"Its process is {known.pid}{host}. `py-spy dump --pid {known.pid}` shows where it is stuck."
         )
     return lines
-
-
-def _error_text(kind: str, message: str) -> str:
-    # The message usually starts with the type.
-    return message if message.startswith(kind) else f"{kind}: {message}" if message else kind
 
 
 def _inside(known: WhatNow) -> tuple[str, ...]:

@@ -9,13 +9,14 @@ from typing import Final, Literal
 import numpy as np
 import streamlit as st
 
+from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.diagnostics.metric_aliases import signal_of
 from toolkit.telemetry.runfolder.labels import LabelsError
 from toolkit.telemetry.runfolder.metrics import INTERNAL
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, Record, is_spread
 from toolkit.telemetry.runfolder.untrusted import number_in
 from toolkit.telemetry.runs.curve_axes import axes_of
-from toolkit.telemetry.runs.findings.alerts import findings_of
+from toolkit.telemetry.runs.findings.health import findings_of
 from toolkit.telemetry.runs.findings.remedies import knob_changes_text
 from toolkit.telemetry.runs.formatting import md
 from toolkit.telemetry.runs.listing.pins import MAX_PINS, Pins, moved, pins_of, save_hidden, save_pinned
@@ -171,9 +172,9 @@ def marks_of(page: RunPage) -> tuple[Mark, ...]:
     muted = page.store.meta(page.key).labels.muted
     marks += [
         Mark(
-            step=alert.step,
+            step=alert.start_step,
             time=alert.time,
-            text=alert.title,
+            text=title_of(alert),
             tone=_TONES.get(alert.severity, "warning"),
             metric=alert.metric or None,
         )

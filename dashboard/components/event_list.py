@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import streamlit as st
 
-from toolkit.telemetry.diagnostics.catalogue import title_of
+from toolkit.telemetry.diagnostics.catalogue import title_of_kind
 from toolkit.telemetry.runfolder import records
 from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runs.formatting import ago, md
@@ -78,8 +78,8 @@ def _line(record: Record, times: int, now: float) -> str:
     event = record.get("event")
     step = record.get("global_step")
     where = f" at step {step:,}" if isinstance(step, int) else ""
-    moment = record.get("time")
-    about = [ago(now - moment)] if isinstance(moment, (int, float)) else []
+    recorded = record.get("time")
+    about = [ago(now - recorded)] if isinstance(recorded, (int, float)) else []
     about += [f"{times - 1:,} earlier"] if times > 1 else []
     when = f" :gray[{' · '.join(about)}]" if about else ""
     if event == records.CHECKPOINT:
@@ -116,4 +116,4 @@ def _line(record: Record, times: int, now: float) -> str:
 
 def _title(record: Record) -> str:
     evidence = record.get("evidence")
-    return title_of(str(record.get("kind", "finding")), evidence if isinstance(evidence, dict) else {})
+    return title_of_kind(str(record.get("kind", "finding")), evidence if isinstance(evidence, dict) else {})

@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
+from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.runfolder.untrusted import is_number
-from toolkit.telemetry.runs.findings.alerts import Alert
 from toolkit.telemetry.runs.formatting import short_number
 from toolkit.telemetry.runs.store import MetricInfo, Series
 
@@ -51,17 +51,17 @@ class Evidence:
     levels: tuple[Level, ...] = ()
 
 
-def metric_of(alert: Alert, metrics: Mapping[str, MetricInfo]) -> MetricInfo | None:
+def metric_of(alert: Finding, metrics: Mapping[str, MetricInfo]) -> MetricInfo | None:
     """Return the metric that shows the alert; None if the run has none."""
     names = (alert.metric, f"epoch/{alert.metric}", f"eval/{alert.metric}")
     return next((metrics[name] for name in names if name in metrics), None)
 
 
-def around(alert: Alert, info: MetricInfo, changes: Sequence[Mark] = ()) -> Evidence | None:
+def around(alert: Finding, info: MetricInfo, changes: Sequence[Mark] = ()) -> Evidence | None:
     """Return the x range and the marks, with room for `changes` made because of it; None without a step."""
-    if alert.step is None:
+    if alert.start_step is None:
         return None
-    start = float(alert.step)
+    start = float(alert.start_step)
     last = info.last_step if info.last_step is not None and math.isfinite(info.last_step) else start
     noticed = float(alert.noticed_step) if alert.noticed_step is not None else start
     end = float(alert.end_step) if alert.end_step is not None else max(last, noticed)
@@ -87,14 +87,14 @@ def around(alert: Alert, info: MetricInfo, changes: Sequence[Mark] = ()) -> Evid
     )
 
 
-def slope(alert: Alert, series: Series) -> Level | None:
+def slope(alert: Finding, series: Series) -> Level | None:
     """Return a trend line for alerts about growth; None for others."""
-    if alert.kind not in _GROWS or alert.step is None:
+    if alert.kind not in _GROWS or alert.start_step is None:
         return None
     x = np.concatenate([segment.x for segment in series.segments] or [np.empty(0)])
     y = np.concatenate([segment.y for segment in series.segments] or [np.empty(0)])
     end = math.inf if alert.end_step is None else alert.end_step
-    inside = np.isfinite(x) & np.isfinite(y) & (x >= alert.step) & (x <= end)
+    inside = np.isfinite(x) & np.isfinite(y) & (x >= alert.start_step) & (x <= end)
     x, y = x[inside], y[inside]
     if len(x) < 2 or x[0] == x[-1]:
         return None
@@ -109,7 +109,7 @@ def slope(alert: Alert, series: Series) -> Level | None:
     )
 
 
-def _levels(alert: Alert) -> list[Level]:
+def _levels(alert: Finding) -> list[Level]:
     found = []
     for name, word in _LEVELS.get(alert.kind, ()):
         value = alert.evidence.get(name)
@@ -120,7 +120,7 @@ def _levels(alert: Alert) -> list[Level]:
     return found
 
 
-def _noise(alert: Alert, start: float, end: float) -> list[Band]:
+def _noise(alert: Finding, start: float, end: float) -> list[Band]:
     level, noise = alert.evidence.get("level"), alert.evidence.get("noise")
     if alert.kind != "plateau" or not isinstance(level, (int, float)) or not isinstance(noise, (int, float)):
         return []

@@ -14,10 +14,12 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 import streamlit as st
 
+from toolkit.telemetry.diagnostics.catalogue import title_of
+from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.forecasts.run import end_of_run, last_step
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, FINDING
 from toolkit.telemetry.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
-from toolkit.telemetry.runs.findings.alerts import Alert, alerts_of, unseen_alerts
+from toolkit.telemetry.runs.findings.alerts import alerts_of, unseen_alerts
 from toolkit.telemetry.runs.formatting import ago, clean, clock, count, duration, md, short_number, size
 from toolkit.telemetry.runs.store import (
     NO_END,
@@ -103,7 +105,7 @@ def has_rest(card: RunCard) -> bool:
     return card.live if last is None else card.step is not None and card.step < last
 
 
-DrawnFrom: TypeAlias = Callable[[RunPage, Sequence[Alert]], object]
+DrawnFrom: TypeAlias = Callable[[RunPage, Sequence[Finding]], object]
 
 
 def open_run(
@@ -237,7 +239,7 @@ def read(page: RunPage, *, wait_s: float = 1.5) -> Health:
 
 
 def _read_first(store: RunStore, key: str) -> Health:
-    """Read for a moment; longer only if that gave nothing to draw."""
+    """Read for a short time; longer only if that gave nothing to draw."""
     until = time.monotonic() + _MOST_BEFORE_FIRST_S
     health = store.refresh(key, wait_s=_FIRST_READ_S)
     while not health.complete and not health.records and time.monotonic() < until:
@@ -258,7 +260,7 @@ def footer(page: RunPage) -> None:
 # ---------------------------------------------------------------- head
 
 
-def curves_from(page: RunPage, alerts: Sequence[Alert]) -> object:
+def curves_from(page: RunPage, alerts: Sequence[Finding]) -> object:
     """Return what charts of curves consist of, besides the values: the metrics and the marks."""
     return (
         tuple(info.name for info in page.store.metrics(page.key)),
@@ -279,7 +281,7 @@ class _Head:
         drawn_from: DrawnFrom | None,
     ) -> None:
         self._page, self._show_worst, self._below, self._drawn_from = page, show_worst, below, drawn_from
-        self._alerts: list[Alert] = []
+        self._alerts: list[Finding] = []
         self._examined = 1.0
         self._drawn_with: object = None
         self._tab: tuple[str, str] | None = None
@@ -326,7 +328,7 @@ class _Head:
             st.rerun()
         self._drawn_with = now
 
-    def _name_tab(self, card: RunCard, unseen: Sequence[Alert]) -> None:
+    def _name_tab(self, card: RunCard, unseen: Sequence[Finding]) -> None:
         is_critical = any(alert.severity == "critical" for alert in unseen)
         tab = (tab_title(card, _glyph(card), unseen), CRITICAL_ICON if is_critical else ICON)
         if tab != self._tab:
@@ -334,7 +336,7 @@ class _Head:
             st.set_page_config(page_title=tab[0], page_icon=tab[1])
 
 
-def _name_and_progress(page: RunPage, card: RunCard, unseen: Sequence[Alert]) -> None:
+def _name_and_progress(page: RunPage, card: RunCard, unseen: Sequence[Finding]) -> None:
     word, tone = BADGES.get(card.status.name, (card.status.name, "gray"))
     if card.status.name == STALLED and card.last_sign is not None:
         word += f" {duration(time.time() - card.last_sign)}"
@@ -422,7 +424,7 @@ def step_seconds(page: RunPage) -> float | None:
     return float(np.median(recent)) if len(recent) else None
 
 
-def _worst(page: RunPage, alerts: Sequence[Alert]) -> None:
+def _worst(page: RunPage, alerts: Sequence[Finding]) -> None:
     counts = Counter(alert.severity for alert in alerts)
     badges = []
     if counts["critical"]:
@@ -433,7 +435,7 @@ def _worst(page: RunPage, alerts: Sequence[Alert]) -> None:
     if badges:
         st.page_link(
             page_links.page("alerts"),
-            label=f"{' '.join(badges)} **{md(alerts[0].title, 60)}** {md(alerts[0].message, 200)}",
+            label=f"{' '.join(badges)} **{md(title_of(alerts[0]), 60)}** {md(alerts[0].message, 200)}",
             icon=":material/arrow_forward:",
             icon_position="right",
             query_params={"run": page.key},
@@ -441,7 +443,7 @@ def _worst(page: RunPage, alerts: Sequence[Alert]) -> None:
         )
 
 
-def _announce_once(page: RunPage, alerts: Sequence[Alert]) -> None:
+def _announce_once(page: RunPage, alerts: Sequence[Finding]) -> None:
     """Show a toast for new critical alerts of a live run."""
     critical = {alert.id: alert for alert in alerts if alert.severity == "critical"}
     new = session.take_unannounced(page.key, critical) if page.card.live else []
@@ -449,7 +451,7 @@ def _announce_once(page: RunPage, alerts: Sequence[Alert]) -> None:
         more = f" (and {len(new) - 1} more)" if len(new) > 1 else ""
         worst = critical[new[0]]
         st.toast(
-            f"**{md(worst.title, 60)}**{more} {md(worst.message, 200)}",
+            f"**{md(title_of(worst), 60)}**{more} {md(worst.message, 200)}",
             icon=":material/error:",
             duration="long",
         )
@@ -460,7 +462,7 @@ def _announce_once(page: RunPage, alerts: Sequence[Alert]) -> None:
 
 def _run_picker(current: RunCard, runs: RunList) -> None:
     cards = {card.key: card for card in runs.cards if not card.archived} | {current.key: current}
-    names = option_texts(cards.values(), behind=lambda card: card.status.name)
+    names = option_texts(cards.values(), suffix=lambda card: card.status.name)
     keys = list(names)
     is_cut = runs.matching > len(runs.cards)
     chosen = st.selectbox(
@@ -505,16 +507,16 @@ CRITICAL_ICON: Final = str(_ICONS / "icon_critical.png")
 _MAX_TEXT: Final = 200
 
 
-def tab_title(card: RunCard, glyph: str, alerts: Sequence[Alert]) -> str:
+def tab_title(card: RunCard, glyph: str, alerts: Sequence[Finding]) -> str:
     """Return the title of the browser's tab: the worst critical alert, or the run's state."""
     done = f"{card.progress:.0%} " if card.progress is not None else ""
     worst = next((alert for alert in alerts if alert.severity == "critical"), None)
     if worst is None:
         return f"{glyph} {done}{card.name[:60]}"
-    return f"⛔ {worst.title[:40]} · {done}{card.name[:60]}"
+    return f"⛔ {title_of(worst)[:40]} · {done}{card.name[:60]}"
 
 
-def _attention(key: str, card: RunCard, alerts: Sequence[Alert]) -> dict[str, object]:
+def _attention(key: str, card: RunCard, alerts: Sequence[Finding]) -> dict[str, object]:
     """Return how to announce open alerts: a count in the navigation, a live region, a notification.
 
     A notification only if the visitor has asked for it, see `notification_choice`.
@@ -522,13 +524,13 @@ def _attention(key: str, card: RunCard, alerts: Sequence[Alert]) -> dict[str, ob
     shown = [alert for alert in alerts if alert.severity in ("critical", "warning")]
     worst = shown[0] if shown else None
     is_critical = worst is not None and worst.severity == "critical"
-    text = f"{worst.title}. {worst.message}" if worst is not None else ""
+    text = f"{title_of(worst)}. {worst.message}" if worst is not None else ""
     return {
         "count": len(shown),
         "critical": is_critical,
         "say": clean(f"{'Critical' if is_critical else 'Warning'}: {text}"[:_MAX_TEXT]) if text else "",
         "about": f"{key} {worst.id} {worst.kind}"[:_MAX_TEXT] if worst is not None else "",
-        "title": clean(f"{worst.title} · {card.name}"[:_MAX_TEXT]) if worst is not None else "",
+        "title": clean(f"{title_of(worst)} · {card.name}"[:_MAX_TEXT]) if worst is not None else "",
         "message": clean(worst.message[:_MAX_TEXT]) if worst is not None else "",
         "live": card.live,
     }

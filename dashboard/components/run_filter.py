@@ -81,7 +81,7 @@ def keep_colours(store: RunStore, cards: Sequence[RunCard]) -> list[RunCard]:
     """Return `cards`, each with the colour that its run keeps from now on, on every page.
 
     A run without one gets a colour that no other of `cards` has, as far as there are enough. Where labels cannot be
-    written, a run has the colour that follows from its key: another one would change with the runs beside it.
+    written, a run has the colour that follows from its key: another one would change with the other runs.
     """
     if session.read_only_reason() is not None:
         return list(cards)

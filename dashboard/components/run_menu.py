@@ -60,7 +60,7 @@ def rename(store: RunStore, key: str) -> None:
     known = sorted({*store.list_runs(RunQuery(per_page=0)).tags, *meta.card.tags})
     tags = st.multiselect("Tags", known, list(meta.card.tags), accept_new_options=True, key="_rename_tags")
     st.caption(
-        "Saved beside the records, which are not changed."
+        "Saved in the run's folder; the records are not changed."
         if meta.card.logged_by is None
         else "Saved in your own data folder; nothing in the run's folder is changed."
     )

@@ -11,14 +11,14 @@ from toolkit.telemetry.runs.store import RunCard, card_labels
 _LONGEST: Final = 120
 
 
-def option_texts(cards: Iterable[RunCard], behind: Callable[[RunCard], str] | None = None) -> dict[str, str]:
-    """Return the text of each run by key, with what `behind` returns at its end; no two are equal, however long."""
+def option_texts(cards: Iterable[RunCard], suffix: Callable[[RunCard], str] | None = None) -> dict[str, str]:
+    """Return the text of each run by key, with what `suffix` returns at its end; no two are equal, however long."""
     runs = list(cards)
     labels = card_labels(runs)
     found: dict[str, str] = {}
     taken: set[str] = set()
     for card in runs:
-        end = f"  ·  {behind(card)}" if behind else ""
+        end = f"  ·  {suffix(card)}" if suffix else ""
         text = " ".join(cut(clean(labels[card.key].text), _LONGEST).split()) + end
         number = 1
         while text in taken:

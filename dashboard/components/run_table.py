@@ -145,7 +145,7 @@ def fact_table(
 ) -> None:
     """Show a few facts, as rows or by column; `label` names the table for screen readers.
 
-    A pair of a share and a text is a bar with the text beside it.
+    A pair of a share and a text is a bar with the text next to it.
     """
     columns: Mapping[str, Sequence[Any]] = (
         facts

@@ -9,12 +9,10 @@ from typing import Final
 
 import streamlit as st
 
-from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, OF_RANKS, title_of
-from toolkit.telemetry.diagnostics.finding import OPEN, RESOLVED
+from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, OF_RANKS, title_of, title_of_kind
+from toolkit.telemetry.diagnostics.finding import OPEN, RECORDS_LOST, RESOLVED, Finding
 from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runs.findings.alerts import (
-    RECORDS_LOST,
-    Alert,
     AlertGroup,
     alerts_of,
     grouped,
@@ -49,7 +47,7 @@ class Filters:
         """Whether they let everything through."""
         return not (self.severities or self.states or self.kinds)
 
-    def matches(self, alert: Alert) -> bool:
+    def matches(self, alert: Finding) -> bool:
         """Return whether `alert` passes the filters."""
         return (
             (not self.severities or alert.severity in self.severities)
@@ -69,7 +67,7 @@ def main() -> None:
     notification_choice()
 
 
-def _drawn_from(_page: RunPage, alerts: Sequence[Alert]) -> object:
+def _drawn_from(_page: RunPage, alerts: Sequence[Finding]) -> object:
     """Return which alerts there are: a new one is shown at once, the numbers of others a little later."""
     return tuple((alert.id, alert.is_open, alert.severity, alert.repeats) for alert in alerts)
 
@@ -164,7 +162,8 @@ def _cards(page: RunPage, groups: Sequence[AlertGroup], labels: Labels, *, expan
 def _resolved(page: RunPage, groups: Sequence[AlertGroup], labels: Labels) -> None:
     """Show what is over, closed: it is history, and would hide what is not."""
     names = [
-        md(group.alerts[0].title, 40) + (f" ({count(len(group.alerts))})" if len(group.alerts) > 1 else "")
+        md(title_of(group.alerts[0]), 40)
+        + (f" ({count(len(group.alerts))})" if len(group.alerts) > 1 else "")
         for group in groups
     ]
     more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
@@ -208,4 +207,4 @@ def _nothing(page: RunPage, health: Health) -> None:
 
 
 def _title(kind: str) -> str:
-    return title_of(kind, {})
+    return title_of_kind(kind)

@@ -131,7 +131,7 @@ def _filters(runs: RunList) -> RunQuery:
         archived = st.toggle("Archived", key="archived", bind="query-params")
     suggest_names(text, runs.cards)
     there = {**runs.statuses, **(runs.archived_statuses if archived else {})}
-    # Those of a link as well, which may be of a moment when there were such runs.
+    # Those of a link as well, which may be of a time with such runs.
     asked = {*(st.session_state.get("status") or ()), *st.query_params.get_all("status")}
     names = [name for name, (word, _) in BADGES.items() if name in there or {name, word} & asked]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
@@ -165,11 +165,7 @@ def _apply(view: NamedView) -> None:
 
 
 def _pick_order(runs: RunList) -> str:
-    best = [
-        f"{'-' if metric_direction(name) == 'max' else ''}best:{name}"
-        for name in metrics_of(runs.cards)
-        if metric_direction(name) is not None
-    ]
+    best = [f"best:{name}" for name in metrics_of(runs.cards) if metric_direction(name) is not None]
     # Not bound to the address by Streamlit, which writes labels there.
     asked = str(st.session_state.get("sort") or st.query_params.get("sort") or "")
     if asked.lstrip("-") not in _SORTS and not asked.lstrip("-").startswith(
@@ -197,9 +193,7 @@ def _order_label(order: str) -> str:
     name = order.removeprefix("-")
     kind, colon, of = name.partition(":")
     text = f"{of} {kind}" if colon and kind != "config" else of if colon else name
-    is_natural = order in (*_SORTS, "alerts") or (
-        kind == "best" and order.startswith("-") == (metric_direction(of) == "max")
-    )
+    is_natural = order in (*_SORTS, "alerts") or (kind == "best" and order == name)
     return {"last sign": "last update"}.get(text, text) + (
         "" if is_natural else " ▾" if order[0] == "-" else " ▴"
     )
@@ -267,8 +261,7 @@ class _Shown:
         primary = primary_of(runs.cards, settings)
         cards = runs.cards
         if primary is not None and runs.matching > len(cards):
-            order = f"{'-' if primary.direction == 'max' else ''}best:{primary.metric}"
-            cards += store.list_runs(replace(asked, sort=order, per_page=1)).cards
+            cards += store.list_runs(replace(asked, sort=primary.order, per_page=1)).cards
         # Of runs that train different things none is the best.
         may_be_best = bool(asked.project or asked.text.strip()) or are_comparable(cards)
         known = {**columns_of(runs.cards, primary), **formula_columns(chosen_columns(settings))}
@@ -292,10 +285,7 @@ def _about(runs: RunList, query: RunQuery) -> None:
         + f" · watching {', '.join(md(place, 80) for place in runs.places)} · listed in {runs.read_ms:.0f} ms"
     )
     for place in runs.truncated:
-        st.caption(
-            f"{md(place, 80)} has more runs than are listed here. These are the newest; "
-            "open any other run at `/overview?run=NAME`."
-        )
+        st.caption(f"{md(place, 80)} has more runs than are listed here; these are the newest.")
     _problems(runs)
 
 

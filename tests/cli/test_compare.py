@@ -75,7 +75,7 @@ def test_a_folder_means_all_its_runs_and_one_run_is_compared_with_none_that_was_
     assert main(["compare", str(logs), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["runs"]) == 3
     assert main(["compare", str(logs / "b"), "--json"]) == 2
-    assert "name another" in capsys.readouterr().err
+    assert "name another, such as " in capsys.readouterr().err
 
 
 def test_one_run_alone_or_none_cannot_be_compared(logs, tmp_path, capsys):

@@ -16,8 +16,12 @@ from tests.fork_server import run_python, start_python
 from tests.lengths import in_make_faults
 from tests.records import read_records
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.agents.runs import Runs
+from toolkit.telemetry.agents.tools import doctor as agents_doctor
 from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.cli.notebook import view_of
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
+from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
 
 
 def log_run(folder, name, losses, **declared):
@@ -131,6 +135,22 @@ def test_each_run_of_a_folder_has_its_block(bad, good, doctor):
     assert "\n\ngood: finished, nothing wrong" in out
 
 
+def test_every_run_that_ls_lists_is_judged_also_those_of_other_tools(good, capsys, doctor):
+    rows = [f"{step},{'nan' if step == 30 else 1 / step}\n" for step in range(1, 60)]
+    for place in ("table", "deep/below"):
+        (good.parent / place).mkdir(parents=True)
+        (good.parent / place / "curve.csv").write_text("".join(["step,loss\n", *rows]))
+    main(["ls", str(good.parent), "--json"])
+    listed = {run["label"] for run in json.loads(capsys.readouterr().out)["runs"]}
+
+    code, out, _ = doctor(good.parent, "--json")
+    found = {run["run"]: [finding["kind"] for finding in run["findings"]] for run in json.loads(out)["runs"]}
+
+    assert code == 1
+    assert found.keys() == listed
+    assert sorted(found.values()) == [[], ["nan"], ["nan"]]
+
+
 def test_a_run_that_has_no_records_yet_is_no_fault(tmp_path, doctor):
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "metrics.jsonl").touch()
@@ -140,10 +160,10 @@ def test_a_run_that_has_no_records_yet_is_no_fault(tmp_path, doctor):
 
 def test_lines_that_are_no_record_are_counted(bad, doctor):
     with (bad / "metrics.jsonl").open("ab") as file:
-        file.write(b"nonsense\n[]\n")
+        file.write(b'nonsense\n[]\n\x00\xff\n{"x":"' + b"x" * MAX_LINE_BYTES + b'"}\n')
     _, out, _ = doctor(bad)
 
-    assert "  (2 unreadable lines)\n" in out
+    assert "  (4 unreadable lines)\n" in out
 
 
 def test_a_name_in_a_file_cannot_command_the_terminal(tmp_path, doctor):
@@ -438,6 +458,61 @@ def test_progress_is_not_printed_for_scripts(bad, doctor, monkeypatch):
     assert doctor(bad, "--json")[2] == ""
 
 
+# ------------------------------------------------------------ files of other programs
+
+
+@pytest.mark.parametrize("name", ["curve.jsonl", "curve.csv"])
+def test_a_table_of_another_program_is_judged_by_its_rows(tmp_path, doctor, name):
+    path, losses = tmp_path / name, with_nan()
+    rows = [json.dumps({"step": step, "loss": loss}) for step, loss in enumerate(losses, start=1)]
+    if name.endswith(".csv"):
+        rows = ["step, loss ,note", *(f"{step},{loss},x" for step, loss in enumerate(losses, start=1))]
+    path.write_text("\n".join([*rows, ""]))
+    code, out, _ = doctor(path, "--json")
+    found = json.loads(out, parse_constant=pytest.fail)
+
+    assert code == 1
+    assert (found["run"], found["records"], found["bad_lines"], found["status"]) == ("curve", 80, 0, None)
+    assert [(one["metric"], one["start_step"], one["end_step"]) for one in found["findings"]] == [
+        ("loss", 40, 41)
+    ]
+
+
+def test_lines_of_another_program_that_are_no_rows_are_counted(tmp_path, doctor):
+    path = tmp_path / "x.jsonl"
+    path.write_text('{"step": 1, "loss": 1.0}\n\n[1]\n17\n{\n{"step": 2, "loss": 0.5}\n{"step": 3, "lo')
+
+    assert doctor(path)[1] == "x: nothing wrong in 2 records\n  (3 unreadable lines)\n"
+
+
+def test_a_record_file_of_ours_is_judged_alike_without_its_folder(bad, tmp_path, doctor):
+    of_folder = json.loads(doctor(bad, "--json")[1])
+    (tmp_path / "bare.jsonl").write_bytes((bad / "metrics.jsonl").read_bytes())
+    bare = json.loads(doctor(tmp_path / "bare.jsonl", "--json")[1])
+
+    assert bare["ending"]["status"] == of_folder["ending"]["status"] == "finished"
+    for name in ("records", "bad_lines"):
+        assert bare[name] == of_folder[name]
+    assert [one["id"] for one in bare["findings"]] == [one["id"] for one in of_folder["findings"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("x.csv", ""), ("x.jsonl", "\n"), ("x.csv", "1,2\n3,4\n"), ("x.jsonl", "x\n")]
+)
+def test_a_file_in_which_nothing_can_be_read_is_reported(tmp_path, doctor, name, content):
+    (tmp_path / name).write_text(content)
+    code, out, err = doctor(tmp_path / name)
+
+    assert (code, out) == (2, "")
+    assert str(tmp_path / name) in err
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path, doctor):
+    os.mkfifo(tmp_path / "x.jsonl")
+
+    assert doctor(tmp_path / "x.jsonl")[0] == 2
+
+
 # ------------------------------------------------------------ what is asked for
 
 
@@ -500,7 +575,7 @@ def test_a_file_without_records_is_reported(tmp_path, doctor):
     code, _, err = doctor(tmp_path / "notes.txt", "--json")
 
     assert code == 2
-    assert err == f"{tmp_path / 'notes.txt'}: notes.txt has no records: its only line is unreadable\n"
+    assert err == f"{tmp_path / 'notes.txt'}: notes has no numbers\n"
 
 
 def test_a_run_that_cannot_be_read_does_not_hide_the_others(bad, good, doctor):
@@ -548,7 +623,7 @@ def test_without_a_path_and_without_a_run_in_logs_the_exit_code_is_2(tmp_path, d
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["with its size", "without"])
-def test_a_copy_that_was_cut_is_said_to_be_cut_by_every_command(tmp_path, good, capsys, is_known):
+def test_a_copy_that_was_cut_is_said_to_be_cut_everywhere(tmp_path, good, capsys, is_known):
     log, about = good / "metrics.jsonl", good / "run.json"
     lines = log.read_bytes().splitlines(keepends=True)
     if not is_known:
@@ -571,11 +646,19 @@ def test_a_copy_that_was_cut_is_said_to_be_cut_by_every_command(tmp_path, good, 
             codes[name] = main([*map(str, command)])
             printed = "".join(capsys.readouterr())
             cut |= {name} if "records are missing" in printed else set()
+        for name, answer in (
+            ("agents", agents_doctor(Runs([good]), run="good")),
+            ("notebook", view_of(good, "")),
+        ):
+            cut |= {name} if "records are missing" in str(answer) else set()
         return codes, cut
 
     assert said() == (dict.fromkeys(commands, 0), set())
     log.write_bytes(b"".join(lines[:15]))
-    assert said() == ({name: int("doctor" in name) for name in commands}, set(commands))
+    assert said() == (
+        {name: int("doctor" in name) for name in commands},
+        {*commands, "agents", "notebook"},
+    )
     log.unlink()
     assert main(["ls", str(good)]) == 0
     assert f"{len(lines)} of {len(lines)} records are missing" in capsys.readouterr().out

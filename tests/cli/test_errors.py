@@ -65,7 +65,11 @@ def test_an_error_is_printed_with_its_stack_place_and_count(tmp_path, errors):
 
     assert code == 0
     assert out.startswith("run: 1 error, 12 times in total\n\n  ValueError: batch 9\n  is empty\n")
-    assert "    step 9, 12 times, MainThread, capture_errors, in loading\n" in out
+    assert "    step 9, 12 times\n    Stack, innermost call last:\n" in out
+    assert (
+        "    Context:\n      spans: loading\n      thread: MainThread\n      caught by: capture_errors\n"
+        in out
+    )
     assert " in fail\n          raise ValueError(" in out
     assert "              number = 9\n" in out
 
@@ -77,7 +81,7 @@ def test_a_hang_is_printed_with_its_first_stacks_and_last_state(tmp_path, errors
     _, out, _ = errors(run)
 
     assert out == (
-        "made: no errors; 1 hang\n\n  it is resolved\n    step 7, resolved\n    MainThread:\n"
+        "made: no errors; 1 hang\n\n  it is resolved\n    step 7, resolved\n    Stack of MainThread:\n"
         "      train.py:3 in main\n      lock.py:1 in wait\n"
     )
 
@@ -114,8 +118,8 @@ def test_causes_output_and_memory_are_printed(tmp_path, errors):
 
     out = errors(write(tmp_path, record))[1]
 
-    assert "    raised from OSError: a\n      x.py:1 in f\n" in out
-    assert "    last output:\n      last\n    memory:\n      rss_mb: 1.5\n" in out
+    assert "    Cause:\n      raised from OSError: a\n          x.py:1 in f\n" in out
+    assert "    Last output:\n      last\n    Memory:\n      rss_mb: 1.5\n" in out
 
 
 def test_hostile_records_send_no_control_characters_to_the_terminal(tmp_path, errors):

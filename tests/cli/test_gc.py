@@ -176,7 +176,7 @@ def test_no_value_of_a_step_that_a_resume_did_again_is_the_best_anywhere(tmp_pat
 
     names = ("best:accuracy", "best:val_loss", "val_loss")
     columns = [part for name in names for part in ("--columns", name)]
-    listed = asked("ls", str(tmp_path), "--sort", "best:accuracy", *columns)["runs"]
+    listed = asked("ls", str(tmp_path), "--sort", "best:accuracy", "--reverse", *columns)["runs"]
     found = [[run["name"], *(run[name] for name in names)] for run in listed]
     assert found == [
         ["again", 0.65, pytest.approx(0.35), pytest.approx(0.35)],

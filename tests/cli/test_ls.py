@@ -225,7 +225,7 @@ def test_a_run_is_found_by_what_ls_prints_of_it_and_of_namesakes_it_is_the_newes
     tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr("toolkit.telemetry.cli.chosen_run.LOGS", tmp_path)
-    monkeypatch.setattr("toolkit.telemetry.cli.run_list.LOGS", tmp_path)
+    monkeypatch.setattr("toolkit.telemetry.cli.commands.look.sql.LOGS", tmp_path)
     for loss in (0.5, 0.25):
         write_labels(write_run(tmp_path, f"of-{loss}", [loss]), Labels(display_name="same"))
     table = write_table(tmp_path / "theirs" / "metrics.csv", [1.0])
@@ -244,6 +244,8 @@ def test_a_run_is_found_by_what_ls_prints_of_it_and_of_namesakes_it_is_the_newes
     newest = str(tmp_path / "of-0.25")
     assert status("of-0.25") == (newest, "")
     assert status("same") == (newest, f"2 runs are called same: this is the newest, {newest}\n")
+    assert main(["rm", "same", "--yes"]) == 2
+    assert "which of them is to go" in capsys.readouterr().err
     again = write_table(tmp_path / "deeper" / "theirs" / "metrics.csv", [1.0])
     said = f"2 runs are called theirs: this is the newest, {again}\n"
     assert status("theirs") == (str(again), said)
@@ -255,9 +257,50 @@ def test_a_run_is_found_by_what_ls_prints_of_it_and_of_namesakes_it_is_the_newes
         ["why", "of-0.5"],
         ["verdict", "of-0.5", "--against"],
         ["repair"],
+        ["rm"],
+        ["sql", "select run from runs"],
     ):
         assert main([*command, "of-0.25"]) != 2, command
-        assert main([*command, "nothing"]) == 2, command
+        capsys.readouterr()
+        assert main([*command, "of-0.26"]) == 2, command
+        if command != ["repair"]:
+            assert "did you mean of-0.25" in capsys.readouterr().err, command
+
+
+def test_a_run_of_another_tool_is_found_by_its_name_too_and_what_cannot_read_it_says_so(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("toolkit.telemetry.cli.chosen_run.LOGS", tmp_path)
+    monkeypatch.setattr("toolkit.telemetry.cli.commands.look.sql.LOGS", tmp_path)
+    write_table(tmp_path / "deep" / "theirs" / "metrics.csv", [1.0, 0.5])
+    write_run(tmp_path, "ours", [0.5])
+    for command in ("ls", "show", "status", "tail", "doctor", "resume", "report"):
+        assert main([command, "theirs"]) != 2, command
+    assert main(["compare", "theirs", "ours"]) == 0
+    assert main(["sql", "select run from runs", "theirs", "--csv"]) == 0
+    assert capsys.readouterr().out.endswith("run\ntheirs\n")
+    for command in ("time", "logs", "errors", "trace", "share", "ask"):
+        assert main([command, "theirs"]) == 2, command
+        assert "theirs is in the format table; only runs of telemetry's own logger" in capsys.readouterr().err
+
+
+def test_of_a_name_that_is_also_a_folder_both_runs_are_named(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("toolkit.telemetry.cli.chosen_run.LOGS", tmp_path)
+    for place in ("run", "run-2"):
+        write_labels(write_run(tmp_path, place, [0.5]), Labels(display_name="run"))
+    capsys.readouterr()
+
+    assert main(["status", "run", "--json"]) == 0
+
+    out, err = capsys.readouterr()
+    assert json.loads(out)["path"] == str(tmp_path / "run")
+    newest = tmp_path / "run-2"
+    assert err == f"2 runs are called run: this is {tmp_path / 'run'}; the newest is {newest}\n"
+
+
+def test_a_query_names_runs_as_the_list_does(tmp_path, capsys):
+    for loss in (0.5, 0.25):
+        write_run(tmp_path, f"of-{loss}", [loss])
     capsys.readouterr()
     sql = "select loss from steps where run = 'of-0.5'"
     assert main(["sql", sql, str(tmp_path), "--json"]) == 0

@@ -10,8 +10,8 @@ import pytest
 from tests.importers.samples import fingerprint, ours
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
-from toolkit.telemetry.fleet.run_folders import run_folders
 from toolkit.telemetry.importers.detect import find_sources
+from toolkit.telemetry.runfolder.folder_list import run_folders
 from toolkit.telemetry.runfolder.manifest import read_manifest
 from toolkit.telemetry.runfolder.parts import is_run_folder
 from toolkit.telemetry.runs.sources.local_store import LocalStore

@@ -22,6 +22,7 @@ from tests.lengths import in_make_faults
 from tests.project.markdown import ROOT
 from tests.waiting import PATIENCE_S, wait_until
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.cli.chosen_run import runs_given
 from toolkit.telemetry.cli.commands.look import top
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.cli.top.app import Lines, Top
@@ -69,7 +70,7 @@ def on_screen(folders, use, *, size=(100, 30)):
     """Run the program in memory and `use` it."""
 
     async def run():
-        app = Top(Runs(folders), Text())
+        app = Top(Runs(runs_given(folders)), Text())
         async with app.run_test(size=size) as pilot:
             await use(Screen(app, pilot))
         return app.return_code
@@ -175,7 +176,7 @@ def test_values_and_places_of_any_size_are_drawn():
         lines = drawn([flat], 12, (0, 8), text=Text(), width=40)
         labels = {line[:9].strip(): line[10:].strip() for line in lines[1:-1] if line[:9].strip()}
         assert [*labels] == [f"{value:g}"]
-        assert all(labels.values()), "the curve is beside its value"
+        assert all(labels.values()), "the curve is next to its value"
 
 
 def test_the_characters_are_those_that_the_terminal_has():

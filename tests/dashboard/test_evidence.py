@@ -10,7 +10,7 @@ import pytest
 from dashboard.components.curve_chart import Band, ChartSpec, Mark, chart_data
 from dashboard.components.evidence import around, metric_of, slope
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
-from toolkit.telemetry.runs.findings.alerts import Alert
+from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.runs.store import CurveSegment, MetricInfo, Series
 
 
@@ -21,8 +21,15 @@ def info(name="train_loss", count=1000, last_step=9_990.0):
 
 
 def alert(kind="spike", **more):
-    given = {"step": 5_000, "noticed_step": 5_050, "end_step": 5_100, "severity": "warning", **more}
-    return Alert(id="1", kind=kind, message="", **given)
+    given = {
+        "metric": "train_loss",
+        "start_step": 5_000,
+        "noticed_step": 5_050,
+        "end_step": 5_100,
+        "severity": "warning",
+        **more,
+    }
+    return Finding(id="1", kind=kind, message="", **given)
 
 
 def series(x, y):
@@ -46,8 +53,8 @@ def test_what_continues_is_shaded_to_the_end_and_marked_where_it_began():
     assert evidence.window[1] < 9_990
 
 
-def test_nothing_is_shown_behind_the_last_record():
-    evidence = around(alert(step=9_900, noticed_step=9_950, end_step=None), info())
+def test_nothing_is_shown_after_the_last_record():
+    evidence = around(alert(start_step=9_900, noticed_step=9_950, end_step=None), info())
 
     assert 9_990 <= evidence.window[1] < 10_050
 
@@ -62,11 +69,11 @@ def test_a_late_notice_and_later_changes_are_in_sight():
 
 
 def test_an_alert_without_a_place_has_no_evidence():
-    assert around(alert(step=None), info()) is None
+    assert around(alert(start_step=None), info()) is None
 
 
 def test_a_run_of_one_record_has_a_window():
-    evidence = around(alert(step=0, noticed_step=0, end_step=None), info(count=1, last_step=0.0))
+    evidence = around(alert(start_step=0, noticed_step=0, end_step=None), info(count=1, last_step=0.0))
 
     assert evidence.window[0] < evidence.window[1]
 
@@ -103,7 +110,7 @@ def test_growth_is_a_line_along_the_curve_in_its_own_unit():
     assert level.between == (5_000.0, 9_990.0)
     assert level.text == "+1 per 1,000 steps"
     assert slope(alert("spike"), series(x, x)) is None
-    assert slope(alert("memory_growth", step=9_990), series(x, x)) is None
+    assert slope(alert("memory_growth", start_step=9_990), series(x, x)) is None
 
 
 def test_the_metric_is_found_under_the_name_that_the_run_gives_it():

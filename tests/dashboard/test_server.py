@@ -1,4 +1,4 @@
-"""What the server does so that the first page opens soon: it names its script early, and imports in idle moments."""
+"""What the server does so that the first page opens soon: it names its script early, and imports in idle time."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from toolkit.telemetry.diagnostics.confidence import (
     TAKEN_BACK,
     USUAL,
     confidence_of,
-    counts_behind,
+    counts_of,
     is_calibrated,
     is_too_weak,
     strength_of,
@@ -102,9 +102,9 @@ def test_a_kind_without_labelled_examples_has_no_confidence(kind):
     assert not is_too_weak(None)
 
 
-def test_the_counts_behind_a_confidence_are_those_of_its_strength():
-    assert [counts_behind(row[0]) for row in STRENGTHS] == [row[1:] for row in STRENGTHS]
-    assert counts_behind(0.123) is None
+def test_the_counts_of_a_confidence_are_those_of_its_strength():
+    assert [counts_of(row[0]) for row in STRENGTHS] == [row[1:] for row in STRENGTHS]
+    assert counts_of(0.123) is None
 
 
 def test_a_finding_has_the_confidence_of_its_evidence():

@@ -118,9 +118,3 @@ def test_odd_lists_and_evidence_become_empty(odd):
 
     assert found is not None
     assert (found.causes, found.advice, found.remedies, found.evidence) == ((), (), (), {})
-
-
-def test_a_finding_is_open_until_it_is_resolved():
-    opened, closed = finding_from(OURS), finding_from({**OURS, "state": RESOLVED})
-
-    assert [found is not None and found.is_open for found in (opened, closed)] == [True, False]

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
-import json
 import math
-import os
 import random
 
 import pytest
@@ -12,8 +10,7 @@ from tests.fork_server import run_python
 from tests.lengths import in_make_faults
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.diagnostics.examiner import examine
-from toolkit.telemetry.diagnostics.foreign_file import NoRecordsError
-from toolkit.telemetry.diagnostics.history import diagnose, find_runs
+from toolkit.telemetry.diagnostics.history import diagnose
 from toolkit.telemetry.runfolder.codec import encode
 from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
 
@@ -89,24 +86,6 @@ def test_a_line_that_is_still_being_written_is_left_out(logged):
     assert diagnose(logged) == whole
 
 
-def test_lines_that_are_no_record_are_counted(logged):
-    whole = diagnose(logged)
-    path = logged / "metrics.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    lines[20:20] = [
-        b"\x00\xff nonsense\n",
-        b"[1, 2]\n",
-        b'"text"\n',
-        b'{"x":"' + b"x" * MAX_LINE_BYTES + b'"}\n',
-    ]
-    path.write_bytes(b"".join(lines))
-
-    found = diagnose(logged)
-
-    assert found.bad_lines == 4
-    assert (found.records, found.findings) == (whole.records, whole.findings)
-
-
 @pytest.mark.parametrize(
     "line", [b'"{"', b"5", b"null", b"{", b'{"step":1},{"step":2}', b"{}}", b'{"a":{"b":1}}x']
 )
@@ -138,14 +117,6 @@ def test_a_live_run_is_read_up_to_its_last_complete_line(tmp_path):
     assert after.findings[0].is_open
 
 
-def test_a_folder_without_manifest_is_read_and_says_so(tmp_path):
-    found = diagnose(write_run(tmp_path / "run", broken_run()))
-
-    assert found.manifest is None
-    assert found.notes == ("there is no run.json",)
-    assert kinds_of(found) == ["nan", "spike"]
-
-
 def test_a_manifest_that_cannot_be_used_is_no_reason_to_say_nothing(logged):
     (logged / "run.json").write_text("{")
 
@@ -153,21 +124,6 @@ def test_a_manifest_that_cannot_be_used_is_no_reason_to_say_nothing(logged):
 
     assert kinds_of(found) == ["nan"]
     assert "is not JSON" in found.notes[0]
-
-
-@pytest.mark.parametrize("make", ["link", "fifo", "folder"])
-def test_a_record_file_that_is_no_regular_file_is_refused(logged, make):
-    path = logged / "metrics.jsonl"
-    path.rename(logged / "elsewhere")
-    if make == "link":
-        path.symlink_to(logged / "elsewhere")
-    elif make == "fifo":
-        os.mkfifo(path)
-    else:
-        path.mkdir()
-
-    with pytest.raises(OSError, match="not a regular file"):
-        diagnose(logged)
 
 
 ALONE = """
@@ -260,49 +216,11 @@ def test_bad_lines_of_other_ranks_are_counted_too(tmp_path):
     assert diagnose(folder).bad_lines == 1
 
 
-# ------------------------------------------------------------ which runs there are
-
-
-def test_a_folder_of_runs_means_each_run_in_it_by_name(tmp_path):
-    for name in ("b", "a"):
-        write_run(tmp_path / name, clean_run(records=10))
-    (tmp_path / "c").mkdir()
-    (tmp_path / "c" / "run.json").write_text("{}")
-    (tmp_path / "no run").mkdir()
-    (tmp_path / ".hidden").mkdir()
-    (tmp_path / ".hidden" / "metrics.jsonl").touch()
-    (tmp_path / "link").symlink_to(tmp_path / "a")
-    (tmp_path / "table.csv").write_text("step,loss\n")
-
-    assert [path.name for path in find_runs(tmp_path)] == ["a", "b", "c"]
-
-
-def test_a_folder_of_bare_files_means_each_of_them(tmp_path):
-    for name in ("b.jsonl", "a.csv", "notes.md"):
-        (tmp_path / name).write_text(json.dumps({"step": 1, "loss": 1.0}) + "\n")
-
-    assert [path.name for path in find_runs(tmp_path)] == ["a.csv", "b.jsonl"]
-
-
-def test_a_run_folder_and_a_file_mean_themselves(logged):
-    assert find_runs(logged) == [logged]
-    assert find_runs(logged / "metrics.csv") == [logged / "metrics.csv"]
+# ------------------------------------------------------------ what a run is called
 
 
 def test_a_link_to_a_run_that_was_asked_for_is_followed(logged, tmp_path):
     link = tmp_path / "latest"
     link.symlink_to(logged)
 
-    assert find_runs(link) == [link]
     assert diagnose(link).name == "latest"
-
-
-def test_an_empty_folder_is_reported(tmp_path):
-    with pytest.raises(NoRecordsError, match="no run found in"):
-        find_runs(tmp_path)
-
-
-def test_the_current_folder_has_a_name(logged, monkeypatch):
-    monkeypatch.chdir(logged)
-
-    assert diagnose(find_runs(type(logged)("."))[0]).name == "greyjacket"

@@ -446,14 +446,14 @@ def test_a_run_that_leaves_its_first_losses_at_once_diverged_at_the_start(lead):
     assert finding.evidence["first"] == pytest.approx(0.23, abs=0.01)
     assert "first level" in finding.message
     assert "Start again with a tenth of the learning rate." in finding.advice
-    assert title_of(finding.kind, finding.evidence) == "Diverged at the start"
+    assert title_of(finding) == "Diverged at the start"
 
 
 def test_a_run_that_comes_back_to_its_first_losses_is_resolved():
     (finding,) = _found([*OF_LR_1, *curve(3, records=300, first=0.25, last=0.1)])
 
     assert finding.state == "resolved"
-    assert title_of(finding.kind, finding.evidence) != "Diverged at the start"
+    assert title_of(finding) != "Diverged at the start"
     assert not [text for text in finding.advice if "learnt nothing" in text]
 
 

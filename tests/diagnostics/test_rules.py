@@ -40,7 +40,7 @@ def test_a_rule_is_broken_once_it_holds_for_so_many_records_and_until_it_does_no
     assert first.evidence == {"value": 4.0, "limit": 3.0}
     assert first.message == "mean(train_loss, 2) > 3 holds. Since step 22 (4 against 3), 9 records."
     assert (second.start_step, second.is_open) == (91, True)
-    assert title_of(first.kind, first.evidence) == "too high"
+    assert title_of(first) == "too high"
 
 
 @pytest.mark.parametrize("size", [1, 7, 37])

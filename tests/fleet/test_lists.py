@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests.fleet.engines import DATABASE, set_up
-from tests.fleet.shipped_runs import make_run, ship
+from tests.fleet.shipped_runs import id_of, log_run, make_run, ship
 from tests.fleet.test_store import ON_26_9
 from tests.lengths import is_long
 from tests.runs.sources.store_answers import comparable
@@ -83,20 +83,20 @@ def _write(logs, number, draw):
         summary=summary,
     )
     manifest = read_manifest(folder)
-    moment = manifest.created + number // 2
+    created = manifest.created + number // 2
     session = replace(
         manifest.latest,
         status=draw.choice(("finished", "failed", "stopped", "strange")),
-        ended=moment + draw.choice((0, 60, 7_200)),
+        ended=created + draw.choice((0, 60, 7_200)),
         host=draw.choice(("", "node1", "Node2")),
     )
     write_manifest(
         folder,
         replace(
-            manifest, display_name=draw.choice(_NAMES), created=moment, sessions=(session,), heartbeat=None
+            manifest, display_name=draw.choice(_NAMES), created=created, sessions=(session,), heartbeat=None
         )
         if number % 8
-        else replace(manifest, display_name=draw.choice(_NAMES), created=moment, sessions=(session,)),
+        else replace(manifest, display_name=draw.choice(_NAMES), created=created, sessions=(session,)),
     )
     if number % 4 == 0:
         write_labels(
@@ -195,6 +195,19 @@ def test_every_query_finds_the_same_runs_in_the_same_order(fleet):
             continue
         differing = [part for part in expected if found[part] != expected[part]]
         assert not differing, (seed, query, [(expected[part], found[part]) for part in differing[:1]])
+
+
+@ON_26_9
+def test_a_run_whose_log_is_cut_is_said_to_be_cut(engine, logs):
+    folder = log_run(logs)
+    lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (folder / "metrics.jsonl").write_bytes(b"".join(lines[:15]))
+    ship(engine, logs)
+
+    card = ClickHouseStore(engine.address(), patience_s=120.0).list_runs().find(id_of(folder))
+
+    assert card.is_cut
+    assert f"{len(lines) - 15} of {len(lines)} records are missing" in card.problem
 
 
 @ON_26_9

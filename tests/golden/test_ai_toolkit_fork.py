@@ -96,7 +96,11 @@ def test_doctor_says_the_same_of_the_folder_and_of_the_file_in_it(folder, said):
 
     assert (code, code_of_file) == (1, 1)
     assert of_folder["findings"] == of_file["findings"] != []
-    assert (of_folder["records"], of_folder["bad_lines"]) == (of_file["records"], of_file["bad_lines"]) == (22, 0)
+    assert (
+        (of_folder["records"], of_folder["bad_lines"])
+        == (of_file["records"], of_file["bad_lines"])
+        == (22, 0)
+    )
 
 
 def test_the_alerts_page_has_what_doctor_finds(folder, store, said):
@@ -105,7 +109,9 @@ def test_the_alerts_page_has_what_doctor_finds(folder, store, said):
     store.examine("greyjacket", wait_s=PATIENCE_S)
 
     reported = [(finding["kind"], finding["start_step"], finding["severity"]) for finding in found]
-    assert [(alert.kind, alert.step, alert.severity) for alert in alerts_of(store, "greyjacket")] == reported
+    assert [
+        (alert.kind, alert.start_step, alert.severity) for alert in alerts_of(store, "greyjacket")
+    ] == reported
 
 
 def test_the_list_shows_step_loss_and_how_long_it_took(store):

@@ -6,7 +6,7 @@ from tests.records import read_records
 from toolkit.telemetry import TelemetryLogger
 
 PATIENCE_S = 60.0
-"""How long a test waits for what comes in a moment, unless the machine pauses."""
+"""How long a test waits for what comes soon, unless the machine pauses."""
 
 
 def make_logger(folder, name="r", **options):

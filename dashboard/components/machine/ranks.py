@@ -11,7 +11,7 @@ import streamlit as st
 
 from toolkit.telemetry.diagnostics.catalogue import RANK_DEAD, RANK_SILENT
 from toolkit.telemetry.diagnostics.finding import ranks_in
-from toolkit.telemetry.runs.findings.alerts import findings_of
+from toolkit.telemetry.runs.findings.health import findings_of
 from toolkit.telemetry.runs.formatting import clock, count, md
 from toolkit.telemetry.runs.rank_grid import RankGrid
 from toolkit.telemetry.runs.store import RankSign

@@ -9,8 +9,9 @@ from typing import Any, Final, Literal
 import numpy as np
 import streamlit as st
 
+from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.runfolder.records import Record
-from toolkit.telemetry.runs.findings.alerts import findings_of
+from toolkit.telemetry.runs.findings.health import findings_of
 from toolkit.telemetry.runs.formatting import clean, clock, count, duration, md
 from toolkit.telemetry.runs.spans import (
     FAILED,
@@ -380,11 +381,16 @@ def _named_places(page: RunPage, table: SpanTable) -> dict[str, Window]:
     for alert in findings_of(page.store, page.key)[:20]:
         if alert.time is None:
             continue
-        where = f" at step {alert.step:,}" if alert.step is not None else ""
+        where = f" at step {alert.start_step:,}" if alert.start_step is not None else ""
         around = next(
-            (s.window for s in kept if alert.step is not None and s.first <= alert.step <= s.last), None
+            (
+                s.window
+                for s in kept
+                if alert.start_step is not None and s.first <= alert.start_step <= s.last
+            ),
+            None,
         )
-        found[f"{clean(alert.title)[:60]}{where}"] = around or (
+        found[f"{clean(title_of(alert))[:60]}{where}"] = around or (
             alert.time - _AROUND_S,
             alert.time + _AROUND_S,
         )

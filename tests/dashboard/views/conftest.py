@@ -54,7 +54,7 @@ def _all_the_time_that_it_takes(monkeypatch):
     for owner, names in waiting:
         for name in names:
             monkeypatch.setattr(owner, name, _patient(getattr(owner, name)))
-    for name in ("_FIRST_WAIT_S", "_BESIDE_OURS_S"):
+    for name in ("_FIRST_WAIT_S", "_WITH_OURS_S"):
         monkeypatch.setattr(foreign_runs, name, _PATIENCE_S)
     # Nor is a live run silent by the time its page is drawn; one that is stalled has been so for a minute.
     monkeypatch.setattr(status, "HEARTBEAT_S", 50.0)

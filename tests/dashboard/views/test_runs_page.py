@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.run_folders import append, step_record, write_run
 from tests.dashboard.views.pages import (
     button,
     is_well,
@@ -20,6 +19,7 @@ from tests.dashboard.views.pages import (
     run_table,
     said,
 )
+from tests.made_runs import append, step_record, write_run
 from toolkit.telemetry.runfolder.labels import Labels, read_labels, read_project, write_labels
 from toolkit.telemetry.runs.listing.run_folders import RunFolders
 
@@ -436,24 +436,6 @@ def test_the_name_is_a_link_and_equal_names_show_their_folders(logs):
         "overview?run=a%20b": "a b",
         "overview?run=c": "c",
     }
-
-
-def test_a_run_beyond_those_that_are_listed_opens_by_its_address(logs, monkeypatch):
-    monkeypatch.setattr("toolkit.telemetry.runs.listing.run_listing._MAX_RUNS", 2)
-    for number in range(4):
-        folder = write_run(logs, f"r{number}")
-        os.utime(folder, (number, number))
-    listed = open_page("runs")
-    overview = open_page("overview", "r0")
-    compared = open_page("compare", runs="r1,r3")
-
-    assert is_well(listed)
-    assert sorted(names(listed)) == ["r2", "r3"]
-    assert "has more runs than are listed here" in said(listed)
-    assert is_well(overview)
-    assert "r0" in next(box for box in overview.sidebar.selectbox if box.label == "Run").value
-    assert is_well(compared)
-    assert compared.multiselect(key="_compared").value == ["r1", "r3"]
 
 
 def test_the_best_run_is_named_only_among_runs_of_one_project(logs):

@@ -10,7 +10,6 @@ pytest.importorskip("streamlit")
 
 import streamlit as st
 
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import (
     ESCAPED,
     OF_A_RUN,
@@ -22,6 +21,7 @@ from tests.dashboard.views.pages import (
     run_table,
     tables,
 )
+from tests.made_runs import write_run
 from toolkit.telemetry.runs.formatting import md
 
 # A link, all of it over several lines, and what is no letter; tests/attacks/test_poisoned_pages.py has 45 kinds.

@@ -8,19 +8,20 @@ import pytest
 
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
 from toolkit.telemetry.diagnostics.examiner import examine
+from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.reports.finding_text import numbers_of, value_of
-from toolkit.telemetry.runs.findings.alerts import Alert, effect_on_loss, grouped
+from toolkit.telemetry.runs.findings.alerts import effect_on_loss, grouped
 
 
 def alert(kind="spike", step=1, *, severity="warning", state="resolved", **more):
-    return Alert(
+    return Finding(
         id=f"1-{kind}-{step}",
         kind=kind,
         severity=severity,
         message="m",
         state=state,
-        step=step,
-        **more,
+        start_step=step,
+        **{"metric": "train_loss", **more},
     )
 
 
@@ -59,13 +60,16 @@ def test_every_kind_says_what_counts_even_without_evidence(kind):
 
 
 def test_equal_alerts_are_one_group_and_errors_are_not():
-    errors = [Alert(id=name, kind="error", event="error", severity="critical", message=name) for name in "ab"]
+    errors = [
+        Finding(id=name, start_step=None, kind="error", event="error", severity="critical", message=name)
+        for name in "ab"
+    ]
 
     groups = grouped([alert("throughput_drop", 1), alert("throughput_drop", 2), *errors])
 
     assert [len(group.alerts) for group in groups] == [1, 1, 2]
     assert [group.key for group in groups] == ["a", "b", "Slower than before"]
-    assert [item.step for item in groups[2].alerts] == [2, 1], "the newest first"
+    assert [item.start_step for item in groups[2].alerts] == [2, 1], "the newest first"
 
 
 def test_groups_are_sorted_by_state_severity_and_effect_on_the_loss():
@@ -94,5 +98,5 @@ def test_one_open_alert_opens_its_group():
     )
 
     assert group.is_open
-    assert [item.step for item in group.alerts] == [2, 1, 3]
+    assert [item.start_step for item in group.alerts] == [2, 1, 3]
     assert group.severity == "warning", "that of what is open"

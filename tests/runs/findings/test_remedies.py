@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from tests.dashboard.run_folders import BEGAN, SECONDS_A_STEP, step_record, write_run
+from tests.made_runs import BEGAN, SECONDS_A_STEP, step_record, write_run
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
-from toolkit.telemetry.runs.findings.alerts import Alert
+from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.runs.findings.remedies import (
     effects_on,
     knob_changes_text,
@@ -20,9 +20,8 @@ from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 
 def alert(kind="divergence", **more):
-    return Alert(
-        id="1", severity="critical", kind=kind, message="", remedies=CATALOGUE[kind].remedies, step=50, **more
-    )
+    about = {"id": "1", "severity": "critical", "metric": "train_loss", "start_step": 50}
+    return Finding(kind=kind, remedies=CATALOGUE[kind].remedies, **about | more)
 
 
 def knob(value=1.0, low=0.1, high=2.0, **more):

@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from tests.dashboard.run_folders import write_run
+from tests.made_runs import write_run
+from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.diagnostics.examiner import examine
 from toolkit.telemetry.diagnostics.policy import policy_of_run
 from toolkit.telemetry.diagnostics.rules import Rule
@@ -92,7 +93,7 @@ def test_a_rule_of_the_project_is_followed_from_then_on(store, tmp_path):
     store.examine("r", wait_s=60.0)
     found = [alert for alert in alerts_of(store, "r") if alert.kind == RULE.kind]
 
-    assert [(alert.title, alert.severity, alert.step, alert.repeats) for alert in found] == [
+    assert [(title_of(alert), alert.severity, alert.start_step, alert.repeats) for alert in found] == [
         ("too high", "critical", 3, 1)
     ]
     assert read_project(tmp_path, store.card("r").project).alerts == (RULE.to_mapping(),)

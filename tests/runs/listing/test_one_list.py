@@ -6,12 +6,13 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from dataclasses import replace
 
 import pytest
 
-from tests.dashboard.run_folders import write_run
 from tests.importers.samples import ours
+from tests.made_runs import write_run
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.core.user_folders import labels_dir
 from toolkit.telemetry.importers.summary import number
@@ -47,6 +48,9 @@ def logs(tmp_path, monkeypatch):
     (root / "table" / "metrics.csv").write_text("step,loss,lr\n0,nan,0.1\n1,0.5,0.1\n")
     for tool in ("tensorboard", "wandb", "mlflow_files", "trackio"):
         shutil.copytree(ours() / tool, root / "others" / tool)
+    now = time.time()
+    # A machine that pauses between two lists would find the live run stalled in the second.
+    monkeypatch.setattr(time, "time", lambda: now)
     return root
 
 
@@ -86,7 +90,7 @@ def test_the_command_and_the_page_list_the_same(logs, capsys, monkeypatch):
     pytest.importorskip("numpy")
     from toolkit.telemetry.runs.sources.local_store import LocalStore
 
-    for name in ("_FIRST_WAIT_S", "_BESIDE_OURS_S"):
+    for name in ("_FIRST_WAIT_S", "_WITH_OURS_S"):
         monkeypatch.setattr(foreign_runs, name, 600.0)
     store = LocalStore([logs], cache_dir=None, labels_dir=labels_dir(), other_tools=True)
     others = [card for card in store.list_runs().cards if card.logged_by is not None]

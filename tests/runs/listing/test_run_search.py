@@ -303,7 +303,8 @@ def test_runs_are_sorted_by_settings_and_metrics_with_missing_ones_last():
     runs = [run("a", 0.5, 3), run("b"), run("c", math.nan, "x10"), run("d", 0.7, "x9"), run("e", 0.6, 1)]
 
     assert order("last:acc", *runs) == ["a", "e", "d", "c", "b"]
-    assert order("-best:acc", *runs) == ["d", "e", "a", "c", "b"]
+    assert order("best:acc", *runs) == ["d", "e", "a", "c", "b"]
+    assert order("-best:acc", *runs) == ["a", "e", "d", "c", "b"]
     assert order("config:lr", *runs) == ["e", "a", "d", "c", "b"]
     assert order("-config:lr", *runs)[:2] == ["a", "e"]
     assert order("-name", *runs) == ["e", "d", "c", "b", "a"]

@@ -13,14 +13,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.dashboard.run_folders import BEGAN, append, step_record, write_run
+from tests.made_runs import BEGAN, append, step_record, write_run
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
 from toolkit.telemetry.runs.listing import run_listing
 from toolkit.telemetry.runs.listing.run_folders import RunFolders
-from toolkit.telemetry.runs.listing.run_listing import RootListing
 from toolkit.telemetry.runs.sources import local_store, store_queries
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 from toolkit.telemetry.runs.store import CacheState, Refused, RunQuery, UnknownRun
@@ -286,59 +285,6 @@ def test_of_too_many_runs_the_newest_are_listed(root, store):
     assert store.list_runs().truncated == (str(root),)
 
 
-@pytest.mark.usefixtures("at_most_five")
-def test_a_run_that_is_not_listed_opens_by_its_name_and_is_listed_from_then_on(root, store):
-    many(root, 9)
-    keys(store)
-
-    assert store.card("r0").name == "r0"
-    assert store.metrics("r0") is not None
-    assert sorted(keys(store)) == ["r0", "r4", "r5", "r6", "r7", "r8"]
-    for key in ("a0", "nope", "..", ".", "", "../logs/r0", str(root / "r0"), "r0/", "r0\0"):
-        with pytest.raises(UnknownRun):
-            store.card(key)
-
-
-@posix
-@pytest.mark.usefixtures("at_most_five")
-def test_a_link_or_a_hidden_folder_does_not_open_by_its_name_either(root, store, tmp_path):
-    many(root, 9)
-    write_run(tmp_path, "outside")
-    (root / "link").symlink_to(tmp_path / "outside")
-    write_run(root, ".hidden")
-
-    for key in ("link", ".hidden"):
-        with pytest.raises(UnknownRun):
-            store.card(key)
-
-
-@pytest.mark.usefixtures("at_most_five")
-def test_runs_that_are_opened_by_name_do_not_push_out_the_newest_and_are_forgotten_at_last(
-    root, store, monkeypatch
-):
-    monkeypatch.setattr(run_listing, "_MAX_NAMED", 2)
-    many(root, 9)
-    for name in ("r0", "r1", "r2"):
-        store.card(name)
-
-    assert sorted(keys(store)) == ["r1", "r2", "r4", "r5", "r6", "r7", "r8"]
-
-
-@pytest.mark.usefixtures("at_most_five")
-def test_asking_for_missing_runs_takes_bounded_work(root, store, monkeypatch):
-    many(root, 9)
-    monkeypatch.setattr(RunFolders, "scan", lambda folders, *, again=False: None)
-    asked = []
-    monkeypatch.setattr(RootListing, "find", lambda self, key: asked.append(key))
-    for listing in store._folders._listings:
-        listing.is_truncated = True
-    for number in range(1000):
-        with pytest.raises(UnknownRun):
-            store.card(f"nope{number % 500}")
-
-    assert len(asked) == 100
-
-
 def test_a_log_directory_that_is_missing_or_a_file_is_reported(tmp_path):
     (tmp_path / "file").write_text("x")
     for name, why in (("nope", "does not exist yet"), ("file", "cannot be listed")):
@@ -466,6 +412,18 @@ def test_a_link_to_a_run_is_not_followed_and_said(root, store, tmp_path):
     ]
     with pytest.raises(UnknownRun):
         store.refresh("link")
+
+
+@pytest.mark.parametrize(
+    "key", ["", ".", "..", "../logs/r", "/etc", "r/", "r\0", "2~x", "~r", "\ud800", ".hidden"]
+)
+def test_no_key_leads_anywhere_but_to_a_listed_run(root, store, key):
+    write_run(root, "r")
+    write_run(root, ".hidden")
+
+    for ask in (store.card, store.meta, store.refresh, store.metrics, store.record_lines):
+        with pytest.raises(UnknownRun):
+            ask(key)
 
 
 # ---------------------------------------------------------------- one run

@@ -13,10 +13,10 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from tests.dashboard.run_folders import write_run
 from tests.importers import samples
 from tests.importers.writers import PACKAGES, ROWS, Writer
 from tests.lengths import in_make_faults
+from tests.made_runs import write_run
 from tests.waiting import wait_until
 from toolkit.telemetry.importers.detect import find_sources
 from toolkit.telemetry.importers.summary import summarise
@@ -29,7 +29,7 @@ TABLE = "step,loss,lr\n"
 
 @pytest.fixture(autouse=True)
 def _all_the_time_that_it_takes(monkeypatch):
-    for name in ("_FIRST_WAIT_S", "_BESIDE_OURS_S"):
+    for name in ("_FIRST_WAIT_S", "_WITH_OURS_S"):
         monkeypatch.setattr(foreign_runs, name, 60.0)
 
 

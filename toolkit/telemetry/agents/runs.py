@@ -68,17 +68,18 @@ class Runs:
         try:
             key = self.store.card(name).key
         except UnknownRun:
-            cards = self.listed(RunQuery()).cards
-            named = [card.key for card in cards if name in (card.key, card.name)]
-            if len(named) != 1:
-                known = {one: card.key for card in cards for one in (card.name, card.key)}
-                why = (
-                    "Several runs have this name; use a key."
-                    if named
-                    else "No run has this name; see `list`."
-                )
-                raise AskError(why, asked=name, near=named or near(name, known)) from None
-            key = named[0]
+            card, namesakes = self.folders.named(name)
+            if card is None:
+                known = {
+                    one: card.key for card in self.listed(RunQuery()).cards for one in (card.name, card.key)
+                }
+                raise AskError(
+                    "No run has this name; see `list`.", asked=name, near=near(name, known)
+                ) from None
+            if namesakes and name == card.name:
+                keys = [card.key for card in self.listed(RunQuery()).cards if name == card.name]
+                raise AskError("Several runs have this name; use a key.", asked=name, near=keys) from None
+            key = card.key
         self.store.refresh(key, wait_s=WAIT_S)
         return self.store.card(key)
 
@@ -203,7 +204,7 @@ def thinned(values: Any, most: int) -> list[int]:
         return list(range(len(numbers)))
     finite = np.isfinite(numbers)
     low, high = np.where(finite, numbers, np.inf), np.where(finite, numbers, -np.inf)
-    # The longest stretches without a number first.
+    # The longest ranges without a number first.
     odd = sorted(runs_of(~finite), key=lambda ends: ends[0] - ends[1])
     wanted = [
         int(low.argmin()),

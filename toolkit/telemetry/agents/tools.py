@@ -24,15 +24,13 @@ from toolkit.telemetry.agents.runs import WAIT_S, Placed, Runs, ends_of, last_of
 from toolkit.telemetry.answers.resume import answer_resumes
 from toolkit.telemetry.answers.verdict import verdict_on
 from toolkit.telemetry.answers.why import why as why_differ
-from toolkit.telemetry.diagnostics.chosen import choose
+from toolkit.telemetry.diagnostics.diagnosis import NoRecordsError
 from toolkit.telemetry.diagnostics.finding import SEVERITIES, Finding
-from toolkit.telemetry.diagnostics.foreign_file import NoRecordsError
-from toolkit.telemetry.diagnostics.history import diagnose, diagnose_records
+from toolkit.telemetry.diagnostics.history import diagnose
 from toolkit.telemetry.forecasts.curve import Forecast
 from toolkit.telemetry.forecasts.run import forecast_run
 from toolkit.telemetry.forecasts.words import said_of
 from toolkit.telemetry.formulas.formula import is_formula
-from toolkit.telemetry.importers.as_records import records_of
 from toolkit.telemetry.importers.source import WORDS
 from toolkit.telemetry.runfolder.evidence.output_log import OutputLine, OutputLog
 from toolkit.telemetry.runfolder.metrics import guess_primary_metric, metric_direction
@@ -202,17 +200,13 @@ def compare(known: Runs, *, runs: Annotated[Names, Field(min_length=2)], metrics
 def doctor(known: Runs, *, run: Run, min_severity: Literal["info", "warning", "critical"] = "info") -> Answer:
     """How a run ended, what is wrong with it, how sure that is, likely causes and what to try."""
     card = known.card(run)
-    source = known.source(card)
     try:
-        if isinstance(source, Path):
-            found = diagnose(source)
-        else:
-            found = diagnose_records(card.name, source.info.root, records_of(source))
+        found = diagnose(known.source(card), name=card.name).only(min_severity)
     except (OSError, NoRecordsError) as error:
         raise AskError("The run cannot be read.", run=card.key, problem=str(error)) from error
-    chosen, ending = choose(found, min_severity), found.ending
-    findings = sorted(chosen.findings, key=lambda one: (-SEVERITIES.index(one.severity), one.start_step))
-    is_bad = chosen.is_bad or findings or chosen.errors
+    ending = found.ending
+    findings = sorted(found.findings, key=lambda one: (-SEVERITIES.index(one.severity), one.start_step or 0))
+    is_bad = found.is_bad or findings or found.errors
     written = known.store.placed_events(card.key, (FINDING,), limit=500)[::-1]
     recorded = {record.get("id"): at for at, record in written}
     return Answer(
@@ -222,13 +216,13 @@ def doctor(known: Runs, *, run: Run, min_severity: Literal["info", "warning", "c
             "ending": None if ending is None else ending.why,
             "error": None if ending is None or ending.error is None else _error(ending.error),
             "findings": [_finding(known, card, one, recorded.get(one.id)) for one in findings],
-            "errors": [_error(error) for error in chosen.errors],
+            "errors": [_error(error) for error in found.errors],
             "records": found.records,
             "bad_lines": found.bad_lines,
             "notes": found.notes,
             "files": known.files(card),
         },
-        words=f"{chosen.left_out:,} are less severe." if chosen.left_out else "" if is_bad else _NOTHING,
+        words=f"{found.left_out:,} are less severe." if found.left_out else "" if is_bad else _NOTHING,
         cuts=[
             Cut("notes"),
             Cut("errors"),
@@ -299,7 +293,9 @@ def verdict(
     if not better:
         raise AskError("Say which metric, and in goal whether min or max is better.", metrics=sorted(shared))
     folders = {card.path.parent for cards in lists for card in cards if card.path is not None}
-    beside = [card for card in known.listed(RunQuery()).cards if card.path and card.path.parent in folders]
+    in_their_folders = [
+        card for card in known.listed(RunQuery()).cards if card.path and card.path.parent in folders
+    ]
 
     def points_of(card: RunCard) -> list[float]:
         known.store.refresh(card.key, wait_s=WAIT_S)
@@ -308,7 +304,7 @@ def verdict(
 
     found = verdict_on(
         lists,
-        beside,
+        in_their_folders,
         metric=chosen,
         goal=better,
         points_of=points_of,
@@ -320,7 +316,7 @@ def verdict(
     said = found.as_json()
     rows: Rows = []
     for row in said["runs"]:
-        for card in (card for card in beside if card.name == row["run"]):
+        for card in (card for card in in_their_folders if card.name == row["run"]):
             last = known.last(card, chosen)
             if last is not None and last[0] == row["value"] and not any(card.key in head for head, _ in rows):
                 rows.append(([row["group"], card.key, row["counted"], row["why"]], last))
@@ -454,14 +450,15 @@ def _asked(known: Runs, card: RunCard, name: str) -> Placed | None:
 
 def _finding(known: Runs, card: RunCard, one: Finding, offset: int | None) -> dict[str, Any]:
     names = ("kind", "severity", "state", "session", "start_step", "noticed_step", "message", "confidence")
-    last = max(one.start_step if one.end_step is None else one.end_step, one.noticed_step)
+    first = one.start_step or 0
+    last = max(first if one.end_step is None else one.end_step, one.latest_step or 0)
     metric = one.metric if known.store.points(card.key, one.metric) is not None else card.loss_metric
     return {
         **{name: getattr(one, name) for name in names},
         "causes": one.causes[:2],
         "try": one.advice[:2],
         "record_offset": offset,
-        "from": known.inputs(card, metric, (one.start_step, last)),
+        "from": known.inputs(card, metric, (first, last)),
     }
 
 

@@ -1,4 +1,4 @@
-"""The RUN argument: a run folder, or the newest run in a folder of runs."""
+"""The RUN argument: a path or a name of a run, or the newest run in a folder of runs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,21 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+from toolkit.telemetry.runfolder.folder_list import newest_run
 from toolkit.telemetry.runfolder.journal.end_record import with_end_record
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
-from toolkit.telemetry.runfolder.parts import another_programs_file, describe_part, part_in
+from toolkit.telemetry.runfolder.parts import describe_part, part_in
 from toolkit.telemetry.runfolder.safefile import open_regular
 from toolkit.telemetry.runfolder.status import work_out_status
 from toolkit.telemetry.runfolder.trash import folder_bytes
+
+if TYPE_CHECKING:
+    # Every command imports this file, and few list runs.
+    from toolkit.telemetry.importers.source import RunSource
+    from toolkit.telemetry.runs.listing.run_folders import RunFolders
 
 LOGS: Final = Path(os.environ.get("TELEMETRY_LOG_DIR") or "logs")
 """Where runs are looked for if no RUN is given."""
@@ -40,16 +46,77 @@ def add_run_argument(parser: argparse.ArgumentParser) -> None:
     )
 
 
+class Found(NamedTuple):
+    """What there is at a path: a run of ours, or runs of other tools."""
+
+    folder: Path | None
+    others: Sequence[RunSource] = ()
+    notes: Sequence[str] = ()
+
+
 def chosen_run(path: Path) -> Path:
-    """Return the run that `find_run` finds. Raises FileNotFoundError, whose message says why there is none."""
-    folder = find_run(path)
-    if folder is None:
+    """Return the run of ours at `path`, or the newest of a folder of runs.
+
+    Raises:
+        FileNotFoundError: there is none; the message says why.
+    """
+    found = found_at(path)
+    if found.folder is None and os.path.lexists(path / METRICS_JSONL):
         raise FileNotFoundError(no_run_in(path))
-    return folder
+    if found.folder is None:
+        formats = " and ".join(dict.fromkeys(source.info.format for source in found.others))
+        raise FileNotFoundError(
+            f"{path} is in the format {formats}; only runs of telemetry's own logger can be read here"
+        )
+    return found.folder
 
 
-def no_run_in(path: Path, notes: Sequence[str] = (), *, deleted: int = 0) -> str:
-    """Return the message for a `path` without a run; `deleted` is how many were deleted in the tool that wrote them."""
+def found_at(path: Path, only: str | None = None) -> Found:
+    """Return our run at `path`, the newest of a folder of runs, else the runs of other tools; `only` in one format.
+
+    Raises:
+        FileNotFoundError: there is none; the message says why.
+    """
+    if os.path.lexists(path):
+        folder = newest_run(path) if only is None else None
+        if folder is not None:
+            return Found(folder)
+        from toolkit.telemetry.importers.detect import find_sources
+
+        try:
+            sources = find_sources(path, only=only)
+        except OSError as error:
+            raise FileNotFoundError(no_run_in(path)) from error
+        others = [source for source in sources.runs if not source.info.deleted]
+        if not others:
+            raise FileNotFoundError(no_run_in(path, sources.notes, deleted=len(sources.runs)))
+        return Found(None, others, sources.notes)
+    folders = runs_given([path])
+    for card in folders.list_runs().cards:
+        source = folders.source(card.key)
+        return Found(card.path) if source is None else Found(None, [source])
+    raise FileNotFoundError(no_run_in(path, near=folders.unknown.get(path, ())))
+
+
+def runs_given(paths: Sequence[Path], *, only: str | None = None, deleted: bool = False) -> RunFolders:
+    """Return the runs at `paths`, each of which may be the name of a run in the log directory.
+
+    Of namesakes it is the newest, and stderr says so.
+    """
+    from toolkit.telemetry.core.user_folders import labels_dir
+    from toolkit.telemetry.runs.listing.run_folders import runs_at
+
+    folders = runs_at(paths, labels_dir=labels_dir(), only=only, deleted=deleted, logs=LOGS)
+    for sentence in folders.namesakes:
+        print_to_stderr(sentence)
+    return folders
+
+
+def no_run_in(path: Path, notes: Sequence[str] = (), *, deleted: int = 0, near: Sequence[str] = ()) -> str:
+    """Return the message for a `path` without a run.
+
+    `deleted` is how many were deleted in the tool that wrote them, and `near` has the most similar names of runs.
+    """
     part = part_in(path)
     if part is not None:
         return f"{path} is {describe_part(path, part)}; rank 0's folder has the run"
@@ -57,7 +124,8 @@ def no_run_in(path: Path, notes: Sequence[str] = (), *, deleted: int = 0) -> str
         reason = "the run there is deleted" if deleted == 1 else f"all {deleted:,} runs there are deleted"
     else:
         reason = _why_none(path)
-    return "; ".join([f"no run found in {path} ({reason})", *notes])
+    hint = [f"did you mean {' or '.join(near)}?"] if near else []
+    return "; ".join([f"no run found in {path} ({reason})", *hint, *notes])
 
 
 def _why_none(path: Path) -> str:
@@ -83,64 +151,12 @@ def _why_none(path: Path) -> str:
     return f"no {METRICS_JSONL} there or one level below" if names else "the folder is empty"
 
 
-def find_run(path: Path) -> Path | None:
-    """Return `path` if it is a run folder, else the run below that was written last, else None; follows no links.
-
-    Where nothing is at `path`, it may be what `telemetry ls` prints of a run in the log directory: its folder or its
-    name. Of namesakes it is the one that was written last, and stderr says so.
-    """
-    if written_at(path) is not None:
-        return path
-    if not os.path.lexists(path):
-        return _run_named(path)
-    newest: tuple[float, Path] | None = None
-    try:
-        with os.scandir(path) as entries:
-            for entry in entries:
-                written = written_at(path / entry.name) if entry.is_dir(follow_symlinks=False) else None
-                if written is not None and (newest is None or written > newest[0]):
-                    newest = (written, path / entry.name)
-    except OSError:
-        return None
-    return newest[1] if newest is not None else None
-
-
-def _run_named(path: Path) -> Path | None:
-    if os.path.lexists(LOGS / path):
-        return find_run(LOGS / path)
-    from toolkit.telemetry.runs.listing.run_folders import run_folders
-    from toolkit.telemetry.runs.store import card_labels
-
-    name, cards = str(path), run_folders([LOGS], other_tools=False).list_runs().cards
-    labels = card_labels(cards)
-    named = [card for card in cards if name in (labels[card.key].text, labels[card.key].folder)]
-    named = named or [card for card in cards if card.name == name]
-    say_which_namesake(name, [card.path or path for card in named])
-    return named[0].path if named else None
-
-
-def say_which_namesake(name: str, newest_first: Sequence[Path]) -> None:
-    """Say on stderr which run is taken, where several have a name."""
-    if len(newest_first) > 1:
-        print_to_stderr(f"{len(newest_first)} runs are called {name}: this is the newest, {newest_first[0]}")
-
-
 def status_of(folder: Path) -> str:
     """Return the status of the run in `folder`, in a word."""
     try:
         return work_out_status(with_end_record(read_manifest(folder), folder), time.time()).name
     except (OSError, ManifestError):
         return f"no readable {MANIFEST}"
-
-
-def written_at(folder: Path) -> float | None:
-    """Return when the records in `folder` were last written; None if it has no regular file of ours."""
-    try:
-        status = os.lstat(folder / METRICS_JSONL)
-    except (OSError, ValueError):
-        return None
-    is_ours = stat.S_ISREG(status.st_mode) and another_programs_file(folder) is None
-    return status.st_mtime if is_ours else None
 
 
 def size_of(path: Path) -> int:
@@ -164,7 +180,7 @@ def printable(text: str) -> str:
 
 
 def print_to_stderr(line: str) -> None:
-    """Print a line to stderr, beside what a command answers."""
+    """Print a line to stderr, apart from what a command answers."""
     print(printable(line), file=sys.stderr, flush=True)
 
 

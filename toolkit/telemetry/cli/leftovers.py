@@ -1,4 +1,4 @@
-"""What runs and the dashboard leave behind and can be deleted: trash, journals, half-written files, caches."""
+"""What is left of runs and the dashboard and can be deleted: trash, journals, half-written files, caches."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.core.lifetime import follow_loggers
 from toolkit.telemetry.core.user_folders import user_folder
-from toolkit.telemetry.diagnostics.history import Diagnosis
+from toolkit.telemetry.diagnostics.diagnosis import Diagnosis
 from toolkit.telemetry.reports.cell import cell_of
 from toolkit.telemetry.reports.content import RunContent, masked
 from toolkit.telemetry.reports.document import Document
@@ -157,7 +157,7 @@ class RunView:
                 is_cut=card.is_cut,
                 notes=[*found.notes, f"curves need {install_extra('dashboard')}"],
                 findings=found.findings,
-                errors=[one for one in found.errors if found.ending is None or one != found.ending.error],
+                errors=found.errors,
                 ending=found.ending,
             )
         )

@@ -13,9 +13,8 @@ from toolkit.telemetry.cli.chosen_run import printable
 from toolkit.telemetry.cli.run_list import ListedRun
 from toolkit.telemetry.cli.terminal import size_text
 from toolkit.telemetry.core.install import install_extra
-from toolkit.telemetry.diagnostics.foreign_file import NoRecordsError
-from toolkit.telemetry.diagnostics.history import Diagnosis, diagnose, diagnose_records
-from toolkit.telemetry.importers.as_records import records_of
+from toolkit.telemetry.diagnostics.diagnosis import Diagnosis, NoRecordsError
+from toolkit.telemetry.diagnostics.history import diagnose
 from toolkit.telemetry.importers.detect import find_sources
 from toolkit.telemetry.importers.source import RunSource
 from toolkit.telemetry.reports.content import RunContent
@@ -109,9 +108,8 @@ def diagnosis_of(run: ListedRun, on_work: OnWork = lambda _text: None) -> Diagno
         on_work(f"{run.called}: {records:,} records")
 
     with _as_unreadable(run.path):
-        if run.source is None:
-            return diagnose(run.path, on_records=on_records)
-        return diagnose_records(run.called, run.path, records_of(run.source), on_records=on_records)
+        name = None if run.source is None else run.called
+        return diagnose(run.source or run.path, name=name, on_records=on_records)
 
 
 @contextmanager

@@ -9,18 +9,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.chosen_run import LOGS, find_run, no_run_in, say_which_namesake
-from toolkit.telemetry.core.user_folders import labels_dir
-from toolkit.telemetry.importers.detect import Sources, find_sources
+from toolkit.telemetry.cli.chosen_run import no_run_in, runs_given
 from toolkit.telemetry.importers.formats.record_file import OURS, source_of_folder
 from toolkit.telemetry.importers.source import RunSource
 from toolkit.telemetry.importers.summary import number
+from toolkit.telemetry.runfolder.folder_list import newest_run
 from toolkit.telemetry.runfolder.layout import MANIFEST
 from toolkit.telemetry.runfolder.parts import part_in
 from toolkit.telemetry.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED
 from toolkit.telemetry.runfolder.untrusted import finite_in
-from toolkit.telemetry.runs.listing.foreign_runs import ForeignRun, OnRun
-from toolkit.telemetry.runs.listing.run_folders import RunFolders, runs_at
+from toolkit.telemetry.runs.listing.foreign_runs import OnRun
+from toolkit.telemetry.runs.listing.run_folders import RunFolders
 from toolkit.telemetry.runs.store import NO_END, STARTING, UNREADABLE, RunCard, RunQuery, card_labels
 
 ALL: Final = RunQuery()
@@ -86,32 +85,25 @@ def list_runs(
     Raises:
         ValueError: the query's text or order is invalid.
     """
-    # A name of a run means its folder.
-    paths = [path if os.path.lexists(path) else find_run(path) or path for path in paths]
-    folders = runs_at(paths, labels_dir=labels_dir(), only=only, deleted=deleted)
+    folders = runs_given(paths, only=only, deleted=deleted)
     folders.read_all(on_run)
     listed = folders.list_runs(query)
     every = listed.cards if query == ALL else folders.list_runs().cards
-    runs = [ListedRun(card, _source(folders, card)) for card in listed.cards]
+    runs = [ListedRun(card, folders.source(card.key)) for card in listed.cards]
     return RunList(label_runs(runs), listed.problems, missing_runs(paths, every, folders, only), listed.total)
-
-
-def _source(folders: RunFolders, card: RunCard) -> RunSource | None:
-    run = folders.find(card.key)
-    return run.source if isinstance(run, ForeignRun) else None
 
 
 def missing_runs(
     paths: Sequence[Path], cards: Sequence[RunCard], folders: RunFolders, only: str | None = None
 ) -> list[str]:
     """Return a sentence for each of `paths` in which none of `cards` is."""
-    found = []
+    found = [no_run_in(path, near=near) for path, near in folders.unknown.items()]
     places = {
         str(place) for card in cards if card.path is not None for place in (card.path, *card.path.parents)
     }
     for path in paths:
         absolute = os.path.abspath(path)
-        if absolute not in places:
+        if os.path.lexists(path) and absolute not in places:
             left_out = 0 if folders.others is None else folders.others.left_out[Path(absolute)]
             found.append(
                 no_run_in(path, deleted=left_out)
@@ -123,8 +115,7 @@ def missing_runs(
 
 def our_runs(path: Path) -> list[tuple[Path, RunCard]]:
     """Return the run folders of ours at `path` and one level below; records alone may be another program's."""
-    cards = runs_at([path], labels_dir=None, only=OURS).list_runs().cards
-    found = [(card.path, card) for card in cards if card.path is not None]
+    found = [(run.path, run.card) for run in list_runs([path], only=OURS).runs]
     return sorted(
         (pair for pair in found if os.path.lexists(pair[0] / MANIFEST) and part_in(pair[0]) is None),
         key=lambda pair: pair[0],
@@ -133,22 +124,16 @@ def our_runs(path: Path) -> list[tuple[Path, RunCard]]:
 
 def our_card(folder: Path) -> RunCard | None:
     """Return the card of a run folder of ours; None if it is not one."""
-    cards = runs_at([folder], labels_dir=None, only=OURS).list_runs().cards
-    return next((card for card in cards if card.path == Path(os.path.abspath(folder))), None)
+    runs = list_runs([folder], only=OURS).runs
+    return next((run.card for run in runs if run.path == Path(os.path.abspath(folder))), None)
 
 
 def run_at(path: Path) -> ListedRun | str:
-    """Return the run at `path`: ours, as `find_run` has it, or the only one of another tool; else a reason."""
-    folder = find_run(path)
+    """Return the run at `path`: ours, or the newest of ours in it, or the only one of another tool; else a reason."""
+    folder = newest_run(path) if os.path.lexists(path) else None
     card = None if folder is None else our_card(folder)
     if card is not None:
         return ListedRun(card, None, card.name)
-    if not os.path.lexists(path):
-        named = [
-            run for run in list_runs([LOGS]).runs if str(path) in (run.called, run.card.name, run.card.key)
-        ]
-        say_which_namesake(str(path), [run.path for run in named])
-        return named[0] if named else no_run_in(path)
     found = list_runs([path])
     if len(found.runs) == 1:
         return found.runs[0]
@@ -158,15 +143,6 @@ def run_at(path: Path) -> ListedRun | str:
     return (
         f"{path} has {len(found.runs)} runs ({names}{' …' if len(found.runs) > 5 else ''}); name one of them"
     )
-
-
-def sources_at(path: Path, only: str | None) -> Sources | str:
-    """Return the runs of other tools at `path`, or why there is none."""
-    try:
-        found = find_sources(path, only=only)
-    except OSError:
-        return no_run_in(path)
-    return found if found.runs else no_run_in(path, found.notes)
 
 
 def source_for(run: ListedRun) -> RunSource:

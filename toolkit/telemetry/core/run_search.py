@@ -306,12 +306,12 @@ def seconds_in(text: str) -> float:
 
 
 def _with_date(term: Comparison, given: str, text: str, now: float | None) -> Comparison:
-    moment = datetime.now() if now is None else datetime.fromtimestamp(now)  # noqa: DTZ005, DTZ006 - local days
+    local = datetime.now() if now is None else datetime.fromtimestamp(now)  # noqa: DTZ005, DTZ006 - local days
     if _DURATION.fullmatch(text) and term.sign != ":":
         age_s = seconds_in(text)
         if age_s < 1e10:
-            return replace(term, bound=moment.timestamp() - age_s)
-    midnight = moment.replace(hour=0, minute=0, second=0, microsecond=0)
+            return replace(term, bound=local.timestamp() - age_s)
+    midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
     day = timedelta(days=1)
     named = {"today": (midnight, midnight + day), "yesterday": (midnight - day, midnight)}
     begin_end = named.get(text.casefold()) or (_date_in(text) if _DATE.fullmatch(text) else None)

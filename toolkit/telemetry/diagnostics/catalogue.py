@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from toolkit.telemetry.core.formatting import duration, utc_minute
-from toolkit.telemetry.diagnostics.finding import CRITICAL, WARNING, ranks_in_words
+from toolkit.telemetry.diagnostics.finding import CRITICAL, WARNING, Finding, ranks_in_words
 from toolkit.telemetry.diagnostics.incident import Incident
 
 LOWER_LR: Final = ("lr_scale", "lr", "learning_rate", "lr_multiplier")
@@ -681,10 +682,18 @@ def describe(incident: Incident, kind: Kind | None = None) -> str:
     return kind.variants.get(incident.variant, kind.message).format_map(_shown(incident))
 
 
-def title_of(kind: str, evidence: Mapping[str, Any]) -> str:
-    """Return the title of a finding; an unknown kind is its own title."""
+_NOT_DETECTED: Final = {"error": "Error", "records lost": "Records lost"}
+
+
+def title_of(finding: Finding) -> str:
+    """Return the title of a finding."""
+    return title_of_kind(finding.kind, finding.evidence)
+
+
+def title_of_kind(kind: str, evidence: Mapping[str, Any] = MappingProxyType({})) -> str:
+    """Return the title of a finding of this kind with this evidence; an unknown kind is its own title."""
     if kind not in CATALOGUE:
-        return kind.removeprefix(RULE)
+        return _NOT_DETECTED.get(kind) or kind.removeprefix(RULE)
     special = _special(CATALOGUE[kind], evidence)
     return CATALOGUE[kind].title if special is None else special.title
 

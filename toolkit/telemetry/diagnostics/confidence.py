@@ -61,7 +61,7 @@ def strength_of(found: Judged) -> int:
     return CLEAR if kind in _INSTABILITY and found.evidence.get("ratio", 0.0) >= at.CLEAR_RATIO else USUAL
 
 
-def counts_behind(confidence: float) -> tuple[int, int, int] | None:
+def counts_of(confidence: float) -> tuple[int, int, int] | None:
     """Return how many findings of this confidence were right, of how many, and how many more the labels leave open.
 
     None if it comes from another table.

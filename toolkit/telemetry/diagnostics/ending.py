@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from toolkit.telemetry.diagnostics.catalogue import HANG
+from toolkit.telemetry.diagnostics.error_records import ErrorRecords
 from toolkit.telemetry.diagnostics.finding import CRITICAL, OPEN, SEVERITIES
 from toolkit.telemetry.runfolder import records as kinds
 from toolkit.telemetry.runfolder.manifest import Manifest
@@ -21,6 +22,7 @@ from toolkit.telemetry.runfolder.status import (
     Status,
     work_out_status,
 )
+from toolkit.telemetry.runfolder.untrusted import mappings_in, number_in
 
 _BAD: Final = frozenset({FAILED, LOST, STALLED})
 _OF_END_RECORDS: Final = frozenset({FINISHED, FAILED, STOPPED})
@@ -28,8 +30,6 @@ _TELLING: Final = frozenset({kinds.ERROR, kinds.SPAN_START, kinds.SPAN, kinds.FI
 _MOST_ERRORS: Final = 1_000
 _MOST_OPEN_SPANS: Final = 1_000
 _LONGEST: Final = 4_000
-_LONGEST_FAILURE: Final = 300
-_OF_TELEMETRY: Final = "telemetry"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,11 +122,7 @@ class Endings:
 
     def __init__(self) -> None:
         self._ranks: dict[int, _Rank] = {}
-        self._errors: dict[str, Record] = {}
-        self.failures_of_telemetry = 0
-        self.first_failure = ""
-        """What the first of them says."""
-        """Error records about telemetry itself, which harm no training."""
+        self.records = ErrorRecords()
         self.lost_records = 0
         """Records that the run declared lost."""
 
@@ -147,14 +143,14 @@ class Endings:
                 mine.take_step(step)
                 step = None
             if type(event) is str and event in _TELLING:
-                self._take(record, mine, rank)
+                self._add(record, mine, rank)
         if step is not None:
             mine.take_step(step)
 
-    def _take(self, record: Record, mine: _Rank, rank: int) -> None:
+    def _add(self, record: Record, mine: _Rank, rank: int) -> None:
         event = record["event"]
         if event == kinds.ERROR:
-            self._take_error(record, mine, rank)
+            self._add_error(record, mine, rank)
         elif event == kinds.SPAN_START:
             if len(mine.spans) < _MOST_OPEN_SPANS:
                 mine.spans[str(record.get("id"))] = str(record.get("name"))[:_LONGEST]
@@ -167,11 +163,12 @@ class Endings:
             self.lost_records += lost if type(lost) is int and lost > 0 else 0
         else:
             mine.take_end(record)
-            self._take_counts(record, rank)
+            self.records.add_end(record, rank)
 
-    def errors(self) -> list[RunError]:
-        """Return the distinct errors of all sessions and ranks, in the order of their first record."""
-        return [_error(record) for record in self._errors.values()]
+    def errors(self, *, but: Ending | None = None) -> list[RunError]:
+        """Return the distinct errors of all sessions and ranks, by their first record, `but` the one that ended it."""
+        cause = None if but is None else but.error
+        return [error for record in self.records.newest.values() if (error := _error(record)) != cause]
 
     def ending(self, manifest: Manifest | None, now: float) -> Ending | None:
         """Return how the run ended; None if there is neither a manifest nor an end record."""
@@ -222,30 +219,15 @@ class Endings:
         if not causes:
             return None
         key, _ = min(causes, key=lambda cause: cause[1])
-        return _error(self._errors[key])
+        return _error(self.records.newest[key])
 
     def _is_failure(self, key: str) -> bool:
-        return key in self._errors and _severity(self._errors[key]) == CRITICAL
+        return key in self.records.newest and _severity(self.records.newest[key]) == CRITICAL
 
-    def _take_error(self, record: Record, mine: _Rank, rank: int) -> None:
-        if record.get("source") == _OF_TELEMETRY:
-            self.failures_of_telemetry += 1
-            said = [record[name] for name in ("doing", "message") if isinstance(record.get(name), str)]
-            self.first_failure = self.first_failure or ": ".join(said)[:_LONGEST_FAILURE]
-            return
-        key = f"{rank} {mine.session} {record.get('id') or record.get('seq')}"
-        moment = record.get("time")
-        if key in self._errors or len(self._errors) < _MOST_ERRORS:
-            self._errors[key] = {**_kept(record), "rank": rank, "session": mine.session}
-            mine.error = mine.last_error = (key, float(moment) if isinstance(moment, (int, float)) else 0.0)
-
-    def _take_counts(self, end: Record, rank: int) -> None:
-        counted = end.get("errors")
-        for kind in counted if isinstance(counted, list) else ():
-            if isinstance(kind, dict) and type(kind.get("count")) is int:
-                key = f"{rank} {end.get('session')} {end.get('session')}-error-{kind.get('fingerprint')}"
-                if key in self._errors:
-                    self._errors[key]["count"] = kind["count"]
+    def _add_error(self, record: Record, mine: _Rank, rank: int) -> None:
+        key = self.records.add({**record, "rank": rank, "session": mine.session}, rank)
+        if key is not None:
+            mine.error = mine.last_error = (key, number_in(record.get("time")) or 0.0)
 
 
 def _without_steps(records: Sequence[Record], session: int) -> Iterator[Record]:
@@ -257,20 +239,17 @@ def _without_steps(records: Sequence[Record], session: int) -> Iterator[Record]:
         yield from run.records[-1:] if is_plain else run.records
 
 
-def _kept(record: Record) -> Record:
-    """Return the few fields of an error record that are needed: a record may be 64 KiB long."""
-    kept: Record = {
-        name: record[name]
-        for name in ("type", "message", "global_step", "spans", "count", "severity")
-        if name in record
-    }
-    stack, frames = record.get("stack"), record.get("frames")
+def _where(record: Record) -> str:
+    """Return the innermost frame of an error, `file:line in function`; empty if its record has no stack."""
+    stack, frames = record.get("stack"), mappings_in(record.get("frames"))
     if isinstance(stack, list) and stack:
-        kept["where"] = str(stack[-1])[:_LONGEST]
-    elif isinstance(frames, list) and frames and isinstance(frames[-1], dict):
-        frame = frames[-1]
-        kept["where"] = f"{frame.get('file')}:{frame.get('line')} in {frame.get('function')}"[:_LONGEST]
-    return {**kept, "out_of_memory": isinstance(record.get("memory"), dict)}
+        return str(stack[-1])[:_LONGEST]
+    frame = frames[-1] if frames else None
+    return (
+        ""
+        if frame is None
+        else f"{frame.get('file')}:{frame.get('line')} in {frame.get('function')}"[:_LONGEST]
+    )
 
 
 def _error(record: Record) -> RunError:
@@ -278,14 +257,14 @@ def _error(record: Record) -> RunError:
     return RunError(
         type=str(record.get("type") or "error")[:_LONGEST],
         message=str(record.get("message") or "")[:_LONGEST],
-        where=record.get("where", ""),
+        where=_where(record),
         step=step if type(step) is int else None,
         rank=record["rank"],
         session=record["session"],
         spans=tuple(str(name)[:_LONGEST] for name in spans) if isinstance(spans, list) else (),
         count=count if type(count) is int and count > 0 else 1,
         severity=_severity(record),
-        out_of_memory=record["out_of_memory"],
+        out_of_memory=isinstance(record.get("memory"), dict),
     )
 
 

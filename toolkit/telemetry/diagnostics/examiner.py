@@ -212,8 +212,8 @@ class Examiner:
                 incident_id=reported.id,
                 kind=reported.kind,
                 metric=reported.metric,
-                start_step=reported.start_step,
-                noticed_step=reported.noticed_step,
+                start_step=reported.start_step or 0,
+                noticed_step=reported.latest_step or 0,
                 session=reported.session,
             )
 

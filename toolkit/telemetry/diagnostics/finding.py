@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from toolkit.telemetry.runfolder.records import Record
-from toolkit.telemetry.runfolder.untrusted import is_number, mapping_in, texts_in, whole_in
+from toolkit.telemetry.diagnostics.error_details import Detail, details_of
+from toolkit.telemetry.runfolder.records import ERROR, FINDING, LOST, Record
+from toolkit.telemetry.runfolder.untrusted import is_number, mapping_in, number_in, texts_in, whole_in
 
 INFO: Final = "info"
 WARNING: Final = "warning"
@@ -18,10 +19,14 @@ SEVERITIES: Final = (INFO, WARNING, CRITICAL)
 OPEN: Final = "open"
 RESOLVED: Final = "resolved"
 
+RECORDS_LOST: Final = "records lost"
+_NOT_WRITTEN: Final = frozenset({"event", "time", "details"})
+"""What the record of a finding has by itself."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """The current state of one incident of a run.
+    """The current state of one incident of a run; for a list of all that is wrong also an error, or lost records.
 
     An incident keeps its `id` while it grows, gets worse and is resolved; the newest record with an id is valid.
     """
@@ -29,13 +34,16 @@ class Finding:
     id: str
     kind: str
     severity: str
-    metric: str
+    event: str = FINDING
+    """The kind of record it is from; empty for what no record says."""
+    metric: str = ""
     """The metric in which it was found."""
-    start_step: int
-    end_step: int | None
+    start_step: int | None
+    """The first affected step; None only of an error, of lost records or of a record of another form."""
+    end_step: int | None = None
     """The last affected step; None while it is open."""
-    noticed_step: int
-    """The step at which it was detected: there was not enough evidence before."""
+    noticed_step: int | None = None
+    """The step at which it was detected: there was not enough evidence before. None where the first may be."""
     session: int = 1
     """The session in which it started."""
     state: str = OPEN
@@ -45,7 +53,9 @@ class Finding:
     """Affected records."""
     repeats: int = 0
     """How often it came back soon after it was over."""
-    evidence: Mapping[str, float] = field(default_factory=dict)
+    time: float | None = field(default=None, compare=False)
+    """When the run first recorded it; None if it did not."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
     message: str = ""
     causes: tuple[str, ...] = ()
     """Most likely first."""
@@ -54,15 +64,28 @@ class Finding:
     """Names of knobs and actions that would help, best first, if the run declares them."""
     confidence: float | None = None
     """The share of findings like this that were right on labelled runs; None if there was none of its kind."""
+    details: tuple[Detail, ...] = field(default=(), compare=False)
+    """Further details of its record: stacks, the last output, open spans."""
 
     @property
     def is_open(self) -> bool:
         """Whether it is not resolved yet."""
         return self.state == OPEN
 
+    @property
+    def latest_step(self) -> int | None:
+        """The step at which it was detected, or its first one; None if neither is known."""
+        return self.start_step if self.noticed_step is None else self.noticed_step
+
+    @property
+    def acknowledged_key(self) -> str:
+        """The key stored when it is marked as seen: a spike that becomes a divergence is new again."""
+        return self.id if self.event != FINDING or f"-{self.kind}-" in self.id else f"{self.id}:{self.kind}"
+
     def to_fields(self) -> dict[str, Any]:
         """Return the finding as the fields of a `finding` record, and as `telemetry doctor --json` prints it."""
-        fields: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        names = [name for name in self.__dataclass_fields__ if name not in _NOT_WRITTEN]
+        fields: dict[str, Any] = {name: getattr(self, name) for name in names}
         fields["evidence"] = dict(self.evidence)
         for name in ("causes", "advice", "remedies"):
             fields[name] = list(fields[name])
@@ -97,12 +120,53 @@ def finding_from(record: Record) -> Finding | None:
         advice=tuple(texts_in(record.get("advice"))),
         remedies=tuple(texts_in(record.get("remedies"))),
         confidence=_share_or_none(record.get("confidence")),
+        time=number_in(record.get("time")),
+        details=details_of(record),
     )
+
+
+def problem_from(record: Record) -> Finding:
+    """Return the problem in a finding record of any form, an error record or one about lost records."""
+    finding = finding_from(record) if record.get("event") == FINDING else None
+    if finding is not None:
+        return finding
+    event, severity, message = str(record.get("event")), record.get("severity"), record.get("message")
+    kind = {ERROR: "error", LOST: RECORDS_LOST}.get(event, str(record.get("kind", "finding")))
+    if severity not in SEVERITIES:
+        severity = CRITICAL if event == ERROR else WARNING
+    if event == LOST:
+        message = f"{record.get('records')} records were lost: {record.get('reason')}"
+    step, times = record.get("start_step", record.get("global_step")), record.get("count")
+    return Finding(
+        id=str(record.get("id") or f"{event}-{record.get('seq')}-{record.get('time')}"),
+        kind=kind,
+        severity=str(severity),
+        event=event,
+        metric=str(record.get("metric") or ("" if event == ERROR else "train_loss")),
+        start_step=whole_in(step),
+        time=number_in(record.get("time")),
+        count=times if event == ERROR and type(times) is int and times > 0 else 1,
+        evidence=mapping_in(record.get("evidence")),
+        message=str(message or kind),
+        causes=tuple(texts_in(record.get("causes") or record.get("likely_causes"))),
+        advice=tuple(texts_in(record.get("advice") or record.get("try"))),
+        details=details_of(record),
+    )
+
+
+def merged_by_id(newest_first: Iterable[Finding]) -> dict[str, Finding]:
+    """Return one finding per id: what its newest record says, with the time of the oldest."""
+    found: dict[str, Finding] = {}
+    for finding in newest_first:
+        newest = found.setdefault(finding.id, finding)
+        # Only one of them has the stacks of all threads.
+        found[finding.id] = replace(newest, time=finding.time, details=newest.details or finding.details)
+    return found
 
 
 def latest_findings(records: Sequence[Record], detected: Iterable[Finding]) -> dict[str, Finding]:
     """Return findings by their ids: of `records`, newest first, or else detected, with the detectors' latest count."""
-    found = {finding.id: finding for record in reversed(records) if (finding := finding_from(record))}
+    found = merged_by_id(map(problem_from, records))
     for finding in detected:
         known = found.setdefault(finding.id, finding)
         is_same = all(

@@ -1,4 +1,4 @@
-"""Diagnoses runs on disk: run folders, and JSONL or CSV files of other programs."""
+"""Diagnoses a run on disk by reading it once: a run folder, or what another tool logged."""
 
 from __future__ import annotations
 
@@ -6,16 +6,14 @@ import heapq
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.diagnostics.ending import Ending, Endings, RunError
+from toolkit.telemetry.diagnostics.diagnosis import Diagnosis, NoRecordsError
+from toolkit.telemetry.diagnostics.ending import Endings
 from toolkit.telemetry.diagnostics.examiner import Examiner
-from toolkit.telemetry.diagnostics.finding import Finding
-from toolkit.telemetry.diagnostics.foreign_file import ForeignFile, NoRecordsError
-from toolkit.telemetry.diagnostics.policy import Policy, policy_of_run
+from toolkit.telemetry.diagnostics.policy import policy_of_run
 from toolkit.telemetry.diagnostics.rank_files import MAX_RANKS
 from toolkit.telemetry.diagnostics.silent_ranks import (
     findings_about,
@@ -23,109 +21,54 @@ from toolkit.telemetry.diagnostics.silent_ranks import (
     not_yet_reported,
     read_tails,
 )
+from toolkit.telemetry.importers.as_records import records_in
+from toolkit.telemetry.importers.formats.record_file import FORK
+from toolkit.telemetry.importers.formats.table_file import FORMAT as TABLE
+from toolkit.telemetry.importers.source import RunSource, read_all
 from toolkit.telemetry.runfolder.labels import ProjectSettingsError, read_project
-from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL, RANKS, LinkedRanks, rank_file
-from toolkit.telemetry.runfolder.listed_run import missing_records
+from toolkit.telemetry.runfolder.layout import MANIFEST, RANKS, LinkedRanks, rank_file
+from toolkit.telemetry.runfolder.listed_run import first_record, missing_records
 from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, incomplete_mirrors, read_manifest
-from toolkit.telemetry.runfolder.parts import describe_part, is_run_folder, part_in, record_files
-from toolkit.telemetry.runfolder.reader import BadLine, blocks_of, lines_of, parse_line, records_in
+from toolkit.telemetry.runfolder.parts import record_files
+from toolkit.telemetry.runfolder.reader import BadLine, blocks_of, lines_of, parse_line
+from toolkit.telemetry.runfolder.reader import records_in as records_of_block
 from toolkit.telemetry.runfolder.records import STEP, Record
 from toolkit.telemetry.runfolder.status import LOST, RUNNING, STALLED
 
-_MAX_RUNS: Final = 20_000
 _CHUNK: Final = 2_000
-_FILE_ENDINGS: Final = frozenset({".jsonl", ".ndjson", ".csv"})
+_OF_LINES: Final = ("lines ", "rows ")
 
 OnRecords = Callable[[int], None]
 """Called with the number of records read so far."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Diagnosis:
-    """What is wrong with one run."""
+def diagnose(
+    run: Path | RunSource,
+    *,
+    name: str | None = None,
+    on_records: OnRecords | None = None,
+) -> Diagnosis:
+    """Return what is wrong with a run folder, or with a run of another tool, which may grow.
 
-    name: str
-    path: Path
-    findings: Sequence[Finding] = ()
-    """In the order in which they were detected."""
-    ending: Ending | None = None
-    """How it ended, or that it is running; None if unknown."""
-    errors: Sequence[RunError] = ()
-    """Its distinct errors of all sessions and ranks, including the one that ended it."""
-    records: int = 0
-    bad_lines: int = 0
-    """Unreadable lines."""
-    is_cut: bool = False
-    """Whether its records end before the last one that run.json counts; a note says so."""
-    manifest: Manifest | None = None
-    notes: Sequence[str] = ()
-    """Remarks about how it was read."""
-
-
-def find_runs(path: Path) -> list[Path]:
-    """Return the runs at `path`: itself, or the run folders one level below it, sorted by name.
-
-    In a folder without run folders these are its JSONL and CSV files. Links below `path` are not followed. Folders that
-    may not be read come last.
-
-    Raises:
-        OSError: `path` does not exist or cannot be listed.
-        NoRecordsError: it is a folder with neither.
-    """
-    if not path.is_dir():
-        os.lstat(path)
-        return [path]
-    part = part_in(path)
-    if part is not None:
-        raise NoRecordsError(f"{path} is {describe_part(path, part)}; rank 0's folder has the run")
-    if is_run_folder(path):
-        return [path]
-    folders, files = [], []
-    with os.scandir(path) as entries:
-        for entry in entries:
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                folders.append(path / entry.name)
-            elif entry.is_file(follow_symlinks=False) and Path(entry.name).suffix.lower() in _FILE_ENDINGS:
-                files.append(path / entry.name)
-    runs = [folder for folder in folders if is_run_folder(folder) and part_in(folder) is None]
-    # What may be a run, and may not be read: whoever diagnoses it says so.
-    closed = [folder for folder in folders if not os.access(folder, os.R_OK | os.X_OK)]
-    found = [*(sorted(runs) or sorted(files)), *sorted({*closed} - {*runs})]
-    if not found:
-        raise NoRecordsError(
-            f"no run found in {path} (no {METRICS_JSONL} there or one level below, and no JSONL or CSV file)"
-        )
-    return found[:_MAX_RUNS]
-
-
-def diagnose(path: Path, *, policy: Policy | None = None, on_records: OnRecords | None = None) -> Diagnosis:
-    """Return what is wrong with the run folder or file at `path`, which may still grow.
-
-    The default `policy` of a run folder is the one in its manifest. Memory use does not depend on the run's length.
+    Memory use does not depend on the run's length.
 
     Raises:
         OSError: the record file is missing, unreadable, not a regular file, or was replaced while it was read.
-        NoRecordsError: a file of another program has no readable records.
+        NoRecordsError: a run of another tool has no numbers.
     """
-    return _Reading(path, policy, on_records).diagnosis()
-
-
-def diagnose_records(
-    name: str, path: Path, chunks: Iterable[list[Record]], *, on_records: OnRecords | None = None
-) -> Diagnosis:
-    """Return what is wrong with a run of another tool, whose records `chunks` yields."""
-    return _Reading(path, None, on_records).diagnosis_of(name, chunks)
+    return _Reading(run, name, on_records).diagnosis()
 
 
 class _Reading:
     """Reads one run and runs the detectors over it."""
 
-    def __init__(self, path: Path, policy: Policy | None, on_records: OnRecords | None) -> None:
-        self._path = path
-        self._has_policy = policy is not None
-        self._examiner = Examiner(policy)
+    def __init__(self, run: Path | RunSource, name: str | None, on_records: OnRecords | None) -> None:
+        self._source = None if isinstance(run, Path) else run
+        self._path = run if isinstance(run, Path) else run.info.root
+        # "." has no name of its own, and a link's name says more than its target.
+        absolute = Path(os.path.abspath(self._path))
+        self._name = name or (absolute.name if isinstance(run, Path) else run.info.name)
+        self._examiner = Examiner()
         self._on_records = on_records
         self._records = 0
         self._bad_lines = 0
@@ -134,11 +77,9 @@ class _Reading:
         self._endings = Endings()
 
     def diagnosis(self) -> Diagnosis:
-        # "." has no name of its own, and a link's name says more than its target.
-        absolute = Path(os.path.abspath(self._path))
-        if not self._path.is_dir():
-            self._take_foreign_file()
-            return self._result(absolute.stem, None)
+        if self._source is not None:
+            self._read_source(self._source)
+            return self._result(None)
         manifest = None
         try:
             manifest = read_manifest(self._path)
@@ -146,40 +87,33 @@ class _Reading:
             self._notes.append(f"there is no {MANIFEST}")
         except (OSError, ManifestError) as error:
             self._notes.append(str(error))
-        if manifest is not None and not self._has_policy:
+        if manifest is not None:
             self._examiner = Examiner(policy_of_run(manifest.diagnostics, self._rules_of(manifest.project)))
-        self._take_run_folder(manifest)
-        return self._result(absolute.name, manifest)
+        ranks = self._other_ranks()
+        for records in self._chunks_with(ranks) if ranks else self._chunks(rank_file(self._path, 0)):
+            self._examine(records)
+        return self._result(manifest)
 
     def _rules_of(self, project: str | None) -> Sequence[Any]:
-        """Return the rules of the run's project, which are beside its folder."""
+        """Return the rules of the run's project, which are in the folder of its runs."""
         try:
             return read_project(self._path.parent, project).alerts
         except ProjectSettingsError as error:
             self._notes.append(f"the rules of the project are not known: {error}")
             return ()
 
-    def diagnosis_of(self, name: str, chunks: Iterable[list[Record]]) -> Diagnosis:
-        for chunk in chunks:
-            self._take(chunk)
-        if not self._records:
-            raise NoRecordsError(f"{name} has no numbers")
-        return self._result(name, None)
-
-    def _result(self, name: str, manifest: Manifest | None) -> Diagnosis:
+    def _result(self, manifest: Manifest | None) -> Diagnosis:
         endings = self._endings
-        if endings.failures_of_telemetry:
-            times = endings.failures_of_telemetry
-            first = (
-                f"{'; first' if times > 1 else ''}: {endings.first_failure}" if endings.first_failure else ""
-            )
+        times, first = endings.records.of_telemetry, endings.records.first_of_telemetry
+        if times:
+            said = f"{'; first' if times > 1 else ''}: {first}" if first else ""
             self._notes.append(
-                f"telemetry itself failed {'once' if times == 1 else f'{times:,} times'}{first}"
+                f"telemetry itself failed {'once' if times == 1 else f'{times:,} times'}{said}"
             )
-        behind = incomplete_mirrors(manifest)
-        if behind:
+        incomplete = incomplete_mirrors(manifest)
+        if incomplete:
             self._notes.append(
-                f"the last records are missing in {behind}; `telemetry repair` rebuilds metrics.csv"
+                f"the last records are missing in {incomplete}; `telemetry repair` rebuilds metrics.csv"
             )
         if endings.lost_records:
             lost = endings.lost_records
@@ -191,13 +125,13 @@ class _Reading:
         if ending is not None and ending.status == LOST and _has_journal(manifest):
             self._notes.append("its last records are still in a journal; `telemetry repair` recovers them")
         if len(self._files) > 1:
-            self._look_for_lost_ranks(is_live=ending is not None and ending.status in (RUNNING, STALLED))
+            self._find_lost_ranks(is_live=ending is not None and ending.status in (RUNNING, STALLED))
         return Diagnosis(
-            name=name,
+            name=self._name,
             path=self._path,
             findings=self._examiner.findings(),
             ending=ending,
-            errors=endings.errors(),
+            errors=endings.errors(but=ending),
             records=self._records,
             bad_lines=self._bad_lines,
             is_cut=missing is not None,
@@ -205,41 +139,31 @@ class _Reading:
             notes=tuple(self._notes),
         )
 
-    def _take(self, records: Sequence[Record]) -> None:
+    def _examine(self, records: Sequence[Record]) -> None:
         self._examiner.take(records)
         self._records += len(records)
         if self._on_records is not None:
             self._on_records(self._records)
 
-    def _take_foreign_file(self) -> None:
-        self._take_all_of(ForeignFile(self._path))
-        if not self._records:
-            lines = (
-                "its only line is" if self._bad_lines == 1 else f"all of its {self._bad_lines:,} lines are"
-            )
-            reason = f"{lines} unreadable" if self._bad_lines else "it is empty"
-            raise NoRecordsError(f"{self._path.name} has no records: {reason}")
-
-    def _take_all_of(self, file: ForeignFile) -> None:
-        for chunk in file.chunks():
-            self._endings.take(chunk)
-            self._take(chunk)
-        self._bad_lines = file.bad_lines
-        self._notes += file.notes
-
-    def _take_run_folder(self, manifest: Manifest | None) -> None:
-        ranks = self._other_ranks()
-        if manifest is None and not ranks:
-            # Perhaps written by another program: the result is the same with or without the folder around the file.
-            self._take_all_of(ForeignFile(rank_file(self._path, 0)))
+    def _read_source(self, source: RunSource) -> None:
+        file = source.info.root / source.info.pieces[0].path
+        if source.info.format in (FORK, TABLE) and type(first_record(file).get("event")) is str:
+            # Records like ours, with their errors and their end.
+            for records in self._chunks(file):
+                self._examine(records)
             return
-        chunks = self._chunks_with(ranks) if ranks else self._chunks(rank_file(self._path, 0))
-        for chunk in chunks:
-            self._take(chunk)
+        for batch in read_all(source):
+            self._examine(records_in(source.info, batch))
+            if source.info.format == TABLE:
+                passed_over = batch.passed_over.items()
+                self._bad_lines += sum(often for (_, why), often in passed_over if why.startswith(_OF_LINES))
+        self._notes += source.info.notes
+        if not self._records:
+            raise NoRecordsError(f"{self._name} has no numbers")
 
     def _chunks(self, path: Path) -> Iterator[Sequence[Record]]:
         for block in blocks_of(path):
-            records, bad_lines = records_in(block)
+            records, bad_lines = records_of_block(block)
             self._bad_lines += bad_lines
             self._endings.take(records)
             yield records
@@ -260,7 +184,7 @@ class _Reading:
             self._notes.append(f"only the first {MAX_RANKS} of {len(ranks):,} other ranks were read")
         return ranks[:MAX_RANKS]
 
-    def _look_for_lost_ranks(self, *, is_live: bool) -> None:
+    def _find_lost_ranks(self, *, is_live: bool) -> None:
         """Add the findings about ranks that died or fell silent, which no record says."""
         tails = read_tails(self._files)
         lost = lost_ranks(self._files, tails, now=time.time(), is_live=is_live)
@@ -306,7 +230,7 @@ def _has_journal(manifest: Manifest | None) -> bool:
 def _timed(records: Iterator[Record]) -> Iterator[tuple[float, Record]]:
     last = 0.0
     for record in records:
-        moment = record.get("time")
-        if type(moment) is float or type(moment) is int:
-            last = moment
+        time = record.get("time")
+        if type(time) is float or type(time) is int:
+            last = time
         yield last, record

@@ -29,10 +29,10 @@ from toolkit.telemetry.fleet.run_folders import (
     manifest_bytes,
     read_run_folder,
     record_files,
-    run_folders,
 )
 from toolkit.telemetry.fleet.run_rows import is_final, status_of
 from toolkit.telemetry.fleet.tail import Position, RecordTail, Rows, crc_of
+from toolkit.telemetry.runfolder.folder_list import run_folders
 
 _QUIET_S: Final = 24 * 3600.0
 """A run whose end is not certain counts as finished if its files have not changed for this long."""
@@ -252,7 +252,7 @@ def _points_table(run: RunFolder, rank: int, rows: Rows) -> Any:
     for row, end in enumerate(rows.ends):
         row_of += [row] * (end - begin)
         begin = end
-    # By metric, as they are read, and because values of one kind compress better beside each other.
+    # By metric, as they are read, and because values of one kind compress better next to each other.
     order = sorted(range(len(row_of)), key=rows.names.__getitem__)
     row_of = [row_of[place] for place in order]
     columns = {

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.fleet.tail import RunKey
+from toolkit.telemetry.runfolder.folder_list import Signature, signature_of
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL, LinkedRanks, other_ranks, rank_file
 from toolkit.telemetry.runfolder.manifest import MAX_MANIFEST_BYTES, Manifest, ManifestError, read_manifest
-from toolkit.telemetry.runfolder.parts import is_run_folder
 from toolkit.telemetry.runfolder.reader import read_from
 from toolkit.telemetry.runfolder.records import START, Record
 
@@ -26,8 +26,6 @@ _SETTLED_S: Final = 60.0
 """A run writes run.json when it starts: a folder that has none after this time gets none."""
 _LONGEST_ID: Final = 6_000
 _START_WITHIN_BYTES: Final = 1024 * 1024
-
-Signature = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +51,7 @@ class RunFolder:
 
 def matching_folders(place: Path) -> list[Path]:
     """Return the folders that `place` means, which may be a pattern such as /scratch/*/logs."""
-    # Not Path.is_dir, which fails where a file system is away for a moment.
+    # Not Path.is_dir, which fails where a file system is away for a time_s.
     if os.path.isdir(place):
         return [place]
     return sorted(Path(found) for found in glob.glob(str(place)) if os.path.isdir(found))
@@ -70,33 +68,6 @@ def existing_folders(places: Iterable[Path]) -> list[Path]:
         if not folders:
             raise NotADirectoryError(f"{place} is not a folder")
     return [folder for folders in found.values() for folder in folders]
-
-
-def run_folders(places: Iterable[Path]) -> list[Path]:
-    """Return the run folders among `places` and directly below them; links below them are not followed.
-
-    Raises:
-        OSError: a place cannot be listed.
-    """
-    found: dict[Path, None] = {}
-    for place in places:
-        inside = [place] if is_run_folder(place) else [place / name for name in subfolders(place)]
-        found.update(dict.fromkeys(folder for folder in inside if folder is place or is_run_folder(folder)))
-    return list(found)
-
-
-def subfolders(place: Path) -> list[str]:
-    """Return the names of the folders in `place`, without hidden ones and links.
-
-    Raises:
-        OSError: it cannot be listed.
-    """
-    with os.scandir(place) as entries:
-        return sorted(
-            entry.name
-            for entry in entries
-            if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
-        )
 
 
 def read_run_folder(folder: Path, node: str, *, is_waiting: bool = True) -> RunFolder | None:
@@ -156,15 +127,6 @@ def file_bytes(path: Path, limit: int) -> bytes:
     return data if len(data) <= limit else b""
 
 
-def signature_of(path: Path) -> Signature:
-    """Return what changes when the file is replaced or written; empty if it is missing."""
-    try:
-        status = os.lstat(path)
-    except OSError:
-        return ()
-    return status.st_mtime_ns, status.st_size, status.st_ino
-
-
 def _is_file(path: Path) -> bool:
     try:
         return stat.S_ISREG(os.lstat(path).st_mode)
@@ -202,8 +164,8 @@ def _short(run_id: str) -> str:
 
 def _first_day(records: list[Record]) -> int:
     times = (record.get("time") for record in records)
-    return _day(next((moment for moment in times if isinstance(moment, (int, float))), 0.0))
+    return _day(next((time_s for time_s in times if isinstance(time_s, (int, float))), 0.0))
 
 
-def _day(moment: float) -> int:
-    return min(max(int(moment // _DAY_S), 0), _LAST_DAY) if math.isfinite(moment) else 0
+def _day(time_s: float) -> int:
+    return min(max(int(time_s // _DAY_S), 0), _LAST_DAY) if math.isfinite(time_s) else 0

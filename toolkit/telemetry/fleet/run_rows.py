@@ -1,4 +1,4 @@
-"""What the engine knows of each run beside its lines: manifest, status by its own node, labels; and of each shipper."""
+"""What the engine knows of each run besides lines: manifest, status by its own node, labels; and of each shipper."""
 
 from __future__ import annotations
 
@@ -18,17 +18,20 @@ from toolkit.telemetry.core.run_search import natural_key, text_of
 from toolkit.telemetry.fleet.binary_form import block_of_rows, types_of
 from toolkit.telemetry.fleet.commits import newest_labels
 from toolkit.telemetry.fleet.engine import Engine, chunks, quote
-from toolkit.telemetry.fleet.run_folders import RunFolder, Signature, file_bytes, manifest_bytes, signature_of
+from toolkit.telemetry.fleet.run_folders import RunFolder, file_bytes, manifest_bytes
 from toolkit.telemetry.fleet.schema import insert_from_node
 from toolkit.telemetry.runfolder.codec import encodable
-from toolkit.telemetry.runfolder.key_values import key_values_in, trend_of
+from toolkit.telemetry.runfolder.folder_list import Signature, signature_of
+from toolkit.telemetry.runfolder.key_values import ValuesThatCount, trend_of
 from toolkit.telemetry.runfolder.labels import MAX_LABELS_BYTES, Labels, LabelsError, parse_labels
 from toolkit.telemetry.runfolder.layout import LABELS, METRICS_JSONL
 from toolkit.telemetry.runfolder.listed_run import (
+    MISSING,
     Fields,
     encode_fields,
     fields_of,
     fields_without_manifest,
+    missing_records,
     progress_of,
     read_ends,
     settled,
@@ -39,6 +42,7 @@ from toolkit.telemetry.runfolder.status import LOST, RUNNING, STALLED, Status
 from toolkit.telemetry.runfolder.untrusted import clean, is_number, number_in, whole_in
 
 TREND_POINTS: Final = 40
+_VALUES: Final = ValuesThatCount()
 _EVERY_S: Final = 15.0
 _GIVEN_UP_S: Final = 60
 """A node that has not reported a live run for this long does not see it any more, although it may report others."""
@@ -257,14 +261,14 @@ def _listed(run: RunFolder, status: Status) -> tuple[Fields, str]:
             problem = "" if isinstance(error, FileNotFoundError) else clean(str(error)) or "invalid"
     with suppress(OSError):
         written = os.lstat(log).st_mtime
-        if not problem and (run.manifest is None or run.manifest.config is None):
-            values = key_values_in(log)
+        values = None if problem else _VALUES.read(log, run.manifest)
     if run.manifest is None:
         return fields_without_manifest(
             run.folder, read_ends(log), key_values=values, written=written
         ), problem
     manifest, _ = settled(run.manifest, run.folder, time.time())
-    return fields_of(manifest, run.folder, status, time.time(), key_values=values), problem
+    fields = fields_of(manifest, run.folder, status, time.time(), key_values=values)
+    return {**fields, MISSING: missing_records(manifest, run.folder, status)}, problem
 
 
 # ------------------------------------------------------------ what the engine searches and sorts
@@ -279,7 +283,7 @@ _MOST_LAST_VALUES: Final = 500
 
 
 def sorted_text(text: str) -> str:
-    """Return what a text is sorted by, and behind BETWEEN what it is searched in, whatever its case."""
+    """Return what a text is sorted by, and after BETWEEN what it is searched in, whatever its case."""
     return f"{natural_key(text)}{BETWEEN}{text.casefold()}"
 
 

@@ -203,14 +203,16 @@ def read_counted(source: RunSource, begin: Callable[[], _T], take: Callable[[_T,
             for name, column in named_columns(source.info, batch):
                 add_session(sessions, column)
                 take(found, name, before(column, limits.get(column.session)))
-        limits = {
-            number: one["abandoned_from"]
-            for number, one in zip(sorted(sessions), with_abandoned(sessions), strict=True)
-            if one["abandoned_from"] is not None
-        }
+        limits = abandoned_from(sessions)
         if not limits:
             break
     return found
+
+
+def abandoned_from(sessions: dict[int, dict[str, Any]]) -> dict[int, int]:
+    """Return for each session of which a later one did steps again the first of these steps."""
+    found = with_abandoned(sessions)
+    return {one["session"]: one["abandoned_from"] for one in found if one["abandoned_from"] is not None}
 
 
 def before(column: Column, limit: int | None) -> Column:

@@ -100,7 +100,7 @@ class FindingsSink:
         if self._resume_watch is not None:
             with self._guard.catch("collecting what a resume is compared with"):
                 self._resume_watch.take(batch)
-        changed = self._take(batch)
+        changed = self._examine(batch)
         for record in batch:
             if record.get("event") == FINDING and record.get("session") != self._session:
                 self._remember(finding_from(record))
@@ -123,7 +123,7 @@ class FindingsSink:
         if watch.is_over:
             self._resume_watch = None
 
-    def _take(self, records: Sequence[Record]) -> list[Finding]:
+    def _examine(self, records: Sequence[Record]) -> list[Finding]:
         now = time.monotonic()
         if now - self._ran_until > _READING_S:
             self._ran_since = now
@@ -152,7 +152,7 @@ class FindingsSink:
         if self.in_a_hurry or now - self._ranks_at >= _RANKS_EVERY_S:
             self._ranks_at = now
             records = self._ranks.read(_LAST_RANK_BYTES if self.in_a_hurry else _RANK_BYTES)
-            self._waiting.update((finding.id, finding) for finding in self._take(records))
+            self._waiting.update((finding.id, finding) for finding in self._examine(records))
             self._report_waiting()
         if self._rank_watch is not None and (self.in_a_hurry or now - self._watched_at >= _WATCH_EVERY_S):
             self._watched_at = now

@@ -245,9 +245,7 @@ def _findings(runs: Sequence[RunContent]) -> Table | None:
     rows = []
     for run in runs:
         for finding in run.worst_first()[:3]:
-            rows.append(
-                (run.name, finding.severity, title_of(finding.kind, finding.evidence), finding.message)
-            )
+            rows.append((run.name, finding.severity, title_of(finding), finding.message))
     if not rows:
         return None
     return Table(title="", head=("run", "severity", "finding", "what"), rows=rows)

@@ -204,7 +204,7 @@ class _Editor:
             self._because("fp16: true → false, bf16: true", finding)
 
     def _because(self, what: str, finding: Finding) -> None:
-        title = title_of(finding.kind, finding.evidence)
+        title = title_of(finding)
         self.reasons.append(f"{what} ({title.lower()} at step {finding.start_step:,})")
 
     def _place(

@@ -79,7 +79,7 @@ class RunContent:
         """Return the findings: the most severe first, open before resolved, newest first."""
         return sorted(
             self.findings,
-            key=lambda one: (-SEVERITIES.index(one.severity), not one.is_open, -one.noticed_step),
+            key=lambda one: (-SEVERITIES.index(one.severity), not one.is_open, -(one.latest_step or 0)),
         )
 
 
@@ -120,11 +120,12 @@ def primary_metric(runs: Sequence[RunContent]) -> str | None:
 
 def window_of(finding: Finding, first: float, last: float) -> tuple[float, float]:
     """Return the range of steps that shows a finding and what was before it."""
-    best = finding.evidence.get("best_step", finding.start_step)
-    start = min(finding.start_step, best if best == best else finding.start_step)
+    began = finding.start_step or 0
+    best = finding.evidence.get("best_step", began)
+    start = min(began, best if best == best else began)
     end = last if finding.is_open or finding.end_step is None else finding.end_step
     margin = max(0.6 * (end - start), 0.05 * (last - first), _MIN_WINDOW)
-    return max(first, start - margin), min(last, max(end, finding.noticed_step) + margin)
+    return max(first, start - margin), min(last, max(end, finding.latest_step or 0) + margin)
 
 
 def steps_of(curve: Curve) -> tuple[float, float] | None:

@@ -7,7 +7,7 @@ from typing import Any, Final, Protocol
 
 from toolkit.telemetry.core.formatting import utc_minute
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
-from toolkit.telemetry.diagnostics.confidence import CERTAIN, counts_behind, is_calibrated
+from toolkit.telemetry.diagnostics.confidence import CERTAIN, counts_of, is_calibrated
 from toolkit.telemetry.diagnostics.confidence_table import KINDS, RUNS
 from toolkit.telemetry.diagnostics.ending import Ending, RunError
 from toolkit.telemetry.diagnostics.finding import (
@@ -71,13 +71,15 @@ def counts_text(findings: Sequence[Finding], errors: Sequence[RunError]) -> str:
 
 def when_text(finding: Finding) -> str:
     """Return the steps of a finding."""
+    if finding.start_step is None:
+        return "at an unknown step"
     if finding.is_open:
         when = f"since step {finding.start_step:,}"
     elif finding.end_step is None or finding.end_step == finding.start_step:
         when = f"step {finding.start_step:,}"
     else:
         when = f"steps {finding.start_step:,} to {finding.end_step:,}"
-    if finding.noticed_step != finding.start_step:
+    if finding.noticed_step not in (None, finding.start_step):
         when += f", detected at {finding.noticed_step:,}"
     if finding.resolved_step is not None:
         when += f", resolved at {finding.resolved_step:,}"
@@ -133,7 +135,7 @@ def basis_text(kind: str, confidence: float | None) -> str:
         return "How often such findings are right is not known: no labelled run has one."
     if confidence == CERTAIN:
         return "The value is in the record."
-    counts = counts_behind(confidence)
+    counts = counts_of(confidence)
     if counts is None or kind not in KINDS:
         return "The share of such findings that were right on labelled runs."
     right, of, unsure = counts
@@ -247,7 +249,7 @@ _VALUES: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def numbers_of(finding: HasEvidence) -> list[str]:
-    """Return the numbers behind a finding, each with its name and unit; unknown names are shown as they are."""
+    """Return the numbers of a finding, each with its name and unit; unknown names are shown as they are."""
     numbers = finding.evidence
     found: list[str] = []
     if "ranks" in numbers:

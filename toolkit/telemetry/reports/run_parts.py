@@ -85,7 +85,7 @@ def verdict_of(run: RunContent) -> tuple[str, Tone]:
     worst = (open_ones or run.worst_first())[:1]
     if worst:
         finding = worst[0]
-        what = f"{title_of(finding.kind, finding.evidence)}, {when_text(finding).split(', ')[0]}"
+        what = f"{title_of(finding)}, {when_text(finding).split(', ')[0]}"
         state = "" if finding.is_open else ", which is over"
         said = f"{ended}. {_sentence(counts)} in {where}. Worst: {what}{state}."
     else:
@@ -266,7 +266,7 @@ def _finding_card(run: RunContent, finding: Finding, *, in_full: bool) -> Card:
         blocks.append(
             Text(text=f"The run accepts requests: it declares the {what} {remedy.name}.", quiet=True)
         )
-    title = f"{title_of(finding.kind, finding.evidence)}: {finding.metric}"
+    title = f"{title_of(finding)}: {finding.metric}"
     sure = sure_text(finding.kind, finding.confidence)
     when = f"{when_text(finding)}, {sure}" if sure else when_text(finding)
     return Card(title=title, tone=TONES[finding.severity], when=when, blocks=blocks)
@@ -288,11 +288,11 @@ def evidence_chart(run: RunContent, finding: Finding) -> Chart | None:
         for name, label in _LEVELS.items()
         if name in finding.evidence and _is_near(finding.evidence[name], curve)
     ]
-    title = title_of(finding.kind, finding.evidence)
+    title = title_of(finding)
     return Chart(
         title=f"{finding.metric}, steps {count(int(window[0]))} to {count(int(window[1]))}",
         lines=lines,
-        bands=[Band(start=finding.start_step, end=end, label=title, tone=TONES[finding.severity])],
+        bands=[Band(start=finding.start_step or 0, end=end, label=title, tone=TONES[finding.severity])],
         levels=levels,
         window=window,
     )
@@ -314,8 +314,8 @@ def marks_of(run: RunContent, metrics: Sequence[str]) -> list[Band]:
         if finding.metric not in metrics or finding.severity == INFO or steps is None or len(found) >= 8:
             continue
         end = steps[1] if finding.is_open or finding.end_step is None else float(finding.end_step)
-        label = f"{title_of(finding.kind, finding.evidence)}, {when_text(finding)}"
-        found.append(Band(start=finding.start_step, end=end, label=label, tone=TONES[finding.severity]))
+        label = f"{title_of(finding)}, {when_text(finding)}"
+        found.append(Band(start=finding.start_step or 0, end=end, label=label, tone=TONES[finding.severity]))
     return found
 
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.diagnostics.finding import Finding, latest_findings
-from toolkit.telemetry.diagnostics.history import Diagnosis
+from toolkit.telemetry.diagnostics.diagnosis import Diagnosis
+from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.reports.content import RunContent, masked, window_of
 from toolkit.telemetry.reports.document import SECONDS, STEP, Curve, NonFinite, Picture, Point
 from toolkit.telemetry.runfolder.metrics import NOT_RESULTS
-from toolkit.telemetry.runfolder.records import FINDING
 from toolkit.telemetry.runs.files.sample_files import sample_file
 from toolkit.telemetry.runs.files.samples import samples_of_run
-from toolkit.telemetry.runs.findings.what_now import endings_of
+from toolkit.telemetry.runs.findings.health import health
 from toolkit.telemetry.runs.formatting import count
 from toolkit.telemetry.runs.listing.run_start import start_of
 from toolkit.telemetry.runs.store import MetricInfo, Refused, RunCard, RunStore, Series
@@ -26,7 +24,6 @@ _POINTS: Final = 2_400
 _MIN_POINTS: Final = 120
 _POINTS_OF_ALL: Final = 3_000
 _MAX_METRICS: Final = 100
-_MAX_FINDINGS: Final = 1_000
 _MAX_EVIDENCE: Final = 20
 _MAX_PICTURES: Final = 6
 _MAX_CAPTION: Final = 300
@@ -67,7 +64,6 @@ def content_of_run(
     curves = {info.name: _curve(store, card, info, points) for info in infos}
     pictures, problems = _pictures(store, key) if with_pictures else ([], [])
     config = start_of(store, key).get("config")
-    cause = None if found.ending is None else found.ending.error
     return masked(
         RunContent(
             name=name or card.name,
@@ -88,7 +84,7 @@ def content_of_run(
             settings=card.config,
             config=config if isinstance(config, dict) else None,
             findings=found.findings,
-            errors=[error for error in found.errors if error != cause],
+            errors=found.errors,
             ending=found.ending,
             control={} if found.manifest is None else found.manifest.control,
             # Of a part of the records, goodput would be wrong.
@@ -105,18 +101,7 @@ def _diagnosis(store: RunStore, key: str, deadline: float) -> tuple[Diagnosis, f
             break
     else:
         examined = store.examine(key, wait_s=0.0)
-    manifest = store.meta(key).manifest
-    endings = endings_of(store, key)
-    records = store.events(key, (FINDING,), limit=_MAX_FINDINGS)
-    found = Diagnosis(
-        name=key,
-        path=Path(),
-        findings=[*latest_findings(records, store.findings(key)).values()],
-        ending=None if manifest is None else endings.ending(manifest, time.time()),
-        errors=endings.errors(),
-        manifest=manifest,
-    )
-    return found, examined
+    return health(store, key), examined
 
 
 def _curve(store: RunStore, card: RunCard, info: MetricInfo, points: int) -> Curve:

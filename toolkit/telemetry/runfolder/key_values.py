@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.runfolder.codec import with_non_finite
-from toolkit.telemetry.runfolder.manifest import MAX_EVALUATIONS, MAX_NAME_CHARS, Evaluation
+from toolkit.telemetry.runfolder.manifest import MAX_EVALUATIONS, MAX_NAME_CHARS, Evaluation, Manifest
 from toolkit.telemetry.runfolder.metrics import (
     CARRIES_METRICS,
     EPOCH_PREFIX,
@@ -118,6 +120,8 @@ _LARGEST: Final = 1e308
 _HEAD_BYTES: Final = 256 * 1024
 _TAIL_BYTES: Final = 64 * 1024
 _MOST_COUNTED_BYTES: Final = 64 * 1024 * 1024
+_MOST_KNOWN: Final = 20_000
+_READ_AGAIN_S: Final = 60.0
 
 
 class KeyValues:
@@ -342,13 +346,47 @@ def key_values_in(log: Path) -> KeyValues:
     return found
 
 
-def redone_values_in(log: Path, known: Mapping[str, Evaluation]) -> KeyValues | None:
+class ValuesThatCount:
+    """What run.json of some runs does not say, read once from their records.
+
+    Without a configuration in it, these are configuration and evaluations; of a resumed run its evaluations, without
+    steps that it did again.
+    """
+
+    def __init__(self) -> None:
+        self._found: dict[Path, tuple[tuple[int, ...], float, KeyValues | None]] = {}
+
+    def read(self, log: Path, manifest: Manifest | None, until: float = math.inf) -> KeyValues | None:
+        """Return what is in `log` in place of what `manifest` says; None if that counts.
+
+        It is read before `until`, a monotonic time, and once a minute: the file of a live run always changes.
+        """
+        is_known = manifest is not None and manifest.config is not None
+        if manifest is not None and is_known:
+            is_resumed = manifest.latest is not None and manifest.latest.session > 1
+            if not (is_resumed and manifest.evaluations):
+                return None
+        known, now_s = self._found.get(log), time.monotonic()
+        if (known is None or now_s > known[1]) and now_s < until:
+            with suppress(OSError):
+                status = os.lstat(log)
+                signature = (status.st_mtime_ns, status.st_size, status.st_ino)
+                if known is None or known[0] != signature:
+                    if len(self._found) >= _MOST_KNOWN:
+                        self._found.clear()
+                    read = (
+                        _redone_values_in(log, manifest.evaluations)
+                        if manifest is not None and is_known
+                        else key_values_in(log)
+                    )
+                    known = self._found[log] = (signature, now_s + _READ_AGAIN_S, read)
+        return None if known is None else known[2]
+
+
+def _redone_values_in(log: Path, known: Mapping[str, Evaluation]) -> KeyValues | None:
     """Return what is in a record file without steps that a later session did again.
 
     None if none of the `known` evaluations is of such a step. Of a very long file the best one is then unknown.
-
-    Raises:
-        OSError: it cannot be read.
     """
     redone = redone_in(log)
     limits, may_have = redone.limits, redone.may_have

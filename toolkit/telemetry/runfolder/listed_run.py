@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.runfolder.codec import with_non_finite
+from toolkit.telemetry.runfolder.folder_list import Signature, signature_of
 from toolkit.telemetry.runfolder.journal.end_record import with_end_record
 from toolkit.telemetry.runfolder.key_values import KeyValues
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
@@ -41,9 +42,10 @@ _END_BYTES: Final = 64 * 1024
 _LATEST_TIME: Final = 4e9
 """Seconds since 1970, in about a century: anything later is not a time."""
 
-Signature = tuple[int, ...]
 Fields = dict[str, Any]
 """Fields of a RunCard, by name."""
+MISSING: Final = "missing"
+"""Among the fields: which records are missing, as `missing_records` says it."""
 
 _caught_up: dict[Path, tuple[Manifest, Signature, Manifest]] = {}
 """By record file: those of killed runs are not read at every scan."""
@@ -61,9 +63,8 @@ def settled(
 
 def _ended(manifest: Manifest, folder: Path) -> Manifest:
     log = folder / METRICS_JSONL
-    try:
-        signature = _signature(log)
-    except OSError:
+    signature = signature_of(log)
+    if not signature:
         return manifest
     known = _caught_up.get(log)
     if known is None or known[0] is not manifest or known[1] != signature:
@@ -85,8 +86,8 @@ def missing_records(manifest: Manifest, folder: Path, status: Status | None = No
     if (status or settled(manifest, folder, time.time())[1]).name in (RUNNING, STALLED):
         return None
     try:
-        signature = _signature(log)
-        if (
+        signature = signature_of(log)
+        if signature and (
             session.record_bytes is not None
             and session.status != RUNNING
             and signature[1] >= session.record_bytes
@@ -135,9 +136,9 @@ def fields_of(
     step = beat.global_step if beat is not None else None
     if newest is not None and newest[1] is not None and (step is None or newest[1] > step):
         step = newest[1]
-    is_known, read = manifest.config is not None, key_values or KeyValues()
-    config = (manifest.config if is_known else read.config) or {}
-    evaluations = {**manifest.evaluations, **read.evaluations} if is_known else read.evaluations
+    config = (manifest.config if manifest.config is not None else key_values and key_values.config) or {}
+    # Not both: run.json also has evaluations of steps that a resume did again.
+    evaluations = manifest.evaluations if key_values is None else key_values.evaluations
     summary, latest = manifest.summary, manifest.latest
     values: Mapping[str, float] = known_values(summary, evaluations)
     loss_metric = loss_name(values)
@@ -194,7 +195,7 @@ _KINDS: Final[Mapping[str, Any]] = {
         ("created", "last_sign", "duration_s", "epoch", "loss", "lr", "samples_per_sec"), (int, float)
     ),
     **dict.fromkeys(("step", "max_steps", "sessions"), int),
-    **dict.fromkeys(("id", "name", "host", "project", "loss_metric"), str),
+    **dict.fromkeys(("id", "name", "host", "project", "loss_metric", MISSING), str),
     "from_zero": bool,
     "summary": dict,
 }
@@ -246,7 +247,7 @@ def values_at_the_end(folder: Path) -> Mapping[str, float]:
     """Return the last value of each metric at the end of the records; nothing if they cannot be read."""
     log = folder / METRICS_JSONL
     try:
-        return _values_in(log, _signature(log))
+        return _values_in(log, signature_of(log))
     except OSError:
         return {}
 
@@ -297,11 +298,6 @@ def read_ends(log: Path) -> Fields:
 def _time_in(record: Record) -> float | None:
     found = number_in(record.get("time"))
     return found if found is not None and 0 < found < _LATEST_TIME else None
-
-
-def _signature(path: Path) -> Signature:
-    status = os.lstat(path)
-    return status.st_mtime_ns, status.st_size, status.st_ino
 
 
 def _whole(value: object) -> int | None:

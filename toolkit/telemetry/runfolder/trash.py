@@ -15,6 +15,7 @@ from pathlib import Path
 
 import orjson
 
+from toolkit.telemetry.runfolder.folder_list import folders_in
 from toolkit.telemetry.runfolder.journal.repair import discard_journals
 from toolkit.telemetry.runfolder.layout import PRIVATE, TRASH, claim_folder
 from toolkit.telemetry.runfolder.safefile import replace_file, why_not_ours
@@ -217,12 +218,7 @@ def _places(root: Path, pattern: re.Pattern[str]) -> list[str]:
     if not _is_folder(root / TRASH) or why_not_ours(root, root / TRASH) is not None:
         return []
     try:
-        with os.scandir(root / TRASH) as entries:
-            return [
-                entry.name
-                for entry in entries
-                if pattern.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
-            ]
+        return [name for name in folders_in(root / TRASH) if pattern.fullmatch(name)]
     except OSError as error:
         raise TrashError(f"the trash of {root} cannot be read: {error.strerror}") from error
 

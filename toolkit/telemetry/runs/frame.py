@@ -36,7 +36,7 @@ def sql(statement: str, folders: Folders = _LOGS) -> pd.DataFrame:
 
 def _tables(folders: Folders) -> RunTables:
     given = [folders] if isinstance(folders, (str, os.PathLike)) else folders
-    tables = RunTables([Path(folder) for folder in given])
+    tables = RunTables([Path(folder) for folder in given], logs=Path(_LOGS))
     if not tables.runs():
         raise FileNotFoundError(f"no run found in {folders}")
     return tables

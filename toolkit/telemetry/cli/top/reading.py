@@ -6,20 +6,19 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from toolkit.telemetry.cli.report_content import require_columns
 from toolkit.telemetry.cli.run_answer import answer_text
 from toolkit.telemetry.cli.top.text import Text, bars
-from toolkit.telemetry.core.user_folders import labels_dir, user_folder
+from toolkit.telemetry.core.user_folders import user_folder
 from toolkit.telemetry.runfolder.labels import ProjectSettings
 from toolkit.telemetry.runfolder.metrics import INTERNAL
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, SYSTEM, is_spread
 from toolkit.telemetry.runfolder.status import RUNNING
 from toolkit.telemetry.runfolder.untrusted import texts_in
 from toolkit.telemetry.runs.formatting import clock, duration
-from toolkit.telemetry.runs.listing.run_folders import runs_at
+from toolkit.telemetry.runs.listing.run_folders import RunFolders
 from toolkit.telemetry.runs.listing.run_table import Primary, primary_of
 from toolkit.telemetry.runs.store import (
     Floats,
@@ -34,7 +33,7 @@ from toolkit.telemetry.runs.store import (
 
 if TYPE_CHECKING:
     # The list of runs works without numpy.
-    from toolkit.telemetry.runs.findings.alerts import Alert
+    from toolkit.telemetry.diagnostics.finding import Finding
     from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 SORTS: Final = ("age", "started", "name", "status", "step", "loss", "best", "alerts", "progress", "duration")
@@ -77,7 +76,7 @@ class Opened:
     total_charts: int = 0
     gpus: Sequence[str] = ()
     """Of each GPU the last values, and its load over the run as bars."""
-    alerts: Sequence[Alert] = ()
+    alerts: Sequence[Finding] = ()
     ends: str = ""
     notes: Sequence[str] = ()
     """What could not be read, and answers to requests."""
@@ -133,16 +132,17 @@ class View:
         """Which runs are listed, in which order."""
         sort, is_down, primary = SORTS[self.sort], self.is_reversed, self.primary
         if sort == "best":
-            sort = f"best:{primary.metric}" if primary else "loss"
-            is_down ^= primary is not None and primary.direction == "max"
-        return RunQuery(text=self.search, sort=f"-{sort}" if is_down else sort)
+            sort = primary.order if primary else "loss"
+        if is_down:
+            sort = sort[1:] if sort.startswith("-") else f"-{sort}"
+        return RunQuery(text=self.search, sort=sort)
 
 
 class Runs:
     """The runs below some folders; used by one thread."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._folders = runs_at(paths, labels_dir=labels_dir())
+    def __init__(self, folders: RunFolders) -> None:
+        self._folders = folders
         self._columns: LocalStore | None = None
         self._asked: dict[str, tuple[str, str, str]] = {}
 

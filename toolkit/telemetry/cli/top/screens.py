@@ -11,6 +11,7 @@ from toolkit.telemetry.cli.run_list import STATUS_STYLES, age_of, time_left
 from toolkit.telemetry.cli.terminal import age_text
 from toolkit.telemetry.cli.top.reading import COLOURS, LETTERS, SORTS, Opened, View
 from toolkit.telemetry.cli.top.text import Line, Text
+from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.importers.formats.record_file import OURS
 from toolkit.telemetry.runfolder.status import FINISHED
 from toolkit.telemetry.runs.formatting import count
@@ -18,10 +19,10 @@ from toolkit.telemetry.runs.listing.run_table import cell
 from toolkit.telemetry.runs.store import RunList, labelled
 
 if TYPE_CHECKING:
-    from toolkit.telemetry.runs.findings.alerts import Alert
+    from toolkit.telemetry.diagnostics.finding import Finding
 
 KEYS: Final = {
-    "up, down, k, j": "the run above or below; of a run, the metric before or behind",
+    "up, down, k, j": "the run above or below; of a run, the metric before or after",
     "page up, page down, g, G": "a screen further, the first, the last",
     "enter": "open the run, or all marked runs in one chart",
     "space": "mark the run, to compare it with others",
@@ -177,9 +178,11 @@ def _heads(view: View, opened: Opened) -> list[Line]:
     return lines
 
 
-def _finding(text: Text, alert: Alert, width: int) -> Line:
-    where = "" if alert.step is None else f" {'since' if alert.is_open else 'at'} step {alert.step:,}"
-    title = text.fit(f"{alert.severity}: {alert.title}{where}", width).rstrip()
+def _finding(text: Text, alert: Finding, width: int) -> Line:
+    where = (
+        "" if alert.start_step is None else f" {'since' if alert.is_open else 'at'} step {alert.start_step:,}"
+    )
+    title = text.fit(f"{alert.severity}: {title_of(alert)}{where}", width).rstrip()
     style = _SEVERITIES.get(alert.severity, "") if alert.is_open else "dim"
     message = f"  {alert.message}" if alert.is_open else f"  resolved; {alert.message}"
     return [(title, style), (text.fit(message, width - cell_len(title)), "" if alert.is_open else "dim")]

@@ -19,11 +19,11 @@ from toolkit.telemetry.core.ranks import node_name
 from toolkit.telemetry.fleet import run_rows
 from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError, Shards
 from toolkit.telemetry.fleet.objects import ObjectShipper
-from toolkit.telemetry.fleet.run_folders import signature_of
 from toolkit.telemetry.fleet.schema import require_tables
 from toolkit.telemetry.fleet.shipping import sender
 from toolkit.telemetry.fleet.shipping.sender import Sender
 from toolkit.telemetry.fleet.shipping.watch import Finder, Node, ShippedFile, ShippedRun, Watch
+from toolkit.telemetry.runfolder.folder_list import signature_of
 
 DRAIN_S: Final = 20.0
 """How long a shipper that is stopped ships what is left; Kubernetes allows 30 s for all."""

@@ -17,15 +17,13 @@ from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.fleet.objects import ObjectShipper
 from toolkit.telemetry.fleet.run_folders import (
     RunFolder,
-    Signature,
     matching_folders,
     read_run_folder,
     record_files,
-    signature_of,
-    subfolders,
 )
 from toolkit.telemetry.fleet.run_rows import RunReport
 from toolkit.telemetry.fleet.tail import RecordTail
+from toolkit.telemetry.runfolder.folder_list import Signature, folders_in, signature_of
 from toolkit.telemetry.runfolder.layout import MANIFEST
 from toolkit.telemetry.runfolder.parts import is_part_of, is_run_folder
 from toolkit.telemetry.runfolder.status import RUNNING
@@ -43,7 +41,7 @@ _BRIEF_LOOKS: Final = 12
 _SLOWEST_LOOK_S: Final = 60.0
 _LEFT_LOOK_S: Final = 10.0
 _LOOK_S_A_RUN: Final = 0.08
-"""Beside 12,000 runs each of those that have ended is looked at every 16 minutes."""
+"""With 12,000 runs, each of those that have ended is looked at every 16 minutes."""
 _LOOK_SHARE: Final = 20
 """A run that has not changed for twenty minutes is looked at every minute."""
 
@@ -128,7 +126,7 @@ class Finder:
             self._node.say(f"{wanted} is not there yet; it is waited for")
         self._missing = missing
         folders = dict.fromkeys(folder for folders in found.values() for folder in folders)
-        # What could be listed before stays: the file system may be away for a moment.
+        # What could be listed before stays: the file system may be away for a short time.
         kept = {path: place for path, place in self._places.items() if path in self._wanted}
         self._places = kept | {path: self._places.get(path) or _Place() for path in folders}
 
@@ -138,7 +136,7 @@ class Finder:
             changed = os.stat(path).st_mtime_ns
             if place.changed == changed and now < place.next_scan:
                 return False
-            names = [""] if is_run_folder(path) else subfolders(path)
+            names = [""] if is_run_folder(path) else folders_in(path)
         except OSError as error:
             self._node.failure(f"{path} cannot be listed: {error.strerror}")
             return False
@@ -355,7 +353,7 @@ class ShippedFile:
         self.missed = 0
         """How often what is known of its metrics was not to be had at its commit."""
         self.rivals = 0
-        """How often another shipper began a generation behind that one."""
+        """How often another shipper began a generation after that one."""
         self.verified: Signature = ()
         """Of the file, when it was last found to be in the engine as it is."""
         self.is_superseded = False

@@ -22,7 +22,7 @@ from toolkit.telemetry.logger.printed.log_file import Line, LogFile
 from toolkit.telemetry.logger.printed.screen import Screen
 from toolkit.telemetry.logger.printed.taps import LONG, TAPS, is_forwarded
 from toolkit.telemetry.privacy.masking import Masker
-from toolkit.telemetry.runfolder.evidence.output_log import BESIDE, NOTE, STDERR
+from toolkit.telemetry.runfolder.evidence.output_log import NOTE, OTHER, STDERR
 from toolkit.telemetry.runfolder.layout import output_file
 
 _EVERY_S: Final = 0.5
@@ -139,7 +139,7 @@ class OutputWriter:
             if not self._queue:
                 now = time.time()
                 beside = self._beside.read(is_end=self._is_closed)
-                self._lines += [Line(now, BESIDE, text) for text in beside]
+                self._lines += [Line(now, OTHER, text) for text in beside]
             if passed:
                 self._note(f"{passed:,} bytes beside Python's own output came too fast to be looked at")
             self._lines = _masked(self._lines)

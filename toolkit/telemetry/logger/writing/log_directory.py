@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.runfolder import folder_list
 from toolkit.telemetry.runfolder.journal.end_record import with_end_record
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
@@ -46,8 +47,13 @@ def all_runs(log_dir: Path, name: str) -> Iterator[tuple[Path, Manifest]]:
 
 
 def folders_in(log_dir: Path) -> list[Path]:
-    """Return what is in `log_dir`; nothing if it cannot be listed."""
-    return [log_dir / name for name in names_in(log_dir)]
+    """Return the folders in `log_dir`, and what links lead to; nothing if it cannot be listed."""
+    links: list[str] = []
+    try:
+        return [log_dir / name for name in (*folder_list.folders_in(log_dir, links), *links)]
+    except OSError as error:
+        pass_on_interrupt(error)
+        return []
 
 
 def names_in(folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from toolkit.telemetry.core.formatting import both_ends, short_number
-from toolkit.telemetry.diagnostics.catalogue import title_of
+from toolkit.telemetry.diagnostics.catalogue import title_of_kind
 from toolkit.telemetry.diagnostics.finding import CRITICAL, INFO, OPEN
 from toolkit.telemetry.mirrors.messages.message import Message, RunState, cut, one_line
 from toolkit.telemetry.mirrors.messages.milestones import Milestone, MilestoneWatch
@@ -190,7 +190,7 @@ class RunEventReader:
         is_ours = record.get("began_in_session", session) == session
         if not (is_open or is_ours) or record.get("severity") != CRITICAL:
             return None
-        what = f"critical finding: {title_of(kind, mapping_in(record.get('evidence')))}"
+        what = f"critical finding: {title_of_kind(kind, mapping_in(record.get('evidence')))}"
         return self._event("finding", f"finding:{name or kind}", what, lines, record, details)
 
     def _milestone(self, record: Record, milestone: Milestone, name: str, value: float) -> Message | None:

@@ -31,7 +31,7 @@ class RankSigns:
         self._next_look = float("-inf")
 
     def look(self, files: Mapping[int, Path], *, is_live: bool) -> None:
-        """Read what has changed, unless that was done a moment ago."""
+        """Read what has changed, unless that was done just before."""
         with self._lock:
             began = time.monotonic()
             if began < self._next_look and files.keys() == self._files.keys():

@@ -10,16 +10,15 @@ from typing import Any, Final
 import numpy as np
 
 from toolkit.telemetry.diagnostics.catalogue import LOWER_LR, SAVE, SAVE_AND_STOP, STOP
-from toolkit.telemetry.diagnostics.finding import declared_remedies
+from toolkit.telemetry.diagnostics.finding import Finding, declared_remedies
 from toolkit.telemetry.runfolder.control import as_id
 from toolkit.telemetry.runfolder.metrics import TRAIN_LOSSES, metric_direction
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, FINDING, Record
 from toolkit.telemetry.runfolder.untrusted import finite_in
-from toolkit.telemetry.runs.findings.alerts import Alert
 from toolkit.telemetry.runs.settings import setting_text
 from toolkit.telemetry.runs.store import Floats, RunStore
 
-RECORDS_BESIDE: Final = 20
+RECORDS_COMPARED: Final = 20
 """Records before and after a change whose medians are compared."""
 
 _ACTIONS: Final = {SAVE: "Save now", STOP: "Stop", SAVE_AND_STOP: "Save and stop"}
@@ -59,7 +58,7 @@ class Effect:
     """better, worse or same; empty while it is too early to say."""
 
 
-def remedy_for(alert: Alert, control: Mapping[str, Any], lr_now: float | None = None) -> Offer | None:
+def remedy_for(alert: Finding, control: Mapping[str, Any], lr_now: float | None = None) -> Offer | None:
     """Return the first remedy of the alert that the run has declared and that would change something.
 
     A learning-rate knob is halved within its bounds; `lr_now` is used if the knob has no value.
@@ -101,7 +100,7 @@ def _halved(name: str, about: Mapping[str, Any], lr_now: float | None) -> Offer 
     )
 
 
-def effects_on(store: RunStore, key: str, alert: Alert) -> list[Effect]:
+def effects_on(store: RunStore, key: str, alert: Finding) -> list[Effect]:
     """Return the knob changes since the alert was noticed and their effects, newest first."""
     if alert.noticed_step is None:
         return []
@@ -116,7 +115,7 @@ def effects_on(store: RunStore, key: str, alert: Alert) -> list[Effect]:
     return [_effect(store, key, metric, record) for record in turned[:_MAX_CHANGES]]
 
 
-def own_answer(store: RunStore, key: str, alert: Alert) -> Record | None:
+def own_answer(store: RunStore, key: str, alert: Finding) -> Record | None:
     """Return the run's answer to the request that `on_finding` made for this alert."""
     wanted = as_id(f":{alert.id}")
     for record in store.events(key, (CONTROL_CHANGE,), limit=50):
@@ -137,14 +136,14 @@ def is_knob_change_after(record: Record, step: int) -> bool:
     )
 
 
-def _judged_by(store: RunStore, key: str, alert: Alert) -> str | None:
+def _judged_by(store: RunStore, key: str, alert: Finding) -> str | None:
     names = {info.name for info in store.metrics(key)}
     candidates = TRAIN_LOSSES if alert.kind in _JUDGED_BY_LOSS else (alert.metric, *TRAIN_LOSSES)
     return next((name for name in candidates if name in names), None)
 
 
 def _effect(store: RunStore, key: str, metric: str, record: Record) -> Effect:
-    before, after = store.values_around(key, metric, float(record["time"]), RECORDS_BESIDE)
+    before, after = store.values_around(key, metric, float(record["time"]), RECORDS_COMPARED)
     effect = Effect(
         what=knob_changes_text(record),
         step=record.get("global_step"),
@@ -153,7 +152,7 @@ def _effect(store: RunStore, key: str, metric: str, record: Record) -> Effect:
         after=_median(after),
         records_after=len(after),
     )
-    if len(after) < RECORDS_BESIDE or effect.before is None or effect.after is None:
+    if len(after) < RECORDS_COMPARED or effect.before is None or effect.after is None:
         return effect
     return replace(effect, verdict=_verdict(metric, effect.before, effect.after))
 

@@ -25,7 +25,7 @@ from toolkit.telemetry.timing.ledger import LedgerBuilder
 
 _BLOCK_BYTES: Final = 1024 * 1024
 _MIN_SAVED_BYTES: Final = 1024 * 1024
-"""The findings of a shorter file are there in a moment."""
+"""The findings of a shorter file are there at once."""
 _SAVE_EVERY_S: Final = 30.0
 
 
@@ -45,7 +45,7 @@ class RunFindings:
         self._saved_offset = 0
         self._saved_at = -math.inf
         self._busy = threading.Lock()
-        self._slices = RecordSlices(source, take=self._take, restart=self._restart)
+        self._slices = RecordSlices(source, take=self._examine, restart=self._restart)
         self._examiner = Examiner(self.policy)
         self._found: tuple[Finding, ...] = ()
         self._unchanged: Cursor | None = None
@@ -105,7 +105,7 @@ class RunFindings:
             self._saved_at, self._saved_offset = time.monotonic(), cursor.offset
             self._saved.save(self._found, cursor)
 
-    def _take(self, records: Sequence[Record]) -> None:
+    def _examine(self, records: Sequence[Record]) -> None:
         self._examiner.take(records)
 
     def _restart(self) -> None:
@@ -145,7 +145,7 @@ class RunLedger:
         self.source = source
         self._busy = threading.Lock()
         self._builder = LedgerBuilder()
-        self._slices = RecordSlices(source, take=self._take, restart=self._restart)
+        self._slices = RecordSlices(source, take=self._add, restart=self._restart)
         self._spent = TimeSpent(ledger=self._builder.ledger(), fraction=0.0)
 
     def advance(
@@ -172,7 +172,7 @@ class RunLedger:
             self._busy.release()
         return self._spent
 
-    def _take(self, records: Sequence[Record]) -> None:
+    def _add(self, records: Sequence[Record]) -> None:
         self._builder.take(records)
 
     def _restart(self) -> None:
@@ -190,7 +190,7 @@ class RecordSlices:
         restart: Callable[[], None],
     ) -> None:
         self.source = source
-        self._take = take
+        self._consume = take
         self._restart = restart
         self._cursor = Cursor()
         self._records: Iterator[tuple[Sequence[Record], int]] = iter(())
@@ -219,7 +219,7 @@ class RecordSlices:
     def _rest_of_block(self, until: float) -> bool:
         """Process the rest of the block; False if the time ran out."""
         for records, end in self._records:
-            self._take(records)
+            self._consume(records)
             self._left_bytes -= end - self._done_bytes
             self._done_bytes = end
             if time.perf_counter() >= until:

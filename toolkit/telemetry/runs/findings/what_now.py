@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import shlex
-import time
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, Final
 
-from toolkit.telemetry.diagnostics.ending import Ending, Endings
-from toolkit.telemetry.diagnostics.finding import CRITICAL
+from toolkit.telemetry.diagnostics.ending import Ending
+from toolkit.telemetry.diagnostics.finding import CRITICAL, Finding
 from toolkit.telemetry.diagnostics.metric_aliases import LOSS, signal_of
-from toolkit.telemetry.runfolder import records as kinds
-from toolkit.telemetry.runfolder.records import Record
+from toolkit.telemetry.runfolder.records import CHECKPOINT, Record
 from toolkit.telemetry.runfolder.status import FAILED, LOST, STALLED
-from toolkit.telemetry.runs.findings.alerts import findings_of
+from toolkit.telemetry.runs.findings.health import health
 from toolkit.telemetry.runs.listing.run_start import config_value, start_of
 from toolkit.telemetry.runs.store import RunStore
 
 NEEDS_HELP: Final = frozenset({FAILED, LOST, STALLED})
 """Statuses for which there is something to do."""
 
-_ENDING_KINDS: Final = (kinds.ERROR, kinds.SPAN_START, kinds.SPAN, kinds.FINDING, kinds.LOST, kinds.END)
-_MAX_EVENTS: Final = 2_000
 _MAX_CHECKPOINTS: Final = 500
 _MAX_COMMAND: Final = 2_000
 _OWN_TRAINER: Final = "tiny_lora_trainer"
@@ -81,24 +77,21 @@ def what_now(store: RunStore, key: str) -> WhatNow | None:
         return None
     meta = store.meta(key)
     start = start_of(store, key)
-    ending = endings_of(store, key).ending(meta.manifest, time.time())
-    if ending is not None and ending.error is not None and _went_on(ending.error.step, card.step):
-        # The run caught it.
-        ending = replace(ending, error=None)
-    spoiled = _spoiled_since(store, key)
+    found = health(store, key)
+    spoiled = _spoiled_since(found.findings)
     saved = [
-        found
-        for record in store.events(key, (kinds.CHECKPOINT,), limit=_MAX_CHECKPOINTS)
-        if (found := _checkpoint(record)) is not None
+        checkpoint
+        for record in store.events(key, (CHECKPOINT,), limit=_MAX_CHECKPOINTS)
+        if (checkpoint := _checkpoint(record)) is not None
     ]
-    good = [found for found in saved if spoiled is None or (found.step is not None and found.step < spoiled)]
+    good = [one for one in saved if spoiled is None or (one.step is not None and one.step < spoiled)]
     latest = meta.manifest.latest if meta.manifest is not None else None
     return WhatNow(
         status=card.status.name,
         why=card.status.why,
         sure=card.status.sure,
         step=card.step,
-        ending=ending,
+        ending=found.ending,
         pid=latest.pid if latest is not None else None,
         host=card.host,
         spoiled_since=spoiled,
@@ -109,39 +102,28 @@ def what_now(store: RunStore, key: str) -> WhatNow | None:
     )
 
 
-def endings_of(store: RunStore, key: str) -> Endings:
-    """Return the ends and errors among the newest events of a run."""
-    endings = Endings()
-    endings.take(store.events(key, _ENDING_KINDS, limit=_MAX_EVENTS)[::-1])
-    return endings
-
-
-def _went_on(error_step: int | None, last_step: int | None) -> bool:
-    return error_step is not None and last_step is not None and error_step < last_step
-
-
-def _spoiled_since(store: RunStore, key: str) -> int | None:
+def _spoiled_since(findings: Iterable[Finding]) -> int | None:
     steps = [
-        alert.step
-        for alert in findings_of(store, key)
-        if alert.is_open
-        and alert.severity == CRITICAL
-        and alert.kind in _SPOILS
-        and signal_of(alert.metric) == LOSS
-        and alert.step is not None
+        finding.start_step
+        for finding in findings
+        if finding.is_open
+        and finding.severity == CRITICAL
+        and finding.kind in _SPOILS
+        and signal_of(finding.metric) == LOSS
+        and finding.start_step is not None
     ]
     return min(steps, default=None)
 
 
 def _checkpoint(record: Record) -> Checkpoint | None:
     path = record.get("checkpoint_path")
-    step, moment, size = (record.get(name) for name in ("global_step", "time", "bytes"))
+    step, time, size = (record.get(name) for name in ("global_step", "time", "bytes"))
     if not isinstance(path, str) or not path:
         return None
     return Checkpoint(
         path=path[:_MAX_COMMAND],
         step=step if type(step) is int else None,
-        time=float(moment) if isinstance(moment, (int, float)) else None,
+        time=float(time) if isinstance(time, (int, float)) else None,
         bytes=size if type(size) is int else None,
     )
 

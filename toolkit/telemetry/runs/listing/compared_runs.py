@@ -201,7 +201,7 @@ def _known(figures: Mapping[str, Mapping[str, float]], runs: Sequence[str], name
 
 
 def against(value: float | None, base: float | None) -> str:
-    """Return how far a value is from that of the baseline, to be put behind it; empty if that cannot be said."""
+    """Return how far a value is from that of the baseline, to be put after it; empty if that cannot be said."""
     if value is None or not base or not math.isfinite(value) or not math.isfinite(base) or value == base:
         return ""
     return f"  ({(value - base) / abs(base):+.1%})"

@@ -16,7 +16,7 @@ from typing import Final
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.importers.detect import LIMIT_S, find_sources, names_of
 from toolkit.telemetry.importers.source import RunSource
-from toolkit.telemetry.importers.summary import plain
+from toolkit.telemetry.importers.summary import abandoned_from, plain
 from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.privacy.secret_shapes import mask_name
 from toolkit.telemetry.runfolder.key_values import Scalar, settings_from
@@ -44,7 +44,7 @@ _TITLES: Final = {
     "table": "CSV or JSONL",
 }
 _FIRST_WAIT_S: Final = 1.0
-_BESIDE_OURS_S: Final = 0.2
+_WITH_OURS_S: Final = 0.2
 """With runs of our own to show, a page does not wait for those of others."""
 _SCAN_EVERY_S: Final = 5.0
 _SCAN_SHARE: Final = 20
@@ -138,14 +138,19 @@ class ForeignRun:
                 break
             self.problem = None
             if batch.replaced:
-                self.summary, self.passed_over = RunSummary(), None
+                self.summary, self.passed_over = RunSummary(self.summary.limits), None
             for (_, reason), count in batch.passed_over.most_common(1):
                 self.passed_over = f"not read: {count:,} {reason}"
             self.summary.add(self.reading.info, batch)
             is_same = batch.cursor == self.cursor
             self.cursor = batch.cursor
-            if not batch.more or is_same:
+            if batch.more and not is_same:
+                continue
+            limits = abandoned_from(self.summary.sessions)
+            if limits == self.summary.limits:
                 break
+            # A later session did steps again: what was read of them does not count.
+            self.reading, self.cursor, self.summary = copy.deepcopy(self.source), None, RunSummary(limits)
         self.read_at = time.monotonic()
 
     def card(self, now: float, *, newest: RunSource | None = None) -> RunCard:
@@ -171,7 +176,7 @@ class ForeignRun:
             loss=summary.loss,
             loss_metric=summary.loss_name,
             lr=summary.lr,
-            sessions=summary.sessions,
+            sessions=summary.sessions_seen,
             config=self._settings(),
             evaluations=summary.key_values.evaluations,
             colour=labels.colour,
@@ -220,9 +225,14 @@ class ForeignRuns:
         *,
         only: str | None = None,
         deleted: bool = False,
+        sources: Sequence[RunSource] = (),
     ) -> None:
-        """Look below `roots`; `only` for one format; with `deleted`, also for runs that their tool deleted."""
+        """Look below `roots`, and have `sources` too.
+
+        `only` is for one format; with `deleted`, runs that their tool deleted are listed.
+        """
         self._roots = roots
+        self._sources = sources
         self._only = only
         self._deleted = deleted
         self.left_out: Counter[Path] = Counter()
@@ -241,11 +251,11 @@ class ForeignRuns:
     def all(self, *, has_ours: bool = False) -> tuple[list[ForeignRun], tuple[str, ...]]:
         """Return the runs, hidden ones included, and what could not be looked at.
 
-        A search for new runs takes at most a second of this call, and continues behind it.
+        A search for new runs takes at most a second of this call, and continues after it.
         """
         thread = self._search()
         if thread is not None and self._scanned_at == -math.inf:
-            thread.join(_BESIDE_OURS_S if has_ours else _FIRST_WAIT_S)
+            thread.join(_WITH_OURS_S if has_ours else _FIRST_WAIT_S)
         notes = self._notes if self._is_listed else (STILL_LOOKING,)
         return [*self._runs.values()], notes
 
@@ -282,7 +292,20 @@ class ForeignRuns:
     def read_all(self, on_run: OnRun = lambda _name, _at, _of: None) -> None:
         """Find the runs and read what is new in each."""
         began = time.monotonic()
+        runs = self.find_all()
+        for at, run in enumerate([*runs.values()]):
+            sign = run.reading.status(time.time()).last_sign
+            is_quiet = not (time.time() - sign < _QUIET_S)
+            on_run(run.source.info.name, at, len(runs))
+            self._read(run, again_after_s=_QUIET_EVERY_S if is_quiet else 0.0)
+        self._scan_s = time.monotonic() - began
+        self._scanned_at = time.monotonic()
+
+    def find_all(self) -> dict[str, ForeignRun]:
+        """Find the runs, without reading them."""
         runs: dict[str, ForeignRun] = {}
+        for source in self._sources:
+            self._add(runs, source)
         notes: list[str] = []
         self.left_out.clear()
         for root in self._roots:
@@ -295,13 +318,8 @@ class ForeignRuns:
                     elif not _is_in_trash(root, source):
                         self._add(runs, source)
         self._runs, self._notes, self._is_listed = runs, tuple(notes), True
-        for at, run in enumerate([*runs.values()]):
-            sign = run.reading.status(time.time()).last_sign
-            is_quiet = not (time.time() - sign < _QUIET_S)
-            on_run(run.source.info.name, at, len(runs))
-            self._read(run, again_after_s=_QUIET_EVERY_S if is_quiet else 0.0)
-        self._scan_s = time.monotonic() - began
         self._scanned_at = time.monotonic()
+        return runs
 
     def _add(self, runs: dict[str, ForeignRun], source: RunSource) -> None:
         key = f"{source.info.format}~{source.info.source_id[:12]}"

@@ -8,25 +8,24 @@ import threading
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.importers.formats.record_file import OURS
-from toolkit.telemetry.runfolder.key_values import KeyValues
+from toolkit.telemetry.importers.source import RunSource
+from toolkit.telemetry.runfolder.folder_list import Signature, folders_in
+from toolkit.telemetry.runfolder.key_values import KeyValues, ValuesThatCount
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL, TRASH
-from toolkit.telemetry.runfolder.listed_run import Signature
 from toolkit.telemetry.runfolder.status import FAILED, FINISHED, STOPPED
 from toolkit.telemetry.runs.formatting import clean
 from toolkit.telemetry.runs.listing.foreign_runs import ForeignRun, ForeignRuns, OnRun
-from toolkit.telemetry.runs.listing.run_listing import FoundRun, OldRuns, RootListing, card_of, now
+from toolkit.telemetry.runs.listing.run_listing import FoundRun, RootListing, card_of, now
 from toolkit.telemetry.runs.listing.search import list_of
-from toolkit.telemetry.runs.store import RunCard, RunList, RunQuery, UnknownRun
+from toolkit.telemetry.runs.store import RunCard, RunList, RunQuery, UnknownRun, card_labels
 
 _SCAN_EVERY_S: Final = 0.5
-_MAX_NOT_FOUND: Final = 100
-"""Unknown runs that are searched for between two scans; each search checks every name."""
 _MOST_NEAR: Final = 10
 _OLD_RUNS_BUDGET_S: Final = 0.2
 _ALL_OLD_RUNS_S: Final = 10.0
@@ -36,8 +35,19 @@ _ALL_OLD_RUNS_S: Final = 10.0
 class RunFolders:
     """The runs below some folders. Thread-safe."""
 
-    def __init__(self, listings: Sequence[RootListing], others: ForeignRuns | None = None) -> None:
+    def __init__(
+        self,
+        listings: Sequence[RootListing],
+        others: ForeignRuns | None = None,
+        *,
+        unknown: Mapping[Path, Sequence[str]] | None = None,
+        namesakes: Sequence[str] = (),
+    ) -> None:
         """List the run folders of `listings`, and the runs of `others`."""
+        self.unknown = unknown or {}
+        """Names that no run has, each with the most similar ones."""
+        self.namesakes = namesakes
+        """A sentence for each name that several runs have: which one is listed."""
         self.roots = tuple(listing.root for listing in listings)
         self.places = tuple(clean(str(root)) for root in self.roots)
         self.others = others
@@ -48,10 +58,9 @@ class RunFolders:
         """The key of each run, by the position of its log directory and the name of its folder."""
         self._runs: dict[str, FoundRun] = {}
         self._problems: tuple[str, ...] = ()
-        self._not_found: set[str] = set()
         self._scanned_at = -1.0
         self._scan_ms = 0.0
-        self._old_runs = OldRuns()
+        self._values = ValuesThatCount()
         self._cards: dict[Path, tuple[Signature, KeyValues | None, RunCard]] = {}
 
     def list_runs(self, query: RunQuery | None = None) -> RunList:
@@ -77,6 +86,33 @@ class RunFolders:
         if self.others is not None:
             self.others.read_all(on_run)
 
+    def named(self, name: str) -> tuple[RunCard | None, str]:
+        """Return the run that `name` means, and which one that is if several are called so.
+
+        Each run has a key, a label, a folder and an id of its own; of those with the same name it is the newest.
+        """
+        if self.others is not None:
+            self.others.find_all()
+        cards = self.list_runs().cards
+        card, namesakes = _called(name, cards)
+        if self.others is not None and (card is None or namesakes):
+            # A label has the settings that differ, and the newest is known by the records.
+            self.others.read_all()
+            cards = self.list_runs().cards
+            card, namesakes = _called(name, cards)
+        if card is None or not namesakes:
+            return card, ""
+        which = f"this is the newest, {card.place}"
+        if card is not namesakes[0]:
+            which = f"this is {card.place}; the newest is {namesakes[0].place}"
+        return card, f"{len(namesakes)} runs are called {name}: {which}"
+
+    def near(self, name: str) -> list[str]:
+        """Return the keys of the runs with the most similar names."""
+        known = {one: card.key for card in self.list_runs().cards for one in (card.key, card.name)}
+        close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        return list(dict.fromkeys(known[one] for one in close))
+
     def _foreign(self) -> tuple[list[ForeignRun], Sequence[str]]:
         """Return the runs of other tools that are listed, and what could not be looked at."""
         if self.others is None:
@@ -94,7 +130,7 @@ class RunFolders:
         return shown, notes
 
     def scan(self, *, again: bool = False, budget_s: float = _OLD_RUNS_BUDGET_S) -> None:
-        """Look for new and changed run folders, unless that was done a moment ago."""
+        """Look for new and changed run folders, unless that was done just now."""
         with self._lock:
             began = time.perf_counter()
             # On a slow file system at most a tenth of the time goes into listing.
@@ -107,13 +143,20 @@ class RunFolders:
                 scanned.append(found)
                 problems.extend(skipped)
             runs = self._with_keys(scanned, problems)
-            complete = self._old_runs.complete(runs, budget_s=budget_s)
-            self._runs, self._problems = {run.key: run for run in complete}, tuple(problems)
+            until = time.monotonic() + budget_s
+            self._runs = {run.key: self._with_values(run, until) for run in runs}
+            self._problems = tuple(problems)
             if len(self._cards) > 2 * len(self._runs) + 100:
                 self._cards.clear()
-            self._not_found.clear()
             self._scanned_at = time.monotonic()
             self._scan_ms = (time.perf_counter() - began) * 1000
+
+    def _with_values(self, run: FoundRun, until: float) -> FoundRun:
+        """Return a run with what its records say in place of run.json; what takes longer follows at the next scan."""
+        if run.part is not None or run.problem is not None:
+            return run
+        found = self._values.read(run.folder / METRICS_JSONL, run.manifest, until)
+        return run if found is run.key_values else replace(run, key_values=found)
 
     def _with_keys(self, scanned: Sequence[Sequence[FoundRun]], problems: list[str]) -> Iterable[FoundRun]:
         """Return the runs, each with a key of its own."""
@@ -137,6 +180,11 @@ class RunFolders:
         other = self._other(key)
         return self._own(key) if other is None else other
 
+    def source(self, key: str) -> RunSource | None:
+        """Return what reads another tool's run; None for a run folder. Raises UnknownRun."""
+        run = self.find(key)
+        return run.source if isinstance(run, ForeignRun) else None
+
     def _other(self, key: str) -> ForeignRun | None:
         if self.others is None or key in self._runs:
             return None
@@ -153,40 +201,20 @@ class RunFolders:
                 self.scan(again=True)
                 found = self._runs.get(key)
             if found is None:
-                near = {self.keys[place]: None for place in self._addressed(key) if place in self.keys}
+                # It may be of a time with other log directories, in which the name was unique, or was not.
+                tag, _, name = key.partition("~")
+                near = {
+                    known: None
+                    for (number, folder), known in self.keys.items()
+                    if folder in (key, name if tag else key)
+                    and (tag not in self._tags or tag == self._tags[number])
+                }
                 if len(near) == 1:
                     return self._runs[next(iter(near))]
                 if near:
                     raise UnknownRun(key, list(near)[:_MOST_NEAR])
-                found = self._find_unlisted(key)
-            if found is None:
                 raise UnknownRun(key, difflib.get_close_matches(key, self._runs, n=3, cutoff=0.3))
             return found
-
-    def _addressed(self, key: str) -> list[tuple[int, str]]:
-        """Return the log directories and folders that an address may mean: of all that have it, or of the one it names.
-
-        It may be of a time with other log directories, in which the name was unique, or was not.
-        """
-        tag, _, name = key.partition("~")
-        name = name if tag else ""
-        named = [(number, name) for number, one in enumerate(self._tags) if name and tag == one]
-        return named or [
-            (number, text) for text in (key, name) if text for number in range(len(self._listings))
-        ]
-
-    def _find_unlisted(self, key: str) -> FoundRun | None:
-        """Return a run that is not listed because there are too many; None if it does not exist."""
-        if key in self._not_found or len(self._not_found) >= _MAX_NOT_FOUND:
-            return None
-        for number, name in self._addressed(key):
-            listing = self._listings[number]
-            found = listing.find(name) if listing.is_truncated else None
-            if found is not None:
-                self._runs[key] = found = replace(found, key=key)
-                return found
-        self._not_found.add(key)
-        return None
 
     def card_of(self, found: FoundRun, *, newest: tuple[float, int | None] | None = None) -> RunCard:
         """Return the card of a run folder; `newest` is time and step of the last record, if they were read."""
@@ -219,13 +247,38 @@ def run_folders(roots: Iterable[Path], *, labels_dir: Path | None = None, other_
 
 
 def runs_at(
-    paths: Iterable[Path], *, labels_dir: Path | None, only: str | None = None, deleted: bool = False
+    paths: Iterable[Path],
+    *,
+    labels_dir: Path | None,
+    only: str | None = None,
+    deleted: bool = False,
+    logs: Path | None = None,
 ) -> RunFolders:
-    """Return the runs at `paths`, each a run, a file of another tool, or a folder of runs.
+    """Return the runs at `paths`, each a run, a file of another tool, a folder of runs, or the name of a run in `logs`.
 
     `only` is the name of a format; with `deleted`, also runs in the trash, and those that their own tool deleted.
     """
-    places = [Path(os.path.abspath(path)) for path in paths]
+    places: list[Path] = []
+    sources: list[RunSource] = []
+    unknown: dict[Path, Sequence[str]] = {}
+    namesakes: list[str] = []
+    known: RunFolders | None = None
+    for path in paths:
+        if logs is None or os.path.lexists(path):
+            places.append(Path(os.path.abspath(path)))
+            continue
+        known = known or run_folders([logs], labels_dir=labels_dir, other_tools=True)
+        card, which = known.named(str(path))
+        run = None if card is None else known.find(card.key)
+        namesakes += [which] if which else []
+        if isinstance(run, ForeignRun):
+            sources.append(run.source)
+        elif run is not None:
+            places.append(run.folder)
+        elif os.path.lexists(logs / path):
+            places.append(Path(os.path.abspath(logs / path)))
+        else:
+            unknown[path] = known.near(str(path))
     listings: list[RootListing] = []
     for place in places if only in (None, OURS) else ():
         is_run = any(os.path.lexists(place / name) for name in (MANIFEST, METRICS_JSONL))
@@ -234,15 +287,30 @@ def runs_at(
         elif place.is_dir():
             listings.append(RootListing(place))
         if deleted and not is_run:
-            listings += [RootListing(trash, is_trash=True) for trash in _folders_in(place / TRASH)]
-    others = None if only == OURS else ForeignRuns(places, labels_dir, only=only, deleted=deleted)
-    return RunFolders(listings, others)
+            listings += [RootListing(trash, is_trash=True) for trash in _trashed(place)]
+    others = None
+    if only != OURS:
+        others = ForeignRuns(places, labels_dir, only=only, deleted=deleted, sources=sources)
+    return RunFolders(listings, others, unknown=unknown, namesakes=namesakes)
 
 
-def _folders_in(path: Path) -> list[Path]:
+def _called(name: str, cards: Sequence[RunCard]) -> tuple[RunCard | None, list[RunCard]]:
+    """Return the run that `name` means, and all runs that are called so, if there are several, the newest first."""
+    labels = card_labels(cards)
+
+    def own_names(card: RunCard) -> tuple[str, ...]:
+        label = labels[card.key]
+        return card.key, card.id, label.text, label.folder or label.name, f"{label.name} ({label.folder})"
+
+    exact = next((card for card in cards if name in own_names(card)), None)
+    same = [card for card in cards if name == card.name or card is exact]
+    return exact or next(iter(same), None), same if len(same) > 1 else []
+
+
+def _trashed(place: Path) -> list[Path]:
+    trash = place / TRASH
     try:
-        with os.scandir(path) as entries:
-            return sorted(path / entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+        return [trash / name for name in folders_in(trash)]
     except OSError:
         return []
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from toolkit.telemetry.runfolder.key_values import KeyValues, Scalar, key_values_in, redone_values_in
+from toolkit.telemetry.runfolder.folder_list import Signature, folders_in
+from toolkit.telemetry.runfolder.key_values import KeyValues
 from toolkit.telemetry.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.telemetry.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
 from toolkit.telemetry.runfolder.listed_run import (
+    MISSING,
     Fields,
-    Signature,
     fields_of,
     fields_without_manifest,
     first_record,
@@ -24,17 +25,14 @@ from toolkit.telemetry.runfolder.listed_run import (
     settled,
     values_at_the_end,
 )
-from toolkit.telemetry.runfolder.manifest import Evaluation, Manifest, ManifestError, read_manifest
-from toolkit.telemetry.runfolder.parts import another_programs_file, describe_part, is_part_of, parts_of
+from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.telemetry.runfolder.parts import another_programs_file, describe_part, is_part_of
 from toolkit.telemetry.runfolder.records import START
 from toolkit.telemetry.runfolder.status import LOST, RUNNING, Status
 from toolkit.telemetry.runs.formatting import clean
 from toolkit.telemetry.runs.store import STARTING, UNREADABLE, RunCard
 
 _MAX_RUNS = 20_000
-_MAX_NAMED = 100
-"""Runs that are not listed but were opened by URL."""
-_READ_AGAIN_S = 60.0
 _MAX_LINKS_NAMED = 20
 
 
@@ -61,59 +59,6 @@ class FoundRun:
     is_deleted: bool = False
     """Whether it is in the trash."""
 
-    @property
-    def config(self) -> Mapping[str, Scalar]:
-        """The run's configuration; empty while it is unknown."""
-        if self.manifest is not None and self.manifest.config is not None:
-            return self.manifest.config
-        return (self.key_values.config or {}) if self.key_values is not None else {}
-
-    @property
-    def evaluations(self) -> Mapping[str, Evaluation]:
-        """The run's evaluations; empty while they are unknown."""
-        read = self.key_values.evaluations if self.key_values is not None else {}
-        return {**self.manifest.evaluations, **read} if self.manifest is not None else read
-
-
-class OldRuns:
-    """What run.json of some runs does not say, read once from their records.
-
-    Of an older version these are configuration and evaluations; of a resumed run evaluations that count.
-    """
-
-    def __init__(self) -> None:
-        self._found: dict[Path, tuple[Signature, float, KeyValues | None]] = {}
-
-    def complete(self, runs: Iterable[FoundRun], *, budget_s: float) -> list[FoundRun]:
-        """Return `runs` with what is known of each; reading others takes about `budget_s`, the rest the next call."""
-        until = time.monotonic() + budget_s
-        return [self._complete(run, until) if _is_old(run) or _is_resumed(run) else run for run in runs]
-
-    def _complete(self, run: FoundRun, until: float) -> FoundRun:
-        log = run.folder / METRICS_JSONL
-        known = self._found.get(log)
-        now_s = time.monotonic()
-        # The file of a live run always changes.
-        if (known is None or now_s > known[1]) and now_s < until:
-            with suppress(OSError):
-                signature = _signature(_stat(log))
-                if known is None or known[0] != signature:
-                    if len(self._found) >= _MAX_RUNS:
-                        self._found.clear()
-                    read = key_values_in(log) if _is_old(run) else redone_values_in(log, run.evaluations)
-                    known = self._found[log] = (signature, now_s + _READ_AGAIN_S, read)
-        return run if known is None else replace(run, key_values=known[2])
-
-
-def _is_old(run: FoundRun) -> bool:
-    is_known = run.manifest is not None and run.manifest.config is not None
-    return not is_known and run.part is None and run.problem is None
-
-
-def _is_resumed(run: FoundRun) -> bool:
-    latest = None if run.manifest is None else run.manifest.latest
-    return latest is not None and latest.session > 1 and bool(run.evaluations) and run.part is None
-
 
 class RootListing:
     """The run folders of one log directory; a folder is read again only if its manifest or labels changed."""
@@ -124,23 +69,21 @@ class RootListing:
         self._only = only
         self._is_trash = is_trash
         self._found: dict[str, FoundRun] = {}
-        self._named: dict[str, None] = {}
         self.is_truncated = False
         """Whether there are more runs than listed."""
 
     def scan(self) -> tuple[list[FoundRun], list[str]]:
-        """Return the run folders (of very many, the newest and requested ones), and what was skipped."""
+        """Return the run folders, of very many the newest, and what was skipped."""
         problems: list[str] = []
         found: dict[str, FoundRun] = {}
         self.is_truncated = False
         try:
             names = self._folders(problems) if self._only is None else [self._only]
-            changed = self._changed(names) if len(names) > _MAX_RUNS else {}
-            for name in self._newest_first(changed) if changed else names:
+            for name in self._newest_first(names) if len(names) > _MAX_RUNS else names:
                 run = self._read_folder(name)
                 if run is None:
                     continue
-                if len(found) < _MAX_RUNS + len(self._named):
+                if len(found) < _MAX_RUNS:
                     found[name] = run
                 else:
                     self.is_truncated = True
@@ -152,61 +95,27 @@ class RootListing:
         self._found = found
         return _with_parts([*found.values()]), problems
 
-    def find(self, key: str) -> FoundRun | None:
-        """Return the run whose folder is called `key`, listed or not; from now on it is listed."""
-        # Compared with the folder's entries: untrusted text from a URL is never joined to a path.
-        try:
-            with os.scandir(self.root) as entries:
-                name = next((entry.name for entry in entries if self._is_called(entry, key)), None)
-        except OSError:
-            return None
-        run = self._read_folder(name) if name is not None else None
-        if name is None or run is None:
-            return None
-        self._named.pop(name, None)
-        self._named[name] = None
-        if len(self._named) > _MAX_NAMED:
-            del self._named[next(iter(self._named))]
-        self._found[name] = run
-        return replace(run, parts=parts_of(run.folder))
-
-    def _is_called(self, entry: os.DirEntry[str], key: str) -> bool:
-        is_hidden = entry.name.startswith(".")
-        return not is_hidden and clean(entry.name) == key and entry.is_dir(follow_symlinks=False)
-
     def _folders(self, problems: list[str]) -> list[str]:
-        names, links = [], 0
-        with os.scandir(self.root) as entries:
-            for entry in entries:
-                if entry.name.startswith("."):
-                    continue
-                if entry.is_symlink():
-                    links += 1
-                    if links <= _MAX_LINKS_NAMED:
-                        problems.append(f"{clean(entry.name)} is a symbolic link and is not followed")
-                elif entry.is_dir(follow_symlinks=False):
-                    names.append(entry.name)
-        if links > _MAX_LINKS_NAMED:
-            problems.append(f"{links - _MAX_LINKS_NAMED:,} more symbolic links are not followed")
+        links: list[str] = []
+        names = folders_in(self.root, links)
+        problems += [
+            f"{clean(name)} is a symbolic link and is not followed" for name in links[:_MAX_LINKS_NAMED]
+        ]
+        if len(links) > _MAX_LINKS_NAMED:
+            problems.append(f"{len(links) - _MAX_LINKS_NAMED:,} more symbolic links are not followed")
         return names
 
-    def _changed(self, names: Iterable[str]) -> dict[str, int]:
-        """Return the modification time of each folder: a live run replaces files in its folder."""
+    def _newest_first(self, names: Iterable[str]) -> list[str]:
+        """Return the folders by their modification time: a live run replaces files in its folder."""
         changed: dict[str, int] = {}
         for name in names:
             with suppress(OSError):
                 changed[name] = os.lstat(self.root / name).st_mtime_ns
-        return changed
-
-    def _newest_first(self, changed: Mapping[str, int]) -> list[str]:
-        """Return folders opened by name, then the others."""
-        named = [name for name in self._named if name in changed]
-        others = changed.keys() - set(named)
-        return [*named, *sorted(others, key=lambda name: (-changed[name], name))]
+        return sorted(changed, key=lambda name: (-changed[name], name))
 
     def _read_folder(self, name: str) -> FoundRun | None:
         known = self._found.get(name)
-        # Strings: with Path objects a second look at 2,000 runs takes 53 ms, not 27.
+        # Strings: with Path objects a second scan of 2,000 runs takes 53 ms, not 27.
         place = os.path.join(self.root, name)
         try:
             manifest_at = _stat(f"{place}/{MANIFEST}")
@@ -288,9 +197,7 @@ def card_of(found: FoundRun, now: float, *, newest: tuple[float, int | None] | N
         found.manifest, found.folder, now, last_sign=newest[0] if newest is not None else None
     )
     fields = fields_of(manifest, found.folder, status, now, key_values=found.key_values, newest=newest)
-    card = card_with(found, fields, status)
-    missing = missing_records(manifest, found.folder, status)
-    return card if missing is None else replace(card, problem=card.problem or missing, is_cut=True)
+    return card_with(found, {**fields, MISSING: missing_records(manifest, found.folder, status)}, status)
 
 
 def no_manifest(problem: str | None) -> Status:
@@ -307,11 +214,12 @@ def with_last_values(card: RunCard) -> RunCard:
 
 
 def card_with(found: FoundRun, fields: Fields, status: Status) -> RunCard:
-    """Return the run's card by its labels, its status and the `fields` of a card."""
-    labels = found.labels
+    """Return the run's card by its labels, its status and the `fields` of a card, or what it is `MISSING`."""
+    labels, missing = found.labels, fields.get(MISSING)
     if status.name == RUNNING and fields["step"] is None:
         status = replace(status, name=STARTING)
-    own: Fields = {"name": clean(found.part)} if found.part else {}
+    own: Fields = {name: value for name, value in fields.items() if name != MISSING}
+    own |= {"name": clean(found.part)} if found.part else {}
     own |= {"name": clean(labels.display_name)} if labels.display_name else {}
     own |= {} if labels.tags is None else {"tags": tuple(clean(tag) for tag in labels.tags)}
     return RunCard(
@@ -321,9 +229,10 @@ def card_with(found: FoundRun, fields: Fields, status: Status) -> RunCard:
         status=replace(status, why=clean(status.why)),
         archived=labels.archived,
         colour=labels.colour,
-        problem=found.problem,
+        problem=found.problem or missing,
+        is_cut=bool(missing),
         deleted=found.is_deleted,
-        **fields | own,
+        **own,
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR, signal_of
 from toolkit.telemetry.importers.source import NO_STEP, SYSTEM, Batch, SourceInfo, named_columns
+from toolkit.telemetry.importers.summary import add_session, before
 from toolkit.telemetry.runfolder.key_values import KeyValues
 from toolkit.telemetry.runfolder.listed_run import loss_name
 
@@ -18,14 +19,17 @@ _TREND_POINTS: Final = 400
 class RunSummary:
     """What a list shows of a run: read once, then only what is new."""
 
-    def __init__(self) -> None:
+    def __init__(self, limits: Mapping[int, int] | None = None) -> None:
+        """Leave out the steps from a limit on, by session: those that a later one did again."""
+        self.limits = limits or {}
+        self.sessions: dict[int, dict[str, Any]] = {}
         self.step: int | None = None
         self.last: dict[str, float] = {}
         """The last value of each metric."""
         self.lr: float | None = None
         self.first_time: float | None = None
         self.last_time: float | None = None
-        self.sessions = 0
+        self.sessions_seen = 0
         self._losses: list[float] = []
         self._every = 1
         self._seen = 0
@@ -44,12 +48,16 @@ class RunSummary:
                 self.last_time = max(times[-1], self.last_time or -math.inf)
             if column.kind == SYSTEM:
                 continue
-            if column.session + 1 > self.sessions:
+            add_session(self.sessions, column)
+            if column.session + 1 > self.sessions_seen:
                 # A later session counts, even if it begins again at an earlier step.
-                self.sessions, self.step = column.session + 1, None
+                self.sessions_seen, self.step = column.session + 1, None
+            column = before(column, self.limits.get(column.session))
+            if not len(column):
+                continue
             # Not the last one: a step may be logged again later.
             step = max(column.steps)
-            if step != NO_STEP and column.session + 1 == self.sessions:
+            if step != NO_STEP and column.session + 1 == self.sessions_seen:
                 self.step = step if self.step is None else max(step, self.step)
             self.last[name] = column.values[-1]
             steps = [None if step == NO_STEP else step for step in column.steps]

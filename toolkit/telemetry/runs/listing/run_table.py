@@ -63,6 +63,13 @@ class Primary:
             return found.best
         return found.last if math.isfinite(found.last) else None
 
+    @property
+    def order(self) -> str:
+        """The order of a list with the best run first."""
+        if metric_direction(self.metric) == self.direction:
+            return f"best:{self.metric}"
+        return f"{'-' if self.direction == 'max' else ''}last:{self.metric}"
+
     def best_card(self, cards: Iterable[RunCard]) -> RunCard | None:
         """Return the best of these runs; None if none has the metric."""
         known = [(value, card) for card in cards if (value := self.best_of(card)) is not None]
@@ -272,7 +279,7 @@ def _metric_columns(metric: str, direction: Direction | None) -> list[Column]:
                 id=best,
                 label=f"{metric} best",
                 kind="number",
-                sorts=(f"-{best}", best) if is_max else (best, f"-{best}"),
+                sorts=(best, f"-{best}"),
                 help=f"The {word} finite value of {metric}",
             ),
         )

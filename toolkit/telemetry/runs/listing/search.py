@@ -23,6 +23,7 @@ from toolkit.telemetry.formulas import formula
 from toolkit.telemetry.formulas.formula import is_formula
 from toolkit.telemetry.formulas.functions import truth
 from toolkit.telemetry.runfolder.key_values import USUAL_NAMES
+from toolkit.telemetry.runfolder.metrics import metric_direction
 from toolkit.telemetry.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
 from toolkit.telemetry.runs.listing.formula_value import formula_value
 from toolkit.telemetry.runs.listing.run_listing import with_last_values
@@ -117,22 +118,21 @@ def setting_of(card: RunCard, name: str) -> float | None:
 
 def split_order(by: str) -> tuple[str, str, bool]:
     """Return the name in an order, its prefix, and whether the highest value comes first."""
-    name = by.removeprefix("-")
-    is_down = by.startswith("-") is not (name in _HIGHEST_FIRST)
-    if is_formula(name):
-        return name, "", is_down
+    name, is_reversed = by.removeprefix("-"), by.startswith("-")
     prefix, colon, rest = name.partition(":")
-    return (
-        (rest, prefix, is_down) if colon and prefix in _PLACES else (_SORTED_AS.get(name, name), "", is_down)
-    )
+    if is_formula(name) or not colon or prefix not in _PLACES:
+        shown = name if is_formula(name) else _SORTED_AS.get(name, name)
+        return shown, "", is_reversed is not (name in _HIGHEST_FIRST)
+    is_highest_best = prefix == "best" and metric_direction(rest) == "max"
+    return rest, prefix, is_reversed is not is_highest_best
 
 
 def sort_cards(cards: Iterable[RunCard], by: str) -> list[RunCard]:
     """Return `cards` sorted: newest, lowest loss, furthest, longest or most urgent first.
 
-    `by` may also be a setting or a metric, if need be as `config:NAME`, `best:METRIC` or `last:METRIC`, the lowest
-    first. With a `-` in front the order is reversed. Numbers come before texts, then non-finite values, then runs
-    without a value; runs with equal values stay in their order.
+    `by` may also be a setting or a metric, if need be as `config:NAME` or `last:METRIC`, the lowest first, or
+    `best:METRIC`, the best first. With a `-` in front the order is reversed. Numbers come before texts, then non-finite
+    values, then runs without a value; runs with equal values stay in their order.
 
     Raises:
         ValueError: no run has it; the message says what there is.

@@ -334,7 +334,7 @@ class LocalStore(StoreQueries):
         )
 
     def _signs_of(self, key: str) -> RankSigns | None:
-        """Return the signs of a run's ranks, read a moment ago; None if it has one rank."""
+        """Return the signs of a run's ranks, read just now; None if it has one rank."""
         found = self._own(key)
         if found is None or found.part is not None:
             return None

@@ -18,15 +18,15 @@ import orjson
 import pyarrow as pa
 
 from toolkit.telemetry.core.user_folders import labels_dir, user_folder
-from toolkit.telemetry.diagnostics.finding import latest_findings
 from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR, signal_of
 from toolkit.telemetry.runfolder.control import ControlRefused, encode_body, read_request
 from toolkit.telemetry.runfolder.key_values import given_names
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.metrics import KINDS
-from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, EPOCH, EVAL, FINDING, STEP, SYSTEM
+from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, EPOCH, EVAL, STEP, SYSTEM
 from toolkit.telemetry.runfolder.untrusted import number_in, whole_in
 from toolkit.telemetry.runs.columns.run_columns import MetricColumn, RunColumns
+from toolkit.telemetry.runs.findings.health import findings_of
 from toolkit.telemetry.runs.formatting import clean
 from toolkit.telemetry.runs.listing.foreign_runs import OnRun
 from toolkit.telemetry.runs.listing.run_folders import runs_at
@@ -89,10 +89,18 @@ class RunTables:
     """The runs at some paths as tables. A second question reads only what is new."""
 
     def __init__(
-        self, paths: Sequence[Path], *, cache_dir: Path | None = None, on_run: OnRun = lambda *_: None
+        self,
+        paths: Sequence[Path],
+        *,
+        cache_dir: Path | None = None,
+        on_run: OnRun = lambda *_: None,
+        logs: Path | None = None,
     ) -> None:
-        """Find the runs at `paths`: folders of runs, runs, or files of other tools; columns are kept in `cache_dir`."""
-        self.folders = runs_at(paths, labels_dir=labels_dir())
+        """Find the runs at `paths`: folders of runs, runs, files of other tools, or names of runs in `logs`.
+
+        Columns are kept in `cache_dir`.
+        """
+        self.folders = runs_at(paths, labels_dir=labels_dir(), logs=logs)
         self.folders.read_all(on_run)
         self._store = LocalStore(
             (), cache_dir=cache_dir or user_folder("cache"), folders=self.folders, read_only=True
@@ -107,7 +115,7 @@ class RunTables:
         self.list_again()
 
     def list_again(self) -> None:
-        """Look for new runs, unless that was a moment ago."""
+        """Look for new runs, unless that was just done."""
         if time.monotonic() - self._listed_at > _LIST_EVERY_S:
             listed = self.folders.list_runs()
             labels = card_labels(listed.cards)
@@ -247,8 +255,7 @@ class RunTables:
     def _findings(self, card: RunCard) -> Iterator[dict[str, Any]]:
         self._store.refresh(card.key, wait_s=_NO_LIMIT_S)
         self._store.examine(card.key, wait_s=_NO_LIMIT_S)
-        recorded = self._store.events(card.key, (FINDING,), limit=_ALL)
-        for finding in latest_findings(recorded, self._store.findings(card.key)).values():
+        for finding in findings_of(self._store, card.key, most=_ALL):
             yield {**finding.to_fields(), "evidence": orjson.dumps(dict(finding.evidence)).decode()}
 
     def _requests(self, card: RunCard) -> Iterator[dict[str, Any]]:

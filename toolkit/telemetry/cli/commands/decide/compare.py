@@ -39,7 +39,7 @@ from toolkit.telemetry.importers.source import NO_STEP, SYSTEM, RunSource
 from toolkit.telemetry.importers.source import Column as Points
 from toolkit.telemetry.importers.summary import number, read_counted
 from toolkit.telemetry.runfolder.listed_run import loss_name
-from toolkit.telemetry.runfolder.metrics import metric_direction
+from toolkit.telemetry.runfolder.metrics import Direction, metric_direction
 from toolkit.telemetry.runfolder.records import SPREAD
 from toolkit.telemetry.runfolder.table.columns import write_csv
 from toolkit.telemetry.runs.settings import setting_text
@@ -52,6 +52,7 @@ better), `same`, and for each run in `last`, `best` and `best_step` a value or `
 
 _MOST: Final = 50
 _LONGEST: Final = 40
+_MOST_NAMED: Final = 5
 _NARROWEST: Final = 14
 _OF_TIME: Final = ("time/", "ledger/")
 """Where the time of a step went: shown with --all, or if it is asked for with --metrics."""
@@ -94,30 +95,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class _Values:
     """The last and best value of a metric in one run."""
 
-    last: float
-    low: float = math.inf
-    low_step: int = NO_STEP
-    high: float = -math.inf
-    high_step: int = NO_STEP
+    goal: Direction | None
+    last: float = math.nan
+    best: float | None = None
+    """The best value that is a number; None if neither direction is better."""
+    best_step: int | None = None
 
-    def take(self, steps: Sequence[int], values: Sequence[float]) -> None:
+    def add(self, steps: Sequence[int], values: Sequence[float]) -> None:
         """Add points."""
         self.last = values[-1]
-        for step, value in zip(steps, values, strict=True):
-            if -math.inf < value < self.low:
-                self.low, self.low_step = value, step
-            if self.high < value < math.inf:
-                self.high, self.high_step = value, step
-
-    def best(self, goal: str) -> float | None:
-        """Return the best value that is a number."""
-        value = self.high if goal == "max" else self.low
-        return value if math.isfinite(value) else None
-
-    def best_step(self, goal: str) -> int | None:
-        """Return the step of the best value."""
-        step = self.high_step if goal == "max" else self.low_step
-        return None if step == NO_STEP or self.best(goal) is None else step
+        if self.goal is None:
+            return
+        sign = -1 if self.goal == "max" else 1
+        known = (
+            (sign * value, step) for step, value in zip(steps, values, strict=True) if math.isfinite(value)
+        )
+        best, step = min(known, key=lambda point: point[0], default=(math.inf, NO_STEP))
+        if best < (math.inf if self.best is None else sign * self.best):
+            self.best, self.best_step = sign * best, None if step == NO_STEP else step
 
 
 @dataclass(slots=True)
@@ -143,7 +138,10 @@ def run(args: argparse.Namespace) -> int:
             chosen = [found, *chosen]
         baseline = same[0] if same else 0
     if len(chosen) < 2:
-        return refuse(f"there is one run to compare ({chosen[0].path}); name another")
+        place = chosen[0].path.absolute().parent
+        others = [run.called for run in list_runs([place]).runs if run.path != chosen[0].path][:_MOST_NAMED]
+        such = f", such as {', '.join(others)}" if others else ""
+        return refuse(f"there is one run to compare ({chosen[0].path}); name another{such}")
     chosen = label_runs(chosen)
     progress = Progress()
     guard = Guard()
@@ -210,7 +208,7 @@ def _chosen(paths: Sequence[Path]) -> list[ListedRun] | str:
 def _metrics_of(source: RunSource) -> dict[str, _Values]:
     def take(found: dict[str, _Values], name: str, column: Points) -> None:
         if len(column) and column.kind != SYSTEM:
-            found.setdefault(name, _Values(column.values[-1])).take(column.steps, column.values)
+            found.setdefault(name, _Values(metric_direction(name))).add(column.steps, column.values)
 
     found = read_counted(source, dict[str, _Values], take)
     return {
@@ -242,7 +240,7 @@ def _metrics(compared: Sequence[_Compared]) -> list[dict[str, Any]]:
         goal = metric_direction(name)
         values = [each.metrics.get(name) for each in compared]
         last = [None if value is None else number(value.last) for value in values]
-        best = [None if value is None or goal is None else value.best(goal) for value in values]
+        best = [None if value is None else value.best for value in values]
         rows.append(
             {
                 "name": name,
@@ -250,9 +248,7 @@ def _metrics(compared: Sequence[_Compared]) -> list[dict[str, Any]]:
                 "same": all(value == last[0] for value in last) and all(value == best[0] for value in best),
                 "last": last,
                 "best": best,
-                "best_step": [
-                    None if value is None or goal is None else value.best_step(goal) for value in values
-                ],
+                "best_step": [None if value is None else value.best_step for value in values],
             }
         )
     return rows
@@ -310,7 +306,7 @@ def _last(value: Any, reference: Any) -> str:
 
 
 def _print_blocks(names: Sequence[str], rows: Sequence[_Row]) -> None:
-    """Print the table; runs that do not fit beside each other follow below, with the names of the rows again."""
+    """Print the table; runs that do not fit next to each other follow below, with the names of the rows again."""
     width = terminal_width()
     # The end of a joined name says more than its beginning.
     names_of_rows = [name for name, _ in rows]

@@ -9,11 +9,11 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.cli.chosen_run import add_run_argument, find_run, no_run_in, printable
+from toolkit.telemetry.cli.chosen_run import add_run_argument, found_at, printable
 from toolkit.telemetry.cli.terminal import add_json_argument, print_json
 from toolkit.telemetry.exchange.export_runs import FORMATS, default_out, export, read_about
 from toolkit.telemetry.exchange.exported_run import ExportedRun, run_of_folder, run_of_source
-from toolkit.telemetry.importers.detect import find_sources, names_of
+from toolkit.telemetry.importers.detect import names_of
 
 JSON_FORM: Final = """\
 an object with `out`, `format`, `runs` (how many), `points` and `notes` (what the format cannot keep, and what was \
@@ -88,14 +88,7 @@ def _runs(args: argparse.Namespace, scratch: Path) -> tuple[list[ExportedRun], l
     Raises:
         OSError: there is none.
     """
-    folder = find_run(args.run) if args.format is None else None
-    if folder is not None:
-        return [run_of_folder(folder)], []
-    try:
-        found = find_sources(args.run, only=args.format)
-    except OSError as error:
-        raise FileNotFoundError(no_run_in(args.run)) from error
-    runs = [run_of_source(source, scratch) for source in found.runs if not source.info.deleted]
-    if not runs:
-        raise FileNotFoundError(no_run_in(args.run, found.notes, deleted=len(found.runs)))
-    return runs, list(found.notes)
+    found = found_at(args.run, args.format)
+    if found.folder is not None:
+        return [run_of_folder(found.folder)], []
+    return [run_of_source(source, scratch) for source in found.others], list(found.notes)

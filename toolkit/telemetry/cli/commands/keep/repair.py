@@ -1,13 +1,14 @@
-"""`telemetry repair`: recover what a killed run left behind."""
+"""`telemetry repair`: recover what a killed run left."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.chosen_run import LOGS, chosen_run, find_run, no_run_in, printable, refuse
+from toolkit.telemetry.cli.chosen_run import LOGS, chosen_run, no_run_in, printable, refuse
 from toolkit.telemetry.cli.terminal import Progress, add_json_argument, print_json
 from toolkit.telemetry.runfolder.journal.end_record import settle_manifest
 from toolkit.telemetry.runfolder.journal.repair import Repair, journals_of, rank_files, repair_run
@@ -18,7 +19,7 @@ from toolkit.telemetry.runfolder.status import LOST
 JSON_FORM: Final = """\
 `{"runs": […]}`; each has `path`, `repaired`, `reason` (why not, or `null`), `recovered`, `rows`, `bad_lines`, \
 `undeclared` (records missing and not declared lost), `foreign`, `ended` (the status that run.json was given, or \
-`null`), `kept_table`, `orphans` (`path`, `records`, `run_id`, `folder`) and `of_others` (`path`, `user`)."""
+`null`), `kept_table` and `of_others` (`path`, `user`)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -35,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Repair each run folder; return 1 if another user has records of one, 2 if one could not be repaired."""
-    folders = [path if path.is_dir() else find_run(path) or path for path in args.run] or [chosen_run(LOGS)]
+    folders = [*map(_folder_of, args.run)] or [chosen_run(LOGS)]
     whole_and_parts = [part for folder in folders for part in (folder, *parts_of(folder))]
     worst = 0
     done = []
@@ -55,6 +56,12 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"runs": done})
     return worst
+
+
+def _folder_of(path: Path) -> Path:
+    with suppress(FileNotFoundError):
+        return path if os.path.lexists(path) else chosen_run(path)
+    return path
 
 
 def _repair(folder: Path) -> tuple[Repair, str | None] | str:
@@ -84,21 +91,12 @@ def _as_json(folder: Path, found: tuple[Repair, str | None] | str) -> dict[str, 
         "repaired": True,
         "reason": None,
         "recovered": repair.recovered,
-        "rows": repair.rows,
-        "bad_lines": repair.bad_lines,
-        "undeclared": repair.undeclared,
-        "foreign": repair.foreign,
+        "rows": repair.table.rows,
+        "bad_lines": repair.table.bad_lines,
+        "undeclared": repair.table.undeclared,
+        "foreign": repair.table.foreign,
         "ended": ended,
-        "kept_table": None if repair.kept is None else str(repair.kept),
-        "orphans": [
-            {
-                "path": str(left.path),
-                "records": left.records,
-                "run_id": left.run_id,
-                "folder": str(left.folder),
-            }
-            for left in repair.orphans
-        ],
+        "kept_table": None if repair.table.kept is None else str(repair.table.kept),
         "of_others": [{"path": str(path), "user": user} for path, user in repair.of_others],
     }
 
@@ -108,16 +106,9 @@ def _print(folder: Path, repair: Repair, ended: str | None) -> None:
         why = ": it ended without an end record" if ended == LOST else ", as the end record does"
         _say(f"{folder}: run.json now says {ended}{why}")
     _say(f"{folder}: {_outcome(repair)}")
-    if repair.kept is not None:
-        _say(
-            f"{folder}: the old metrics.csv had data that the records lack; it was kept as {repair.kept.name}"
-        )
-    for left in repair.orphans:
-        run = f"run {left.run_id}"
-        _say(
-            f"{folder}: {left.path} holds {left.records} records of {run}, whose folder is no longer at "
-            f"{left.folder}: repair the folder where it is now, or delete the file"
-        )
+    kept = repair.table.kept
+    if kept is not None:
+        _say(f"{folder}: the old metrics.csv had data that the records lack; it was kept as {kept.name}")
     for path, user in repair.of_others:
         refuse(
             f"{folder}: {path} may hold more records of this run and belongs to user {user}: "
@@ -130,12 +121,13 @@ def _say(line: str) -> None:
 
 
 def _outcome(repair: Repair) -> str:
-    if repair.foreign:
-        table = "was not changed" if repair.left_alone else f"now has {repair.rows} rows"
-        bad = f", {repair.bad_lines} unreadable lines" if repair.bad_lines else ""
-        return f"{repair.foreign} records of another program, which need no repair; metrics.csv {table}{bad}"
-    undeclared = f", {repair.undeclared} records missing and not declared lost" if repair.undeclared else ""
+    table = repair.table
+    if table.foreign:
+        outcome = "was not changed" if table.left_alone else f"now has {table.rows} rows"
+        bad = f", {table.bad_lines} unreadable lines" if table.bad_lines else ""
+        return f"{table.foreign} records of another program, which need no repair; metrics.csv {outcome}{bad}"
+    undeclared = f", {table.undeclared} records missing and not declared lost" if table.undeclared else ""
     return (
-        f"{repair.recovered} records recovered, {repair.rows} rows in metrics.csv, "
-        f"{repair.bad_lines} unreadable lines{undeclared}"
+        f"{repair.recovered} records recovered, {table.rows} rows in metrics.csv, "
+        f"{table.bad_lines} unreadable lines{undeclared}"
     )

@@ -6,14 +6,13 @@ import argparse
 import json
 import textwrap
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.cli.argument_types import whole
-from toolkit.telemetry.cli.chosen_run import add_run_argument, find_run, no_run_in, printable, refuse
+from toolkit.telemetry.cli.chosen_run import add_run_argument, found_at, printable, refuse
 from toolkit.telemetry.importers.as_records import completions_of
-from toolkit.telemetry.importers.detect import find_sources
 from toolkit.telemetry.importers.source import RunSource
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.reader import BadLine, Block, blocks_of, lines_of, parse_line
@@ -50,15 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the newest completions, newest last; return 1 if there are none."""
-    folder = find_run(args.run)
-    sources = _of_other_tools(args.run) if folder is None else []
-    if folder is None and not sources:
-        return refuse(no_run_in(args.run))
-    folder = folder or args.run
+    at = found_at(args.run)
+    folder = at.folder or args.run
+    records = _read(at.others) if at.folder is None else _completions_in(at.folder / METRICS_JSONL)
     found: deque[Record] = deque(maxlen=args.rows)
     known = matching = 0
     try:
-        for record in _completions_in(folder / METRICS_JSONL) if not sources else _read(sources):
+        for record in records:
             known += 1
             if _contains(record, args.search.casefold()):
                 matching += 1
@@ -81,14 +78,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _of_other_tools(path: Path) -> list[RunSource]:
-    try:
-        return find_sources(path).runs
-    except OSError:
-        return []
-
-
-def _read(sources: list[RunSource]) -> Iterator[Record]:
+def _read(sources: Sequence[RunSource]) -> Iterator[Record]:
     for source in sources:
         yield from completions_of(source)
 

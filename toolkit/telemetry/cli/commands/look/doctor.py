@@ -10,16 +10,21 @@ import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.chosen_run import LOGS, printable, refuse
-from toolkit.telemetry.cli.report_content import UnreadableRunError, content_of, write_report, written_text
-from toolkit.telemetry.cli.run_list import run_at
+from toolkit.telemetry.cli.chosen_run import LOGS, no_run_in, printable, refuse
+from toolkit.telemetry.cli.report_content import (
+    UnreadableRunError,
+    content_of,
+    diagnosis_of,
+    write_report,
+    written_text,
+)
+from toolkit.telemetry.cli.run_list import ListedRun, list_runs, run_at
 from toolkit.telemetry.cli.terminal import Progress, add_json_argument, painted, print_json
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, title_of
-from toolkit.telemetry.diagnostics.chosen import Chosen, choose
+from toolkit.telemetry.diagnostics.diagnosis import Diagnosis
 from toolkit.telemetry.diagnostics.ending import RunError
 from toolkit.telemetry.diagnostics.finding import (
     CRITICAL,
@@ -30,14 +35,7 @@ from toolkit.telemetry.diagnostics.finding import (
     Remedy,
     find_remedy,
 )
-from toolkit.telemetry.diagnostics.foreign_file import NoRecordsError
-from toolkit.telemetry.diagnostics.history import Diagnosis, diagnose, diagnose_records, find_runs
 from toolkit.telemetry.diagnostics.plugins import is_kind
-from toolkit.telemetry.importers.as_records import records_of
-from toolkit.telemetry.importers.detect import find_sources
-from toolkit.telemetry.importers.formats import table_file, text_log
-from toolkit.telemetry.importers.source import RunSource
-from toolkit.telemetry.privacy.secret_shapes import mask_name
 from toolkit.telemetry.reports.doctor import doctor_report
 from toolkit.telemetry.reports.finding_text import (
     about_error,
@@ -50,12 +48,11 @@ from toolkit.telemetry.reports.finding_text import (
     when_text,
 )
 from toolkit.telemetry.reports.html_page import to_html
+from toolkit.telemetry.runfolder.parts import part_in
 
 _WIDTH: Final = 110
-_READ_AS_FILES: Final = frozenset({table_file.FORMAT, text_log.FORMAT})
 _MOST_LINES: Final = 2
 """Causes, and things to try, printed for each finding; the JSON has all of them."""
-"""What a batch may have done: its samples are named, where they were recorded."""
 _STYLES: Final = {CRITICAL: "bold red", WARNING: "bold yellow", INFO: "cyan"}
 
 JSON_FORM: Final = """\
@@ -70,8 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN_OR_FOLDER",
         nargs="?",
         type=Path,
-        help="a run folder, a folder of runs, a JSONL or CSV file with one row per logged step, "
-        "or logs of another tool "
+        help="a run, a folder of runs, a JSONL or CSV file with one row per logged step, or logs of another tool "
         f"(default: the newest run in {LOGS})",
     )
     add_json_argument(parser)
@@ -103,94 +99,73 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print how each run ended and what is wrong with it; return 1 if it is unhealthy, 2 if nothing can be read."""
     given = args.path
-    if given is None or not os.path.lexists(given):
-        run = run_at(given or LOGS)
-        if isinstance(run, str):
-            return refuse(run)
-        given = run.path
-    try:
-        paths: list[Path | RunSource] = [*find_runs(given)]
-        if not given.is_dir():
-            paths = [*_of_other_tools(given)] or paths
-    except (OSError, NoRecordsError) as error:
-        paths = [*_of_other_tools(given)]
-        if not paths:
-            return refuse(_reason(given, error))
-
-    if args.html is not None and len(paths) > 1:
-        return refuse(
-            f"--html writes the report of one run, and {given} has {len(paths):,}; name one of them"
-        )
-    answers: list[Chosen] = []
+    runs, problems = _runs_at(given or LOGS, is_named=given is not None)
+    for reason in problems:
+        refuse(reason)
+    if args.html is not None and len(runs) > 1:
+        return refuse(f"--html writes the report of one run, and {given} has {len(runs):,}; name one of them")
+    answers: list[Diagnosis] = []
     unreadable = []
-    for path in paths:
-        name = path if isinstance(path, Path) else given / mask_name(path.info.name)
+    for run in runs:
         progress = Progress()
-        on_records = partial(_show_progress, progress, name.name)
         try:
-            if isinstance(path, Path):
-                found = diagnose(path, on_records=on_records)
-            else:
-                found = diagnose_records(name.name, given, records_of(path), on_records=on_records)
-        except (OSError, NoRecordsError) as error:
-            refuse(_reason(name, error))
-            unreadable.append({"path": str(name), "reason": str(error)})
+            if part_in(run.path) is not None:
+                raise UnreadableRunError(no_run_in(run.path))
+            found = diagnosis_of(run, progress.show)
+        except UnreadableRunError as error:
+            refuse(str(error))
+            unreadable.append({"path": str(run.path), "reason": str(error)})
             continue
         finally:
             progress.clear()
-        answer = choose(found, args.min_severity, args.kinds)
+        found = replace(found, path=_as_given(run.path, given or LOGS))
+        answer = found.only(args.min_severity, args.kinds)
         answers.append(answer)
         if not args.json:
             _print_run(answer, is_first=len(answers) == 1)
 
     if not answers:
         return 2
-    problem = None if args.html is None else _write_html(args.html, answers[0])
+    problem = None if args.html is None else _write_html(args.html, runs[0], answers[0])
     if problem is not None:
         return refuse(problem)
     if args.json:
-        runs = [_as_json(answer) for answer in answers]
-        printed = (
-            runs[0]
-            if paths == [given] or (len(paths) == 1 and not given.is_dir())
-            else {"runs": runs, "unreadable": unreadable}
-        )
-        print_json(printed)
+        said = [_as_json(answer) for answer in answers]
+        is_folder = given is not None and given.is_dir() and runs[0].path != Path(os.path.abspath(given))
+        is_one = len(runs) == 1 and not is_folder
+        print_json(said[0] if is_one else {"runs": said, "unreadable": unreadable})
     return 1 if any(answer.is_bad for answer in answers) else 0
 
 
-def _write_html(target: Path, answer: Chosen) -> str | None:
-    """Write the report of a run; return why that is not possible."""
-    run = run_at(answer.found.path)
-    if isinstance(run, str):
-        return run
+def _runs_at(path: Path, *, is_named: bool) -> tuple[Sequence[ListedRun], Sequence[str]]:
+    """Return the runs that `telemetry ls` lists at `path`, by name, or the newest where none `is_named`."""
+    if not is_named or not os.path.lexists(path):
+        run = run_at(path)
+        return ([], [run]) if isinstance(run, str) else ([run], [])
+    found = list_runs([path])
+    runs = sorted(found.runs, key=lambda run: (run.called, str(run.path)))
+    return runs, [*found.missing, *found.notes]
+
+
+def _as_given(path: Path, given: Path) -> Path:
+    """Return the path of a run as the command line has it, relative or not."""
+    absolute = Path(os.path.abspath(given))
+    return given / path.relative_to(absolute) if path.is_relative_to(absolute) else path
+
+
+def _write_html(target: Path, run: ListedRun, answer: Diagnosis) -> str | None:
+    """Write the report of a run; return why it could not be written."""
     progress = Progress()
     try:
-        content = content_of(run, found=answer.found, on_work=progress.show)
+        content = content_of(run, found=answer, on_work=progress.show)
     except UnreadableRunError as error:
         return str(error)
     finally:
         progress.clear()
-    chosen = replace(content, findings=_only(content.findings, answer), errors=answer.errors)
-    problem = write_report(target, to_html(doctor_report(chosen)))
+    problem = write_report(target, to_html(doctor_report(content)))
     if problem is None:
         print(written_text(target), file=sys.stderr)
     return problem
-
-
-def _only(findings: Sequence[Finding], answer: Chosen) -> list[Finding]:
-    """Return those of the masked findings that are printed too."""
-    printed = {finding.id for finding in answer.findings}
-    return [finding for finding in findings if finding.id in printed]
-
-
-def _of_other_tools(path: Path) -> list[RunSource]:
-    """Return the runs of other tools at `path`; a table that is named is read as a file, not as a source."""
-    try:
-        found = find_sources(path).runs
-    except OSError:
-        return []
-    return [source for source in found if path.is_dir() or source.info.format not in _READ_AS_FILES]
 
 
 def _kinds(text: str) -> frozenset[str]:
@@ -209,19 +184,11 @@ def _kinds(text: str) -> frozenset[str]:
     return frozenset(kinds)
 
 
-def _reason(path: Path, error: Exception) -> str:
-    if isinstance(error, FileNotFoundError):
-        return f"{error.filename or path} does not exist"
-    if isinstance(error, OSError) and error.strerror:
-        return f"{path}: {error.strerror}"
-    return str(error) if str(path) in str(error) else f"{path}: {error}"
-
-
 # ------------------------------------------------------------ JSON
 
 
-def _as_json(answer: Chosen) -> dict[str, Any]:
-    found, ending = answer.found, answer.found.ending
+def _as_json(found: Diagnosis) -> dict[str, Any]:
+    ending = found.ending
     return {
         "run": found.name,
         "path": str(found.path),
@@ -230,8 +197,8 @@ def _as_json(answer: Chosen) -> dict[str, Any]:
         "records": found.records,
         "bad_lines": found.bad_lines,
         "notes": list(found.notes),
-        "errors": [error.to_fields() for error in answer.errors],
-        "findings": [_finding_as_json(found, finding) for finding in answer.findings],
+        "errors": [error.to_fields() for error in found.errors],
+        "findings": [_finding_as_json(found, finding) for finding in found.findings],
     }
 
 
@@ -250,45 +217,44 @@ def _finding_as_json(found: Diagnosis, finding: Finding) -> dict[str, Any]:
 # ------------------------------------------------------------ text
 
 
-def _print_run(answer: Chosen, *, is_first: bool) -> None:
-    found, ending = answer.found, answer.found.ending
+def _print_run(found: Diagnosis, *, is_first: bool) -> None:
+    ending = found.ending
     print("" if is_first else "\n", end="")
     name = _bold(printable(found.name))
     if ending is None:
-        print(f"{name}: {_summary(answer)}")
+        print(f"{name}: {_summary(found)}")
     elif not ending.is_bad:
-        print(f"{name}: {printable(''.join(ending_text(ending)))}, {_summary(answer)}")
+        print(f"{name}: {printable(''.join(ending_text(ending)))}, {_summary(found)}")
     else:
         status, rest = map(printable, ending_text(ending))
         print(f"{name}: {painted(status, _STYLES[CRITICAL])}{rest}")
         for line in ending_details(ending, str(found.path)):
             # Not wrapped: it contains paths, and a command to copy.
             print(f"    {printable(line)}")
-        print(f"  {_summary(answer)}")
+        print(f"  {_summary(found)}")
     if found.bad_lines:
         print(
             "  (1 unreadable line)" if found.bad_lines == 1 else f"  ({found.bad_lines:,} unreadable lines)"
         )
     for note in found.notes:
         print(f"  ({printable(note)})")
-    for finding in answer.findings:
+    for finding in found.findings:
         print()
         _print_finding(finding, _remedy_of(found, finding))
-    for error in answer.errors:
+    for error in found.errors:
         print()
         _print_error(error)
 
 
-def _summary(answer: Chosen) -> str:
-    found, ending = answer.found, answer.found.ending
+def _summary(found: Diagnosis) -> str:
+    ending = found.ending
     if not found.records:
         return "no records yet"
-    is_bad = found.is_cut or (ending is not None and ending.is_bad)
-    nothing = "nothing else wrong" if is_bad else "nothing wrong"
-    counts = counts_text(answer.findings, answer.errors)
+    nothing = "nothing else wrong" if found.is_cut or (ending and ending.is_bad) else "nothing wrong"
+    counts = counts_text(found.findings, found.errors)
     summary = counts or nothing
-    if answer.left_out:
-        summary = f"{counts or 'nothing that was asked for'}, {answer.left_out:,} left out,"
+    if found.left_out:
+        summary = f"{counts or 'nothing that was asked for'}, {found.left_out:,} left out,"
     return f"{summary} in {found.records:,} records"
 
 
@@ -301,7 +267,7 @@ def _print_error(error: RunError) -> None:
 
 def _print_finding(finding: Finding, remedy: Remedy | None) -> None:
     severity = painted(finding.severity.upper(), _STYLES[finding.severity])
-    title = title_of(finding.kind, finding.evidence)
+    title = title_of(finding)
     sure = sure_text(finding.kind, finding.confidence)
     print(f"  {severity}  {_bold(title)} ({finding.kind}), {when_text(finding)}{f', {sure}' if sure else ''}")
     _print_lines("", [finding.message])
@@ -336,7 +302,3 @@ def _remedy_of(found: Diagnosis, finding: Finding) -> Remedy | None:
 
 def _bold(text: str) -> str:
     return painted(text, "bold")
-
-
-def _show_progress(progress: Progress, name: str, records: int) -> None:
-    progress.show(f"{name}: {records:,} records …")

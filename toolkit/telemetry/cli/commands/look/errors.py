@@ -5,19 +5,20 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from toolkit.telemetry.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
 from toolkit.telemetry.cli.terminal import print_json
+from toolkit.telemetry.diagnostics.error_details import details_of
+from toolkit.telemetry.diagnostics.error_records import ErrorRecords
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.parts import record_files
 from toolkit.telemetry.runfolder.reader import records_of
 from toolkit.telemetry.runfolder.records import END, ERROR, FINDING, Record
-from toolkit.telemetry.runfolder.untrusted import mappings_in
+from toolkit.telemetry.runfolder.untrusted import whole_in
 
 _HANG: Final = "hang"
 _MAX_RANKS: Final = 128
-_MAX_KEPT: Final = 2_000
 _LONGEST: Final = 500
 _MOST_LINES: Final = 40
 _FIRST_LINES: Final = 10
@@ -35,10 +36,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print each distinct error and each hang of the run; return 2 if there is no run."""
     folder = chosen_run(args.run)
-    found = _Found()
+    found = ErrorRecords()
     try:
         for record in _records_of(folder):
-            found.take(record)
+            event, rank = record.get("event"), whole_in(record.get("rank")) or 0
+            if event == ERROR or (event == FINDING and record.get("kind") == _HANG):
+                found.add(record, rank)
+            elif event == END:
+                found.add_end(record, rank)
     except OSError as error:
         return refuse(f"{folder}: {error.strerror or error}")
     if args.json:
@@ -49,36 +54,6 @@ def run(args: argparse.Namespace) -> int:
         print()
         _print(record)
     return 0
-
-
-class _Found:
-    """Errors and hangs collected from the records."""
-
-    def __init__(self) -> None:
-        self.newest: dict[str, Record] = {}
-        """The newest record of each error and hang, with the count of the end record and the stacks of the first."""
-        self.of_telemetry = 0
-
-    def take(self, record: Record) -> None:
-        event = record.get("event")
-        if event == ERROR and record.get("source") == "telemetry":
-            self.of_telemetry += 1
-        elif event == ERROR or (event == FINDING and record.get("kind") == _HANG):
-            key = f"{record.get('rank', 0)} {record.get('id') or record.get('seq')}"
-            if key in self.newest or len(self.newest) < _MAX_KEPT:
-                self.newest[key] = {**self.newest.get(key, {}), **record}
-        elif event == END:
-            self._take_counts(record)
-
-    def _take_counts(self, end: Record) -> None:
-        of_session = f"{end.get('rank', 0)} {end.get('session')}"
-        kinds = [
-            (f"-error-{kind.get('fingerprint')}", kind.get("count"))
-            for kind in mappings_in(end.get("errors"))
-        ]
-        for which, count in [*kinds, ("-errors-of-other-kinds", end.get("errors_of_other_kinds"))]:
-            if type(count) is int and of_session + which in self.newest:
-                self.newest[of_session + which]["count"] = count
 
 
 def _records_of(folder: Path) -> Iterator[Record]:
@@ -93,7 +68,7 @@ def _records_of(folder: Path) -> Iterator[Record]:
 # ------------------------------------------------------------ text
 
 
-def _summary(found: _Found) -> str:
+def _summary(found: ErrorRecords) -> str:
     hangs = sum(record.get("event") == FINDING for record in found.newest.values())
     errors = len(found.newest) - hangs
     times = sum(_count(record) for record in found.newest.values() if record.get("event") == ERROR)
@@ -109,52 +84,19 @@ def _summary(found: _Found) -> str:
 
 def _print(record: Record) -> None:
     _print_lines("  ", str(record.get("message") or record.get("type")).split("\n"))
-    print(f"    {printable(', '.join(_about(record)))}")
-    _print_block("", _stack(record))
-    for stack in mappings_in(record.get("stacks")):
-        names = ", ".join(str(name) for name in _list(stack.get("threads"))[:5])
-        _print_block(f"{names}:", [str(line) for line in _list(stack.get("stack"))])
-    for cause in mappings_in(record.get("caused_by")):
-        how = "raised from" if cause.get("link") == "cause" else "while handling"
-        _print_block(f"{how} {cause.get('message')}", [str(line) for line in _list(cause.get("stack"))])
-    _print_block("last output:", [str(line) for line in _list(record.get("output"))])
-    memory = record.get("memory")
-    if isinstance(memory, dict):
-        _print_block("memory:", [f"{name}: {value}" for name, value in memory.items()])
+    print(f"    {', '.join(_about(record))}")
+    for detail in details_of(record):
+        print(f"    {printable(detail.title)}:")
+        _print_lines("      ", detail.text.split("\n"))
 
 
 def _about(record: Record) -> list[str]:
-    parts = []
-    if record.get("rank"):
-        parts.append(f"rank {record['rank']}")
-    if isinstance(record.get("global_step"), int):
-        parts.append(f"step {record['global_step']:,}")
-    if record.get("event") == FINDING:
-        return [*parts, str(record.get("state"))]
-    if _count(record) > 1:
-        parts.append(f"{_count(record):,} times")
-    parts += [str(record[name]) for name in ("thread", "caught_by") if record.get(name)]
-    spans = " > ".join(str(name) for name in _list(record.get("spans")))
-    return [*parts, *([f"in {spans}"] if spans else [])]
-
-
-def _stack(record: Record) -> list[str]:
-    lines = []
-    for frame in mappings_in(record.get("frames")):
-        lines.append(f"{frame.get('file')}:{frame.get('line')} in {frame.get('function')}")
-        if frame.get("source"):
-            lines.append(f"    {frame['source']}")
-        values = frame.get("locals")
-        if isinstance(values, dict):
-            lines += [f"        {name} = {value}" for name, value in values.items()]
-    return lines or [str(line) for line in _list(record.get("stack"))]
-
-
-def _print_block(title: str, lines: list[str]) -> None:
-    if lines:
-        if title:
-            _print_lines("    ", title.split("\n"))
-        _print_lines("      ", lines)
+    is_hang, step, times = record.get("event") == FINDING, record.get("global_step"), _count(record)
+    return [
+        *([f"rank {printable(str(record['rank']))}"] if record.get("rank") else []),
+        *([f"step {step:,}"] if isinstance(step, int) else []),
+        *([printable(str(record.get("state")))] if is_hang else [f"{times:,} times"] if times > 1 else []),
+    ]
 
 
 def _print_lines(indent: str, lines: list[str]) -> None:
@@ -169,7 +111,3 @@ def _print_lines(indent: str, lines: list[str]) -> None:
 def _count(record: Record) -> int:
     count = record.get("count")
     return count if type(count) is int and count > 0 else 1
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []

@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         default="age",
         help="order: age, started, duration and progress (the newest or largest first), name, status, format, step, "
-        "loss, a metric or a setting (the smallest first) (default: age)",
+        "loss, a metric or a setting (the smallest first), best:METRIC (the best first) (default: age)",
     )
     parser.add_argument(
         "--columns",

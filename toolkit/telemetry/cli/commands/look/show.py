@@ -13,12 +13,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.cli.argument_types import whole
-from toolkit.telemetry.cli.chosen_run import add_run_argument, find_run, printable, refuse, status_of
-from toolkit.telemetry.cli.run_list import our_card, sources_at
+from toolkit.telemetry.cli.chosen_run import (
+    Found,
+    add_run_argument,
+    found_at,
+    printable,
+    refuse,
+    status_of,
+)
+from toolkit.telemetry.cli.run_list import our_card
 from toolkit.telemetry.cli.terminal import Column, number_text, print_table
 from toolkit.telemetry.importers.detect import names_of
 from toolkit.telemetry.importers.formats.record_file import source_of_folder
-from toolkit.telemetry.importers.source import RunSource
 from toolkit.telemetry.importers.summary import summaries
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
@@ -35,7 +41,7 @@ _NOT_LOGGED: Final = frozenset({"epoch", "max_steps", "first_step", "steps_folde
 _EVENT: Final = re.compile(rb'^\{"event": ?"([A-Za-z0-9_./-]{1,60})"', re.MULTILINE)
 _WIDEST: Final = 16
 _MOST_OTHERS: Final = 30
-_MOST_BYTES_BEHIND: Final = 1 << 27
+_MOST_TAIL_BYTES: Final = 1 << 27
 """Of a log, in which the last steps are looked for: a file may have a hole of a terabyte."""
 _MOST_EVENTS: Final = 20
 _MOST_ROWS: Final = 100_000
@@ -75,23 +81,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the run's folder, its last rows and how to open it; return 2 if there is nothing to show."""
-    folder = find_run(args.run) if args.format is None else None
-    if folder is None or args.json or args.metrics:
-        return _show_series(args, folder)
-    return _show_steps(folder, args.rows)
+    found = found_at(args.run, args.format)
+    if found.folder is None or args.json or args.metrics:
+        return _show_series(args, found)
+    return _show_steps(found.folder, args.rows)
 
 
-def _show_series(args: argparse.Namespace, folder: Path | None) -> int:
-    """Print the series of our run in `folder`, or of the runs of other tools at RUN."""
-    sources: list[RunSource] = []
-    notes: list[str] = []
-    if folder is not None:
-        sources = [source_of_folder(folder)]
-    else:
-        found = sources_at(args.run, args.format)
-        if isinstance(found, str):
-            return refuse(found)
-        sources, notes = found.runs, found.notes
+def _show_series(args: argparse.Namespace, found: Found) -> int:
+    """Print the series of our run, or of the runs of other tools."""
+    sources = [*found.others] if found.folder is None else [source_of_folder(found.folder)]
+    notes = [*found.notes]
     found_runs, problems = summaries(sources, time.time())
     masker = Masker()
     for run in found_runs:
@@ -190,7 +189,7 @@ def _last_steps(log: Path, rows: int) -> list[Record]:
     within, size = 64 * 1024, os.lstat(log).st_size
     while True:
         found = [record for record in tail_records(log, within) if record.get("event") == STEP]
-        if len(found) >= rows or within >= min(size, _MOST_BYTES_BEHIND):
+        if len(found) >= rows or within >= min(size, _MOST_TAIL_BYTES):
             return found[-rows:]
         within *= 8
 

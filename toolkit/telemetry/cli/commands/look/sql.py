@@ -67,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
     with suppress(OSError):
         # If a statement takes all memory, this process is to be ended, not a training.
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    tables = RunTables(paths, on_run=progress.show)
+    tables = RunTables(paths, on_run=progress.show, logs=LOGS)
     runs = tables.runs()
     missing = missing_runs(paths, [*runs.values()], tables.folders)
     if runs:
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
         problem = _write(answer, tables.notes, args)
         if problem is not None:
             return refuse(problem)
-    for sentence in (*missing, *(() if args.json else tables.notes)):
+    for sentence in (*tables.folders.namesakes, *missing, *(() if args.json else tables.notes)):
         print_to_stderr(sentence)
     return 0 if runs else 2
 

@@ -14,8 +14,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.cli.argument_types import whole
-from toolkit.telemetry.cli.chosen_run import add_run_argument, find_run, printable, refuse, status_of
-from toolkit.telemetry.cli.run_list import sources_at
+from toolkit.telemetry.cli.chosen_run import (
+    Found,
+    add_run_argument,
+    found_at,
+    printable,
+    refuse,
+    status_of,
+)
 from toolkit.telemetry.cli.terminal import add_json_argument, number_text, painted, shortened, terminal_width
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.importers.as_records import records_in
@@ -87,13 +93,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print records; return 2 if there are none to read."""
-    folder = find_run(args.run) if args.format is None else None
+    found = found_at(args.run, args.format)
     try:
-        if folder is not None:
-            return _tail_ours(folder, args)
-        return _tail_foreign(args)
+        if found.folder is not None:
+            return _tail_ours(found.folder, args)
+        return _tail_foreign(found, args)
     except OSError as error:
-        return refuse(f"{folder or args.run}: {error.strerror or error}")
+        return refuse(f"{found.folder or args.run}: {error.strerror or error}")
 
 
 # ------------------------------------------------------------ ours
@@ -122,7 +128,7 @@ def _tail_ours(folder: Path, args: argparse.Namespace) -> int:
 
 
 def _last_records(path: Path, args: argparse.Namespace) -> tuple[Sequence[Record], Cursor]:
-    """Return the last records that are shown, and the cursor behind them, reading as little as possible."""
+    """Return the last records that are shown, and the cursor after them, reading as little as possible."""
     size = os.lstat(path).st_size
     within = _BLOCK_BYTES
     while True:
@@ -148,14 +154,11 @@ def _is_shown(record: Record, args: argparse.Namespace) -> bool:
 # ------------------------------------------------------------ other tools'
 
 
-def _tail_foreign(args: argparse.Namespace) -> int:
-    found = sources_at(args.run, args.format)
-    if isinstance(found, str):
-        return refuse(found)
-    if len(found.runs) != 1:
-        names = ", ".join(source.info.name for source in found.runs[:5])
-        return refuse(f"{args.run} has {len(found.runs)} runs ({names}); name one of them")
-    source = found.runs[0]
+def _tail_foreign(found: Found, args: argparse.Namespace) -> int:
+    if len(found.others) != 1:
+        names = ", ".join(source.info.name for source in found.others[:5])
+        return refuse(f"{args.run} has {len(found.others)} runs ({names}); name one of them")
+    source = found.others[0]
     guard = Guard()
     rows: deque[Record] = deque(maxlen=args.rows)
     cursor: bytes | None = None
@@ -198,10 +201,10 @@ def _print(record: Record, args: argparse.Namespace) -> None:
         }
         print(json.dumps(chosen, allow_nan=False), flush=True)
         return
-    moment = record.get("time")
+    timestamp = record.get("time")
     clock = "        "
-    if isinstance(moment, (int, float)) and 0 < moment < 4e9:
-        clock = datetime.fromtimestamp(moment).astimezone().strftime("%H:%M:%S")
+    if isinstance(timestamp, (int, float)) and 0 < timestamp < 4e9:
+        clock = datetime.fromtimestamp(timestamp).astimezone().strftime("%H:%M:%S")
     event = str(record.get("event"))
     step = record.get("global_step")
     begin = f"{clock} {event[:14]:<8} {f'{step:,}' if isinstance(step, int) else '':>9}  "

@@ -8,7 +8,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from toolkit.telemetry.cli.chosen_run import LOGS, no_run_in, refuse
+from toolkit.telemetry.cli.chosen_run import LOGS, no_run_in, refuse, runs_given
 from toolkit.telemetry.core.install import install_extra
 
 
@@ -34,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Show the runs until `q` is pressed."""
     paths = args.paths or [LOGS]
-    missing = [path for path in paths if not path.exists()]
-    if missing:
-        return refuse(no_run_in(missing[0]))
+    folders = runs_given(paths)
+    for path, near in folders.unknown.items():
+        return refuse(no_run_in(path, near=near))
     if find_spec("textual") is None:
         return refuse(f"telemetry top needs {install_extra('top')}")
     is_dumb = os.environ.get("TERM", "dumb") in ("", "dumb", "unknown")
@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from toolkit.telemetry.cli.top.reading import Runs
     from toolkit.telemetry.cli.top.text import Text, needs_ascii
 
-    app = Top(Runs(paths), Text(args.ascii or needs_ascii(sys.stdout.encoding, os.environ)))
+    app = Top(Runs(folders), Text(args.ascii or needs_ascii(sys.stdout.encoding, os.environ)))
     # The terminal keeps its own way to select text.
     app.run(mouse=False)
     return app.return_code or 0

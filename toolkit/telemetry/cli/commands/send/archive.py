@@ -6,13 +6,13 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.cli.chosen_run import LOGS, print_to_stderr, refuse
+from toolkit.telemetry.cli.chosen_run import LOGS, chosen_run, print_to_stderr, refuse
 from toolkit.telemetry.cli.terminal import add_json_argument, print_json
 from toolkit.telemetry.fleet.address import AddressError
 from toolkit.telemetry.fleet.archive import archive_runs
 from toolkit.telemetry.fleet.object_store import FORMS, PlaceError, StoreError, object_store
 from toolkit.telemetry.fleet.options import add_config_argument, add_endpoint_argument, fill_in
-from toolkit.telemetry.fleet.run_folders import existing_folders
+from toolkit.telemetry.fleet.run_folders import existing_folders, matching_folders
 
 JSON_FORM: Final = "an object with `written`, `unchanged`, `live` and `failed`."
 
@@ -42,9 +42,12 @@ def run(args: argparse.Namespace) -> int:
         fill_in(args, "archive")
         if args.archive_to is None:
             return refuse(f"where should the files go? --to PLACE, with {FORMS}")
-        folders = existing_folders(args.folders or [LOGS])
+        given = args.folders or [LOGS]
+        places = [place if matching_folders(place) else chosen_run(place) for place in given]
         done = archive_runs(
-            folders, object_store(args.archive_to, args.objects_endpoint), say=print_to_stderr
+            existing_folders(places),
+            object_store(args.archive_to, args.objects_endpoint),
+            say=print_to_stderr,
         )
     except (AddressError, PlaceError, StoreError, OSError) as error:
         return refuse(str(error))

@@ -65,6 +65,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Send a test message to every receiver, or print it; return 1 if one fails, 2 if there are no receivers."""
     try:
+        if not os.path.lexists(args.path):
+            args.path = chosen_run(args.path)
         options, run_state, folder = _options_and_state(args.path)
     except (OptionsError, OSError) as error:
         refuse(f"{args.path}: {error}")

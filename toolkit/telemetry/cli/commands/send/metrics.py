@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.cli.argument_types import whole
-from toolkit.telemetry.cli.chosen_run import LOGS, no_run_in, refuse
+from toolkit.telemetry.cli.chosen_run import LOGS, chosen_run, refuse
 from toolkit.telemetry.cli.run_list import our_runs
 from toolkit.telemetry.core.prometheus import (
     LONGEST_NAME,
@@ -70,9 +70,7 @@ def run(args: argparse.Namespace) -> int:
     folders = args.folders or [LOGS]
     if args.once and args.textfile is None:
         return refuse("--once needs --textfile PATH")
-    for folder in folders:
-        if not folder.is_dir():
-            return refuse(no_run_in(folder))
+    folders = [folder if folder.is_dir() else chosen_run(folder) for folder in folders]
     try:
         shown, runs = Exposition(), _Runs(folders)
         shown.show(runs.samples(time.time()))

@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the events, and on stderr whether they are sent; return 2 if there is no run or YAML."""
     try:
         records: Iterable[Record]
-        if args.path.is_dir():
+        if args.path.is_dir() or not os.path.lexists(args.path):
             path = chosen_run(args.path) / METRICS_JSONL
             records, state = records_of(path), _state_of_run(records_of(path))
         else:

@@ -43,7 +43,7 @@ _LABELS: Final = (
 )
 _NAME: Final = "if(l_shown != '', l_shown, shown)"
 _TAGS: Final = "if(has_tags, l_tagged, tagged)"
-_BEHIND: Final = "substring({text}, position({text}, " + _BETWEEN + ") + 1)"
+_TYPED: Final = "substring({text}, position({text}, " + _BETWEEN + ") + 1)"
 _FIELDS: Final = frozenset(
     "loss step max_steps epoch samples_per_sec started updated duration sessions project host progress".split()
 )
@@ -88,13 +88,13 @@ class ListSql:
             else f"run_id NOT IN (SELECT run_id FROM labels FINAL WHERE {hidden})"
         )
 
-    def select(self, what: str, behind: str) -> str:
-        """Return the statement that selects `what`, with `behind` after its conditions."""
+    def select(self, what: str, end: str) -> str:
+        """Return the statement that selects `what`, with `end` after its conditions."""
         joined = f" ANY LEFT JOIN {_LABELS} USING (run_id)" if self._needs_labels else ""
         where = " AND ".join(f"({condition})" for condition in (self._hidden, *self.where))
         facts = (f"{value} AS {name}" for value, name in self._facts.items())
         runs = f"(SELECT {', '.join((*self._columns, *facts))} FROM runs FINAL) AS r"
-        return f"SELECT {what} FROM {runs}{joined} WHERE {where} {behind} {ONE_THREAD}"
+        return f"SELECT {what} FROM {runs}{joined} WHERE {where} {end} {ONE_THREAD}"
 
     # ------------------------------------------------------------ values
 
@@ -118,7 +118,10 @@ class ListSql:
         if known == "name":
             shown = self._labelled("shown", _NAME)
             key = "lowerUTF8(run_id)"
-            return [_Value(text=_BEHIND.format(text=shown), sorted=_key(shown)), _Value(text=key, sorted=key)]
+            return [
+                _Value(text=_TYPED.format(text=shown), sorted=_key(shown)),
+                _Value(text=key, sorted=key),
+            ]
         if known == "status":
             return [_Value(text=self._status())]
         if known == "alerts":
@@ -152,7 +155,7 @@ class ListSql:
         )
         return _Value(
             number=f"coalesce({number}, toFloat64({whole}))",
-            text=f"coalesce({_BEHIND.format(text=text)}, toString({whole}), toString({flag}), printf('%g', {number}))",
+            text=f"coalesce({_TYPED.format(text=text)}, toString({whole}), toString({flag}), printf('%g', {number}))",
             sorted=_key(text),
             flag=f"toFloat64({flag})",
         )
@@ -184,8 +187,8 @@ class ListSql:
         found += [f"position({one}, {text}, position({one}, {_BETWEEN})) > 0" for one in (name, tags)]
         if "*" in word or "?" in word:
             whole = literal(f"(?s)(^|{BETWEEN}){_pattern(word)}($|{BETWEEN})")
-            behind = [searched, *(_BEHIND.format(text=one) for one in (name, tags))]
-            found += [f"match({one}, {whole})" for one in behind]
+            texts = [searched, *(_TYPED.format(text=one) for one in (name, tags))]
+            found += [f"match({one}, {whole})" for one in texts]
         return " OR ".join(found)
 
     def _compared(self, term: Comparison) -> str:

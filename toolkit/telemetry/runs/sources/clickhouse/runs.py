@@ -166,10 +166,10 @@ class EngineRun:
     def _with_newest(self, newest: tuple[float, int | None], status: Status) -> Fields:
         """Return the fields with time and step of the newest record, if that is newer."""
         latest = self.manifest.latest if self.manifest is not None else None
-        fields, (moment, step) = dict(self._fields), newest
-        later_s = moment - (fields["last_sign"] or moment)
+        fields, (last_time, step) = dict(self._fields), newest
+        later_s = last_time - (fields["last_sign"] or last_time)
         if later_s > 0:
-            fields["last_sign"] = moment
+            fields["last_sign"] = last_time
             # Of a run.json that says `running`, the node may have found the end in the records.
             is_settled = latest is not None and latest.status == RUNNING and status.name not in _UNENDED
             if latest is not None and latest.ended is None and not is_settled:
@@ -265,14 +265,14 @@ class EngineRuns:
         return found
 
     def _ask_for(self, query: RunQuery, place: str) -> RunList:
-        moment = now()
-        search = parse(query.text, moment)
+        asked_at = now()
+        search = parse(query.text, asked_at)
         order, prefix, _ = split_order(query.sort)
         has_comparisons = any(isinstance(term, Comparison) for term in search.terms)
         names = self._names() if has_comparisons or prefix or order not in COLUMNS else {}
         if has_comparisons:
             search = checked(search, FIELD_NAMES.union(*names.values()), self._has_text)
-        sql = ListSql(query, search, names, moment)
+        sql = ListSql(query, search, names, asked_at)
         groups = self._count()
         matching = None
         if not search.terms and query.days is None:
@@ -316,21 +316,21 @@ class EngineRuns:
         return self._link.rows(sql.select(what, end), "String", "UInt8", "UInt64", "UInt16", "UInt64")
 
     def _look_for_changes(self) -> None:
-        """Count a change if a run or labels were reported, unless that was asked a moment ago."""
+        """Count a change if a run or labels were reported, unless that was asked just now."""
         if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
             return
         self._looked_at = time.monotonic()
-        seen = self._look()
+        seen = self._recent_changes()
         oldest = self.engine_time - _OVERLAP_S
         if self._since > oldest or self._since < oldest - _COUNTED_S:
             self._since = oldest
-            seen = self._look()
+            seen = self._recent_changes()
         elif seen == self._seen:
             return
         # What comes from now on is another change, also while lists are asked for.
         self._seen, self._groups, self._changes = seen, (-1e9, ()), self._changes + 1
 
-    def _look(self) -> tuple[int, ...]:
+    def _recent_changes(self) -> tuple[int, ...]:
         recent = f"sum(cityHash64(run_id, version)) FROM {{}} WHERE received >= toDateTime({self._since})"
         sums = (f"assumeNotNull((SELECT {recent.format(table)}))" for table in ("runs", "labels"))
         rows = self._link.rows(f"SELECT toUInt32(now()), {', '.join(sums)}", "UInt32", "UInt64", "UInt64")
@@ -381,7 +381,7 @@ class EngineRuns:
     # ------------------------------------------------------------ single runs
 
     def look_again(self) -> None:
-        """Ask the engine at the next call, although it was asked a moment ago."""
+        """Ask the engine at the next call, although it was asked just now."""
         with self._lock:
             self._lists.clear()
             self._groups, self._named, self._looked_at = (-1e9, ()), (-1e9, {}), -1e9
@@ -394,15 +394,15 @@ class EngineRuns:
         Raises:
             EngineError: it is not among the known ones, and the engine does not answer.
         """
-        moment = time.monotonic()
+        time_s = time.monotonic()
         with self._lock:
             known = self._runs.get(wanted)
             if known is not None:
-                known.used_at = moment
-                if moment - known.looked_at < _LOOK_EVERY_S and known.name is not None:
+                known.used_at = time_s
+                if time_s - known.looked_at < _LOOK_EVERY_S and known.name is not None:
                     return known
             # A page asks for the same few again and again.
-            used = [run.run_id for run in self._runs.values() if moment - run.used_at < _USED_S]
+            used = [run.run_id for run in self._runs.values() if time_s - run.used_at < _USED_S]
         try:
             found = self._fetch(dict.fromkeys([wanted, *used[:100]]), is_whole=True).get(wanted)
             if found is None:
@@ -417,7 +417,7 @@ class EngineRuns:
                 raise
             return known
         if found is not None:
-            found.used_at = moment
+            found.used_at = time_s
         return found
 
     def near(self, wanted: str) -> list[str]:
@@ -492,10 +492,10 @@ class EngineRuns:
                 runs += [EngineRun(*row, labelled=labels[row[0]]) for row in rows]
                 if rows:
                     self._heard(runs[-1].engine_time)
-            found.update({run.run_id: self._take(run) for run in runs})
+            found.update({run.run_id: self._keep(run) for run in runs})
         return found
 
-    def _take(self, run: EngineRun) -> EngineRun:
+    def _keep(self, run: EngineRun) -> EngineRun:
         with self._lock:
             known = self._runs.get(run.run_id)
             if known is not None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toolkit.telemetry.runfolder.records import Record
+from toolkit.telemetry.runfolder.records import MAX_RECORD_BYTES, Record
 from toolkit.telemetry.runfolder.untrusted import mappings_in, texts_in
 
 _MAX_LINES: Final = 400
@@ -38,6 +38,8 @@ def details_of(record: Record) -> tuple[Detail, ...]:
 
 
 def _blocks(record: Record) -> Iterator[tuple[str, list[str]]]:
+    # Our own records are never longer.
+    yield "Traceback", _texts([str(record.get("traceback", ""))[:MAX_RECORD_BYTES]])
     yield "Stack, innermost call last", _with_frames(record) or _texts(record.get("stack"))
     yield "Notes", _texts(record.get("notes"))
     for stack in mappings_in(record.get("stacks")):
@@ -120,4 +122,4 @@ def _items(value: object) -> list[tuple[str, Any]]:
 
 
 def _texts(value: object) -> list[str]:
-    return [line for item in texts_in(value) for line in item.split("\n")]
+    return [line for item in texts_in(value) if item for line in item.split("\n")]

@@ -1,0 +1,79 @@
+"""What is wrong with one run: the answer that the command, agents, reports, notebooks and pages show."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from toolkit.telemetry.diagnostics.ending import Ending, RunError
+from toolkit.telemetry.diagnostics.finding import CRITICAL, SEVERITIES, Finding
+from toolkit.telemetry.runfolder.evidence.batches import read_batches
+from toolkit.telemetry.runfolder.manifest import Manifest
+
+_OF_ONE_BATCH: Final = ("spike", "nan", "divergence", "exploding_grad")
+"""What a batch may have done: its samples are named, where they were recorded."""
+
+
+class NoRecordsError(ValueError):
+    """A run without readable records; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What is wrong with one run."""
+
+    name: str
+    path: Path = field(default_factory=Path)
+    findings: Sequence[Finding] = ()
+    """In the order in which they were detected."""
+    ending: Ending | None = None
+    """How it ended, or that it is running; None if unknown."""
+    errors: Sequence[RunError] = ()
+    """Its distinct errors of all sessions and ranks, but for the one that ended it."""
+    records: int = 0
+    bad_lines: int = 0
+    """Unreadable lines."""
+    is_cut: bool = False
+    """Whether its records end before the last one that run.json counts; a note says so."""
+    manifest: Manifest | None = None
+    notes: Sequence[str] = ()
+    """Remarks about how it was read."""
+    left_out: int = 0
+    """How many findings and errors were not asked for."""
+    is_whole: bool = True
+    """Whether all kinds were asked for: only then the ending counts."""
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether the run is unhealthy: it ended badly, records are missing, or one of these is critical."""
+        ended_badly = self.ending is not None and self.ending.is_bad
+        severities = {*(one.severity for one in self.findings), *(one.severity for one in self.errors)}
+        return (self.is_whole and (ended_badly or self.is_cut)) or CRITICAL in severities
+
+    def only(self, min_severity: str, kinds: Container[str] | None = None) -> Diagnosis:
+        """Return it with what is at least so severe, and the samples of batches; with `kinds`, only these findings."""
+        asked = SEVERITIES[SEVERITIES.index(min_severity) :]
+        findings = [
+            one for one in self.findings if one.severity in asked and (kinds is None or one.kind in kinds)
+        ]
+        errors = [error for error in self.errors if kinds is None and error.severity in asked]
+        return replace(
+            self,
+            findings=self._with_samples(findings),
+            errors=errors,
+            left_out=len(self.findings) - len(findings) + len(self.errors) - len(errors),
+            is_whole=kinds is None,
+        )
+
+    def _with_samples(self, findings: Sequence[Finding]) -> Sequence[Finding]:
+        if self.manifest is None or not any(finding.kind in _OF_ONE_BATCH for finding in findings):
+            return findings
+        batches = read_batches(self.path)
+        found = []
+        for finding in findings:
+            step = finding.start_step if finding.kind in _OF_ONE_BATCH else None
+            samples = "" if step is None else batches.samples_text(step, finding.session)
+            found.append(replace(finding, message=f"{finding.message} {samples}") if samples else finding)
+        return found

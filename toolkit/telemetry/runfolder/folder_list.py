@@ -1,0 +1,79 @@
+"""The run folders of a log directory: which there are, and when one of their files was last written."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runfolder.parts import another_programs_file, is_run_folder
+
+Signature = tuple[int, ...]
+
+
+def folders_in(place: Path, links: list[str] | None = None) -> list[str]:
+    """Return the names of the folders in `place`, sorted, without hidden ones; names of links are added to `links`.
+
+    Raises:
+        OSError: it cannot be listed.
+    """
+    found = []
+    with os.scandir(place) as entries:
+        for entry in entries:
+            if entry.name.startswith("."):
+                continue
+            if entry.is_symlink():
+                if links is not None:
+                    links.append(entry.name)
+            elif entry.is_dir(follow_symlinks=False):
+                found.append(entry.name)
+    return sorted(found)
+
+
+def run_folders(places: Iterable[Path]) -> list[Path]:
+    """Return the run folders among `places` and directly below them; links below them are not followed.
+
+    Raises:
+        OSError: a place cannot be listed.
+    """
+    found: dict[Path, None] = {}
+    for place in places:
+        if is_run_folder(place):
+            found[place] = None
+        else:
+            below = (place / name for name in folders_in(place))
+            found.update(dict.fromkeys(folder for folder in below if is_run_folder(folder)))
+    return list(found)
+
+
+def newest_run(place: Path) -> Path | None:
+    """Return `place` if it has records of ours, else the folder directly below it whose records were written last."""
+    if written_at(place) is not None:
+        return place
+    try:
+        below = [place / name for name in folders_in(place)]
+    except OSError:
+        return None
+    times = {folder: time for folder in below if (time := written_at(folder)) is not None}
+    return max(times, key=times.__getitem__, default=None)
+
+
+def written_at(folder: Path) -> float | None:
+    """Return when the records in `folder` were last written; None if it has no regular file of ours."""
+    try:
+        status = os.lstat(folder / METRICS_JSONL)
+    except (OSError, ValueError):
+        return None
+    is_ours = stat.S_ISREG(status.st_mode) and another_programs_file(folder) is None
+    return status.st_mtime if is_ours else None
+
+
+def signature_of(path: Path) -> Signature:
+    """Return what changes when the file is replaced or written; empty if it is missing."""
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return ()
+    return status.st_mtime_ns, status.st_size, status.st_ino

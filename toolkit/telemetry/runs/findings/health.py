@@ -1,0 +1,47 @@
+"""What is wrong with a run of a store, from the records read so far: for pages, reports, notebooks and SQL."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Final
+
+from toolkit.telemetry.diagnostics.diagnosis import Diagnosis
+from toolkit.telemetry.diagnostics.ending import Endings
+from toolkit.telemetry.diagnostics.finding import Finding, latest_findings
+from toolkit.telemetry.runfolder import records as kinds
+from toolkit.telemetry.runs.store import RunStore
+
+_ENDING_KINDS: Final = (kinds.ERROR, kinds.SPAN_START, kinds.SPAN, kinds.FINDING, kinds.LOST, kinds.END)
+_MOST_EVENTS: Final = 2_000
+_MOST_FINDINGS: Final = 1_000
+
+
+def health(store: RunStore, key: str) -> Diagnosis:
+    """Return how a run ended and what is wrong with it."""
+    card, manifest, endings = store.card(key), store.meta(key).manifest, Endings()
+    endings.take(store.events(key, _ENDING_KINDS, limit=_MOST_EVENTS)[::-1])
+    ending = None if manifest is None else endings.ending(manifest, time.time())
+    cause = None if ending is None else ending.error
+    if ending is not None and cause is not None and _went_on(cause.step, card.step):
+        # The run caught it.
+        ending = replace(ending, error=None)
+    return Diagnosis(
+        name=card.name,
+        findings=findings_of(store, key),
+        ending=ending,
+        errors=endings.errors(but=ending),
+        is_cut=card.is_cut,
+        manifest=manifest,
+        notes=[card.problem] if card.problem else [],
+    )
+
+
+def findings_of(store: RunStore, key: str, *, most: int = _MOST_FINDINGS) -> list[Finding]:
+    """Return each finding once: as the run's newest record has it, or the detectors, with their latest count."""
+    records = store.events(key, (kinds.FINDING,), limit=most)
+    return list(latest_findings(records, store.findings(key)).values())
+
+
+def _went_on(error_step: int | None, last_step: int | None) -> bool:
+    return error_step is not None and last_step is not None and error_step < last_step
