@@ -294,7 +294,7 @@ def test_the_name_of_a_column_does_not_depend_on_other_runs(tmp_path):
         )
     }
 
-    # The notes of a list that is made again begin anew.
+    # A list that is made again starts with no notes.
     notes = list(tables.notes)
 
     assert found == {"both": (2.0, 1.0, None), "upper": (3.0, None, 4.0), "none": (None, None, None)}
