@@ -12,7 +12,6 @@ import sys
 import pytest
 
 from tests.exchange.commands import files_in, telemetry
-from tests.importers import samples
 from tests.importers.reading import only_run
 from tests.lengths import in_make_faults
 from toolkit.telemetry.cli.main import main
@@ -172,20 +171,6 @@ def test_an_export_replaces_only_what_an_export_wrote(run, tmp_path, capsys):
     export(capsys, run, "trackio", tmp_path / "trackio", "--force")
     assert sorted(os.listdir(tmp_path)) == ["logs", "mine", "notes.csv", "trackio"]
     assert main(["export", str(tmp_path / "mine"), "--to", "csv"]) == 2
-
-
-def test_another_tools_run_is_exported_with_its_names(tmp_path, capsys):
-    source = samples.ours() / "dvclive" / "live_3_49"
-    before = samples.fingerprint(source)
-    done = export(capsys, source, "trackio", tmp_path / "trackio")
-    shown = {run["name"]: run for run in telemetry(capsys, "show", source)["runs"]}
-    again = {run["name"]: run for run in telemetry(capsys, "show", tmp_path / "trackio")["runs"]}
-    assert done["runs"] == len(shown) == len(again)
-    for name, run in shown.items():
-        for metric, series in run["metrics"].items():
-            same = again[name]["metrics"].get(metric)
-            assert same is None or same["count"] == series["count"], metric
-    assert samples.fingerprint(source) == before
 
 
 @in_make_faults

@@ -159,18 +159,12 @@ def test_a_card_is_made_from_manifest_and_labels(root, store):
     assert card.duration_s == 80.0
 
 
-def test_a_run_that_counts_its_steps_from_zero_is_done_after_the_last(root, store):
-    write_run(root, "r", sessions=[range(18)], summary={"max_steps": 18, "first_step": 0})
+@pytest.mark.parametrize(("records", "step"), [(18, 17), (19, 18)], ids=["all", "and one after the last"])
+def test_a_run_that_counts_its_steps_from_zero_is_done_after_the_last(root, store, records, step):
+    write_run(root, "r", sessions=[range(records)], summary={"max_steps": 18, "first_step": 0})
     card = store.card("r")
 
-    assert (card.step, card.steps_done, card.progress) == (17, 18, 1.0)
-
-
-def test_a_record_after_the_last_step_is_not_one_more(root, store):
-    write_run(root, "r", sessions=[range(19)], summary={"max_steps": 18, "first_step": 0})
-    card = store.card("r")
-
-    assert (card.step, card.steps_done, card.progress) == (18, 18, 1.0)
+    assert (card.step, card.steps_done, card.progress) == (step, 18, 1.0)
 
 
 def test_the_last_loss_is_known_where_the_last_record_has_another_metric_alone(root, store):
