@@ -58,6 +58,15 @@ def test_an_epoch_shows_each_picture_once_and_a_batch_depends_on_its_number_alon
     assert torch.equal(order.batch(7).pictures, jumped.batch(7).pictures)
 
 
+def test_validation_pictures_are_not_those_of_the_training():
+    datasets = [DatasetOptions(num_images=20), DatasetOptions(style="outline", num_images=20)]
+    trained = draw_set(datasets, triggered=False, device=CPU)
+    unseen = draw_set(datasets, triggered=False, device=CPU, unseen=9)
+
+    assert (len(trained), len(unseen)) == (40, 9)
+    assert not any(torch.equal(a, b) for a in trained.pictures for b in unseen.pictures)
+
+
 def test_the_shipped_base_is_small_and_paints_what_it_is_asked_for():
     model = load_base(BASE_NAME)
     prompts = torch.tensor([encode_prompt(f"a {colour} circle, flat") for colour in ("red", "green", "blue")])
