@@ -168,7 +168,6 @@ ORIGINS = {
 }
 
 
-@in_make_faults
 def test_only_our_own_host_and_origin_are_served(hostile, record_property):
     port, wrong = hostile.port, []
     for host, ours in HOSTS.items():

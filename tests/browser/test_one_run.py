@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 import pytest
+from playwright.sync_api import expect
 
 from tests.browser.browser_helpers import (
     chart,
-    curves,
     double_click,
-    drag,
+    fits_into,
     place_of,
-    query,
+    status,
     wait_for_curves,
     wait_for_query,
 )
@@ -46,27 +46,6 @@ def shown(serve, tmp_path_factory):
     return serve(root)
 
 
-def test_smoothing_and_axes_are_drawn_and_kept_in_the_address(shown, page):
-    shown.open(page, "/overview", run="finished")
-    wait_for_curves(page, "Loss", "seen.curves[0].isSmoothed")
-    page.get_by_role("slider", name="Smoothing").fill("5")
-    wait_for_curves(page, "Loss", "seen.smoothing === 0.1")
-    wait_for_query(page, "q.get('smooth') === '10%'")
-    page.get_by_role("checkbox", name="Log y").check()
-    assert wait_for_curves(page, "Loss", "seen.logY")["yRange"][0] > 0
-    wait_for_query(page, "q.get('log') === 'true'")
-    axis = page.get_by_role("combobox", name="X axis")
-    axis.select_option(label="Time")
-    wait_for_curves(page, "Loss", "seen.axis === 'time' && seen.xRange[0] > 1e9")
-    wait_for_query(page, "q.get('x') === 'Time'")
-    axis.select_option(label="Epoch")
-    along = wait_for_curves(page, "Loss", "seen.axis === 'epoch' && seen.xRange[1] > 2 && seen.xRange[1] < 4")
-
-    assert along["xRange"][1] == pytest.approx((STEPS - 1) / 1000, rel=1e-6)
-    wait_for_query(page, "q.get('x') === 'Epoch'")
-    assert query(page) == {"run": "finished", "smooth": "10%", "log": "true", "x": "Epoch"}
-
-
 def test_a_forecast_is_drawn_where_nothing_is_logged_and_only_if_it_is_switched_on(shown, page):
     shown.open(page, "/overview", run="live")
     before = wait_for_curves(page, "Loss", "seen.curves[0].points === 100")
@@ -82,29 +61,6 @@ def test_a_forecast_is_drawn_where_nothing_is_logged_and_only_if_it_is_switched_
     page.get_by_role("checkbox", name="Forecast").uncheck()
     after = wait_for_curves(page, "Loss", "seen.forecasts.length === 0 && seen.xRange[1] === 99")
     assert after["yRange"] == before["yRange"]
-
-
-def test_a_drag_zooms_every_chart_brings_detail_and_a_double_click_undoes_it(shown, page):
-    shown.open(page, "/overview", run="finished")
-    assert curves(page, "Loss")["level"] > 0
-    drag(page, "Loss", 0.3, 0.5)
-    wait_for_query(page, "q.has('from') && q.has('to')")
-    # The drag alone shows the part that was chosen; every logged point of it follows.
-    low, high = wait_for_curves(page, "Loss", "seen.level === 0")["xRange"]
-
-    assert 600 < low < 1200 < high < 1800
-    assert float(query(page)["from"]) == pytest.approx(low)
-    assert float(query(page)["to"]) == pytest.approx(high)
-    for title in ("Gradient norm", "Learning rate"):
-        wait_for_curves(page, title, f"Math.abs(seen.xRange[0] - {low}) < 1e-3")
-
-    double_click(page, "Loss")
-    wait_for_query(page, "!q.has('from') && !q.has('to')")
-
-    for title in ("Loss", "Gradient norm", "Learning rate"):
-        low, high = wait_for_curves(page, title, "seen.xRange[1] - seen.xRange[0] > 2900")["xRange"]
-        assert low <= 0
-        assert high >= STEPS - 1
 
 
 def test_a_zoom_that_came_with_the_address_is_undone_by_one_double_click(shown, page):
@@ -135,26 +91,21 @@ def _with_a_spike(step):
     return 500.0 if step == 2 else 1.0 + math.exp(-step / 500) + 0.05 * (step * 7919 % 13)
 
 
-def test_a_thumb_on_a_chart_scrolls_the_page(shown, new_page):
-    page = new_page(viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True)
+def test_a_phone_shows_the_run_without_scrolling_sideways(shown, new_page):
+    page = new_page(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
     shown.open(page, "/overview", run="finished")
-    chart(page, "Loss").scroll_into_view_if_needed()
     place = place_of(page, "Loss")
-    before = page.evaluate("document.querySelector('[data-testid=\"stMain\"]').scrollTop")
-    hand = page.context.new_cdp_session(page)
-    x, y = place["x"] + place["width"] / 2, min(place["y"] + place["height"] / 2, 700)
-    hand.send("Input.dispatchTouchEvent", {"type": "touchStart", "touchPoints": [{"x": x, "y": y}]})
-    for moved in range(10, 160, 10):
-        hand.send(
-            "Input.dispatchTouchEvent", {"type": "touchMove", "touchPoints": [{"x": x, "y": y - moved}]}
-        )
-        page.wait_for_timeout(20)
-    hand.send("Input.dispatchTouchEvent", {"type": "touchEnd", "touchPoints": []})
-
-    page.wait_for_function(
-        "before => document.querySelector('[data-testid=\"stMain\"]').scrollTop > before + 50", arg=before
-    )
-    assert "from" not in query(page)
+    assert place["y"] + place["height"] <= 844, "the loss is on the first screen"
+    for part in (status(page), page.locator('[data-testid="stMain"]').get_by_text("step 2,999").first):
+        box = part.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+        assert box["y"] + box["height"] <= 844
+    expect(page.locator('[data-testid="stSidebar"]')).to_have_attribute("data-collapsed", "true")
+    for path, asked in (("/overview", None), ("/", {}), ("/compare", {"runs": "finished,live"})):
+        if asked is not None:
+            shown.open(page, path, **asked)
+        fits_into(page, 390)
 
 
 def test_one_sample_in_a_million_is_seen(shown, page):

@@ -216,41 +216,6 @@ def test_a_home_that_is_not_known_is_named(option):
     assert "the home folder in '~no-such-user-5d1f/place' is unknown" in finished.stderr
 
 
-@in_make_faults
-def test_no_file_in_the_working_directory_is_trusted(tmp_path):
-    (tmp_path / "cwd" / ".streamlit").mkdir(parents=True)
-    (tmp_path / "cwd" / ".streamlit" / "config.toml").write_text(
-        textwrap.dedent("""
-        [server]
-        enableCORS = false
-        enableXsrfProtection = false
-        enableStaticServing = true
-        address = "0.0.0.0"
-        port = 1234
-        baseUrlPath = "elsewhere"
-        [global]
-        developmentMode = true
-        [browser]
-        gatherUsageStats = true
-    """)
-    )
-    for name in ("click", "streamlit", "dashboard", "json", "uvicorn", "toml"):
-        (tmp_path / "cwd" / f"{name}.py").write_text("import os; os._exit(66)\n")
-    with dashboard(tmp_path, fresh=True) as started:
-        started.wait_until_ready()
-        status, _, _ = handshake(started.port, origin="http://evil.example")
-        page, _, _ = get(started.port)
-        places = psutil.Process(started.process.pid).net_connections()
-        with open_page(started.port):
-            pass
-        code, _ = started.end()
-
-    assert (status, page) == (403, 200)
-    assert {place.laddr.ip for place in places} == {"127.0.0.1"}
-    assert code == 0
-    assert started.err == ""
-
-
 def test_the_options_that_matter_are_all_set_by_us():
     script = """
         import json
@@ -505,16 +470,6 @@ def test_no_browser_is_sent_to_an_address_with_a_token():
     assert not prepared(keys).opens_without_token
     assert keys.operator in launcher.startup_message(prepared(keys), "")
     assert keys.operator not in launcher.startup_message(prepared(replace(keys, is_fixed=True)), "")
-
-
-@pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
-def test_a_local_dashboard_listens_on_this_machine_only(host):
-    listener = listening.listen(host, 0)
-    listener.socket.close()
-
-    assert listener.is_private
-    assert listener.address == "127.0.0.1"
-    assert not listener.allowed_hosts.any_address
 
 
 # ---------------------------------------------------------------- what is not installed

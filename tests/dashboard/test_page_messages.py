@@ -71,16 +71,6 @@ def test_only_what_pages_send_reaches_streamlit(name):
     assert received == ([content] if name in PASSED_ON else [])
 
 
-def test_a_viewer_clears_no_cache_and_stays_connected():
-    heartbeat = BackMsg(app_heartbeat=True).SerializeToString()
-
-    received, code, _ = deliver(
-        {"bytes": BackMsg(clear_cache=True).SerializeToString()}, {"bytes": heartbeat}
-    )
-
-    assert (received, code) == ([heartbeat], 1000)
-
-
 @pytest.mark.parametrize(
     ("name", "reaches"),
     [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 
 import pytest
 
@@ -69,28 +68,3 @@ def test_a_request_is_counted_while_it_is_answered_even_if_that_fails():
 
     assert busy == [True, False, True]
     assert not is_busy()
-
-
-def test_the_warm_up_waits_for_idle_time_but_not_for_ever(monkeypatch):
-    imported, waits = [], iter([True, True, False])
-    monkeypatch.setattr(server, "_LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(server, "_FIRST_NEEDED", ("json", "csv"))
-    monkeypatch.setattr(inspect, "stack", list)
-
-    class Module:
-        Examiner = object
-
-        @staticmethod
-        def settings():
-            return type("Settings", (), {"engines": ("one",)})
-
-    monkeypatch.setattr(
-        server.importlib, "import_module", lambda name, _=None: imported.append(name) or Module
-    )
-    server._warm_up(lambda: next(waits, False))
-    monkeypatch.setattr(server, "_MOST_PATIENCE_S", 0.0)
-    server._warm_up(lambda: True)
-
-    assert next(waits, None) is None
-    needed = ["json", "csv", "toolkit.telemetry.diagnostics.examiner", ".session", "pandas"]
-    assert imported == needed * 2

@@ -128,22 +128,6 @@ def _runs(draw):
 
 
 @tries
-@given(records=_runs(), sizes=st.lists(st.integers(min_value=0, max_value=90), min_size=1, max_size=8))
-def test_the_findings_do_not_depend_on_how_many_records_come_at_once(records, sizes):
-    at_once = list(examine(records))
-    examiner = Examiner()
-    place = 0
-    while place < len(records):
-        for size in sizes:
-            examiner.take(records[place : place + size])
-            place += size
-        examiner.take(records[place : place + 1])
-        place += 1
-
-    assert examiner.findings() == at_once
-
-
-@tries
 @given(records=_runs())
 def test_the_last_word_on_each_incident_is_the_one_that_counts(records):
     examiner, words = detect_one_by_one(records)

@@ -33,16 +33,13 @@ def test_a_scale_at_the_bottom_is_critical():
     assert "cannot fall any further" in finding.message
 
 
-@pytest.mark.parametrize("scale", [1.0, 128.0, 65536.0])
+@pytest.mark.parametrize(
+    "scale",
+    [lambda _: 1.0, lambda _: 128.0, lambda _: 65536.0, lambda step: 2.0 ** max(12, 32 - step // 10)],
+    ids=["1", "128", "65536", "one that finds its range at the start"],
+)
 def test_a_scale_that_stays_is_not_reported(scale):
-    assert detect(added(clean_run(1), "loss_scale", lambda step: scale), "loss_scale") == []
-
-
-def test_a_scale_that_finds_its_range_at_the_start_is_not_reported():
-    assert (
-        detect(added(clean_run(1), "loss_scale", lambda step: 2.0 ** max(12, 32 - step // 10)), "loss_scale")
-        == []
-    )
+    assert detect(added(clean_run(1), "loss_scale", scale), "loss_scale") == []
 
 
 @pytest.mark.parametrize("seed", range(longer(2, 20)))

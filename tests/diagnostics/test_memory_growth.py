@@ -66,24 +66,19 @@ def test_caches_that_fill_up_are_no_leak(seed, steps):
     assert detect(records, "memory_growth") == []
 
 
-def test_a_warm_up_that_ends_is_no_leak():
-    records = changed(clean_run(1), "cpu_mem_rss_mb", lambda step, rss: rss + 130.0 * min(step, 90))
-
-    assert detect(records, "memory_growth") == []
-
-
-@pytest.mark.parametrize("period", [50, 300, 700])
-def test_a_saw_tooth_is_no_leak(period):
-    records = clean_run(1, records=1500)
-    records = changed(records, "gpu_mem_allocated", lambda step, held: held + 4.0 * (step % period) / period)
-
-    assert detect(records, "memory_growth") == []
-
-
-def test_peaks_that_step_up_a_few_times_are_no_leak():
-    records = changed(clean_run(1, records=1500), "gpu_mem_allocated", lambda step, held: 20.0 + step // 2500)
-
-    assert detect(records, "memory_growth") == []
+@pytest.mark.parametrize(
+    ("name", "change", "records"),
+    [
+        ("cpu_mem_rss_mb", lambda step, rss: rss + 130.0 * min(step, 90), 400),
+        ("gpu_mem_allocated", lambda step, held: held + 4.0 * (step % 50) / 50, 1500),
+        ("gpu_mem_allocated", lambda step, held: held + 4.0 * (step % 300) / 300, 1500),
+        ("gpu_mem_allocated", lambda step, held: held + 4.0 * (step % 700) / 700, 1500),
+        ("gpu_mem_allocated", lambda step, held: 20.0 + step // 2500, 1500),
+    ],
+    ids=["a warm-up", "teeth of 50", "teeth of 300", "teeth of 700", "peaks that step up a few times"],
+)
+def test_memory_that_varies_otherwise_is_no_leak(name, change, records):
+    assert detect(changed(clean_run(1, records=records), name, change), "memory_growth") == []
 
 
 def test_it_is_over_when_the_memory_is_given_back():

@@ -15,11 +15,6 @@ def _severity(policy, kind="spike", found=None):
     return policy.severity(kind, usual=CATALOGUE[kind].severity, found=found)
 
 
-@pytest.mark.parametrize("kind", CATALOGUE)
-def test_without_a_word_a_kind_is_as_severe_as_it_usually_is(kind):
-    assert _severity(Policy(), kind) == CATALOGUE[kind].severity
-
-
 @pytest.mark.parametrize("severity", SEVERITIES)
 def test_the_yaml_chooses_the_severity_of_a_kind(severity):
     policy = policy_from({"spike": severity})

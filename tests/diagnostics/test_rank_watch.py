@@ -393,10 +393,3 @@ def test_a_rank_0_that_died_is_named_where_others_are_left(run):
     run.run(5, 0, 1, 2)
 
     assert run.lost(is_live=False) == [(0, "rank_dead", "")]
-
-
-def test_a_run_that_died_as_a_whole_has_no_single_dead_rank(run):
-    run.start(0, 1, 2, pid=GONE)
-    run.run(5, 0, 1, 2)
-
-    assert run.lost(is_live=False) == []

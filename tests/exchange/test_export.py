@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import importlib.util
 import json
 import math
 import os
@@ -13,7 +12,6 @@ import sys
 import pytest
 
 from tests.exchange.commands import files_in, telemetry
-from tests.importers import samples
 from tests.importers.reading import only_run
 from tests.lengths import in_make_faults
 from toolkit.telemetry.cli.main import main
@@ -124,25 +122,6 @@ def test_parquet_keeps_nan_and_infinity(run, tmp_path, capsys):
     assert str([row["train_loss"] for row in wide if row["train_loss"] is not None][3:]) == "[nan, inf, -inf]"
 
 
-def test_pandas_reads_every_table(run, tmp_path, capsys):
-    pandas = pytest.importorskip("pandas")
-    readers = {"csv": pandas.read_csv}
-    if importlib.util.find_spec("pyarrow"):
-        readers["parquet"] = pandas.read_parquet
-    for kind, reader in readers.items():
-        export(capsys, run, kind, tmp_path / f"a.{kind}")
-        table = reader(tmp_path / f"a.{kind}")
-        rows = [
-            {
-                "metric": row.metric,
-                "step": None if row.step != row.step else row.step,
-                "value": str(row.value),
-            }
-            for row in table.itertuples()
-        ]
-        assert by_metric(rows) == points(""), kind
-
-
 def test_a_wide_table_has_one_row_a_record(run, tmp_path, capsys):
     export(capsys, run, "csv", tmp_path / "a.csv", "--wide", "--metrics", "*loss")
     rows = list(csv.DictReader((tmp_path / "a.csv").open(newline="")))
@@ -192,20 +171,6 @@ def test_an_export_replaces_only_what_an_export_wrote(run, tmp_path, capsys):
     export(capsys, run, "trackio", tmp_path / "trackio", "--force")
     assert sorted(os.listdir(tmp_path)) == ["logs", "mine", "notes.csv", "trackio"]
     assert main(["export", str(tmp_path / "mine"), "--to", "csv"]) == 2
-
-
-def test_another_tools_run_is_exported_with_its_names(tmp_path, capsys):
-    source = samples.ours() / "dvclive" / "live_3_49"
-    before = samples.fingerprint(source)
-    done = export(capsys, source, "trackio", tmp_path / "trackio")
-    shown = {run["name"]: run for run in telemetry(capsys, "show", source)["runs"]}
-    again = {run["name"]: run for run in telemetry(capsys, "show", tmp_path / "trackio")["runs"]}
-    assert done["runs"] == len(shown) == len(again)
-    for name, run in shown.items():
-        for metric, series in run["metrics"].items():
-            same = again[name]["metrics"].get(metric)
-            assert same is None or same["count"] == series["count"], metric
-    assert samples.fingerprint(source) == before
 
 
 @in_make_faults

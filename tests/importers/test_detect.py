@@ -313,19 +313,6 @@ def test_show_prints_the_series_of_another_tool(capsys):
     assert "process duration" not in printed
 
 
-def test_show_json_of_a_run_folder_of_ours(tmp_path, capsys):
-    with TelemetryLogger("run", log_dir=tmp_path, log_every=1) as log:
-        for step in range(3):
-            log.log_step(step, train_loss=float("nan") if step == 1 else 1.0)
-    capsys.readouterr()
-
-    assert main(["show", str(tmp_path), "--json"]) == 0
-    (run,) = json.loads(capsys.readouterr().out)["runs"]
-    assert (run["format"], run["name"], run["status"]["state"]) == ("telemetry", "run", "finished")
-    loss = run["metrics"]["train_loss"]
-    assert (loss["count"], loss["nan"], loss["last"]["step"]) == (3, 1, 2)
-
-
 @pytest.mark.parametrize("path", ["", "loss_log.db"])
 def test_doctor_examines_a_run_of_another_tool(path, capsys):
     code = main(["doctor", str(ours() / "ai_toolkit" / "nan_values" / path), "--kinds", "nan"])

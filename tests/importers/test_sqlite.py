@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.importers.reading import cold, only_run, points_in
-from tests.importers.samples import fingerprint, ours
+from tests.importers.samples import fingerprint
 from tests.waiting import wait_until
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.importers import budget
@@ -86,17 +86,6 @@ def test_rows_that_a_resume_deleted_are_noticed(tmp_path):
     assert steps_of(points_in([batch])) == list(range(40))
     assert source.info.notes == ["rows that were read before were deleted or changed: it was read again"]
     writer.close()
-
-
-def test_what_a_killed_writer_left_in_the_log_is_read(tmp_path):
-    sample = ours() / "ai_toolkit" / "killed_wal"
-    shutil.copytree(sample, tmp_path / "run")
-    before = fingerprint(tmp_path)
-
-    found = cold(tmp_path)
-
-    assert len(found[0, 0, "loss/loss"]) == 400
-    assert fingerprint(tmp_path) == before
 
 
 def test_a_transaction_that_was_not_committed_is_not_shown(tmp_path):

@@ -61,26 +61,6 @@ def test_points_are_those_of_tensorboard(has_numpy, tmp_path, monkeypatch):
     assert {metric: points for (_, _, metric), points in found.items()} == official(tmp_path)
 
 
-def test_a_file_that_grows_is_read_once(tmp_path):
-    whole = content(150)
-    path = tmp_path / "run" / "events.out.tfevents.1700000000.host.1.0"
-    path.parent.mkdir()
-    found, cursor, read = {}, None, 0
-    path.write_bytes(whole[:100])
-    source = only_run(path.parent)
-    for end in (*range(100, len(whole), 1777), len(whole)):
-        path.write_bytes(whole[:end])
-        batch = source.read(cursor)
-        points_in([batch], found)
-        assert not batch.replaced
-        cursor = batch.cursor
-        read += batch.bytes_read
-
-    assert read == len(whole)
-    assert found == cold(path.parent)
-    assert source.info.notes == []
-
-
 def test_a_file_that_was_rewritten_is_read_again(tmp_path):
     path = write(tmp_path / "run")
     source = only_run(tmp_path / "run")

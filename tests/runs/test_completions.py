@@ -42,26 +42,6 @@ def find(reader, *, first=0, count=50, **query):
 # ---------------------------------------------------------------- finding them
 
 
-def test_the_newest_come_first_among_records_of_other_kinds(write):
-    records = [step_record(step, train_loss=1.0) for step in range(50)]
-    reader = write([*records, completion(1), *records, completion(2), completion(3), *records])
-
-    found = find(reader)
-
-    assert steps(found) == [3, 2, 1]
-    assert (found.known, found.matching, found.dropped) == (3, 3, 0)
-    assert find(reader, first=1, count=1).rows[0].step == 2
-
-
-def test_what_is_appended_comes_before_what_was_there(write):
-    reader = write([completion(1), completion(2)])
-    find(reader)
-
-    append(reader.log.path.parent, [step_record(3), completion(4), completion(5)])
-
-    assert steps(find(reader)) == [5, 4, 2, 1]
-
-
 def test_the_newest_of_many_are_found_first(write):
     reader = write([completion(step) for step in range(4_000)])
     find(reader)

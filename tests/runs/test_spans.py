@@ -8,19 +8,16 @@ import pytest
 pytest.importorskip("pyarrow")
 
 from tests.made_runs import append, write_run
-from tests.timing.span_run import SpanRun, many_spans, span_records, write_span_run
+from tests.timing.span_run import SpanRun, many_spans, write_span_run
 from tests.timing.test_span_record import begun, span
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.columns.run_log import RunLog
 from toolkit.telemetry.runs.columns.span_reader import MOST_NAMES, OTHER_NAMES
 from toolkit.telemetry.runs.spans import (
     SpanTable,
-    adjacent_steps,
-    detailed_steps,
     last_steps,
     steps_in,
     totals,
-    within,
 )
 
 
@@ -99,23 +96,6 @@ def test_a_large_log_is_taken_in_parts_and_nothing_is_read_twice(write):
     assert len(log.spans(0.0)) == 15_001
 
 
-def test_names_follow_what_they_are_part_of_in_chronological_order(write):
-    assert labels(read(write(span_records()))) == [
-        "application",
-        "  model_init",
-        "  dataloader_init",
-        "  optimizer_init",
-        "  training_loop",
-        "    training_iteration",
-        "      data_loading",
-        "      forward",
-        "      backward",
-        "      optimizer_update",
-        "    validation_loop",
-        "    checkpoint_save_sync",
-    ]
-
-
 def test_names_that_are_part_of_each_other_all_have_a_row(write):
     table = read(
         write(
@@ -145,25 +125,6 @@ def test_the_device_s_clock_has_a_row_of_its_own(write):
     assert [name.label for name in table.names] == ["forward", "forward (cuda)"]
 
 
-def test_the_steps_that_can_be_looked_at_closely_are_found_with_the_reason(write):
-    table = read(write(span_records()))
-    found = [(one.session, one.first, one.last, one.why) for one in detailed_steps(table)]
-
-    assert found == [(1, 1, 5, "start"), (2, 46, 50, "start"), (2, 58, 62, "incident"), (2, 96, 100, "end")]
-
-
-def test_the_window_of_the_last_steps_is_theirs_and_one_can_go_on_from_it(write):
-    table = read(write(span_records()))
-    window = last_steps(table, 5)
-    earlier = adjacent_steps(table, window, 5, later=False)
-
-    assert steps_in(table, window) == (96, 100)
-    assert steps_in(table, earlier) == (58, 62)
-    assert adjacent_steps(table, window, 5, later=True) is None
-    assert steps_in(table, adjacent_steps(table, earlier, 3, later=True)) == (96, 98)
-    assert steps_in(table, adjacent_steps(table, detailed_steps(table)[1].window, 5, later=False)) == (1, 5)
-
-
 def test_a_neighbour_that_reaches_into_the_window_is_not_counted_to_it(write):
     run = SpanRun(keep_all=True)
     run.begin_session()
@@ -184,15 +145,6 @@ def test_without_short_spans_the_last_ones_are_looked_at(write):
     assert high == 1_199.5
     assert low > 1_100
     assert last_steps(SpanTable(), 5) is None
-
-
-def test_of_too_many_the_longest_are_drawn(write):
-    table = read(write([span(f"{n:x}", start=100.0 + n, duration=n / 1000) for n in range(1, 500)]))
-    rows, total = within(table, (100.0, 1_000.0), 10)
-
-    assert total == 499
-    assert table.duration[rows].tolist() == [n / 1000 for n in range(490, 500)]
-    assert within(table, (5_000.0, 6_000.0), 10)[1] == 0
 
 
 def test_the_sums_of_a_session_count_and_kept_spans_where_it_wrote_none(write):

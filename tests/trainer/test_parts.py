@@ -7,14 +7,11 @@ import threading
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from toolkit.telemetry.trainer.config import (
-    STYLES,
     DatasetOptions,
     NetworkOptions,
-    PromptError,
     TargetOptions,
     encode_prompt,
 )
@@ -28,7 +25,7 @@ from toolkit.telemetry.trainer.model import (
     load_base,
     paint,
 )
-from toolkit.telemetry.trainer.pictures import BatchOrder, describe, draw, draw_set, random_drawing
+from toolkit.telemetry.trainer.pictures import BatchOrder, draw_set
 
 CPU = torch.device("cpu")
 
@@ -43,25 +40,6 @@ def test_a_prompt_is_its_words_in_order_and_the_trigger_word_is_its_placeholder(
     assert numbers[:3] == [encode_prompt(word)[0] for word in ("red", "circle", "outline")]
     assert numbers[3:] == [0, 0, 0]
     assert encode_prompt("n30n red star", "n30n") == encode_prompt("[trigger] a RED star")
-
-
-@pytest.mark.parametrize(
-    ("prompt", "said"), [("a read circle", "unknown word 'read'"), ("red " * 7, "at most 6")]
-)
-def test_a_prompt_that_cannot_be_read_says_why(prompt, said):
-    with pytest.raises(PromptError, match=said):
-        encode_prompt(prompt)
-
-
-@pytest.mark.parametrize("style", STYLES)
-def test_every_style_draws_within_bounds_and_repeats_itself(style):
-    pictures = draw(random_drawing(16, seeded()), style)
-
-    assert pictures.shape == (16, 3, 32, 32)
-    assert -1 <= pictures.min() < pictures.max() <= 1
-    assert torch.equal(pictures, draw(random_drawing(16, seeded()), style))
-    # Only a style that the base model knows is named in a caption.
-    assert describe(random_drawing(1, seeded()), style)[0].endswith(f", {style}") == (style in STYLES[:2])
 
 
 def test_an_epoch_shows_each_picture_once_and_a_batch_depends_on_its_number_alone():
@@ -101,17 +79,6 @@ def test_the_shipped_base_is_small_and_paints_what_it_is_asked_for():
     assert BASE_WEIGHTS.stat().st_size < 5_000_000
 
 
-def test_a_file_that_is_not_this_model_is_refused(tmp_path):
-    path = tmp_path / "other.safetensors"
-
-    path.write_bytes(b"not weights")
-    with pytest.raises(ValueError, match="cannot read base weights"):
-        load_base(str(path))
-    save_file({"weight": torch.ones(1)}, path)
-    with pytest.raises(ValueError, match="does not have the weights of tiny_dit"):
-        load_base(str(path))
-
-
 @pytest.fixture
 def model():
     torch.manual_seed(0)
@@ -145,15 +112,6 @@ def test_a_new_lora_changes_nothing_and_only_it_is_trained(model):
     after = model.state_dict()
     assert all(torch.equal(after[name], tensor) for name, tensor in frozen.items())
     assert all(layer.lora_B.abs().sum() > 0 for layer in lora.layers.values())
-
-
-def test_only_the_chosen_layers_get_a_lora(model):
-    lora = lora_on(model, only=("attn.to_q", "ff.proj_in"))
-
-    assert list(lora.layers) == [
-        f"transformer_blocks.{block}.{layer}" for block in range(5) for layer in ("attn.to_q", "ff.proj_in")
-    ]
-    assert len(lora_on(TinyDiT()).layers) == 5 * 6
 
 
 def test_the_lora_adds_alpha_over_rank_times_its_product_and_drops_out_only_in_training():

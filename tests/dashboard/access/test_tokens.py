@@ -15,9 +15,8 @@ from dashboard.access.access_options import (
     decide,
     without_tokens,
 )
-from dashboard.access.roles import Role
 from dashboard.access.secret_file import SecretFileError, read_secret_file
-from dashboard.access.tokens import MINIMUM_LENGTH, AccessTokens, TokenError, checked_token, new_token
+from dashboard.access.tokens import MINIMUM_LENGTH, AccessTokens, TokenError, checked_token
 
 GOOD = "Tr0ub4dor-and-three-more-words"
 OTHER = "another-one-for-who-only-reads"
@@ -121,25 +120,6 @@ def test_a_token_that_can_be_guessed_is_refused_and_not_repeated(token):
 def test_a_token_is_one_printable_word(token):
     with pytest.raises(TokenError, match="one token of printable ASCII"):
         checked_token(token, "here")
-
-
-def test_only_the_very_token_and_the_very_cookie_of_this_port_open():
-    keys = AccessTokens(operator=new_token(), viewer=new_token())
-    cookie = keys.cookie(Role.OPERATOR, 8501)
-    restarted = AccessTokens(operator=new_token(), viewer=new_token())
-
-    assert keys.role_of_token(keys.operator) is Role.OPERATOR
-    assert keys.role_of_token(keys.viewer) is Role.VIEWER
-    assert keys.role_of_cookie(cookie, 8501) is Role.OPERATOR
-    assert keys.role_of_cookie(keys.cookie(Role.VIEWER, 8501), 8501) is Role.VIEWER
-    assert AccessTokens(operator=keys.operator).role_of_cookie(cookie, 8501) is Role.OPERATOR
-    for wrong in ("", keys.operator[:-1], keys.operator + " ", cookie, "\ud800", keys.operator.upper()):
-        assert keys.role_of_token(wrong) is None
-    for wrong in ("", keys.operator, cookie[:-1], cookie.upper(), "é"):
-        assert keys.role_of_cookie(wrong, 8501) is None
-    assert keys.role_of_cookie(cookie, 8502) is None
-    assert restarted.role_of_cookie(cookie, 8501) is None
-    assert AccessTokens(operator=keys.viewer).role_of_cookie(keys.cookie(Role.VIEWER, 8501), 8501) is None
 
 
 # ---------------------------------------------------------------- the files

@@ -257,22 +257,6 @@ def test_a_read_only_page_writes_no_colour(ten, look_at):
     assert colours(ten) == [None] * 10
 
 
-def test_equal_configurations_are_reported_as_equal(logs):
-    for name in "ab":
-        write_run(logs, name, start={"config": {"lr": 1}})
-
-    assert "No differences in what these runs recorded." in said(open_page("compare", runs="a,b"))
-
-
-def test_another_metric_can_be_compared(ten):
-    tab = open_page("compare", runs="r0,r1")
-
-    tab.selectbox(key="metric").set_value("lr").run()
-
-    assert is_well(tab)
-    assert curve_charts(tab)[0]["title"] == "lr"
-
-
 @pytest.mark.parametrize("axis", ["Relative time", "progress", "metric:lr"])
 def test_every_axis_is_for_groups_too(ten, axis):
     tab = open_page("compare", runs=MANY, by="optimizer.eps", x=axis, stat="median")

@@ -156,17 +156,6 @@ def test_what_is_appended_to_a_cached_log_counts_as_if_it_had_been_read_at_once(
     assert everything(warm) == everything(cold)
 
 
-def test_a_cached_log_goes_on_growing(path, cache):
-    opened(path, cache)
-    warm, _ = opened(path, cache)
-    for i in range(5):
-        append(path.parent, [step_record(900 + i, session=2, train_loss=1.0)])
-        warm.refresh(WAIT_S)
-        warm.wait_until_saved(WAIT_S)
-
-    assert everything(warm) == everything(opened(path, None)[0])
-
-
 def test_the_cache_is_renewed_when_the_log_has_grown_by_much(path, cache):
     opened(path, cache)
     before = file_in(cache).stat().st_ino

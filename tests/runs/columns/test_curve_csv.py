@@ -49,12 +49,6 @@ def test_infinities_and_superseded_points_are_kept():
     )
 
 
-def test_a_name_is_no_formula():
-    (row,) = rows(curves_to_csv([("=cmd()", series_of([1.0]))], "step", None))
-
-    assert row["run"] == "'=cmd()"
-
-
 def test_more_points_than_a_browser_is_sent_are_refused(monkeypatch):
     monkeypatch.setattr(export, "_MAX_ROWS", 3)
 

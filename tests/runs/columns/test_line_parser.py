@@ -1,6 +1,5 @@
 """Many lines read at once give what the same lines give one by one, and no line goes unaccounted for."""
 
-import json
 import math
 
 import numpy as np
@@ -10,7 +9,6 @@ from hypothesis import strategies as st
 
 from tests.lengths import longer
 from toolkit.telemetry.runfolder.codec import encode
-from toolkit.telemetry.runfolder.metrics import MAX_METRICS
 from toolkit.telemetry.runfolder.reader import Block, Cursor
 from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
 from toolkit.telemetry.runs.columns import line_parser
@@ -276,34 +274,6 @@ def test_places_of_events_and_of_bad_lines_are_places_in_the_file():
     assert [(line.offset, line.length) for line in parsed.bad] == [(1019, 4)]
 
 
-def test_deep_nesting_is_a_bad_line_and_no_crash():
-    deep = b'{"event":"step","a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-    lines = [*plain_lines(), deep, deep.rstrip(b"}").rstrip(b"]")]
-
-    parsed = AtOnce().parse(lines)
-
-    assert len(parsed.bad) == 2
-    assert parsed.records == 600
-
-
-def test_names_that_never_end_do_not_fill_the_memory():
-    parser = LineParser()
-    for i in range(4):
-        parser.parse(block([step_line(n, **{f"m{i}/{n}/{k}": 1.0 for k in range(100)}) for n in range(40)]))
-
-    assert len(parser._fields) < MAX_METRICS + 200
-
-
 def test_an_event_is_read_with_what_json_could_not_carry():
     assert parse_event(encode({"event": "eval", "loss": math.inf}))["loss"] == math.inf
     assert parse_event(b"junk\n") is None
-
-
-def test_the_golden_lines_are_read_alike():
-    from pathlib import Path
-
-    golden = Path(__file__).parents[2] / "golden" / "format_1" / "grey-jacket-=v1" / "metrics.jsonl"
-    lines = golden.read_bytes().split(b"\n")[:-1] * 60
-
-    assert_same(AtOnce().parse(lines), one_by_one(lines))
-    assert json.loads(lines[0])["event"] == "start"

@@ -64,18 +64,6 @@ def test_it_says_the_same_as_a_book_of_all_records_at_once(tmp_path):
     assert ledger.goodput == pytest.approx(0.8, abs=0.01)
 
 
-def test_a_part_is_a_ledger_of_what_was_read_and_says_how_much_that_is(tmp_path):
-    ledger = ledger_of(write_run(tmp_path, "r", records()))
-
-    parts = [ledger.advance(0.0)]
-    while parts[-1].fraction < 1.0:
-        parts.append(ledger.advance(0.0))
-
-    assert [spent.fraction for spent in parts] == sorted(spent.fraction for spent in parts)
-    assert 0.0 < parts[0].fraction < 0.5
-    assert 0.0 < parts[0].ledger.wall_s < parts[-1].ledger.wall_s
-
-
 def test_who_comes_while_another_is_at_it_gets_what_was_known_before(tmp_path):
     ledger = ledger_of(write_run(tmp_path, "r", records()))
 

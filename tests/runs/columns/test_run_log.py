@@ -43,31 +43,6 @@ def losses(log):
 # ---------------------------------------------------------------- growing
 
 
-def test_a_log_is_read_from_its_start(log):
-    health = log.refresh(WAIT_S)
-
-    assert losses(log) == [float(i) for i in range(10)]
-    assert (health.records, health.bad_count, health.complete) == (10, 0, True)
-    assert health.bytes_read == log.path.stat().st_size
-    assert health.replaced_at is None
-    assert health.problem is None
-
-
-def test_half_a_line_at_the_end_is_left_until_it_is_whole(log, folder):
-    with log.path.open("ab") as file:
-        file.write(b'{"event":"step","session":1,"global_step":10,"train_l')
-    first = log.refresh(WAIT_S)
-    seen = losses(log)
-    with log.path.open("ab") as file:
-        file.write(b'oss":10.0}\n')
-    second = log.refresh(WAIT_S)
-
-    assert len(seen) == 10
-    assert (first.bad_count, second.bad_count) == (0, 0)
-    assert losses(log)[-1] == 10.0
-    assert second.records == 11
-
-
 def test_only_what_was_appended_is_read(log, folder, monkeypatch):
     append(folder, [step_record(i, train_loss=1.0, note="x" * 500) for i in range(10, 2000)])
     log.refresh(WAIT_S)
@@ -161,31 +136,7 @@ def test_a_flood_of_names_is_counted_and_does_not_fill_the_memory(log, folder):
     assert health.records == 17
 
 
-def test_nan_and_infinity_come_back_as_what_they_are(log, folder):
-    append(folder, [step_record(10 + i, train_loss=x) for i, x in enumerate((math.nan, math.inf, -math.inf))])
-    log.refresh(WAIT_S)
-
-    info = {metric.name: metric for metric in log.metrics()}["train_loss"]
-
-    assert (info.count, info.non_finite, info.low, info.high) == (13, 3, 0.0, 9.0)
-    assert info.last == -math.inf
-    series = log.series("train_loss", "step", None, 600)
-    assert [run.kind for run in series.non_finite] == ["NaN", "Infinity", "-Infinity"]
-
-
 # ---------------------------------------------------------------- another file of the same name
-
-
-def test_a_log_that_was_cut_short_is_said_and_read_again(log, folder):
-    log.refresh(WAIT_S)
-    log.path.write_bytes(b"")
-    append(folder, [step_record(0, train_loss=99.0)])
-
-    health = log.refresh(WAIT_S)
-
-    assert health.replaced_at == pytest.approx(time.time(), abs=600)
-    assert losses(log) == [99.0]
-    assert health.records == 1
 
 
 def test_a_log_that_was_replaced_by_a_longer_one_is_said_and_read_again(log, folder):
@@ -213,17 +164,6 @@ def test_a_log_that_vanishes_is_a_problem_until_it_is_back(log, folder):
     assert len(while_gone) == 10
     assert back.problem is None
     assert len(losses(log)) == 10
-
-
-def test_a_log_that_comes_later_is_read_then(tmp_path):
-    log = RunLog(tmp_path / "metrics.jsonl", None)
-    before = log.refresh(WAIT_S)
-    append(tmp_path, [step_record(0, train_loss=1.0)])
-
-    assert "No such file" in before.problem
-    assert log.metrics() == []
-    assert log.refresh(WAIT_S).problem is None
-    assert losses(log) == [1.0]
 
 
 # ---------------------------------------------------------------- what is no log

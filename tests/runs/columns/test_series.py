@@ -200,24 +200,6 @@ def test_thousands_of_separate_nans_are_merged_and_still_counted(axis):
         assert ((first[:, None] <= x) & (x <= last[:, None])).any(axis=0).all()
 
 
-def test_one_spike_in_a_million_points_is_drawn_and_exact_when_zoomed():
-    values = np.random.default_rng(0).normal(1.0, 0.1, 1_000_000)
-    values[654_321] = 1e6
-    builder = CurveBuilder(columns_of(values))
-
-    whole = series_of(builder, "loss", "step", None, 600)
-    near = series_of(builder, "loss", "step", (600_000, 700_000), 600)
-    close = series_of(builder, "loss", "step", (654_300, 654_340), 600)
-
-    assert whole.total == 1_000_000
-    assert whole.drawn <= 4 * 600
-    for series in (whole, near, close):
-        at = np.flatnonzero(xs(series.segments) == 654_321)
-        assert ys(series.segments)[at].tolist() == [1e6]
-    assert xs(close.segments).tolist() == list(range(654_299, 654_342))
-    assert ys(close.segments).tolist() == values[654_299:654_342].tolist()
-
-
 def test_a_metric_that_was_never_logged_is_an_empty_curve():
     series = build(columns_of([1.0]), metric="nope")
 
@@ -396,25 +378,3 @@ def test_a_system_sample_before_the_first_step_is_where_its_session_begins():
     assert xs(build(columns, metric="gpu").segments).tolist() == [4.0]
     assert xs(build(columns).segments).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert xs(build(columns).superseded).tolist() == [4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
-
-
-def test_a_run_that_was_resumed_thrice_keeps_only_what_was_not_begun_again():
-    rows = [
-        Row(session, "step", float(step), 0.0, 0.0, math.nan, {"loss": float(session)})
-        for session, steps in ((1, range(100)), (2, range(50, 80)), (3, range(40, 60)), (4, range(60, 70)))
-        for step in steps
-    ]
-    columns = RunColumns()
-    columns.add(parsed(rows))
-
-    series = build(columns)
-
-    assert [(segment.session, segment.x[0], segment.x[-1]) for segment in series.segments] == [
-        (1, 0, 39),
-        (3, 40, 59),
-        (4, 60, 69),
-    ]
-    assert [(segment.session, segment.x[0], segment.x[-1]) for segment in series.superseded] == [
-        (1, 40, 99),
-        (2, 50, 79),
-    ]

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from tests.dashboard.step_times import group, jobs, step_times
-from toolkit.telemetry.runfolder.manifest import Session
 from toolkit.telemetry.runs.columns.speed import JobGroup, compare, groups_of, jobs_of
 from toolkit.telemetry.runs.statistics import noise_of_median
 
@@ -74,10 +73,6 @@ def test_a_slowdown_larger_than_what_jobs_of_one_tag_differ_by_is_found():
     assert found.spread_known
 
 
-def test_one_job_each_says_nothing_of_the_spread_between_jobs():
-    assert not verdict([step_times(1)], [step_times(2)]).spread_known
-
-
 def test_a_few_very_slow_steps_change_nothing():
     slow = step_times(3)
     slow[::50] *= 40
@@ -117,17 +112,6 @@ def test_the_same_jobs_are_judged_the_same_twice():
     assert verdict(*times) == verdict(*times)
 
 
-def test_a_tag_that_does_twice_as_much_a_step_is_judged_by_the_sample():
-    times = step_times(1, seconds=1.0), step_times(2, seconds=0.5)
-    double = group("double", [times[0]], samples_per_sec=8 / times[0])
-    single = group("single", [times[1]], samples_per_sec=4 / times[1])
-
-    found = compare(double, single)
-
-    assert found.per == "sample"
-    assert found.outcome == "same"
-
-
 def test_with_one_batch_size_or_an_unknown_one_it_is_judged_by_the_step():
     times = step_times(1), step_times(2)
 
@@ -135,18 +119,6 @@ def test_with_one_batch_size_or_an_unknown_one_it_is_judged_by_the_step():
     unknown = compare(group("a", [times[0]], samples_per_sec=8 / times[0]), group("b", [times[1]]))
 
     assert (alike.per, unknown.per) == ("step", "step")
-
-
-def test_how_much_of_the_step_time_was_spent_waiting_for_data():
-    count = 100
-    (job,) = jobs(
-        [step_times(1, count)],
-        **{"ledger/training": np.full(count, 0.3), "ledger/data_wait": np.full(count, 0.1)},
-    )
-    (unknown,) = jobs([step_times(1, count)])
-
-    assert job.data_wait == pytest.approx(0.25)
-    assert unknown.data_wait is None
 
 
 def test_jobs_are_grouped_by_their_tag_across_runs_with_the_oldest_tag_first():
@@ -164,24 +136,6 @@ def test_jobs_are_grouped_by_their_tag_across_runs_with_the_oldest_tag_first():
         ("a", True, 2),
         ("b", True, 1),
     ]
-
-
-def test_one_run_may_change_its_tag_from_one_session_to_the_next():
-    sessions = [
-        Session(session=1, started=1.0, pid=1, perf_tag="before", session_tag="night"),
-        Session(session=2, started=2.0, pid=1, perf_tag="after", session_tag="night"),
-    ]
-    times = [step_times(1, seconds=0.8), step_times(2, seconds=0.5)]
-    table = {
-        "session": np.repeat([1.0, 2.0], 400),
-        "global_step": np.arange(800.0),
-        "sec_per_step": np.concatenate(times),
-    }
-
-    before, after = groups_of(jobs_of("r", "r", sessions, (), table))
-
-    assert compare(after, before).outcome == "faster"
-    assert {job.session_tag for job in (*before.jobs, *after.jobs)} == {"night"}
 
 
 def test_a_run_called_like_a_tag_is_not_taken_for_it():

@@ -232,30 +232,6 @@ def test_a_chart_that_only_asks_for_what_is_new_has_the_whole_curve(rows, cuts, 
                 np.testing.assert_array_equal([y for _, y in points], segment.y)
 
 
-def test_growing_keeps_the_version_and_a_resume_in_the_middle_changes_it():
-    queries = Queries()
-    chart = Chart(queries, "loss", "step")
-    queries.add(rows_of([1.0] * 50))
-    chart.look()
-    queries.add(rows_of([2.0] * 50, first=50))
-    chart.look()
-    assert chart.whole_asked == 1
-
-    queries.add(rows_of([3.0] * 20, session=2, first=30))
-    chart.look()
-
-    assert chart.whole_asked == 2
-    assert [(piece.session, piece.is_superseded, piece.points) for piece in chart.pieces] == [
-        (1, False, 30),
-        (1, True, 70),
-        (2, False, 20),
-    ]
-    whole = queries.ask(fit=1)
-    # A bucket never has points of two pieces.
-    assert [len(block.x) for block in whole.blocks] == [1, 1, 1]
-    assert [block.values[0][0] for block in whole.blocks] == [1.0, 1.0, 3.0]
-
-
 def test_an_old_version_or_too_much_new_is_answered_with_the_whole_curve(monkeypatch):
     queries = Queries(columns_of(np.arange(5000.0)))
     version = queries.ask().version

@@ -13,7 +13,7 @@ from PIL import Image
 from tests.made_runs import write_run
 from toolkit.telemetry.runs.files.sample_files import kind_of, sample_file
 from toolkit.telemetry.runs.sources.local_store import LocalStore
-from toolkit.telemetry.runs.store import Refused, UnknownRun
+from toolkit.telemetry.runs.store import Refused
 
 
 def picture(kind="PNG", size=(8, 8), mode="RGB"):
@@ -148,11 +148,6 @@ def test_texts_and_sounds_have_types_that_run_nothing(folder, ask):
     assert text.data.decode().startswith("Once upon a time <b>bold</b> \ufffd")
     assert len(text.data) < 21_000
     assert (sound.content_type, sound.data) == ("audio/wav", b"RIFF")
-
-
-def test_an_unknown_run_is_said_to_be_one(folder):
-    with pytest.raises(UnknownRun):
-        sample_file(LocalStore([folder.parent], cache_dir=None), "nope", "a.png")
 
 
 def test_the_ending_says_how_a_sample_is_shown():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.lengths import in_make_faults, longer
+from tests.lengths import longer
 from tests.made_runs import append, step_record, write_run
 from toolkit.telemetry.runfolder import reader
 from toolkit.telemetry.runfolder.layout import rank_file
@@ -107,27 +107,6 @@ def test_more_ranks_than_there_was_room_for_keep_their_values():
     grid = cells.grid(STEP_TIME, 64)
     assert grid.ranks == tuple(range(300))
     assert grid.high[:, 1].tolist() == [rank + 1.0 for rank in range(300)]
-
-
-@in_make_faults
-def test_the_slow_one_of_a_thousand_ranks_is_found(tmp_path, store):
-    def rank(slow):
-        return {STEP_TIME: lambda step: slow * (1.0 + step % 7 / 100), "train_loss": float}
-
-    write_run(
-        tmp_path,
-        "r",
-        curves=rank(0.2),
-        sessions=(range(20),),
-        ranks={number: rank(0.31 if number == 617 else 0.2) for number in range(1, 1024)},
-    )
-
-    grid = whole_grid(store)
-
-    assert grid.ranks == tuple(range(1024))
-    assert grid.mean.shape == (1024, 20)
-    assert grid.slowest(1)[0].rank == 617
-    assert grid.slowest(1)[0].ratio == pytest.approx(1.55)
 
 
 def test_a_pause_of_one_rank_does_not_make_it_the_slowest(tmp_path, store):
@@ -266,12 +245,3 @@ def test_ranks_that_cannot_be_read_have_no_row(tmp_path, store):
 
     assert whole_grid(store).ranks == (0, 1)
     assert whole_grid(LocalStore([tmp_path], cache_dir=None)).ranks == (0,)
-
-
-def test_a_run_without_the_metric_is_an_empty_grid(tmp_path, store):
-    write_run(tmp_path, "r")
-
-    grid = whole_grid(store)
-
-    assert grid.empty
-    assert grid.slowest() == ()

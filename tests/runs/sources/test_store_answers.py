@@ -2,7 +2,6 @@
 
 import math
 import shutil
-from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +9,7 @@ from tests.made_runs import BEGAN, step_record, write_run
 from tests.runs.sources.store_answers import answers_of
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL, rank_file
 from toolkit.telemetry.runs.columns import run_log
-from toolkit.telemetry.runs.sources import rank_grid, store_queries
+from toolkit.telemetry.runs.sources import rank_grid
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 from toolkit.telemetry.runs.store import RunStore
 
@@ -131,15 +130,3 @@ def test_a_difference_is_found(expected, tmp_path):
     assert {"records of rank 0", "train_loss by step", "table"} <= {
         question for question in expected if found[question] != expected[question]
     }
-
-
-def test_columns_of_runs_not_used_lately_are_given_up_beyond_the_budget_however_many_there_are(monkeypatch):
-    monkeypatch.setattr(store_queries, "_MEMORY_BUDGET", 10)
-    now = store_queries.time.monotonic()
-    logs = {(f"run {n}", 0): SimpleNamespace(used_at=now - 1000 + n, nbytes=1) for n in range(40)}
-    for log in [*logs.values()][-5:]:
-        log.used_at = now
-
-    store_queries.evict(logs, logs["run 0", 0])
-
-    assert [key for key, _ in logs] == ["run 0", *(f"run {n}" for n in range(31, 40))]

@@ -294,9 +294,12 @@ def test_the_name_of_a_column_does_not_depend_on_other_runs(tmp_path):
         )
     }
 
+    # A list that is made again starts with no notes.
+    notes = list(tables.notes)
+
     assert found == {"both": (2.0, 1.0, None), "upper": (3.0, None, 4.0), "none": (None, None, None)}
+    assert notes == ["none: 1 lines are not records"]
     assert rows("select acc from steps where run = 'upper'", tables) == [{"Acc": 3.0}]
-    assert list(tables.notes) == ["none: 1 lines are not records"]
 
 
 def test_new_records_are_in_the_next_answer(tmp_path):
