@@ -135,7 +135,6 @@ OF_OTHER_WORK = (
     "toolkit/telemetry/reports/",
     "toolkit/telemetry/runfolder/codec.py",
     "toolkit/telemetry/runfolder/journal/",
-    "toolkit/telemetry/runfolder/parts.py",
     "toolkit/telemetry/runfolder/table/",
     "toolkit/telemetry/runs/findings/",
     "toolkit/telemetry/runs/listing/",
