@@ -34,7 +34,7 @@ _WAIT_S: Final = 30.0
 class State(Protocol):
     """What the records of a file add up to."""
 
-    def take(self, record: Record) -> None:
+    def add(self, record: Record) -> None:
         """Take the next record."""
         ...
 
