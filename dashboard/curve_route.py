@@ -108,12 +108,12 @@ def _csv(axis: str, text: str, ends: tuple[str | None, str | None]) -> Response:
             if isinstance(whole, str):
                 raise _QuestionError(whole)
             if whole < 1:
-                raise _QuestionError(f"{whole:.0%} of the records are read; try again in a moment")
+                raise _QuestionError(f"{whole:.0%} of the records are read; try again soon")
             series = store.series(run, metric, axis=axis, window=window, buckets=_LARGEST, rank=rank)
             if series.problem is not None:
                 raise _QuestionError(series.problem)
             if series.computed < 1:
-                raise _QuestionError(f"{series.computed:.0%} of {metric} are computed; try again in a moment")
+                raise _QuestionError(f"{series.computed:.0%} of {metric} are computed; try again soon")
             points.append((store.card(run).name, series))
         data = curves_to_csv(points, axis, window)
     except (_QuestionError, TooManyRows, Refused, UnknownRun) as error:

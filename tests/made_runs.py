@@ -18,7 +18,7 @@ from toolkit.telemetry.runfolder.labels import Labels, write_labels
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL, rank_file
 from toolkit.telemetry.runfolder.manifest import Heartbeat, Manifest, Session, write_manifest
 from toolkit.telemetry.runfolder.process import boot_id, host_name, process_started
-from toolkit.telemetry.runfolder.status import HEARTBEAT_S
+from toolkit.telemetry.runfolder.status import HEARTBEAT_TIMEOUT_S
 
 BEGAN = 1_700_000_000.0
 """When a run that has ended began; a live one begins so that its last record is of now."""
@@ -68,7 +68,7 @@ def write_run(
     steps = [list(part) for part in sessions]
     length_s = sum(len(part) for part in steps) * SECONDS_A_STEP
     # As far ahead as clocks may be: the test may be held up for twice as long until it looks, and the run is live.
-    ahead_s = HEARTBEAT_S if age_s is None and status in ("running", "starting") else 0.0
+    ahead_s = HEARTBEAT_TIMEOUT_S if age_s is None and status in ("running", "starting") else 0.0
     if age_s is None and status in _LIVE:
         age_s = 60.0 if status == "stalled" else 1.0
     if began is None:

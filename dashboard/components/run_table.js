@@ -194,7 +194,7 @@ function resizer(cell, column, table, send) {
   return grip;
 }
 
-// Pinned columns stay at the left: each behind those before it.
+// Pinned columns stay at the left: each after those before it.
 function place(table) {
   const head = table.tHead.rows[0];
   if (!head) return;

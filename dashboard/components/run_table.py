@@ -44,7 +44,7 @@ class Row:
     """One for each column."""
     colour: str | None = None
     also: str = ""
-    """Behind the name, where several runs have the same one."""
+    """After the name, where several runs have the same one."""
     place: str = ""
     is_best: bool = False
     dash: str = "solid"

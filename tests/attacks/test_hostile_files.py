@@ -143,7 +143,7 @@ def test_a_pipe_that_replaces_the_records_of_a_live_run_receives_none(tmp_path):
 
 @in_make_faults
 def test_a_terabyte_or_an_endless_line_takes_neither_memory_nor_time(tmp_path, record_property):
-    """Sparse files of 1 TiB in place of each file, records behind the first, in a child of 1 GiB."""
+    """Sparse files of 1 TiB in place of each file, records after the first, in a child of 1 GiB."""
     root = tmp_path / "logs"
     sparse = ("metrics.jsonl", "metrics.csv", "run.json", "samples/0.png", "ranks/00001.jsonl")
     for name in sparse:

@@ -148,7 +148,7 @@ def test_no_address_with_a_token_leads_to_another_server(guarded, path):
 
 def test_a_link_from_another_site_is_followed_once_the_page_is_ours(guarded, owner):
     said = {"sec_fetch_site": "cross-site", "sec_fetch_mode": "navigate", "sec_fetch_dest": "document"}
-    # A browser keeps a strict cookie back here, and behind a redirect as well.
+    # A browser keeps a strict cookie back here, and after a redirect as well.
     status, headers, body = Visitor(guarded.port).get(f"/overview?run=r&token={tokens(guarded)[0]}", **said)
     without, _, onward = Visitor(guarded.port).get("/overview?run=%22%3E%3Cscript%3E", **said)
 

@@ -34,7 +34,7 @@ _FIGURE = """div => ({
     height: div.getBoundingClientRect().height,
 })"""
 
-# The number in the header, behind the word in bold.
+# The number in the header, after the word in bold.
 _STEP = """() => {
     for (const part of document.querySelectorAll('[data-testid="stMain"] strong')) {
         const found = part.innerText.match(/^step ([\\d,]+)/);

@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item, nextitem):
-    """Close the browser behind the last of these tests: Playwright leaves an event loop running while it is open."""
+    """Close the browser after the last of these tests: Playwright leaves an event loop running while it is open."""
     result = yield
     if nextitem is None or _HERE not in nextitem.path.parents:
         while _started:

@@ -33,7 +33,7 @@ def bars(page):
 
 
 def click_in_row(page, row, *, of):
-    """Click in the middle of a row, where the iterations lie one behind the other."""
+    """Click in the middle of a row, where the iterations lie one after the other."""
     chart(page, "spans").scroll_into_view_if_needed()
     place = place_of(page, "spans")
     page.mouse.move(place["x"] + place["width"] / 2, place["y"] + place["height"] * (row + 0.5) / of, steps=3)

@@ -223,7 +223,7 @@ def test_the_form_of_every_json_is_documented():
         assert "| `--json` |" not in section, section
 
 
-def test_colours_are_turned_off_before_or_behind_the_command(monkeypatch, capsys):
+def test_colours_are_turned_off_before_or_after_the_command(monkeypatch, capsys):
     for arguments in (["--no-color", "ls", "--formats"], ["ls", "--formats", "--no-color"]):
         monkeypatch.setenv("NO_COLOR", "")
         assert main(arguments) == 0

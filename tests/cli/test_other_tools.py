@@ -13,7 +13,7 @@ from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.importers.detect import find_sources
 from toolkit.telemetry.runfolder.folder_list import run_folders
 from toolkit.telemetry.runfolder.manifest import read_manifest
-from toolkit.telemetry.runfolder.parts import is_run_folder
+from toolkit.telemetry.runfolder.node_folders import is_run_folder
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 

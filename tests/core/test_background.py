@@ -25,14 +25,14 @@ def background(monkeypatch):
 
 
 class Hanging:
-    """A turn that does not end before it is let go."""
+    """A turn that does not end before it is released."""
 
     def __init__(self):
-        self.hangs, self.let_go = threading.Event(), threading.Event()
+        self.hangs, self.release = threading.Event(), threading.Event()
 
     def __call__(self):
         self.hangs.set()
-        self.let_go.wait(PATIENCE_S)
+        self.release.wait(PATIENCE_S)
 
 
 class Counting:
@@ -89,7 +89,7 @@ def test_who_wakes_a_job_in_the_middle_of_a_turn_gets_another(background, make):
     job = started(turn, make=make)
     assert first.hangs.wait(PATIENCE_S)
     job.wake()
-    first.let_go.set()
+    first.release.set()
 
     assert job.join(PATIENCE_S)
 
@@ -156,7 +156,7 @@ def test_jobs_that_hang_hold_up_no_other(background, count):
     assert {job.name for job in jobs} <= names, "a stack shows who hangs"
     assert not jobs[0].join(0.01)
     for one in hanging:
-        one.let_go.set()
+        one.release.set()
     for job in jobs:
         assert job.join(PATIENCE_S)
     # What was needed for those that hung is not any more.
@@ -164,7 +164,7 @@ def test_jobs_that_hang_hold_up_no_other(background, count):
     let_end(other)
 
 
-def test_jobs_for_a_disk_that_does_not_answer_go_behind_all_others(background):
+def test_jobs_for_a_disk_that_does_not_answer_run_after_all_others(background):
     hanging = [Hanging() for _ in range(60)]
     jobs = [background_job("telemetry-hung", turn, disk=Path("/dead")) for turn in hanging]
     turn = Counting(0.0)
@@ -174,7 +174,7 @@ def test_jobs_for_a_disk_that_does_not_answer_go_behind_all_others(background):
     wait_until(lambda: turn.count > 20)
     assert sum(one.hangs.is_set() for one in hanging) < 60
     for one in hanging:
-        one.let_go.set()
+        one.release.set()
     for job in jobs:
         assert job.join(PATIENCE_S)
     let_end(other)
@@ -267,12 +267,12 @@ def test_a_forked_child_has_its_own_threads_whatever_its_parent_was_doing():
             done = not jobs[1].is_started and started(Counting(0.0001, last=3)).join(PATIENCE_S)
             os._exit(7 if done else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-    hanging.let_go.set()
+    hanging.release.set()
     assert jobs[0].join(PATIENCE_S)
     let_end(jobs[1])
 
 
-def test_jobs_run_at_the_same_moments_and_keep_their_pace():
+def test_jobs_run_at_the_same_times_and_keep_their_pace():
     assert next_due(-math.inf, 10.37, 1.0) == 12.0
     assert next_due(12.0, 12.01, 1.0) == 13.0
     assert next_due(12.0, 12.01, 0.5) == 12.5

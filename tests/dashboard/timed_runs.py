@@ -32,7 +32,7 @@ def write_timed_run(
     began: float = BEGAN,
     noise: float = 0.03,
 ) -> Path:
-    """Write a run of these sessions (their steps; one that begins behind an earlier one's end does its steps again).
+    """Write a run of these sessions (their steps; one that begins before an earlier one's end does its steps again).
 
     `shares` is how each step's seconds are given; no shares at all make a run that tells nothing. Each session but the
     last ends `pause_s` before the next begins.

@@ -19,7 +19,7 @@ from toolkit.telemetry.diagnostics.history import diagnose
 from toolkit.telemetry.diagnostics.rank_watch import RankWatch
 from toolkit.telemetry.diagnostics.silent_ranks import lost_ranks, read_tails
 from toolkit.telemetry.runfolder.layout import rank_file
-from toolkit.telemetry.runfolder.parts import RankProcess, process_of, record_files
+from toolkit.telemetry.runfolder.node_folders import RankProcess, process_of, record_files
 from toolkit.telemetry.runfolder.process import boot_id, host_name
 
 GONE = 2**22 + 5

@@ -48,7 +48,7 @@ def _script(program: str | Path, folder: Path, name: str) -> Path:
 
 
 class Child:
-    """A Python process that runs a program: a file, or source behind `PREAMBLE`; `arguments` are `sys.argv[1:]`.
+    """A Python process that runs a program: a file, or source after `PREAMBLE`; `arguments` are `sys.argv[1:]`.
 
     `launcher` comes between the interpreter and the script, such as `-m torch.distributed.run`; `container` before the
     interpreter, such as `unshare --pid`. It is forked where it can be, from a process that has `imported` that;

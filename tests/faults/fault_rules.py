@@ -20,9 +20,9 @@ Rule = dict[str, object]
 
 def set_rules(switch: Path, *rules: Rule) -> None:
     """Have these rules, and no others, from now on."""
-    beside = switch.with_suffix(".new")
-    beside.write_text(json.dumps(rules))
-    os.replace(beside, switch)
+    new = switch.with_suffix(".new")
+    new.write_text(json.dumps(rules))
+    os.replace(new, switch)
 
 
 class Rules:
@@ -54,7 +54,7 @@ class Rules:
         return False
 
     def _rule_for(self, op: str, path: str, opened: float) -> Rule | None:
-        self._look()
+        self._read_rules()
         for number, rule in enumerate(self._rules):
             if rule["op"] not in (op, "any") or str(rule.get("path", "")) not in path:
                 continue
@@ -65,7 +65,7 @@ class Rules:
                 return rule
         return None
 
-    def _look(self) -> None:
+    def _read_rules(self) -> None:
         try:
             status = os.stat(self._switch)
             version = (status.st_mtime_ns, status.st_ino)

@@ -1,4 +1,4 @@
-"""One small training, the same to the last bit each time, beside telemetry in every state there is.
+"""One small training, the same to the last bit each time, with telemetry in every state there is.
 
 python -m tests.faults.seeded_training FOLDER STEPS [WAYS...]
 

@@ -319,7 +319,7 @@ def test_no_combination_of_calls_and_values_raises(log, calls):
 
 def test_the_run_is_whole_after_all_that_and_says_what_it_could_not_take(log, record_property):
     log.log_step(10**9, train_loss=0.25)
-    log.log_event("behind it all")
+    log.log_event("after it all")
     log.close()
     calls = sum(tried.values())
 
@@ -333,7 +333,7 @@ def test_the_run_is_whole_after_all_that_and_says_what_it_could_not_take(log, re
         record["seq"] for record in with_rows(log.run_folder, records)
     ]
     assert calls > 1000
-    assert with_event(records, "behind it all")
+    assert with_event(records, "after it all")
     assert with_event(records, "end")[0]["telemetry_errors"] == log.guard.total > 0
 
 

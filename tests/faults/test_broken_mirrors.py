@@ -122,7 +122,7 @@ def test_a_mirror_that_blocks_for_ever_holds_up_neither_the_loop_nor_its_end(tmp
     assert slowest < LONGEST_PAUSE_S
     assert closing < 5.0 + LONGEST_PAUSE_S
     assert "blocking did not take everything in time" in caplog.text
-    # The blocked one may have used up the time of those behind it, which go on by themselves.
+    # The blocked one may have used up the time of those after it, which go on by themselves.
     in_all = (tmp_path / "run" / "metrics.jsonl").read_bytes().count(b"\n")
     wait_until(lambda: len(other.records) == in_all)
     in_table = len(with_rows(tmp_path / "run", read_records(tmp_path / "run")))

@@ -11,7 +11,7 @@ from tests.records import with_event
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.runfolder.manifest import read_manifest
-from toolkit.telemetry.runfolder.status import GIVEN_UP_S, HEARTBEAT_S, work_out_status
+from toolkit.telemetry.runfolder.status import GIVEN_UP_S, HEARTBEAT_TIMEOUT_S, work_out_status
 
 YEAR_S = 365 * 24 * 3600.0
 
@@ -82,8 +82,8 @@ def test_the_status_follows_a_run_through_a_stop_and_its_end(tmp_path, start):
     while_it_runs = status()
     child.process.send_signal(signal.SIGSTOP)
     stopped_at = child.acknowledged
-    time.sleep(longer(0.2, HEARTBEAT_S + 1))
-    stopped, long_stopped = status(longer(HEARTBEAT_S + 10, 0.0)), status(10 * GIVEN_UP_S)
+    time.sleep(longer(0.2, HEARTBEAT_TIMEOUT_S + 1))
+    stopped, long_stopped = status(longer(HEARTBEAT_TIMEOUT_S + 10, 0.0)), status(10 * GIVEN_UP_S)
     child.process.send_signal(signal.SIGCONT)
     child.wait_for_step(child.acknowledged + 100)
     again = status()

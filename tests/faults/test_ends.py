@@ -228,7 +228,7 @@ def test_calls_after_the_end_are_counted_and_do_nothing_else(tmp_path, start):
     assert [record["reason"] for record in with_event(records, "end")] == ["finished"]
 
 
-def test_what_threads_and_exit_handlers_log_behind_the_end_is_said_once_and_declared_lost(tmp_path, start):
+def test_what_threads_and_exit_handlers_log_after_the_end_is_said_once_and_declared_lost(tmp_path, start):
     ended = start(
         """
         import atexit

@@ -31,7 +31,7 @@ def test_a_script_that_has_used_up_all_descriptors_loses_nothing(tmp_path, start
     assert ended.code == 7, ended.err
     assert ended.number("taken") > 100
     assert ended.number("slowest") < LONGEST_PAUSE_S
-    # A thread of ours may have let go of one at the very moment; then there is a journal after all.
+    # A thread of ours may have closed one at just that time; then there is a journal after all.
     assert ended.err.count("making a journal failed") <= 1
     said = Counter(re.findall(r"\[telemetry\] (.+?) failed \(OSError: \[Errno 24\]", ended.err))
     assert said

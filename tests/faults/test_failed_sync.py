@@ -61,19 +61,19 @@ def test_bytes_that_were_not_synced_and_are_no_longer_held_are_named(tmp_path, s
 
 @pytest.fixture
 def disk_without_a_ground(tmp_path):
-    """A disk in a file that has no room behind it: what is written is taken, and lost when it is to be synced."""
-    behind, mounted = tmp_path / "behind", tmp_path / "mounted"
+    """A disk in a file whose own disk can get full: what is written is taken, and lost when it is to be synced."""
+    backing, mounted = tmp_path / "backing", tmp_path / "mounted"
     try:
         mkfs = tool("mkfs.ext2", "e2fsprogs")
     except NoTool as missing:
         pytest.skip(str(missing))
-    for folder in (behind, mounted):
+    for folder in (backing, mounted):
         folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(behind)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(backing)]
     done = subprocess.run(mount, capture_output=True, text=True)
     if done.returncode:
         pytest.skip(f"no file system can be mounted here: {done.stderr.strip()}")
-    image = behind / "image"
+    image = backing / "image"
     with image.open("wb") as file:
         file.truncate(200 << 20)
     # Blocks of 4 KiB: one block of pointers covers a file of 4 MB. It is synced before the disk is full: without its
@@ -82,16 +82,16 @@ def disk_without_a_ground(tmp_path):
     mount = ["mount", "-o", "loop", str(image), str(mounted)]
     done = subprocess.run(mount, capture_output=True, text=True)
     if done.returncode:
-        subprocess.run(["umount", str(behind)], check=True)
+        subprocess.run(["umount", str(backing)], check=True)
         pytest.skip(f"no disk in a file can be mounted here: {done.stderr.strip()}")
     try:
         _write_page_by_page(mounted)
     except OSError as error:
-        for place in (mounted, behind):
+        for place in (mounted, backing):
             subprocess.run(["umount", "-l", str(place)], check=True)
         pytest.skip(f"the loop device takes no limit: {error}")
-    yield behind, mounted, mount
-    for place in (mounted, behind):
+    yield backing, mounted, mount
+    for place in (mounted, backing):
         subprocess.run(["umount", "-l", str(place)], check=True)
 
 
@@ -111,18 +111,18 @@ STEPS_SYNCED = 600
 def test_what_a_real_disk_threw_away_at_a_sync_is_written_again(
     start, disk_without_a_ground, record_property
 ):
-    behind, mounted, mount = disk_without_a_ground
+    backing, mounted, mount = disk_without_a_ground
     run = mounted / "run"
     child = start(PROGRAMS / "log_and_sync_once.py", mounted, STEPS_SYNCED)
     child.wait_for_step(STEPS_SYNCED)
     assert (run / "metrics.jsonl").stat().st_size > 64 * 1024
-    with (behind / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+    with (backing / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
         while ballast.write(bytes(65536)):
             pass
     # Until a sync has failed.
     wait_until(lambda: b"syncing the records" in (run / "metrics.jsonl").read_bytes(), child.process)
     child.wait_for_step(child.acknowledged + 100)
-    (behind / "ballast").unlink()
+    (backing / "ballast").unlink()
     child.wait_for_step(child.acknowledged + 100)
     child.tell("end")
     ended = child.end()

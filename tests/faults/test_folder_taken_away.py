@@ -110,7 +110,7 @@ def test_a_truncated_record_file_continues_and_the_gap_is_recorded(tmp_path, sta
     _wait_until_written(run, 150)
     data = (run / "metrics.jsonl").read_bytes()
     cut = data.find(b"\n", len(data) // 2) + 1
-    # Right behind a write, a tenth of a second before the next: not between a look at the file and a write.
+    # Right after a write, a tenth of a second before the next: not between a look at the file and a write.
     _seconds_until(lambda: (run / "metrics.jsonl").stat().st_size > len(data), every_s=0.001)
     os.truncate(run / "metrics.jsonl", cut)
     child.wait_for_step(child.acknowledged + 150)
@@ -266,7 +266,7 @@ def test_a_log_dir_that_cannot_be_written_is_refused_at_once_by_its_name(tmp_pat
 @pytest.mark.parametrize("harm", ["deleted", "emptied", "cut in the middle of a row", "edited", "replaced"])
 def test_a_table_that_someone_damages_is_built_again(tmp_path, start, harm):
     table = tmp_path / "run" / "metrics.csv"
-    # No findings: for their columns the table is written again, with whatever harm came a moment before that.
+    # No findings: for their columns the table is written again, with whatever harm came just before that.
     child = start(PROGRAMS / "log_until_end.py", tmp_path, "no-diagnostics")
     child.wait_for_step(200)
     _seconds_until(lambda: table.exists() and table.stat().st_size > 5000)

@@ -64,7 +64,7 @@ def test_a_write_that_arrives_after_the_end_was_given_up_comes_once(tmp_path, st
     ended = child.end()
     repair(tmp_path / "run")
 
-    assert "a running process" in meanwhile.stderr, "what the disk still holds may arrive at any moment"
+    assert "a running process" in meanwhile.stderr, "what the disk still holds may arrive at any time"
     assert ended.code == 7, ended.err
     whole_run(tmp_path / "run", steps=range(STEPS))
 

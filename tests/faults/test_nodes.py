@@ -16,7 +16,7 @@ from tests.lengths import in_make_faults
 from tests.records import read_records, with_event
 from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.runfolder.parts import record_files
+from toolkit.telemetry.runfolder.node_folders import record_files
 
 pytest.importorskip("torch.distributed", reason="torch is not installed")
 

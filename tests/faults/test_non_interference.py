@@ -130,10 +130,10 @@ OURS_WHILE_IT_RUNS = {"threads", "descriptors", "exits", "signal handlers"}
 ASKED_FOR = {"hooks", "streams"}
 
 
-@pytest.mark.parametrize("beside", ["nothing", pytest.param("torch", marks=in_make_faults)])
-def test_all_that_a_process_is_set_to_is_as_it_was(tmp_path, beside, record_property):
+@pytest.mark.parametrize("library", ["nothing", pytest.param("torch", marks=in_make_faults)])
+def test_all_that_a_process_is_set_to_is_as_it_was(tmp_path, library, record_property):
     done = subprocess.run(
-        [sys.executable, PROGRAMS / "process_settings.py", tmp_path / "logs", beside],
+        [sys.executable, PROGRAMS / "process_settings.py", tmp_path / "logs", library],
         capture_output=True,
         text=True,
         timeout=200,
@@ -147,6 +147,6 @@ def test_all_that_a_process_is_set_to_is_as_it_was(tmp_path, beside, record_prop
     assert said["IMPORT"] == "[]"
     assert said["AFTER"].startswith("[] "), said["AFTER"]
     changed = set(json.loads(said["DURING"].replace("'", '"')))
-    allowed = OURS_WHILE_IT_RUNS | (ASKED_FOR if beside == "torch" else {"streams"})
+    allowed = OURS_WHILE_IT_RUNS | (ASKED_FOR if library == "torch" else {"streams"})
     assert changed <= allowed
-    assert beside == "torch" or said["LOADED"] == "[]"
+    assert library == "torch" or said["LOADED"] == "[]"

@@ -101,7 +101,7 @@ def test_a_power_cut_takes_nothing_that_was_synced(
                 PROGRAMS / "log_and_note_syncs.py",
                 *(disk.mounted / "logs", f"run{number}", noted_at, SYNC_INTERVAL_S),
             )
-            # One is cut in its first moments, the others once they have synced.
+            # One is cut right after its start, the others once they have synced.
             if number != 1:
                 wait_until(lambda at=noted_at: struct.unpack("4q", at.read_bytes())[1], process)
             time.sleep(chosen.uniform(0.0, 0.1 if number == 1 else 1.5))
@@ -219,9 +219,9 @@ def _found_after(run, note):
 
 
 def _assert_it_goes_on(log_dir, name, found):
-    """The next session continues in the same folder, behind all that survived, and its numbers are new ones."""
+    """The next session continues in the same folder, after all that survived, and its numbers are new ones."""
     if not found.is_synced:
-        # What is cut off in its first moments may have no run.json, and is then a run of its own.
+        # What is cut off right after its start may have no run.json, and is then a run of its own.
         return
     with TelemetryLogger(name, log_dir=log_dir, log_every=1, system=False, resume=True) as log:
         log.log_step(1_000_000, train_loss=1.0)

@@ -37,7 +37,7 @@ while True:
 
 def test_three_sessions_follow_each_other_and_nothing_is_rewritten(tmp_path):
     left = []
-    for first in (0, 50, 20):  # the third begins at a checkpoint that lies behind what the second reached
+    for first in (0, 50, 20):  # the third begins at a checkpoint that is after what the second reached
         with TelemetryLogger("run", log_dir=tmp_path, log_every=1, resume=True, system=False) as log:
             for step in range(first, first + 50):
                 log.log_step(step, train_loss=1.0, **{f"from_{first}": step})
@@ -51,9 +51,7 @@ def test_three_sessions_follow_each_other_and_nothing_is_rewritten(tmp_path):
     assert set(sessions) == {1, 2, 3}
     assert len(with_event(records, "start")) == len(with_event(records, "end")) == 3
     steps = [record["global_step"] for record in with_event(records, "step")]
-    assert steps == [*range(50), *range(50, 100), *range(20, 70)], (
-        "a rewound step is kept beside the first one"
-    )
+    assert steps == [*range(50), *range(50, 100), *range(20, 70)], "a rewound step is kept with the first one"
     manifest = read_manifest(tmp_path / "run")
     assert [(one.session, one.status) for one in manifest.sessions] == [(n, "finished") for n in (1, 2, 3)]
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
@@ -176,9 +174,9 @@ signal.pause()
         pytest.param({"boot_id": "another"}, 0, True, id="before this machine was restarted"),
         pytest.param({"pid": os.getpid()}, 0, True, id="whose process number is another's by now"),
         pytest.param(
-            {"host": "container"}, 0, True, id="in a container of this machine that has let go of it"
+            {"host": "container"}, 0, True, id="in a container of this machine that has released it"
         ),
-        pytest.param({"pid_namespace": 1}, 0, True, id="in another pid namespace, and it has let go of it"),
+        pytest.param({"pid_namespace": 1}, 0, True, id="in another pid namespace, and it has released it"),
         pytest.param(
             {"pid_namespace": 1, "lock": None},
             0,
@@ -242,8 +240,8 @@ print(f"folder={log.run_folder.name}")
 
 
 def test_runs_of_one_name_that_start_together_get_a_folder_each(tmp_path, start_in_background):
-    moment = time.time() + 0.2
-    writers = [start_in_background(GOES_ON_AT, tmp_path, "new", moment) for _ in range(8)]
+    begin_at = time.time() + 0.2
+    writers = [start_in_background(GOES_ON_AT, tmp_path, "new", begin_at) for _ in range(8)]
     for writer in writers:
         writer.wait()
 
@@ -262,8 +260,8 @@ def test_of_several_that_go_on_with_one_run_at_the_same_time_one_gets_it(
 ):
     rounds, together = longer(6, 100), 2
     for _ in range(rounds):
-        moment = time.time() + 0.05
-        writers = [start_in_background(GOES_ON_AT, tmp_path, "resume", moment) for _ in range(together)]
+        begin_at = time.time() + 0.05
+        writers = [start_in_background(GOES_ON_AT, tmp_path, "resume", begin_at) for _ in range(together)]
         for writer in writers:
             writer.wait()
         folders = [writer.out.partition("folder=")[2].strip() for writer in writers]

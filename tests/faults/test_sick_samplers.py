@@ -103,7 +103,7 @@ def test_a_driver_that_hangs_or_goes_away_holds_up_neither_the_training_nor_its_
         folder = tmp_path / str(number)
         # All at once: each of them mostly waits.
         child = start(
-            PROGRAMS / "log_beside_a_sick_driver.py",
+            PROGRAMS / "log_with_a_sick_driver.py",
             folder,
             at_first,
             later,
@@ -220,8 +220,7 @@ def test_a_psutil_that_hangs_or_ends_its_thread_is_named_and_the_run_continues(
     tmp_path, start, record_property
 ):
     children = {
-        how: start(PROGRAMS / "log_beside_an_odd_psutil.py", tmp_path / how, how)
-        for how in ("hangs", "exits")
+        how: start(PROGRAMS / "log_with_an_odd_psutil.py", tmp_path / how, how) for how in ("hangs", "exits")
     }
     for how, child in children.items():
         ended = child.end()

@@ -126,7 +126,7 @@ def _counts(path):
 
 
 def _as_a_reader_finds_it(run, first):
-    """Return what is in the file and in the journal behind it, each record from `first` on once and whole."""
+    """Return what is in the file and in its journal, each record from `first` on once and whole."""
     # The journal first: any run that starts on this machine may take its lines to the file, and remove it.
     in_journals = [line for path, _ in journals_of(run) for line in pending_lines(path)]
     records, cursor = [], Cursor()
@@ -202,10 +202,10 @@ def test_a_kill_without_shared_memory_loses_nothing_either(tmp_path, start, by):
     assert not list((tmp_path / "run").glob("*.journal"))
 
 
-@pytest.mark.parametrize("moment", ["writing", "renaming"])
-def test_a_kill_while_the_table_gets_new_columns_leaves_a_readable_table(tmp_path, start, moment):
+@pytest.mark.parametrize("stall_at", ["writing", "renaming"])
+def test_a_kill_while_the_table_gets_new_columns_leaves_a_readable_table(tmp_path, start, stall_at):
     run = tmp_path / "run"
-    child = start(PROGRAMS / "stall_while_the_table_grows.py", tmp_path, moment)
+    child = start(PROGRAMS / "stall_while_the_table_grows.py", tmp_path, stall_at)
     child.wait_for_line("stalled")
     child.kill()
     at_once = pd.read_csv(run / "metrics.csv")
@@ -276,17 +276,17 @@ signal.pause()
 """
 
 RUNS_FOR_A_WHILE = """
-with TelemetryLogger("beside", log_dir=sys.argv[1], log_every=1):
+with TelemetryLogger("other", log_dir=sys.argv[1], log_every=1):
     time.sleep(1.5)
 """
 
 RUNS_UNTIL_A_JOURNAL_IS_GONE = """
-with TelemetryLogger("beside", log_dir=sys.argv[1], log_every=1):
+with TelemetryLogger("other", log_dir=sys.argv[1], log_every=1):
     wait_until(lambda: not os.path.exists(sys.argv[2]))
 """
 
 
-def test_a_run_that_starts_recovers_a_killed_one_beside_it(tmp_path, start):
+def test_a_run_that_starts_recovers_a_killed_one_in_the_same_folder(tmp_path, start):
     killed = start(KEEPS_ALL_IN_ITS_JOURNAL, tmp_path)
     killed.wait_for_line("logged")
     # Before the kill: any run that starts on this machine recovers it, and not only the one below.

@@ -70,8 +70,8 @@ def test_a_step_that_is_logged_at_any_line_of_another_steps_call_leaves_all_late
         sys.settrace(interrupt)
         log.log_step(4 * at_line, train_loss=1.0)
         sys.settrace(before)
-        for behind in range(1, 4):
-            log.log_step(4 * at_line + behind, train_loss=1.0)
+        for more in range(1, 4):
+            log.log_step(4 * at_line + more, train_loss=1.0)
     log.close()
 
     steps = {record["global_step"] for record in with_event(whole_run(tmp_path / "run"), "step")}
@@ -86,7 +86,7 @@ def test_a_signal_handler_that_raises_out_of_a_call_leaves_no_gap_and_no_lock_be
     assert ended.number("interrupts") > longer(20, 100)
     assert ended.number("flushing") < 30.0, "a lock was left held"
     records = whole_run(tmp_path / "run")
-    assert with_event(records, "behind")
+    assert with_event(records, "after")
     steps = {
         record["global_step"] for record in with_event(records, "step") if record["global_step"] < 10_000_000
     }
@@ -103,7 +103,7 @@ def test_each_ordinary_exception_of_the_scripts_signal_handler_arrives(tmp_path,
     assert ended.number("arrived") == ended.number("raised")
     assert not ended.number("swallowed"), ended.err
     records = whole_run(tmp_path / "run")
-    assert with_event(records, "behind")
+    assert with_event(records, "after")
     assert len(with_event(records, "mine")) >= ended.number("returned"), (
         "each call that returned has its record"
     )

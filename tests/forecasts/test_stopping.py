@@ -14,7 +14,7 @@ from toolkit.telemetry.forecasts import sweep
 from toolkit.telemetry.forecasts.curve import Curve, Plan
 from toolkit.telemetry.forecasts.stopping import SweptRun, which_to_stop
 from toolkit.telemetry.forecasts.sweep import stopping_of, stopping_text
-from toolkit.telemetry.runfolder.status import HEARTBEAT_S
+from toolkit.telemetry.runfolder.status import HEARTBEAT_TIMEOUT_S
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 PLANNED = 1000
@@ -172,7 +172,7 @@ def test_the_command_says_what_can_be_stopped_and_what_it_saves(tmp_path, capsys
     assert [name for name, run in runs.items() if run["can_stop"]] == ["run-3", "run-4"]
     assert runs["run-3"]["steps"] == 100
     # Its last sign of life may come that much later than its last step.
-    assert 0.9 < runs["run-3"]["seconds"] / (100 * SECONDS_A_STEP) < 1.1 + HEARTBEAT_S / 50
+    assert 0.9 < runs["run-3"]["seconds"] / (100 * SECONDS_A_STEP) < 1.1 + HEARTBEAT_TIMEOUT_S / 50
     assert runs["run-3"]["kwh"] == pytest.approx(runs["run-3"]["seconds"] * 300 / 3.6e6, rel=0.01)
     assert runs["run-4"]["kwh"] is None
     assert "2 of 5 live runs" in found["sentence"]

@@ -1,6 +1,6 @@
 """Logs that other tools wrote, each with what the tool's own reader says about it.
 
-`samples.tar.xz` holds runs made for these tests with the real libraries. A checkout may have many more beside it, in
+`samples.tar.xz` holds runs made for these tests with the real libraries. A checkout may have many more, in
 `../shared/foreign` or where FOREIGN_LOGS says, from public repositories.
 """
 

@@ -209,7 +209,7 @@ def test_the_steps_of_dvclive_are_no_metric_and_a_metric_may_be_called_timestamp
         assert found[run] == {(0, 0, f"{below}timestamp"): [(0, "nan", "0.5")]}
 
 
-def test_settings_beside_a_log_are_its_config(tmp_path):
+def test_settings_in_the_folder_of_a_log_are_its_config(tmp_path):
     for name, log, settings in (
         ("lightning", "metrics.csv", "hparams.yaml"),
         ("yolo", "results.csv", "args.yaml"),
@@ -400,13 +400,13 @@ def test_a_log_is_live_if_its_points_are_recent_or_it_was_seen_to_grow(has_times
     path = tmp_path / "metrics.csv"
     now = time.time()
 
-    def row(step, moment):
-        return f"{step},{step * 0.5},{moment if has_times else ''}\n"
+    def row(step, time_s):
+        return f"{step},{step * 0.5},{time_s if has_times else ''}\n"
 
     path.write_text("step,loss,time\n" + "".join(row(step, now - 5_000 + step) for step in range(20)))
     source = only_run(path)
     cursor = source.read(None).cursor
-    assert source.status(now).state == "unknown", "a copy, made a moment ago"
+    assert source.status(now).state == "unknown", "a copy, made just now"
     with path.open("a") as file:
         file.writelines(row(step, now - 40 + step) for step in range(20, 40))
     source.read(cursor)

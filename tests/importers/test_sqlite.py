@@ -1,4 +1,4 @@
-"""Databases of other programs: nothing beside them changes, and nothing in them is run."""
+"""Databases of other programs: nothing in their folders changes, and nothing in them is run."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def steps_of(found):
     return [step for step, _, _ in found.get((0, 0, "loss"), [])]
 
 
-def test_a_database_that_is_being_written_is_read_as_it_grows_and_nothing_beside_it_changes(tmp_path):
+def test_a_database_that_is_being_written_is_read_as_it_grows_and_nothing_else_there_changes(tmp_path):
     path = tmp_path / "run" / "loss_log.db"
     writer = ai_toolkit(path)
     log(writer, range(10))

@@ -23,7 +23,7 @@ PLACES = {
     "an option of the `telemetry:` block": "toolkit.telemetry.logger.options.telemetry_options:TelemetryOptions",
     "a well-known field of a step": "toolkit.telemetry.logger.records.folded_metrics:COLUMNS",
     "the folder name of a second run": "toolkit.telemetry.runfolder.layout:candidate_names",
-    "the folders of a run on several nodes": "toolkit.telemetry.runfolder.parts",
+    "the folders of a run on several nodes": "toolkit.telemetry.runfolder.node_folders",
     "how often run.json is written": "toolkit.telemetry.logger.session.live_run:_HEARTBEAT_EVERY_S",
     "a kind of record": "toolkit.telemetry.runfolder.records",
     "which records and fields are in metrics.csv": "toolkit.telemetry.runfolder.table.columns:WITHOUT_ROWS",

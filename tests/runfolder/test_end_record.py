@@ -158,11 +158,11 @@ def test_a_killed_run_has_the_numbers_of_its_records_not_of_its_last_heartbeat(r
 
 
 @pytest.mark.parametrize(
-    ("behind", "left"), [("metrics.csv", ""), ("metrics.csv, disk", "; incomplete: disk")]
+    ("incomplete", "left"), [("metrics.csv", ""), ("metrics.csv, disk", "; incomplete: disk")]
 )
-def test_a_table_that_was_rebuilt_is_no_longer_incomplete(run, behind, left):
+def test_a_table_that_was_rebuilt_is_no_longer_incomplete(run, incomplete, left):
     manifest = with_end_record(read_manifest(run), run)
-    write_manifest(run, manifest.with_latest(reason=f"exit; incomplete: {behind}"))
+    write_manifest(run, manifest.with_latest(reason=f"exit; incomplete: {incomplete}"))
 
     assert telemetry(["repair", str(run)]) == 0
     assert read_manifest(run).latest.reason == f"exit{left}"

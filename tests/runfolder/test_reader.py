@@ -291,7 +291,7 @@ def test_no_descriptor_is_left_open(tmp_path):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-# ---------------------------------------------------------------- the last record, and the place behind one
+# ---------------------------------------------------------------- the last record, and the place after one
 
 
 _garbage = st.sampled_from(
@@ -308,7 +308,7 @@ _garbage = st.sampled_from(
     torn=st.sampled_from([b"", b'{"seq":99', b"rubbish", b"y" * 200]),
     seq=st.integers(-2, 80),
 )
-def test_the_place_behind_a_record_is_the_one_a_search_from_the_start_finds(
+def test_the_place_after_a_record_is_the_one_a_search_from_the_start_finds(
     tmp_path_factory, gaps, front, torn, seq
 ):
     path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
@@ -324,11 +324,11 @@ def test_the_place_behind_a_record_is_the_one_a_search_from_the_start_finds(
         offset = offset_after(path, seq)
         with path.open("rb") as file:
             file.seek(offset)
-            behind = file.read()
+            after = file.read()
         last = last_record(path)
 
     assert offset == 0 or path.read_bytes()[offset - 1 : offset] == b"\n"
-    found = [json.loads(text).get("seq") for text in behind.split(b"\n")[:-1] if text.startswith(b'{"seq"')]
+    found = [json.loads(text).get("seq") for text in after.split(b"\n")[:-1] if text.startswith(b'{"seq"')]
     assert [number for number in found if type(number) is int] == [
         number for number in present if number > seq
     ]

@@ -13,7 +13,7 @@ from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.session.start_record import EnvironmentProbe
-from toolkit.telemetry.runfolder.script_interrupts import interrupt_behind
+from toolkit.telemetry.runfolder.script_interrupts import interrupt_within
 
 RAISED = TimeoutError("the script's own limit")
 
@@ -237,7 +237,7 @@ def test_an_exception_with_a_hostile_class_is_still_examined():
 
 
 def test_an_exception_without_a_traceback_is_ours():
-    assert interrupt_behind(ValueError("never raised")) is None
+    assert interrupt_within(ValueError("never raised")) is None
 
 
 def test_a_logger_that_is_interrupted_while_it_is_made_leaves_no_thread_behind(tmp_path, monkeypatch):

@@ -176,4 +176,4 @@ def test_a_clock_that_is_set_all_the_time_takes_no_memory():
         walls.look()
 
     assert len(walls._since) <= 64
-    assert walls.moment_of(clock.wall()) == pytest.approx(clock.monotonic())
+    assert walls.monotonic_of(clock.wall()) == pytest.approx(clock.monotonic())

@@ -79,9 +79,9 @@ function buildSwitches(root, data) {
   const open = (isOpen) => { more.setAttribute("aria-expanded", String(isOpen)); row.classList.toggle("telemetry-switch-open", isOpen); };
   more.onclick = () => open(more.getAttribute("aria-expanded") !== "true");
   root.onkeydown = (event) => { if (event.key === "Escape" && event.target.type !== "text") { open(false); more.focus(); } };
-  document.removeEventListener("pointerdown", root.__beside);
-  root.__beside = (event) => { if (!root.contains(event.target)) open(false); };
-  document.addEventListener("pointerdown", root.__beside, { passive: true });
+  document.removeEventListener("pointerdown", root.__onPressOutside);
+  root.__onPressOutside = (event) => { if (!root.contains(event.target)) open(false); };
+  document.addEventListener("pointerdown", root.__onPressOutside, { passive: true });
   const [axis, showAxis] = axisSwitch(data.axes, (value) => set({ axis: value }));
   const slider = make("input", "telemetry-switch-slider"), strength = make("output", "telemetry-switch-strength");
   Object.assign(slider, { type: "range", min: 0, max: SMOOTH_STEPS.length - 1, step: 1 });
@@ -137,7 +137,7 @@ export function curve_switches(component) {
   root.__end = () => {
     if (!root.__stop) return;
     clearTimeout(waiting);
-    document.removeEventListener("pointerdown", root.__beside);
+    document.removeEventListener("pointerdown", root.__onPressOutside);
     root.__stop();
     root.__stop = null;
     curveView.leave(component);

@@ -127,7 +127,7 @@ function showCurveTip(chart, found, place) {
   hideCurveTip();
   (document.fullscreenElement || document.body).appendChild(box);
   curveTip = box;
-  // Beside the cursor's line; on a narrow screen above or below the chart.
+  // Next to the cursor's line; on a narrow screen above or below the chart.
   const { width, height } = box.getBoundingClientRect(), frame = chart.root.getBoundingClientRect();
   const inside = (value, size, whole) => Math.max(4, Math.min(value, whole - size - 4));
   let left = place.right + TIP_ROOM, top = place.y - height / 2;

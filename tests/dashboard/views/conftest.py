@@ -57,7 +57,7 @@ def _all_the_time_that_it_takes(monkeypatch):
     for name in ("_FIRST_WAIT_S", "_WITH_OURS_S"):
         monkeypatch.setattr(foreign_runs, name, _PATIENCE_S)
     # Nor is a live run silent by the time its page is drawn; one that is stalled has been so for a minute.
-    monkeypatch.setattr(status, "HEARTBEAT_S", 50.0)
+    monkeypatch.setattr(status, "HEARTBEAT_TIMEOUT_S", 50.0)
 
 
 def _patient(method):

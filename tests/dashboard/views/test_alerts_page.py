@@ -247,7 +247,7 @@ def test_a_kind_with_an_open_occurrence_is_not_among_the_resolved(logs):
     assert "Slower since step 200." in said(tab), "the open one is shown first"
 
 
-def test_the_settings_behind_an_unstable_run_are_on_its_card(logs):
+def test_the_settings_that_explain_an_unstable_run_are_on_its_card(logs):
     records = with_findings(steps("divergence"))
     records[0] |= {"learning_rate": 1.0, "config": {"train": {"warmup": 25, "lr": 1.0}}}
     write_run(logs, "r", records)

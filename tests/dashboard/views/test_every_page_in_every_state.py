@@ -295,7 +295,7 @@ def test_a_run_without_records_has_no_samples_and_says_how_to_log_one(root_in, l
     assert "log.log_sample(" in said(open_page("samples", RUN))
 
 
-def test_behind_an_unreadable_manifest_the_records_are_still_shown(root_in, look_at):
+def test_records_with_an_unreadable_manifest_are_still_shown(root_in, look_at):
     look_at(root_in("manifest_of_nonsense"))
 
     tab = open_page("overview", RUN)

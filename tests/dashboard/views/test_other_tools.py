@@ -1,4 +1,4 @@
-"""Runs that other tools logged are on the pages beside our own, and nothing in their folders changes."""
+"""Runs that other tools logged are on the pages with our own, and nothing in their folders changes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def key_of(tab, name):
     return run_table(tab).set_index("Run")["key"][name]
 
 
-def test_the_list_shows_them_beside_our_own(some):
+def test_the_list_shows_them_with_our_own(some):
     write_run(some, "ours")
 
     tab = open_page("runs")

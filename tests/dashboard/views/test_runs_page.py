@@ -191,7 +191,7 @@ def test_picked_runs_get_a_tag_besides_their_own(five):
     assert read_labels(five / "lora-b").tags == ("x y",)
 
 
-def test_links_and_files_beside_the_runs_are_passed_over_and_said(five, tmp_path):
+def test_links_and_files_in_the_folder_of_the_runs_are_skipped_and_reported(five, tmp_path):
     (five / "link").symlink_to(tmp_path)
     (five / "notes.txt").write_text("hello")
     (five / "empty").mkdir()

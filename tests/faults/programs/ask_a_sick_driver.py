@@ -21,7 +21,7 @@ ctypes.CDLL(os.environ["DRIVER"])
 
 
 def sampled(sickness):
-    "What two rounds under `sickness` and one behind it say, and how many failures were counted."
+    "What two rounds under `sickness` and what follows say, and how many failures were counted."
     with open(os.environ["SICK_DRIVER"], "w") as file:
         file.write(sickness)
     guard = Guard()

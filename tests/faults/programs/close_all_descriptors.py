@@ -31,7 +31,7 @@ for step in range(300):
 log.flush(60)
 ours = opened()
 for _ in range(5):
-    # What a thread of ours has open for a moment only, to read the records, is closed by that thread.
+    # What a thread of ours has open briefly, to read the records, is closed by that thread.
     time.sleep(0.07)
     ours &= opened()
 ours = sorted(number for number, _ in ours)

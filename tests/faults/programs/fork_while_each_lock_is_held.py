@@ -61,20 +61,20 @@ for name, module in list(sys.modules.items()):
 
 
 def held(lock):
-    taken, let_go = threading.Event(), threading.Event()
+    taken, release = threading.Event(), threading.Event()
 
     def hold():
         # A bell that did not ring is a lock that is held already.
         is_ours = lock.acquire(timeout=0.05)
         taken.set()
-        let_go.wait()
+        release.wait()
         if is_ours:
             lock.release()
 
     thread = threading.Thread(target=hold)
     thread.start()
     taken.wait()
-    return thread, let_go
+    return thread, release
 
 
 def in_the_child():
@@ -90,13 +90,13 @@ def in_the_child():
 
 hung = []
 for path, lock in found.values():
-    thread, let_go = held(lock)
+    thread, release = held(lock)
     child = os.fork()
     if child == 0:
         signal.alarm(60)
         in_the_child()
         os._exit(0)
-    let_go.set()
+    release.set()
     thread.join()
     if os.waitpid(child, 0)[1]:
         hung.append(path)

@@ -32,7 +32,7 @@ os.write = hanging_write
 slowest = SlowestCall()
 for step in range(int(steps)):
     slowest.of(log.log_step, step, train_loss=1.0, lr=1e-4, grad_norm=0.5)
-slowest.of(log.log_event, "behind")
+slowest.of(log.log_event, "after")
 print(f"slowest={slowest.seconds}", flush=True)
 if ending == "stay":
     signal.pause()

@@ -65,7 +65,7 @@ is_stormy = False
 set_timer()
 if sys.argv[3] == "raises":
     began = time.monotonic()
-    log.log_event("behind")
+    log.log_event("after")
     log.flush(60)
     print(f"flushing={time.monotonic() - began}")
     print(f"returned={returned}")

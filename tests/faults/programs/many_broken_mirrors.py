@@ -1,4 +1,4 @@
-"""Logs beside mirrors that do all the odd things there are, and one good one.
+"""Logs with mirrors that do all the odd things there are, and one good one.
 
 python many_broken_mirrors.py LOG_DIR
 """

@@ -1,4 +1,4 @@
-"""Prints what a process is set to that a run changed: at its import, while it ran, and behind its end.
+"""Prints what a process is set to that a run changed: at its import, while it ran, and after its end.
 
 python process_settings.py LOG_DIR nothing|torch
 """

@@ -41,7 +41,7 @@ while raised < 150:
         is_open = False
         arrived += 1
 signal.setitimer(signal.ITIMER_REAL, 0)
-log.log_event("behind")
+log.log_event("after")
 assert log.flush(60), "a lock was left held"
 log.close()
 print(f"raised={raised}")

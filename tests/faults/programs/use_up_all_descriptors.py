@@ -35,7 +35,7 @@ later = TelemetryLogger("during", **options)
 for step in range(1200):
     slowest.of(log.log_step, 200 + step, train_loss=1.0, made_later=1)
     slowest.of(later.log_step, step, train_loss=1.0)
-    # A thread of ours that looked at the machine may have let go of some.
+    # A thread of ours that looked at the machine may have closed some.
     take_all()
     time.sleep(0.001)
 for descriptor in taken:

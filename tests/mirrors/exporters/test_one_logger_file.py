@@ -1,4 +1,4 @@
-"""The file beside the one that OneLogger's own exporter writes for the same calls."""
+"""The file next to the one that OneLogger's own exporter writes for the same calls."""
 
 from __future__ import annotations
 

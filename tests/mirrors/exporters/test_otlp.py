@@ -565,7 +565,7 @@ def test_tags_that_are_known_late_are_the_same_wherever_they_are_reported(tmp_pa
             log.flush(PATIENCE_S)
             log.training.configure(perf_tag=["b", "c"], session_tag="night")
             log.log_step(1, train_loss=0.5)
-            with log.span("behind"):
+            with log.span("after"):
                 pass
         log.close()
     found = read_records(log.run_folder / "metrics.jsonl")
@@ -585,7 +585,7 @@ def test_tags_that_are_known_late_are_the_same_wherever_they_are_reported(tmp_pa
     assert {name: getattr(session, name) for name in tags} == tags
     assert [one.perf_tag for one in ledger.sessions] == ["b,c"]
     assert [one.perf_tag for one in _ledger_without_manifest(found).sessions] == ["b,c"]
-    assert {name: sent["behind"][name] for name in tags} == tags
+    assert {name: sent["after"][name] for name in tags} == tags
     assert {name: sent["application"][name] for name in tags} == tags
     assert sent["before"]["perf_tag"] == "a", "it had been sent"
 

@@ -109,7 +109,7 @@ def test_a_service_that_does_not_answer_is_left_in_time():
 @pytest.mark.parametrize(
     "drip", [b"H", b"HTTP/1.1 200 OK\r\nA: b\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"]
 )
-def test_a_service_that_answers_byte_by_byte_does_not_stretch_the_time(drip):
+def test_a_service_that_answers_byte_by_byte_does_not_extend_the_timeout(drip):
     def drop_by_drop(connection, is_closing):
         connection.recv(65536)
         connection.sendall(drip)

@@ -291,7 +291,7 @@ def test_steps_are_reported_each_time_they_are_passed_whatever_is_logged():
     ]
 
 
-def test_a_resumed_run_does_not_reach_what_lies_behind_it():
+def test_a_resumed_run_does_not_reach_what_it_has_already_passed():
     assert reached(watch("every 1000 steps"), step(2500), step(2990), step(3000)) == [
         "milestone:every 1000 steps:3000"
     ]

@@ -15,7 +15,7 @@ from toolkit.telemetry.runfolder.folder_list import newest_run
 from toolkit.telemetry.runfolder.journal.end_record import with_end_record
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
-from toolkit.telemetry.runfolder.parts import describe_part, part_in
+from toolkit.telemetry.runfolder.node_folders import describe_part, part_in
 from toolkit.telemetry.runfolder.safefile import open_regular
 from toolkit.telemetry.runfolder.status import work_out_status
 from toolkit.telemetry.runfolder.trash import folder_bytes

@@ -15,7 +15,7 @@ from toolkit.telemetry.importers.source import RunSource
 from toolkit.telemetry.importers.summary import number
 from toolkit.telemetry.runfolder.folder_list import newest_run
 from toolkit.telemetry.runfolder.layout import MANIFEST
-from toolkit.telemetry.runfolder.parts import part_in
+from toolkit.telemetry.runfolder.node_folders import part_in
 from toolkit.telemetry.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED
 from toolkit.telemetry.runfolder.untrusted import finite_in
 from toolkit.telemetry.runs.listing.foreign_runs import OnRun

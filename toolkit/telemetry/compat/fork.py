@@ -31,7 +31,7 @@ _COUNTS: Final = ("total_params", "trainable_params")
 
 
 class TelemetryLogger:
-    """The fork's logger, with `telemetry` behind it. Only invalid options raise, when it is created."""
+    """The fork's logger, with the logger as `telemetry`. Only invalid options raise, when it is created."""
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ _MOST_OF_AN_EMBEDDING: Final = 200_000
 class SummaryWriter:
     """Torch's writer, with the run folder at `log_dir`. Only making one may raise, if its folder cannot hold a run.
 
-    `telemetry` has options of the `telemetry:` block; `writer.telemetry` is the logger behind it.
+    `telemetry` has options of the `telemetry:` block; `writer.telemetry` is the underlying logger.
     """
 
     is_live = True
@@ -149,7 +149,7 @@ class SummaryWriter:
             self._row(dict(metric_dict), global_step, None)
 
     def _row(self, values: dict[str, Any], global_step: Any, walltime: Any) -> None:
-        log, step, wall = self._log(), _number(global_step), self._moment(walltime)
+        log, step, wall = self._log(), _number(global_step), self._wall_time(walltime)
         own: dict[str, Any] = {}
         for name, value in values.items():
             shape = getattr(value, "shape", ())
@@ -173,7 +173,7 @@ class SummaryWriter:
                 self._newest = step
                 log.write_step(step, **own)
 
-    def _moment(self, walltime: Any) -> float | None:
+    def _wall_time(self, walltime: Any) -> float | None:
         with contextlib.suppress(TypeError, ValueError, OverflowError):
             if walltime is None or 0 <= float(walltime) < _LATEST:
                 return None if walltime is None else float(walltime)

@@ -44,7 +44,7 @@ _PER_OPTIMIZER_STEP: Final = (
 class Run:
     """One run. No call of a run raises, and none changes what the script does.
 
-    `telemetry` is the logger behind it, for what W&B does not have: spans, knobs, `should_stop`.
+    `telemetry` is the underlying logger, for what W&B does not have: spans, knobs, `should_stop`.
     """
 
     offline = True

@@ -1,9 +1,9 @@
 """The background threads of this process: few workers that run the jobs of all loggers, and a monitor over them.
 
 One worker is enough as long as no job takes long: it waits for the next job that is due, and runs what is due at the
-same moment one after the other. The monitor runs no job. It looks now and then whether jobs are due that no worker
+same time one after the other. The monitor runs no job. It checks now and then whether jobs are due that no worker
 gets to, because a disk, a driver or a network does not answer, and starts another worker. So there are never more
-workers than jobs that hang, and a few. Jobs for a disk that does not answer go behind all others.
+workers than jobs that hang, and a few. Jobs for a disk that does not answer run after all others.
 
 A caller's thread takes no lock that a worker needs: a signal handler may interrupt it anywhere, and close a run there.
 It changes a job or a queue in one step and rings a bell.
@@ -39,8 +39,8 @@ _AT_ONCE: Final = 8
 """Workers that are started at once where so many hang already."""
 _LINGER_S: Final = 2.0
 """How long a worker stays that is not needed."""
-_LOOK_S: Final = 0.25
-_LOOK_WHEN_IDLE_S: Final = 2.0
+_CHECK_S: Final = 0.25
+_CHECK_WHEN_IDLE_S: Final = 2.0
 _SHORT_PAUSE_S: Final = 0.4
 """Jobs with pauses like this show that something is logged."""
 _ACTIVE_S: Final = 2.0
@@ -111,7 +111,7 @@ class Background:
     def notice(self, *, is_urgent: bool) -> None:
         """Notice that a job was asked for a turn."""
         if not is_urgent and self._is_in_turn():
-            # This worker finds it behind its turn, without a wake-up. Should the turn hang, the monitor finds it.
+            # This worker finds it after its turn, without a wake-up. Should the turn hang, the monitor finds it.
             self._some_asked = True
             return
         self._is_urgent = True
@@ -130,7 +130,7 @@ class Background:
 
     def _ring(self) -> None:
         self._work.wake()
-        # Behind the change that is to be noticed: a worker says that it is busy before it looks for changes.
+        # After the change that is to be noticed: a worker says that it is busy before it looks for changes.
         if not any(worker.is_idle for worker in self._workers):
             self._alarm.wake()
 
@@ -261,7 +261,7 @@ class Background:
         return self._ready.popleft() if self._ready and not is_only_worker else None
 
     def dead_disks(self, now: float | None = None) -> set[Path]:
-        """Return the disks that hold a worker up at the moment."""
+        """Return the disks that hold a worker up now."""
         now = time.monotonic() if now is None else now
         held_up = [
             worker.job for worker in list(self._workers) if worker.job and now - worker.since > _SLOW_S
@@ -271,7 +271,7 @@ class Background:
     def _leave(self, worker: _Worker) -> float | None:
         """Take a worker off the list; return None, or 0 where it is needed after all."""
         self._workers.remove(worker)
-        # Behind that: who adds a job from now on starts a worker.
+        # After that: who adds a job from now on starts a worker.
         if self._changed:
             self._workers.append(worker)
             return 0.0
@@ -326,17 +326,17 @@ class Background:
         while self._monitor is me and _background is self:
             wait_s: float | None = _AFTER_BUG_S
             with self._guard.catch("watching over background work"):
-                wait_s = self._look()
+                wait_s = self._check_workers()
             if wait_s is not None:
                 self._alarm.wait(wait_s)
                 continue
             self._monitor = None
-            # Behind that: who adds a job from now on starts a monitor.
+            # After that: who adds a job from now on starts a monitor.
             if (self._jobs or self._changed) and self._monitor is None:
                 self._monitor = me
 
-    def _look(self) -> float | None:
-        """Start workers if they are needed; return how long to wait before the next look, or None for none."""
+    def _check_workers(self) -> float | None:
+        """Start workers if they are needed; return how long to wait before the next check, or None for none."""
         now = time.monotonic()
         with self._lock:
             self._collect(now)
@@ -355,7 +355,7 @@ class Background:
         count = len(workers)
         held_up = sum(one.job is not None and now - one.since > _SLOW_S for one in workers)
         if self._jobs and count - held_up < _FEWEST and count < _SEVERAL:
-            return _SOON_S if self._start_workers(1) else _LOOK_S
+            return _SOON_S if self._start_workers(1) else _CHECK_S
         # The last idle one is for the jobs that do not hang.
         if sum(worker.is_idle for worker in workers) > (waiting > others == 0):
             if waiting:
@@ -372,8 +372,8 @@ class Background:
         )
         left_s = max((one.since for one in workers if one.job is not None), default=now) + patience_s - now
         if left_s > 0.0:
-            return max(_SOON_S, min(left_s, _LOOK_S))
-        return _SOON_S if self._start_workers(1 if count < _SEVERAL else min(_AT_ONCE, waiting)) else _LOOK_S
+            return max(_SOON_S, min(left_s, _CHECK_S))
+        return _SOON_S if self._start_workers(1 if count < _SEVERAL else min(_AT_ONCE, waiting)) else _CHECK_S
 
     def _start_workers(self, count: int) -> bool:
         """Start workers; return whether the system granted them. Else those that are there have to do."""
@@ -386,13 +386,13 @@ class Background:
 
     def _usual_pause(self, now: float) -> float:
         if now < self._active_until:
-            return _LOOK_S
+            return _CHECK_S
         # Between the seconds at which jobs run.
-        return _LOOK_WHEN_IDLE_S - (now - 0.6) % _LOOK_WHEN_IDLE_S
+        return _CHECK_WHEN_IDLE_S - (now - 0.6) % _CHECK_WHEN_IDLE_S
 
 
 def next_due(due: float, ended: float, pause_s: float) -> float:
-    """Return when to take the next turn, `pause_s` behind one that was `due` and `ended`.
+    """Return when to take the next turn, `pause_s` after one that was `due` and `ended`.
 
     Multiples of a tick, so that jobs run together. One that kept its time keeps its pace.
     """

@@ -11,7 +11,7 @@ from functools import wraps
 from types import ModuleType
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TextIO, TypeVar, overload
 
-from toolkit.telemetry.runfolder.script_interrupts import interrupt_behind, pass_on_interrupt
+from toolkit.telemetry.runfolder.script_interrupts import interrupt_within, pass_on_interrupt
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -250,7 +250,7 @@ class _Catch:
             if not self._guard.strict:
                 self._guard.report(str(error), error)
             return not self._guard.strict
-        interrupt = interrupt_behind(error)
+        interrupt = interrupt_within(error)
         if interrupt is error:
             return False
         if interrupt is not None:

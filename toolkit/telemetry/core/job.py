@@ -145,7 +145,7 @@ class Job:
             self._free.append(None)
 
     def end(self) -> None:
-        """Let go of all who wait for it."""
+        """Release all who wait for it."""
         if not self.is_over:
             self.is_over = True
             self._under_way.release()

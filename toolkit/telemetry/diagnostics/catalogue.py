@@ -435,7 +435,7 @@ CATALOGUE: Final[dict[str, Kind]] = {
         causes=(
             "In data: it gets longer samples, has fewer workers, or its disk or network is slower.",
             "In compute: its GPU is throttled or of another kind, or its batches are larger.",
-            "Another process runs beside it, or it does work of its own, such as logging or saving.",
+            "Another process runs next to it, or it does work of its own, such as logging or saving.",
         ),
         advice=(
             "In data: compare its samples, its number of workers and its disk with the others'.",

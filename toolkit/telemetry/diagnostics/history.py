@@ -29,7 +29,7 @@ from toolkit.telemetry.runfolder.labels import ProjectSettingsError, read_projec
 from toolkit.telemetry.runfolder.layout import MANIFEST, RANKS, LinkedRanks, rank_file
 from toolkit.telemetry.runfolder.listed_run import first_record, missing_records
 from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, incomplete_mirrors, read_manifest
-from toolkit.telemetry.runfolder.parts import record_files
+from toolkit.telemetry.runfolder.node_folders import record_files
 from toolkit.telemetry.runfolder.reader import BadLine, blocks_of, lines_of, parse_line
 from toolkit.telemetry.runfolder.reader import records_in as records_of_block
 from toolkit.telemetry.runfolder.records import STEP, Record

@@ -15,7 +15,7 @@ from toolkit.telemetry.diagnostics.incident import Incident
 from toolkit.telemetry.diagnostics.silent_ranks import finding_of
 from toolkit.telemetry.runfolder.evidence.batches import batches_file, read_batches
 from toolkit.telemetry.runfolder.layout import rank_file
-from toolkit.telemetry.runfolder.parts import head_of
+from toolkit.telemetry.runfolder.node_folders import head_of
 from toolkit.telemetry.runfolder.untrusted import mapping_in, whole_in
 
 _MOST_RANKS: Final = 256

@@ -22,7 +22,7 @@ from toolkit.telemetry.diagnostics.silent_ranks import (
     with_nodes,
 )
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL, RANKS
-from toolkit.telemetry.runfolder.parts import RankProcess, RankTail, has_lock, process_of, read_tail
+from toolkit.telemetry.runfolder.node_folders import RankProcess, RankTail, has_lock, process_of, read_tail
 from toolkit.telemetry.runfolder.process import host_name
 
 _ASLEEP_S: Final = 30.0

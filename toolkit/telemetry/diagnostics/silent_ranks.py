@@ -28,8 +28,8 @@ from toolkit.telemetry.diagnostics.finding import (
     ranks_in_words,
 )
 from toolkit.telemetry.diagnostics.incident import Incident
-from toolkit.telemetry.runfolder.parts import RankProcess, RankTail, process_of, read_tail
-from toolkit.telemetry.runfolder.status import FINISHED, HEARTBEAT_S
+from toolkit.telemetry.runfolder.node_folders import RankProcess, RankTail, process_of, read_tail
+from toolkit.telemetry.runfolder.status import FINISHED, HEARTBEAT_TIMEOUT_S
 
 METRIC: Final = "global_step"
 _BACK: Final = "back"
@@ -144,7 +144,7 @@ def _lost_in_folder(
     writes = _TwoLatest(tail.changed_at for tail in mine.values())
     # The ranks of a run that failed are stopped within seconds: the one without an end record may be the reason.
     has_failed = any(tail.end not in (None, FINISHED) for tail in mine.values())
-    is_long_over = now - first.last_time > HEARTBEAT_S
+    is_long_over = now - first.last_time > HEARTBEAT_TIMEOUT_S
     of_first = _process(files, first, process)
     # Its own records say nothing of this; the others then wait for it, or fail.
     is_first_gone = 0 in mine and first.end is None and _lives(of_first, files[0]) is False

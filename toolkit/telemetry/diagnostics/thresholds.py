@@ -267,11 +267,11 @@ DATA_FEWEST: Final = 20
 DATA_SHARE: Final = 0.3
 DATA_SHARE_OVER: Final = 0.2
 """Waiting for this share of a step makes a run 40 % longer; below the second share it is not worth the trouble."""
-GPU_LOOKS: Final = 60
-"""Looks at the GPU, one for each time that the step moved on: five minutes of a live run, a minute of a GPU trace."""
-GPU_FEWEST_LOOKS: Final = 12
+GPU_STEPS: Final = 60
+"""Steps with samples of the GPU, whose means are judged: five minutes of a live run, a minute of a GPU trace."""
+GPU_FEWEST_STEPS: Final = 12
 GPU_LONG_S: Final = 300.0
-"""Fewer looks are enough if they cover five minutes: some sample once a minute, and some steps take as long."""
+"""Fewer steps are enough if they cover five minutes: some sample once a minute, and some steps take as long."""
 GPU_HELD_MIB: Final = 1024.0
 GPU_HELD_SHARE: Final = 0.25
 """A GPU that does nothing for five minutes counts if its memory is held: this much, and this share of the most."""
@@ -279,8 +279,8 @@ GPU_BUSY_PCT: Final = 50.0
 GPU_BUSY_AGAIN_PCT: Final = 60.0
 """Below the first, a GPU costs twice what it does; above the second it does so no longer."""
 GPU_WORKING_PCT: Final = 10.0
-GPU_WORKING_LOOKS: Final = 10
-"""The start-up is over when the mean of that many looks is above this: single kernels run while a model is loaded."""
+GPU_WORKING_STEPS: Final = 10
+"""The start-up is over when the mean of that many steps is above this: single kernels run while a model is loaded."""
 GPU_NOTHING_PCT: Final = 1.0
 """A GPU this idle has not begun, has ended, is not in use, or is logged as a fraction: it counts once work follows."""
 GPU_PAUSE: Final = 3.0
@@ -335,7 +335,7 @@ LR_ABOVE_START: Final = 1.2
 LR_CLIMB_NOISE: Final = 4.0
 """Deviations of a block's median that the climb is also worth: diffusion losses vary by their own size."""
 LR_CLIMB_BLOCKS: Final = 3
-"""Blocks in a row that confirm it, and that are looked at behind the peak of the learning rate."""
+"""Blocks in a row that confirm it, and that are examined after the peak of the learning rate."""
 LR_RISE: Final = 1.3
 """The learning rate since the loss was best: a climb without a rise has another cause."""
 VANISHED_SHARE: Final = 1e-4

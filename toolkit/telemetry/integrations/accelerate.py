@@ -31,7 +31,7 @@ from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.logger.spans.span import NO_FAILURES
-from toolkit.telemetry.runfolder.records import StateMoment
+from toolkit.telemetry.runfolder.records import StateTrigger
 from toolkit.telemetry.timing.names import (
     APPLICATION,
     TRAINING_LOOP,
@@ -358,7 +358,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             is_known = self._step == self._resumed_from_step
             self._put_state("load", self._step if is_known else None, loaded)
 
-    def _put_state(self, at: StateMoment, step: int | None, path: Any) -> None:
+    def _put_state(self, at: StateTrigger, step: int | None, path: Any) -> None:
         """Record the state of what was prepared."""
         accelerator, self._awaits_state = self._accelerator, False
         assert self._log is not None, "only a run that was opened gets here"

@@ -280,7 +280,7 @@ class TelemetryLogger(TimingCalls):
     @guarded
     def state(
         self,
-        at: records.StateMoment,
+        at: records.StateTrigger,
         /,
         global_step: int | None = None,
         *,
@@ -303,7 +303,7 @@ class TelemetryLogger(TimingCalls):
         """
         from toolkit.telemetry.logger.records.training_state import state_fields
 
-        if at not in get_args(records.StateMoment):
+        if at not in get_args(records.StateTrigger):
             raise MisuseError(
                 f"state was called with {at!r}; its first argument is 'save', 'load' or 'start'"
             )

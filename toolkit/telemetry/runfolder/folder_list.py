@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
-from toolkit.telemetry.runfolder.parts import another_programs_file, is_run_folder
+from toolkit.telemetry.runfolder.node_folders import another_programs_file, is_run_folder
 
 Signature = tuple[int, ...]
 

@@ -16,7 +16,7 @@ from toolkit.telemetry.runfolder.codec import with_non_finite
 from toolkit.telemetry.runfolder.journal.end_record import with_end_record
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL, rank_file
 from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
-from toolkit.telemetry.runfolder.parts import record_files
+from toolkit.telemetry.runfolder.node_folders import record_files
 from toolkit.telemetry.runfolder.reader import Cursor, read_from
 from toolkit.telemetry.runfolder.records import NON_FINITE, RESERVED, START, STEP, SUMMARY, Record
 from toolkit.telemetry.runfolder.status import Status, work_out_status

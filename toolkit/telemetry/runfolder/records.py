@@ -53,7 +53,7 @@ TAGS: Final = "tags"
 """What the session is comparable with and part of from here on: `perf_tag`, `session_tag`."""
 STATE: Final = "state"
 """What a checkpoint holds of a training, in numbers: `at`, `checkpoint`, `optimizer_step`, `weights_norm`, …"""
-StateMoment = Literal["save", "load", "start"]
+StateTrigger = Literal["save", "load", "start"]
 """Values of `at`: a checkpoint was saved, one was loaded, or a session that loaded none makes its first step."""
 CONTROL_CHANGE: Final = "control_change"
 FINDING: Final = "finding"

@@ -31,7 +31,7 @@ _cause_of: Callable[[BaseException], Any] = _own["__cause__"].__get__
 _context_of: Callable[[BaseException], Any] = _own["__context__"].__get__
 
 
-def interrupt_behind(error: BaseException) -> BaseException | None:
+def interrupt_within(error: BaseException) -> BaseException | None:
     """Return the exception that a signal handler of the script raised, if it is `error` or caused it; else None.
 
     A handler's frame is recognised by its arguments (a signal number and the interrupted frame), or by its code if the
@@ -48,7 +48,7 @@ def interrupt_behind(error: BaseException) -> BaseException | None:
 
 def pass_on_interrupt(error: BaseException) -> None:
     """Reraise what a signal handler of the script raised; do nothing if `error` is a failure of telemetry."""
-    interrupt = interrupt_behind(error)
+    interrupt = interrupt_within(error)
     if interrupt is not None:
         raise interrupt
 

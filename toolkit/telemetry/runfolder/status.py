@@ -16,7 +16,7 @@ LOST = "lost"
 
 _FINAL = frozenset({FINISHED, FAILED, STOPPED, LOST})
 
-HEARTBEAT_S = 15.0
+HEARTBEAT_TIMEOUT_S = 15.0
 """A run with a sign of life within this time is running: it writes a heartbeat every 5 seconds."""
 
 GIVEN_UP_S = 300.0
@@ -70,7 +70,7 @@ def work_out_status(manifest: Manifest, now: float, *, last_sign: float | None =
         return _by_age_alone(age, session.host)
     if not alive:
         return Status(name=LOST, why=f"process {session.pid} is gone and left no end record", sure=True)
-    if age <= HEARTBEAT_S:
+    if age <= HEARTBEAT_TIMEOUT_S:
         return Status(name=RUNNING, why=_last_sign(age), sure=True)
     return Status(
         name=STALLED, why=f"process {session.pid} is alive but has been silent for {age:.0f} s", sure=True
@@ -78,14 +78,14 @@ def work_out_status(manifest: Manifest, now: float, *, last_sign: float | None =
 
 
 def _by_age_alone(age: float, where: str) -> Status:
-    if age <= HEARTBEAT_S:
+    if age <= HEARTBEAT_TIMEOUT_S:
         return Status(name=RUNNING, why=f"{_last_sign(age)}, from {where}", sure=False)
     name = STALLED if age <= GIVEN_UP_S else LOST
     return Status(name=name, why=f"no sign of life from {where} for {age:.0f} s", sure=False)
 
 
 def _last_sign(age: float) -> str:
-    if age < -HEARTBEAT_S:
+    if age < -HEARTBEAT_TIMEOUT_S:
         # The clocks disagree. Show it: every age in this run is a guess.
         return f"last sign of life {-age:.0f} s ahead of this machine's clock"
     return f"last sign of life {max(age, 0.0):.0f} s ago"

@@ -247,9 +247,9 @@ def share_interval(
         y = scores[drawn]
         x = x - x.mean(axis=1, keepdims=True)
         y = y - y.mean(axis=1, keepdims=True)
-        moments = np.einsum("bni,bnj->bij", x, x) + _NEGLIGIBLE * rows * np.eye(size)
+        gram = np.einsum("bni,bnj->bij", x, x) + _NEGLIGIBLE * rows * np.eye(size)
         products = np.einsum("bni,bn->bi", x, y)
-        fitted = np.linalg.solve(moments, products[:, :, None])[:, :, 0]
+        fitted = np.linalg.solve(gram, products[:, :, None])[:, :, 0]
         total = np.maximum(np.square(y).sum(axis=1), _NEGLIGIBLE)
         shares.append(np.clip((fitted * products).sum(axis=1) / total, 0.0, 1.0))
     all_shares = adjusted(np.concatenate(shares), rows, np.array(size))

@@ -12,7 +12,7 @@ import orjson
 
 from toolkit.telemetry.runfolder.codec import encodable
 from toolkit.telemetry.runfolder.layout import LinkedRanks, rank_file
-from toolkit.telemetry.runfolder.parts import record_files
+from toolkit.telemetry.runfolder.node_folders import record_files
 from toolkit.telemetry.runfolder.reader import BadLine, BlockSource, Cursor, RecordFile, lines_of, parse_line
 from toolkit.telemetry.runfolder.records import (
     CHECKPOINT,

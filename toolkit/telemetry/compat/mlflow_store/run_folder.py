@@ -101,8 +101,8 @@ class RunFolder:
             before = state.about.get("status")
             status = block.get("status", before)
             if status in _ENDS and status != before:
-                moment, now = (block.get("end_time") or 0) / 1000, time.time()
-                ended = moment if state.session_began <= moment <= now else now
+                end_s, now = (block.get("end_time") or 0) / 1000, time.time()
+                ended = end_s if state.session_began <= end_s <= now else now
                 end = {"event": END, "time": ended, "status": _ENDS[status], "reason": f"MLflow: {status}"}
                 self.append([{**end, BLOCK: block}])
                 # It may have ended before, in another way.

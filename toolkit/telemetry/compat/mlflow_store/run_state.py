@@ -37,14 +37,14 @@ class RunState:
 
     def __init__(self) -> None:
         self.about: dict[str, Any] = {"tags": {}, "datasets": {}, "model_inputs": {}, "model_outputs": {}}
-        """What MLflow keeps of a run beside its params and metrics."""
+        """What MLflow keeps of a run in addition to its params and metrics."""
         self.params: dict[str, str] = {}
         self.last: dict[str, Point] = {}
         self.session = 0
         self.session_began = 0.0
 
-    def take(self, record: Record) -> None:
-        """Take the next record."""
+    def add(self, record: Record) -> None:
+        """Add the next record."""
         event = record.get("event")
         if event == STEP:
             for point in points_in(record):
@@ -151,7 +151,7 @@ def _field(key: str) -> str:
 
 
 def _is_escaped(name: str) -> bool:
-    """Return whether a name is a taken one behind one or more `x_`."""
+    """Return whether a name is a taken one after one or more `x_`."""
     while name.startswith("x_"):
         name = name[2:]
         if name in _TAKEN:

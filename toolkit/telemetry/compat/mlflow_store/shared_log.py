@@ -34,7 +34,7 @@ _WAIT_S: Final = 30.0
 class State(Protocol):
     """What the records of a file add up to."""
 
-    def take(self, record: Record) -> None:
+    def add(self, record: Record) -> None:
         """Take the next record."""
         ...
 
@@ -106,7 +106,7 @@ class SharedLog(Generic[_State]):
             data = b"\n" + data
         write_all(self._descriptor, data)
         self._cursor = replace(self._cursor, offset=size + len(data))
-        self._take(numbered)
+        self._add(numbered)
 
     def _wait_for_lock(self) -> None:
         deadline = time.monotonic() + _WAIT_S
@@ -124,11 +124,11 @@ class SharedLog(Generic[_State]):
                 self._state, self._seq = self._begin(), 0
             is_end = chunk.next_offset == self._cursor.offset
             self._cursor = chunk.cursor
-            self._take(chunk.records)
+            self._add(chunk.records)
             if is_end:
                 return
 
-    def _take(self, records: Sequence[Record]) -> None:
+    def _add(self, records: Sequence[Record]) -> None:
         for record in records:
             seq = record.get("seq")
             if type(seq) is int:
@@ -136,7 +136,7 @@ class SharedLog(Generic[_State]):
             block = record.get(BLOCK)
             if isinstance(block, dict) and "file" in block:
                 record = {**record, BLOCK: self._block_in(block["file"])}
-            self._state.take(record)
+            self._state.add(record)
 
     def _block_in(self, name: Any) -> Any:
         try:

@@ -383,7 +383,7 @@ class TelemetryStore(FileStore):  # type: ignore[misc]  # MLflow is not always i
             try:
                 manifest = read_manifest(folder)
             except (OSError, ManifestError):
-                # It may be made at this moment.
+                # It may be made right now.
                 continue
             experiment_id = manifest.other.get(EXPERIMENT)
             if isinstance(experiment_id, str) and validation._RUN_ID_REGEX.match(manifest.run_id):

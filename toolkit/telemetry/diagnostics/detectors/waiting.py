@@ -86,14 +86,14 @@ _IDLE = "low_gpu_util"
 _REPORT_AGAIN_PCT = 10.0
 _STEPS_FOR_USUAL = 5
 
-_Look = tuple[int, float, float | None]
-"""A step, the utilisation during it, and when it ended if that is known."""
+_StepMean = tuple[int, float, float | None]
+"""A step, the mean utilisation during it, and when it ended if that is known."""
 
 
 class IdleGpu(SingleIncidentDetector):
     """Reports a GPU that is busy less than half of the time while steps advance.
 
-    The samples of one step are averaged into one look. Steps with unusually many samples are pauses and are skipped, as
+    The samples of one step are averaged. Steps with unusually many samples are pauses and are skipped, as
     are the start-up and a GPU that is not used at all, unless its memory is held.
     """
 
@@ -103,7 +103,7 @@ class IdleGpu(SingleIncidentDetector):
         super().__init__(incidents)
         self._reported_pct = 0.0
         self._total_pct = 0.0
-        self._total_looks = 0
+        self._total_steps = 0
         self._metric = ""
         self._by_system = False
         self._forget()
@@ -112,9 +112,9 @@ class IdleGpu(SingleIncidentDetector):
         self._step: int = -1
         self._samples: int = 0
         self._sum: float = 0.0
-        self._usual_samples = Window(at.GPU_LOOKS)
-        self._looks: deque[_Look] = deque(maxlen=at.GPU_LOOKS)
-        self._idle: deque[_Look] = deque(maxlen=at.GPU_LOOKS)
+        self._usual_samples = Window(at.GPU_STEPS)
+        self._step_means: deque[_StepMean] = deque(maxlen=at.GPU_STEPS)
+        self._idle: deque[_StepMean] = deque(maxlen=at.GPU_STEPS)
         self._idle_since: float | None = None
         self._time: float | None = None
         self._memory = self._most_memory = 0.0
@@ -149,84 +149,84 @@ class IdleGpu(SingleIncidentDetector):
         usual.push(self._samples)
         if is_pause:
             return
-        look = (step, self._sum / self._samples, self._time)
-        if look[1] <= at.GPU_NOTHING_PCT and not self._is_held(look):
-            self._idle.append(look)
+        step_mean = (step, self._sum / self._samples, self._time)
+        if step_mean[1] <= at.GPU_NOTHING_PCT and not self._is_held(step_mean):
+            self._idle.append(step_mean)
             return
-        self._idle_since = self._idle_since if look[1] <= at.GPU_NOTHING_PCT else None
+        self._idle_since = self._idle_since if step_mean[1] <= at.GPU_NOTHING_PCT else None
         for idle in self._idle:
             self._add(idle, noticed_step)
         self._idle.clear()
-        self._add(look, noticed_step)
+        self._add(step_mean, noticed_step)
 
-    def _is_held(self, look: _Look) -> bool:
+    def _is_held(self, step_mean: _StepMean) -> bool:
         """Whether the idle GPU has been so for long while its memory is held."""
         is_held = self._memory >= max(at.GPU_HELD_MIB, at.GPU_HELD_SHARE * self._most_memory)
         if not is_held or self._idle_since is None:
-            self._idle_since = look[2] if is_held else None
+            self._idle_since = step_mean[2] if is_held else None
             return False
-        return self._works and look[2] is not None and look[2] - self._idle_since >= at.GPU_LONG_S
+        return self._works and step_mean[2] is not None and step_mean[2] - self._idle_since >= at.GPU_LONG_S
 
-    def _add(self, look: _Look, noticed_step: int) -> None:
-        looks = self._looks
-        looks.append(look)
+    def _add(self, step_mean: _StepMean, noticed_step: int) -> None:
+        step_means = self._step_means
+        step_means.append(step_mean)
         if not self._works:
-            lately = list(looks)[-at.GPU_WORKING_LOOKS :]
-            if len(lately) == at.GPU_WORKING_LOOKS and (
-                _mean(lately) >= at.GPU_WORKING_PCT or len(looks) == at.GPU_LOOKS
+            lately = list(step_means)[-at.GPU_WORKING_STEPS :]
+            if len(lately) == at.GPU_WORKING_STEPS and (
+                _mean(lately) >= at.GPU_WORKING_PCT or len(step_means) == at.GPU_STEPS
             ):
                 self._works = True
-                looks.clear()
+                step_means.clear()
         elif self._incident is not None:
-            self._follow(self._incident, look, noticed_step)
-        elif look[1] < at.GPU_BUSY_PCT and (ordered := self._enough()):
+            self._follow(self._incident, step_mean, noticed_step)
+        elif step_mean[1] < at.GPU_BUSY_PCT and (ordered := self._enough()):
             half = len(ordered) // 2
             # Both halves: one long pause in a file without steps is not a GPU that is mostly idle.
             if _mean(ordered[:half]) < at.GPU_BUSY_PCT and _mean(ordered[half:]) < at.GPU_BUSY_PCT:
                 self._open(ordered, noticed_step)
 
-    def _enough(self) -> list[_Look]:
-        """Return the looks of the last minutes, or as many as are enough without a time; empty if there are fewer."""
-        looks = list(self._looks)
-        now = looks[-1][2]
+    def _enough(self) -> list[_StepMean]:
+        """Return the steps of the last minutes, or as many as are enough without a time; empty if there are fewer."""
+        step_means = list(self._step_means)
+        now = step_means[-1][2]
         if now is not None:
-            for count in range(at.GPU_FEWEST_LOOKS, len(looks) + 1):
-                since = looks[-count][2]
+            for count in range(at.GPU_FEWEST_STEPS, len(step_means) + 1):
+                since = step_means[-count][2]
                 if since is not None and now - since >= at.GPU_LONG_S:
-                    return looks[-count:]
-        return looks if len(looks) == at.GPU_LOOKS else []
+                    return step_means[-count:]
+        return step_means if len(step_means) == at.GPU_STEPS else []
 
-    def _open(self, looks: list[_Look], noticed_step: int) -> None:
-        mean = _mean(looks)
+    def _open(self, step_means: list[_StepMean], noticed_step: int) -> None:
+        mean = _mean(step_means)
         self._reported_pct = mean
-        self._total_pct, self._total_looks = sum(look[1] for look in looks), len(looks)
+        self._total_pct, self._total_steps = sum(step_mean[1] for step_mean in step_means), len(step_means)
         self._incident = self._incidents.open(
             _IDLE,
             self._metric,
-            start_step=looks[0][0],
+            start_step=step_means[0][0],
             noticed_step=noticed_step,
-            count=len(looks),
+            count=len(step_means),
             mean_pct=float(round(mean)),
         )
 
-    def _follow(self, incident: Incident, look: _Look, noticed_step: int) -> None:
-        looks = self._enough() or list(self._looks)
-        half = min(at.GPU_LOOKS, len(looks)) // 2
-        lately = looks[-half:]
-        if half >= at.GPU_FEWEST_LOOKS // 2 and _mean(lately) >= at.GPU_BUSY_AGAIN_PCT:
+    def _follow(self, incident: Incident, step_mean: _StepMean, noticed_step: int) -> None:
+        step_means = self._enough() or list(self._step_means)
+        half = min(at.GPU_STEPS, len(step_means)) // 2
+        lately = step_means[-half:]
+        if half >= at.GPU_FEWEST_STEPS // 2 and _mean(lately) >= at.GPU_BUSY_AGAIN_PCT:
             self._resolve(noticed_step, end_step=max(incident.start_step, lately[0][0]))
-            self._looks.clear()
+            self._step_means.clear()
             return
         incident.count += 1
-        incident.end_step = look[0]
-        self._total_pct += look[1]
-        self._total_looks += 1
-        mean = self._total_pct / self._total_looks
+        incident.end_step = step_mean[0]
+        self._total_pct += step_mean[1]
+        self._total_steps += 1
+        mean = self._total_pct / self._total_steps
         incident.evidence["mean_pct"] = float(round(mean))
         if abs(mean - self._reported_pct) >= _REPORT_AGAIN_PCT:
             self._reported_pct = mean
             self._incidents.mark_changed(incident)
 
 
-def _mean(looks: list[_Look]) -> float:
-    return sum(look[1] for look in looks) / len(looks)
+def _mean(step_means: list[_StepMean]) -> float:
+    return sum(step_mean[1] for step_mean in step_means) / len(step_means)

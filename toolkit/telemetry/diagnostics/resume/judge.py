@@ -52,7 +52,7 @@ _WARM_UP_ASKED: Final = "with a warm-up after the resume, as the settings ask fo
 _ROUNDED: Final = 5e-5
 """By so much of it the norm of weights changes that were saved in half precision."""
 _ENOUGH: Final = 3
-"""So many steps behind the resume show what an optimizer, a schedule and a scaler do."""
+"""So many steps after the resume show what an optimizer, a schedule and a scaler do."""
 _HARMLESS: Final = re.compile(
     r"eval|valid|test|save|sav|log|print|checkpoint|ckpt|resum|output|dir|path|folder|worker|prefetch|pin_memory|report"
     r"|wandb|tensorboard|name|tag|note|host|port|rank|device|verbose|progress|profile|telemetry|version|max_steps|epochs"
@@ -84,7 +84,7 @@ class Batch:
 
 @dataclass(slots=True)
 class Side:
-    """What is known of the training before a resume, or of the session behind it. Values are by step."""
+    """What is known of the training before a resume, or of the session after it. Values are by step."""
 
     loss: dict[int, float] = field(default_factory=dict)
     lr: dict[int, float] = field(default_factory=dict)
@@ -378,7 +378,7 @@ def batches_of(found: Batches, session: int, *, most: int = 2_000) -> list[Batch
 
 
 def _batches(old: Side, new: Side, step: int) -> Iterable[Compared]:
-    """Find where in the data the first batches behind the resume are from."""
+    """Find where in the data the first batches after the resume are from."""
     now = [one for one in new.batches if one.step > step]
     before = [one for one in old.batches if one.step <= step]
     left = [one for one in old.batches if one.step > step]

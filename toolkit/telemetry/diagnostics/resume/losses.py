@@ -65,7 +65,7 @@ class Departure:
 
 
 def compare(old: Mapping[int, float], new: Mapping[int, float], step: int) -> Departure:
-    """Return how the losses behind `step` differ that exist twice."""
+    """Return how the losses after `step` differ that exist twice."""
     both = [at for at in new if at > step and at in old and math.isfinite(old[at] - new[at])]
     if not both:
         return Departure()
@@ -99,8 +99,10 @@ def causes_of(
         return ["rng", "optimizer_lost", "wrong_checkpoint"]
     if _like(old, new, seen.steps, 0) > 0.7:
         return ["wrong_checkpoint", "code_or_config", "batch_size"]
-    behind = [at for at in sorted(new) if at > step]
-    again = max((_like(old, new, behind, first - step - 1) for first in epochs if first <= step), default=0.0)
+    later_steps = [at for at in sorted(new) if at > step]
+    again = max(
+        (_like(old, new, later_steps, first - step - 1) for first in epochs if first <= step), default=0.0
+    )
     return [
         "data_from_start" if again > 0.6 else "data_skipped",
         "data_skipped",
@@ -110,7 +112,7 @@ def causes_of(
 
 
 def level_jump(old: Mapping[int, float], new: Mapping[int, float], step: int) -> float | None:
-    """Return how far the first losses behind `step` are above the last ones before, in units of the noise.
+    """Return how far the first losses after `step` are above the last ones before, in units of the noise.
 
     None with too few of them to say so.
     """
@@ -124,7 +126,7 @@ def level_jump(old: Mapping[int, float], new: Mapping[int, float], step: int) ->
 
 
 def is_jump(by: float | None) -> bool:
-    """Return whether the level of the loss is another one behind a resume."""
+    """Return whether the level of the loss is another one after a resume."""
     return by is not None and by > _JUMP
 
 

@@ -25,7 +25,7 @@ from toolkit.telemetry.fleet.run_rows import RunReport
 from toolkit.telemetry.fleet.tail import RecordTail
 from toolkit.telemetry.runfolder.folder_list import Signature, folders_in, signature_of
 from toolkit.telemetry.runfolder.layout import MANIFEST
-from toolkit.telemetry.runfolder.parts import is_part_of, is_run_folder
+from toolkit.telemetry.runfolder.node_folders import is_part_of, is_run_folder
 from toolkit.telemetry.runfolder.status import RUNNING
 
 _SCAN_S: Final = 30.0

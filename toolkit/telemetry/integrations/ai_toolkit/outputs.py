@@ -20,7 +20,7 @@ from toolkit.telemetry.integrations.logger_setup import remember_run
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.open_phases import OpenPhases
 from toolkit.telemetry.logger.logger import TelemetryLogger
-from toolkit.telemetry.runfolder.records import StateMoment
+from toolkit.telemetry.runfolder.records import StateTrigger
 from toolkit.telemetry.timing.names import SAMPLING, VALIDATION_LOOP
 
 VALIDATION_LOSS: Final = "val/loss"
@@ -168,7 +168,7 @@ class Outputs:
 
 
 def put_state(
-    process: Any, log: TelemetryLogger, at: StateMoment, step: int, checkpoint: str | None = None
+    process: Any, log: TelemetryLogger, at: StateTrigger, step: int, checkpoint: str | None = None
 ) -> None:
     """Record the state of the training; the weights are those that the optimizer trains."""
     with log.guard.catch("recording the state of the training"):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
-from toolkit.telemetry.runfolder.records import StateMoment
+from toolkit.telemetry.runfolder.records import StateTrigger
 
 
-def put_state(run: SharedRun, trainer: Any, at: StateMoment, checkpoint: Any) -> None:
+def put_state(run: SharedRun, trainer: Any, at: StateTrigger, checkpoint: Any) -> None:
     """Record the state of the training: what is saved or was loaded, or what it begins with."""
     done = trainer.fit_loop.epoch_loop.batch_progress
     epoch, position = trainer.current_epoch, done.current.processed

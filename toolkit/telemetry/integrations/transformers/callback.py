@@ -45,7 +45,7 @@ from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.spans.span import NO_SPAN, AnySpan
 from toolkit.telemetry.logger.training import TrainingTelemetry
-from toolkit.telemetry.runfolder.records import STEP, StateMoment
+from toolkit.telemetry.runfolder.records import STEP, StateTrigger
 from toolkit.telemetry.timing.names import APPLICATION, OPTIMIZER_UPDATE, TRAINING_ITERATION
 
 _INTERVALS: Final = ("logging_steps", "eval_steps", "save_steps")
@@ -363,7 +363,7 @@ class TelemetryCallback(HookedRun, TrainerCallback):
         )
 
     def _put_state(
-        self, at: StateMoment, args: Any, state: Any, parts: Mapping[str, Any], path: str | None = None
+        self, at: StateTrigger, args: Any, state: Any, parts: Mapping[str, Any], path: str | None = None
     ) -> None:
         """Record the state of the training as it was saved or loaded, or that nothing was loaded."""
         loader: Any = parts.get("train_dataloader")

@@ -200,7 +200,7 @@ class SpanRecorder:
         since, top = self.meter.since, self.meter.top
         span.__enter__()
         if isinstance(timed, FoldedSpan) and start_time is not None:
-            began = timed.began = self.walls.moment_of(start_time)
+            began = timed.began = self.walls.monotonic_of(start_time)
             if self.meter.top is timed:
                 self.meter.enter_earlier(began, since, top)
         return span
@@ -216,7 +216,7 @@ class SpanRecorder:
     def end_folded_at(self, span: FoldedSpan, stop_time: Any) -> None:
         """End a short span at a wall time; what has passed since is whatever is around it."""
         stopped_at = self.as_time(stop_time)
-        ended = None if stopped_at is None else self.walls.moment_of(stopped_at)
+        ended = None if stopped_at is None else self.walls.monotonic_of(stopped_at)
         if ended is not None:
             now = self.monotonic()
             # As long as it was, though it ends only now.
@@ -244,7 +244,7 @@ class SpanRecorder:
             span.began = now
             span.start = now + self.walls.ahead
         else:
-            span.began = self.walls.moment_of(span.start)
+            span.began = self.walls.monotonic_of(span.start)
         span.id = f"{self._prefix}{next(self._ids) & 0xFFFFFFFF:08x}"
         current = self.current
         outer = current.get()
@@ -307,7 +307,7 @@ class SpanRecorder:
         if span.stopped_at is None:
             duration = now - span.began
         else:
-            ended = self.walls.moment_of(span.stopped_at)
+            ended = self.walls.monotonic_of(span.stopped_at)
             duration = span.stopped_at - (span.start or span.stopped_at)
             if abs(duration - (ended - span.began)) > SET_S:
                 # The clock was set while it went on.

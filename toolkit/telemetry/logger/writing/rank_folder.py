@@ -42,7 +42,7 @@ from toolkit.telemetry.runfolder.layout import (
     safe_run_name,
 )
 from toolkit.telemetry.runfolder.manifest import Manifest, Session, write_manifest
-from toolkit.telemetry.runfolder.parts import part_name
+from toolkit.telemetry.runfolder.node_folders import part_name
 from toolkit.telemetry.runfolder.process import boot_id
 from toolkit.telemetry.runfolder.records import FORMAT
 from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt

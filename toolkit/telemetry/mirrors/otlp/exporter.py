@@ -255,7 +255,7 @@ class _OpenTelemetry:
 
     def point(self, event: Record, masker: Masker) -> Any:
         """Return an event of an open span, as a child span of zero duration."""
-        moment = _nanoseconds(event["time"])
+        time_ns = _nanoseconds(event["time"])
         return self._sdk.ReadableSpan(
             name=event["name"],
             context=self._context(f"{event['span_id']} {event.get('session')} {event['seq']}"),
@@ -266,8 +266,8 @@ class _OpenTelemetry:
                 "event_of": event["span"],
                 **{name: event[name] for name in ("session", "rank") if event.get(name) is not None},
             },
-            start_time=moment,
-            end_time=moment,
+            start_time=time_ns,
+            end_time=time_ns,
             instrumentation_scope=self._scope,
         )
 

@@ -140,12 +140,12 @@ class OtlpMetricsExporter:
             ) from error
         found: dict[tuple[str, str, bool], list[Any]] = {}
         for _, values, record in held:
-            moment = round(float(record.get("time") or 0.0) * 1e9)
+            time_ns = round(float(record.get("time") or 0.0) * 1e9)
             about = {"rank": record.get("rank") or 0, "run.session": record.get("session")}
             for given, value in values.items():
                 name, unit, factor, is_sum, more = _described(given)
                 attributes = plain_attributes({**about, **more})
-                point = sdk.NumberDataPoint(attributes, self._started, moment, value * factor)
+                point = sdk.NumberDataPoint(attributes, self._started, time_ns, value * factor)
                 found.setdefault((name, unit, is_sum), []).append(point)
         since_start = sdk.AggregationTemporality.CUMULATIVE
         metrics = [

@@ -51,7 +51,7 @@ def main() -> None:
         if "finish" in message:
             exit_code = message["finish"]
             break
-        _take(run, message)
+        _send(run, message)
         _answer(answers, {"taken": True})
     _finish(run, exit_code)
 
@@ -103,7 +103,7 @@ def _has_key(settings: Any) -> bool:
     return login is not None and bool(login[2])
 
 
-def _take(run: Any, message: dict[str, Any]) -> None:
+def _send(run: Any, message: dict[str, Any]) -> None:
     if "config" in message:
         run.config.update(message["config"], allow_val_change=True)
     for row in message.get("rows", ()):

@@ -109,7 +109,7 @@ class OutputLog:
         return self._descriptor is not None
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)

@@ -26,7 +26,7 @@ from toolkit.telemetry.runfolder.journal.journal import (
 )
 from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVATE, RANKS, rank_file
 from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
-from toolkit.telemetry.runfolder.parts import another_programs_file
+from toolkit.telemetry.runfolder.node_folders import another_programs_file
 from toolkit.telemetry.runfolder.portable import is_locked, pread, this_user, try_lock
 from toolkit.telemetry.runfolder.reader import last_record, read_from
 from toolkit.telemetry.runfolder.records import START

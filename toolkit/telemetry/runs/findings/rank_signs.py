@@ -11,7 +11,7 @@ from typing import Final
 
 from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.diagnostics.silent_ranks import LostRank, findings_about, lost_ranks, not_yet_reported
-from toolkit.telemetry.runfolder.parts import RankTail, read_tail
+from toolkit.telemetry.runfolder.node_folders import RankTail, read_tail
 from toolkit.telemetry.runs.store import RankSign
 
 _LOOK_EVERY_S: Final = 5.0

@@ -26,7 +26,7 @@ from toolkit.telemetry.runfolder.listed_run import (
     values_at_the_end,
 )
 from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
-from toolkit.telemetry.runfolder.parts import another_programs_file, describe_part, is_part_of
+from toolkit.telemetry.runfolder.node_folders import another_programs_file, describe_part, is_part_of
 from toolkit.telemetry.runfolder.records import START
 from toolkit.telemetry.runfolder.status import LOST, RUNNING, Status
 from toolkit.telemetry.runs.formatting import clean

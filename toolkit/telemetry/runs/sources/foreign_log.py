@@ -87,7 +87,7 @@ class ForeignLog(ColumnQueries):
         self._problem: str | None = None
         self._replaced_at: float | None = None
         self._is_read = False
-        """Whether the end has been reached, and nothing was found behind it since."""
+        """Whether the end has been reached, and nothing was found after it since."""
 
     # ------------------------------------------------------------ reading
 
@@ -125,13 +125,13 @@ class ForeignLog(ColumnQueries):
                 self._replaced_at = time.time()
                 self._generation += 1
             self._problem = None
-            self._take(batch)
+            self._add(batch)
             is_same = batch.cursor == self._cursor
             self._cursor = batch.cursor
             self._is_read = is_same or not batch.more
             return not self._is_read
 
-    def _take(self, batch: Batch) -> None:
+    def _add(self, batch: Batch) -> None:
         self._bytes_read += batch.bytes_read
         for (_, reason), often in batch.passed_over.items():
             self.passed_over[reason] += often
@@ -148,7 +148,7 @@ class ForeignLog(ColumnQueries):
         self._columns.add(parsed)
 
     def _is_size(self, metric: str) -> bool:
-        """Return whether a metric is the width of an image or the like, which W&B logs beside the image itself."""
+        """Return whether a metric is the width of an image or the like, which W&B logs with the image itself."""
         name, _, part = metric.rpartition(".")
         return part in _SIZES and name in self._media
 
@@ -168,7 +168,7 @@ class ForeignLog(ColumnQueries):
         # The same metric twice at one step makes two rows.
         nth = np.concatenate([no_steps, *map(_occurrence, columns)])
         has_step = steps != NO_STEP
-        # Points without a step belong together if they were logged at the same moment.
+        # Points without a step belong together if they were logged at the same time.
         x = np.where(has_step, steps.astype(np.float64), np.nan_to_num(times, nan=0.0))
         order = np.lexsort((nth, kind, x, ~has_step, session))
         keys = np.stack((session, has_step, x, kind, nth))[:, order]
@@ -358,15 +358,15 @@ class ForeignLog(ColumnQueries):
         with self._lock:
             columns = self._columns
             records: list[Record] = []
-            for kind, step, moment in zip(
+            for kind, step, time_s in zip(
                 self._row_kind.values[start:stop].tolist(),
                 columns.step.values[start:stop].tolist(),
                 columns.time.values[start:stop].tolist(),
                 strict=True,
             ):
                 record: Record = {"event": KINDS[kind if kind >= 0 else -1 - kind]}
-                if moment == moment:
-                    record["time"] = moment
+                if time_s == time_s:
+                    record["time"] = time_s
                 if kind >= 0:
                     record["global_step"] = int(step)
                 records.append(record)
@@ -440,18 +440,18 @@ def _occurrence(column: Column) -> npt.NDArray[np.int64]:
 
 
 def _in_order(
-    session: npt.NDArray[np.int64], has_step: npt.NDArray[np.bool_], moment: Floats
+    session: npt.NDArray[np.int64], has_step: npt.NDArray[np.bool_], time_s: Floats
 ) -> npt.NDArray[np.int64]:
     """Return the place of each row: by session and step, and rows without a step by their time among them."""
-    when = np.full(len(moment), -np.inf)
+    when = np.full(len(time_s), -np.inf)
     for number in np.unique(session):
         own = np.flatnonzero(session == number)
         stepped = own[has_step[own]]
-        times = np.where(np.isnan(moment[stepped]), -np.inf, moment[stepped])
+        times = np.where(np.isnan(time_s[stepped]), -np.inf, time_s[stepped])
         when[stepped] = np.maximum.accumulate(times) if len(times) else times
         others = own[~has_step[own]]
-        when[others] = np.where(np.isnan(moment[others]), -np.inf, moment[others])
-    order = np.lexsort((np.arange(len(moment)), when, session))
-    place = np.empty(len(moment), dtype=np.int64)
-    place[order] = np.arange(len(moment))
+        when[others] = np.where(np.isnan(time_s[others]), -np.inf, time_s[others])
+    order = np.lexsort((np.arange(len(time_s)), when, session))
+    place = np.empty(len(time_s), dtype=np.int64)
+    place[order] = np.arange(len(time_s))
     return place

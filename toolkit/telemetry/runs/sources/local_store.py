@@ -31,7 +31,7 @@ from toolkit.telemetry.runfolder.labels import (
 )
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL, RANKS, rank_file
 from toolkit.telemetry.runfolder.manifest import Manifest
-from toolkit.telemetry.runfolder.parts import record_files
+from toolkit.telemetry.runfolder.node_folders import record_files
 from toolkit.telemetry.runfolder.records import START, Record
 from toolkit.telemetry.runfolder.safefile import NotInside, read_inside
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache

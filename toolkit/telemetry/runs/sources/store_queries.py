@@ -213,9 +213,9 @@ class StoreQueries:
         """Return the last values of a metric."""
         return self._log(key).recent(metric, count)
 
-    def values_around(self, key: str, metric: str, moment: float, count: int) -> tuple[Floats, Floats]:
+    def values_around(self, key: str, metric: str, time_s: float, count: int) -> tuple[Floats, Floats]:
         """Return a metric's values just before and just after a wall time."""
-        return self._log(key).values_around(metric, moment, count)
+        return self._log(key).values_around(metric, time_s, count)
 
     def means(self, key: str, metric: str, buckets: int) -> Floats:
         """Return the mean of each of about `buckets` parts of a metric."""

@@ -13,7 +13,7 @@ from toolkit.telemetry.cli.terminal import Progress, add_json_argument, print_js
 from toolkit.telemetry.runfolder.journal.end_record import settle_manifest
 from toolkit.telemetry.runfolder.journal.repair import Repair, journals_of, rank_files, repair_run
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
-from toolkit.telemetry.runfolder.parts import parts_of
+from toolkit.telemetry.runfolder.node_folders import parts_of
 from toolkit.telemetry.runfolder.status import LOST
 
 JSON_FORM: Final = """\

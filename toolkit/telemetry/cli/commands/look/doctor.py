@@ -48,7 +48,7 @@ from toolkit.telemetry.reports.finding_text import (
     when_text,
 )
 from toolkit.telemetry.reports.html_page import to_html
-from toolkit.telemetry.runfolder.parts import part_in
+from toolkit.telemetry.runfolder.node_folders import part_in
 
 _WIDTH: Final = 110
 _MOST_LINES: Final = 2

@@ -12,7 +12,7 @@ from toolkit.telemetry.cli.terminal import print_json
 from toolkit.telemetry.diagnostics.error_details import details_of
 from toolkit.telemetry.diagnostics.error_records import ErrorRecords
 from toolkit.telemetry.runfolder.layout import rank_file
-from toolkit.telemetry.runfolder.parts import record_files
+from toolkit.telemetry.runfolder.node_folders import record_files
 from toolkit.telemetry.runfolder.reader import records_of
 from toolkit.telemetry.runfolder.records import END, ERROR, FINDING, Record
 from toolkit.telemetry.runfolder.untrusted import whole_in

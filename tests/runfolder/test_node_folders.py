@@ -8,7 +8,7 @@ import pytest
 from tests.two_nodes import RUN_ID, bring_together, write_two_nodes
 from toolkit.telemetry.runfolder.layout import is_safe_name
 from toolkit.telemetry.runfolder.manifest import read_manifest
-from toolkit.telemetry.runfolder.parts import describe_part, part_in, part_name, parts_of, record_files
+from toolkit.telemetry.runfolder.node_folders import describe_part, part_in, part_name, parts_of, record_files
 from toolkit.telemetry.runfolder.read_run import read_run
 
 

@@ -6,7 +6,7 @@ import shutil
 import pytest
 
 from tests.two_nodes import bring_together, write_two_nodes
-from toolkit.telemetry.runfolder.parts import record_files
+from toolkit.telemetry.runfolder.node_folders import record_files
 from toolkit.telemetry.runs.listing import run_folders
 from toolkit.telemetry.runs.sources import local_store, rank_grid
 from toolkit.telemetry.runs.sources.local_store import LocalStore

@@ -1,6 +1,6 @@
 """Logs until a psutil that hangs or exits is named in the records, and closes.
 
-python log_beside_an_odd_psutil.py LOG_DIR hangs|exits
+python log_with_an_odd_psutil.py LOG_DIR hangs|exits
 """
 
 from __future__ import annotations

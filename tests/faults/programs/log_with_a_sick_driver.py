@@ -1,6 +1,6 @@
 """Logs until a driver that hangs or fails is named in the records, and closes.
 
-python log_beside_a_sick_driver.py LOG_DIR SICK_AT_FIRST SICK_LATER
+python log_with_a_sick_driver.py LOG_DIR SICK_AT_FIRST SICK_LATER
 """
 
 from __future__ import annotations
