@@ -20,7 +20,7 @@ from toolkit.telemetry.core.run_context import RunContext
 from toolkit.telemetry.logger.printed.beside import FilesBeside
 from toolkit.telemetry.logger.printed.log_file import Line, LogFile
 from toolkit.telemetry.logger.printed.screen import Screen
-from toolkit.telemetry.logger.printed.taps import LONG, TAPS, is_forwarded
+from toolkit.telemetry.logger.printed.taps import TAPS, is_forwarded
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.evidence.output_log import BESIDE, NOTE, STDERR
 from toolkit.telemetry.runfolder.layout import output_file
@@ -37,6 +37,8 @@ _REST: Final = 8
 """How many times as long as a turn took the next one waits: in a flood of output the training keeps its processor, and
 what came too fast is counted."""
 _LAST: Final = 200
+_LONG: Final = 1_000
+"""Characters of a text that are always kept."""
 _MOST_LONG: Final = 1_000_000
 """Characters of texts longer than usual that wait at one time."""
 
@@ -57,6 +59,8 @@ class OutputWriter:
         self._long = 0
         self._screens: dict[int, Screen] = {}
         self._before: tuple[int, str] = (-1, "")
+        self._broken_off: set[int] | None = None
+        """Streams that were written to since writes were lost; None if none were."""
         self._lines: list[Line] = []
         """Lines that the disk has not taken yet."""
         self._beside: FilesBeside | None = None
@@ -97,10 +101,12 @@ class OutputWriter:
 
     def _shortened(self, text: str) -> str:
         """Return as much of a long text as there is room for, on the thread that prints it."""
-        kept = text[: max(LONG, _MOST_LONG - self._long)]
+        if len(text) <= _LONG:
+            return text
+        kept = text[: max(_LONG, _MOST_LONG - self._long)]
         if len(kept) < len(text):
             # Half a secret would not be recognised as one.
-            kept = kept[: max(kept.rfind(" "), len(kept) - 2 * LONG)]
+            kept = kept[: max(kept.rfind(" "), len(kept) - 2 * _LONG)]
         self._long += len(kept)
         # With its end, so that the next line is a line of its own.
         end = "\n" if text.endswith("\n") else ""
@@ -160,17 +166,22 @@ class OutputWriter:
             taken += 50 + len(text)
             # A thread may have been overtaken between counting and appending.
             self._lost += number - self._next if number >= self._next else -1
+            if number > self._next:
+                self._break_off(now)
             self._next = max(self._next, number + 1)
             if is_forwarded(stream, text, self._before):
                 self._before = (-1, "")
                 continue
             self._before = (stream, text)
             screen = self._screens.setdefault(stream, Screen())
+            if self._broken_off is not None and stream not in self._broken_off:
+                self._broken_off.add(stream)
+                screen.write("… ", now)
             screen.write(text, now)
             self._beside.expect(stream, text)
             if "\n" in text:
                 self._add(stream, screen.take_done(now), now)
-        self._long = sum(len(text) for *_, text in list(self._queue) if len(text) > LONG)
+        self._long = sum(len(text) for *_, text in list(self._queue) if len(text) > _LONG)
         if self._lost > lost:
             passed = self._beside.skip()
             self._note(
@@ -184,6 +195,14 @@ class OutputWriter:
                 # The script may replace its streams again and again.
                 del self._screens[stream]
         return passed
+
+    def _break_off(self, now: float) -> None:
+        """Mark lines as cut that were being written before a gap; how the next ones began is not known either."""
+        self._broken_off = set()
+        for stream, screen in self._screens.items():
+            if screen.open_line():
+                screen.write(" …\n", now)
+                self._add(stream, screen.take_done(now), now)
 
     def _add(self, stream: int, texts: list[str], now: float) -> None:
         self._lines += [Line(now, STDERR if stream % 2 else 0, text) for text in texts]
