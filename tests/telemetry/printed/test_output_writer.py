@@ -305,8 +305,8 @@ def test_dots_without_end_are_broken_into_lines(tmp_path, streams):
 def test_a_file_that_is_emptied_or_closed_is_read_as_far_as_it_goes(tmp_path):
     program = """
 import os, sys
-from toolkit.telemetry.logger.printed.beside import FilesBeside
-beside = FilesBeside()
+from toolkit.telemetry.logger.printed.native_output import NativeOutput
+beside = NativeOutput()
 def read():
     beside.look()
     print(beside.read(is_end=False), file=sys.stderr)

@@ -17,7 +17,7 @@ class Clock(Protocol):
 
     @property
     def monotonic(self) -> Callable[[], float]:
-        """Seconds from an arbitrary moment; never goes back, and is what durations are measured with."""
+        """Seconds from an arbitrary time; never goes back, and is what durations are measured with."""
 
 
 class SystemClock:
@@ -94,6 +94,6 @@ class WallTimes:
         return now if wall_time - self.ahead > now else until
 
 
-def wall_time_of(moment: float) -> float:
+def wall_time_of(monotonic: float) -> float:
     """Return the wall time of a monotonic time, by the current offset of the clocks."""
-    return time.time() - (time.monotonic() - moment)
+    return time.time() - (time.monotonic() - monotonic)

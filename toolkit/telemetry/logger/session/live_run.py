@@ -1,4 +1,4 @@
-"""Everything behind a live logger: its folder, its threads, and what they tell each other."""
+"""What a live logger is made of: its folder, its threads, and their events."""
 
 from __future__ import annotations
 

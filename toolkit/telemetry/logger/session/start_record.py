@@ -60,7 +60,7 @@ class EnvironmentProbe:
         self._probe = _Probe(describe_environment, guard)
 
     def start(self) -> None:
-        """Begin, unless another logger of this process has done so a moment ago."""
+        """Begin, unless another logger of this process has just done so."""
         global _newest
         newest = _newest
         if newest is not None and newest.finds_the_same_as(self._probe):
@@ -90,7 +90,7 @@ class _Probe:
         self._about = (describe, os.getpid(), _current_folder(), list(sys.argv), "torch" in sys.modules)
 
     def finds_the_same_as(self, other: _Probe) -> bool:
-        """Return whether `other` would find the same: a commit or an installation takes longer than a moment."""
+        """Return whether `other` would find the same: a commit or an installation takes longer."""
         is_recent = other._began - self._began < _MOMENT_S
         return is_recent and other._about == self._about and not self._has_failed
 
@@ -99,7 +99,7 @@ class _Probe:
             found = self._describe(self._guard)
             masker = Masker()
             for part in found.values():
-                # Patterns are compiled when a text first needs them: here one after the other, and not in one stretch
+                # Patterns are compiled when a text first needs them: here one after the other, and not all at once
                 # when the record is taken.
                 masker.mask(part)
                 time.sleep(_BREATH_S)
