@@ -8,7 +8,7 @@ import time
 import pytest
 
 from tests.records import read_records
-from tests.telemetry.logged import make_logger
+from tests.telemetry.logged import PATIENCE_S, make_logger
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine import environment
@@ -146,6 +146,11 @@ def test_samples_of_a_step_are_counted_where_they_can_be(given, samples):
     assert samples_per_step(given) == samples
 
 
+def found_by(probe):
+    assert probe.is_done(PATIENCE_S)
+    return probe.result()
+
+
 def test_a_machine_that_answers_late_delays_no_one(monkeypatch):
     may_answer = threading.Event()
 
@@ -158,12 +163,12 @@ def test_a_machine_that_answers_late_delays_no_one(monkeypatch):
     probe.start()
     began = time.monotonic()
 
-    assert probe.result(0.05) is None
+    assert not probe.is_done(0.05)
     assert time.monotonic() - began < 50
 
     may_answer.set()
 
-    assert probe.result(60) == {"host": "here"}
+    assert found_by(probe) == {"host": "here"}
 
 
 def test_a_script_that_is_over_before_its_machine_is_described_has_it_in_its_records(monkeypatch, tmp_path):
@@ -191,7 +196,7 @@ def test_a_machine_that_cannot_be_described_is_counted(monkeypatch):
     probe = EnvironmentProbe(guard)
     probe.start()
 
-    assert probe.result(60) == {}
+    assert found_by(probe) == {}
     assert guard.counts == {"describing the machine: RuntimeError": 1}
 
 
@@ -205,7 +210,7 @@ def test_loggers_that_are_made_together_look_at_the_machine_once(monkeypatch, tm
     def found():
         probe = EnvironmentProbe(Guard())
         probe.start()
-        return probe.result(60)
+        return found_by(probe)
 
     monkeypatch.setattr(environment, "describe_environment", describe)
     monkeypatch.setattr(start_record, "_MOMENT_S", 1e9)
@@ -233,7 +238,7 @@ def test_what_one_logger_failed_to_find_the_next_one_asks_for_again(monkeypatch)
         probe = EnvironmentProbe(guard)
         probe.start()
 
-        assert probe.result(60) == {}
+        assert found_by(probe) == {}
         assert guard.total == 1
 
 

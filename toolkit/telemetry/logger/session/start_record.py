@@ -69,11 +69,15 @@ class EnvironmentProbe:
         self._probe.job.start()
         _newest = self._probe
 
-    def result(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the description, waiting at most `timeout_s` for it; None where it is not there yet."""
+    def is_done(self, timeout_s: float) -> bool:
+        """Wait at most `timeout_s` for the description; return whether it is there, or will not come."""
         job = self._probe.job
         # Where the system refused a thread there is nothing to wait for.
-        return None if job.is_started and not job.join(timeout_s) else self._probe.found
+        return not job.is_started or job.join(timeout_s)
+
+    def result(self) -> dict[str, Any]:
+        """Return the description, as far as there is one."""
+        return self._probe.found
 
 
 class _Probe:
