@@ -139,6 +139,8 @@ class OutputWriter:
             if self._is_closed and time.monotonic() > self._hurry_at:
                 # There is only time for the last lines; the others are counted as lost.
                 passed += self._native.skip()
+                if len(self._queue) > _LAST:
+                    self._break_off(time.time())
                 while len(self._queue) > _LAST:
                     self._queue.popleft()
             passed += self._collect()
@@ -166,7 +168,8 @@ class OutputWriter:
             taken += 50 + len(text)
             # A thread may have been overtaken between counting and appending.
             self._lost += number - self._next if number >= self._next else -1
-            if number > self._next:
+            if number > self._next and len(self._queue) + 1 >= _MOST_WAITING:
+                # It was full: the oldest writes went.
                 self._break_off(now)
             self._next = max(self._next, number + 1)
             if is_forwarded(stream, text, self._before):
