@@ -54,7 +54,7 @@ test: compiled check  ## Run the checks, then every test, those that failed twic
 		$(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none -r A $(ARGS) && \
 		echo "These passed the second time. A test that fails by chance is a defect: find out why."; }
 
-# Beside the checks, which need one core: in a new clone every worker would compile every test by itself.
+# Next to the checks, which need one core: in a new clone every worker would compile every test by itself.
 compiled: $(READY)
 	@$(BIN)/python -m pytest --collect-only -qq -p no:cacheprovider $(ARGS) > /dev/null 2>&1 < /dev/null &
 

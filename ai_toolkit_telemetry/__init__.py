@@ -1,7 +1,7 @@
 """Our names in every project: `from ai_toolkit_telemetry import TelemetryLogger`.
 
 `toolkit` is a namespace, which several distributions share. A project's own package or module of that name hides it:
-then our folder is added behind its own, once a script asks for one of our names. Importing this package does nothing.
+then our folder is added after its own, once a script asks for one of our names. Importing this package does nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How long a browser takes to show the curves of a run, beside an empty page and the pages of other tools."""
+"""How long a browser takes to show the curves of a run, compared with an empty page and the pages of other tools."""
 
 from __future__ import annotations
 

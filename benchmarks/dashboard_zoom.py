@@ -32,7 +32,7 @@ _FRAMES = """
   requestAnimationFrame(next);
 }
 """
-_TAKE = "() => { const frames = window.__frames.slice(2); window.__frames = null; return frames; }"
+_FRAMES = "() => { const frames = window.__frames.slice(2); window.__frames = null; return frames; }"
 _FOUR = """
 () => [...document.querySelectorAll(".telemetry-curves")].filter((root) => root.__chart
   && root.__chart.describe().curves.some((curve) => curve.drawn > 0)).length >= 4
@@ -76,6 +76,6 @@ def _zoom(page: Page) -> list[float]:
         for _ in range(_TURNS):
             page.mouse.wheel(0, turn)
             page.wait_for_timeout(25)
-    frames: list[float] = page.evaluate(_TAKE)
+    frames: list[float] = page.evaluate(_FRAMES)
     page.keyboard.up("Control")
     return frames

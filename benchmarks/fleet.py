@@ -73,15 +73,15 @@ _LINES: Final = (
     _line("record until a page can show it, p50, by the clock", "to_page_p50_s", None, " s"),
     _line("record until a page can show it, p99, by the clock", "to_page_p99_s", 5.0, " s"),
     _line("request to answer on a page, p99, by the clock", "request_p99_s", 10.0, " s"),
-    _line("{jobs} shippers stopped as their job ends: lines left behind", "drain_behind", 0.0, ""),
+    _line("{jobs} shippers stopped as their job ends: lines not shipped", "drain_behind", 0.0, ""),
     _line("the same: runs with a wrong status", "drain_wrong", 0.0, ""),
     _line("the same: longest stop, by the clock", "drain_s", 20.0, " s"),
-    _line("lag beside a run of {records:,} records that ends, p99", "large_lag_p99_s", 3.0, " s"),
-    _line("lag beside a shard that hangs, p50", "hang_lag_p50_s", None, " s"),
-    _line("lag beside a shard that hangs, p99", "hang_lag_p99_s", 5.0, " s"),
+    _line("lag next to a run of {records:,} records that ends, p99", "large_lag_p99_s", 3.0, " s"),
+    _line("lag with a shard that hangs, p50", "hang_lag_p50_s", None, " s"),
+    _line("lag with a shard that hangs, p99", "hang_lag_p99_s", 5.0, " s"),
     _line("four shippers of one directory, times one", "four_shippers_times", 1.3, ""),
-    _line("idle beside {runs:,} finished runs, of a core", "idle_share", 0.5, " %", scale=100.0),
-    _line("idle beside {runs:,} finished runs, calls by file name a second", "idle_calls", 20.0, ""),
+    _line("idle with {runs:,} finished runs, of a core", "idle_share", 0.5, " %", scale=100.0),
+    _line("idle with {runs:,} finished runs, calls by file name a second", "idle_calls", 20.0, ""),
 )
 _LIST_LIMITS_MS: Final = {12_000: 40.0, 200_000: 120.0, 1_000_000: 300.0}
 """Of the engine, for a first page, a search or a sort of so many runs; the dashboard has 60."""

@@ -246,7 +246,7 @@ class _Trial:
             self._found[name] = self._meter.of(newest, self._plan["repeats"])
 
     def _live(self) -> None:
-        """Log 100 records a second beside a shipper and a page; how long each takes to be on the page."""
+        """Log 100 records a second next to a shipper and a page; how long each takes to be on the page."""
         with tempfile.TemporaryDirectory(prefix="bench-live-", ignore_cleanup_errors=True) as folder:
             log_dir = Path(folder) / "logs"
             log_dir.mkdir()
@@ -295,10 +295,10 @@ class _Trial:
         address, seconds = self._engine.address(), float(self._plan["live_s"])
         self._found |= fleet_shippers.drained(address, self._plan["jobs"])
         if isinstance(self._engine, Cluster):
-            self._found |= fleet_shippers.beside_a_hanging_shard(self._engine, seconds)
+            self._found |= fleet_shippers.with_a_hanging_shard(self._engine, seconds)
         else:
             large = next(self._logs["large"].iterdir())
-            self._found |= fleet_shippers.beside_a_large_run(address, large, seconds)
+            self._found |= fleet_shippers.with_a_large_run(address, large, seconds)
             self._found |= fleet_shippers.several(address, self._meter.seconds, seconds)
             self._found |= fleet_shippers.idle(address, self._plan["runs"], seconds)
 
@@ -322,23 +322,23 @@ class _Trial:
                     step += 1
                 if now >= next_look and log.run_id is not None:
                     next_look = now + _LOOK_EVERY_S
-                    seen = self._look(store, log.run_id, seen, delays)
+                    seen = self._read_new(store, log.run_id, seen, delays)
                     times = shipper.cpu_times()
                     used.append((now, times.user + times.system))
                 time.sleep(0.005)
         # Starting the interpreter is no part of a record's cost.
-        late = [moment for moment in used if moment[0] > began + 8.0]
+        late = [point for point in used if point[0] > began + 8.0]
         self._found["ship_share"] = (late[-1][1] - late[0][1]) / (late[-1][0] - late[0][0])
         return delays
 
-    def _look(self, store: ClickHouseStore, key: str, seen: int, delays: list[float]) -> int:
+    def _read_new(self, store: ClickHouseStore, key: str, seen: int, delays: list[float]) -> int:
         store._runs.look_again()  # noqa: SLF001
         if store.list_runs().find(key) is None:
             return seen
         store.refresh(key, wait_s=PATIENCE_S)
         values = store.recent(key, "sent", 1_000_000)
         now = time.time()
-        delays += [now - moment for moment in values[seen:]]
+        delays += [now - logged for logged in values[seen:]]
         return len(values)
 
 

@@ -177,7 +177,7 @@ def _ask(started: Embedded, size: int, repeats: int) -> list[Figure]:
         return Figure(size, question, cost["engine_ms"], cost["page_ms"], cost["wall_ms"])
 
     def listed(store: ClickHouseStore, query: RunQuery) -> None:
-        store._runs._lists.clear()  # noqa: SLF001 - it keeps what it was asked for a moment ago
+        store._runs._lists.clear()  # noqa: SLF001 - it keeps what it was asked for just now
         if query is not _PAGE:
             store._runs._runs.clear()  # noqa: SLF001 - a search finds other runs than those before
         runs = store.list_runs(query)

@@ -68,7 +68,7 @@ def request_to_answer(address: Address, requests: int = 20) -> dict[str, float]:
 
 
 def _one(store: ClickHouseStore, run_id: str) -> float:
-    # A person presses the button at any moment between two looks of the page.
+    # A person presses the button at any time between two looks of the page.
     time.sleep(random.uniform(0.0, PAGE_EVERY_S))
     began = time.monotonic()
     asked = store.ask(run_id, {"actions": ["save"]})

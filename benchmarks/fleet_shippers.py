@@ -1,4 +1,4 @@
-"""Real `telemetry ship` processes: stopped, beside a large run, with a shard that hangs, several at once, and idle."""
+"""Real `telemetry ship` processes: stopped, next to a large run, with a shard that hangs, several at once, and idle."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ with TelemetryLogger("job", log_dir=sys.argv[1], log_every=1, system=False) as l
 
 
 def drained(address: Address, jobs: int) -> dict[str, float]:
-    """Stop the shipper of each job the moment its training ends: lines left behind, wrong statuses, longest stop."""
+    """Stop the shipper of each job as its training ends: lines not shipped, wrong statuses, longest stop."""
     ask = Engine(address, patience_s=_PATIENCE_S)
     found = {"drain_behind": 0.0, "drain_wrong": 0.0, "drain_s": 0.0}
     for _ in range(jobs):
@@ -63,8 +63,8 @@ def drained(address: Address, jobs: int) -> dict[str, float]:
     return found
 
 
-def beside_a_large_run(address: Address, large: Path, seconds: float) -> dict[str, float]:
-    """Return the lag of a live run while a large one beside it, which has ended, is shipped and verified."""
+def with_a_large_run(address: Address, large: Path, seconds: float) -> dict[str, float]:
+    """Return the lag of a live run while a large one next to it, which has ended, is shipped and verified."""
     with _shipping(address) as (logs, _), _logger(logs) as log:
 
         def add_it() -> None:
@@ -77,7 +77,7 @@ def beside_a_large_run(address: Address, large: Path, seconds: float) -> dict[st
     return {"large_lag_p99_s": percentile(delays, 0.99)}
 
 
-def beside_a_hanging_shard(engine: Cluster, seconds: float) -> dict[str, float]:
+def with_a_hanging_shard(engine: Cluster, seconds: float) -> dict[str, float]:
     """Return the lag of a run on one shard while the other shard does not answer."""
     shards = Shards(Engine(engine.address(), patience_s=_PATIENCE_S), engine.cluster)
     with _shipping(engine.address()) as (logs, _), ExitStack() as stack:
@@ -116,7 +116,7 @@ def several(address: Address, engine_s: Callable[[], float], seconds: float) -> 
 
 
 def idle(address: Address, runs: int, seconds: float) -> dict[str, float]:
-    """Return what a shipper costs beside `runs` finished runs that are all shipped; calls only where strace is."""
+    """Return what a shipper costs with `runs` finished runs that are all shipped; calls only where strace is."""
     ask = Engine(address, patience_s=_PATIENCE_S)
     with _folder() as place:
         logs = place / "logs"
@@ -177,7 +177,7 @@ def _lags(
             seen = int(float(ask.query(query).replace(b"\\N", b"0")))
             now = time.monotonic()
             next_look = now + _LOOK_EVERY_S
-            delays += [now - moment for moment in sent[len(delays) : max(0, seen - first + 1)]]
+            delays += [now - logged for logged in sent[len(delays) : max(0, seen - first + 1)]]
         time.sleep(0.005)
     return delays
 

@@ -25,10 +25,10 @@ def build(options: Options) -> Report:
     records, rounds = (1000, 1) if options.quick else (5000, 5)
     contenders, notes = options.choose((BARE, OURS, *PEERS))
     figures: dict[str, list[int]] = {contender.name: [] for contender in contenders}
-    # Loggers that write on a timer lose more or less depending on the moment, so it varies between rounds.
-    moments = random.Random(5)
+    # Loggers that write on a timer lose more or less depending on the time, so it varies between rounds.
+    times = random.Random(5)
     for number in range(rounds):
-        until_kill = records + moments.randint(-records // 10, records // 10)
+        until_kill = records + times.randint(-records // 10, records // 10)
         for contender in contenders:
             say(f"kill, round {number + 1} of {rounds}: {contender.title}")
             figures[contender.name].append(measure_in_child(lost_after_kill, contender.name, until_kill))

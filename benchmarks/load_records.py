@@ -17,7 +17,7 @@ from toolkit.telemetry.runfolder.journal.journal import pending_lines
 from toolkit.telemetry.runfolder.journal.repair import repair_run
 from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.telemetry.runfolder.reader import Cursor, read_from
-from toolkit.telemetry.runfolder.table.short_columns import WITHOUT_ROWS
+from toolkit.telemetry.runfolder.table.columns import WITHOUT_ROWS
 
 _MB = 1024 * 1024
 _POINTS = 8

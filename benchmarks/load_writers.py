@@ -17,10 +17,10 @@ from typing import Any
 import orjson
 
 from toolkit.telemetry.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
-from toolkit.telemetry.runfolder.journal.repair import table_form
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_CSV, METRICS_JSONL, OUTPUT_LOG, OUTPUT_TIMES
 from toolkit.telemetry.runfolder.manifest import read_manifest
-from toolkit.telemetry.runfolder.table.csv_table import columns_for
+from toolkit.telemetry.runfolder.table.columns import Columns
+from toolkit.telemetry.runfolder.table.csv_table import table_form
 
 _SPAN_EVERY = 50
 _LOOK_EVERY_S = 1.0
@@ -149,7 +149,7 @@ def look_into(log_dir: Path, wrote: list[Wrote]) -> Found:
         folder = Path(one.folder)
         steps: set[int] = set()
         spans, with_row, seq = 0, 0, -1
-        has_row = columns_for(table_form(folder)).has_row
+        has_row = Columns(table_form(folder)).has_row
         for record in _records(folder / METRICS_JSONL):
             totals["records"] += 1
             with_row += has_row(record)
@@ -269,15 +269,15 @@ class _Watcher:
     def end(self) -> Watched:
         self._ending.set()
         self._thread.join(60.0)
-        self._look()
+        self._poll()
         bad = sum(self._store.refresh(card.key).bad_count for card in self._store.list_runs().cards)
         return Watched(looks=self._looks, most_runs=self._most, bad_lines=bad, problems=self._problems)
 
     def _run(self) -> None:
         while not self._ending.wait(0.3):
-            self._look()
+            self._poll()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         runs = self._store.list_runs()
         self._looks += 1
         self._most = max(self._most, len(runs.cards))

@@ -31,8 +31,8 @@ def build(options: Options) -> Report:
         for kind in _KINDS:
             for contender in contenders:
                 say(f"paced, round {number + 1} of {rounds}, {_KINDS[kind]}: {contender.title}")
-                beside = BARE.name if contender is OURS else None
-                answer = measure_in_child(time_turns, contender.name, beside, kind, turns, steps)
+                baseline = BARE.name if contender is OURS else None
+                answer = measure_in_child(time_turns, contender.name, baseline, kind, turns, steps)
                 found[contender.name][kind].append(answer)
 
     figures = {
@@ -68,12 +68,12 @@ def build(options: Options) -> Report:
 
 
 def time_turns(
-    folder: Path, name: str, beside: str | None, kind: str, turns: int, steps: int
+    folder: Path, name: str, baseline: str | None, kind: str, turns: int, steps: int
 ) -> dict[str, list[float]]:
-    """Return the slowdown in each turn, the excess over contender `beside` if given, and the seconds per call."""
+    """Return the slowdown in each turn, the excess over contender `baseline` if given, and the seconds per call."""
     work = work_of(kind)
     loggers: dict[str, Logger | None] = {"none": None}
-    for role, contender in (("own", name), ("beside", beside)):
+    for role, contender in (("own", name), ("baseline", baseline)):
         if contender is not None:
             (folder / role).mkdir()
             loggers[role] = ALL[contender].open(folder / role)
@@ -107,8 +107,8 @@ def time_turns(
             # The first blocks touch memory for the first time.
             continue
         found["slowdowns"].append(took["own"] / took["none"] - 1)
-        if "beside" in took:
-            found["beyond"].append((took["own"] - took["beside"]) / took["none"])
+        if "baseline" in took:
+            found["beyond"].append((took["own"] - took["baseline"]) / took["none"])
     for logger in loggers.values():
         if logger is not None:
             logger.close()

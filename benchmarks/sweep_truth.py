@@ -51,7 +51,7 @@ class Shape:
     missing: float = 0.0
     """The probability that a run did not record a setting."""
     of_these_runs: bool = False
-    """Whether the noise is as large beside the signal in these runs, not only beside that over the whole space."""
+    """Whether the noise is as large against the signal in these runs, not only against that over the whole space."""
     useless: float = 0.0
     """The share of runs whose result has nothing to do with their settings."""
     pair: bool = False

@@ -17,6 +17,7 @@ from benchmarks.report import Claim, Report, interval_of_median, median_and_quar
 
 NOTHING: Final = "nothing"
 OURS: Final = "ours"
+OURS_PHASES: Final = "ours_phases"
 OURS_OFF: Final = "ours_off"
 WANDB: Final = "wandb"
 TENSORBOARD: Final = "tensorboard"
@@ -24,6 +25,7 @@ TENSORBOARD: Final = "tensorboard"
 _TITLES: Final = {
     NOTHING: "nothing (the noise)",
     OURS: "ours, with defaults",
+    OURS_PHASES: "ours, `phases=True`",
     OURS_OFF: "ours, `enabled: false`",
     WANDB: "W&B offline",
     TENSORBOARD: "TensorBoard",
@@ -33,11 +35,13 @@ _NEEDS: Final = {WANDB: "wandb", TENSORBOARD: "tensorboard"}
 # The first steps include warm-up and the logger's start.
 _SETTLING: Final = 15
 _LOG_EVERY: Final = 10
+_MOST_US: Final = 60.0
+"""Of the training's thread in each step."""
 # Beyond this, "no difference" would only mean that the machine was busy.
 _WIDEST_MARGIN: Final = 0.01
 
 
-Moment = tuple[float, float]
+Times = tuple[float, float]
 """The time on the wall, and the processor time of the training's thread, which a busy machine does not change."""
 
 
@@ -47,13 +51,13 @@ class Framework:
 
     title: str
     package: str
-    train: Callable[[Path, str, int], list[Moment]]
+    train: Callable[[Path, str, int], list[Times]]
 
 
 def build(options: Options) -> Report:
     """Measure each logger in its own process, alternating runs with and without it."""
     turns, steps = (2, 40) if options.quick else (8, 50)
-    asked = [name for name in _TITLES if not options.only or name.removesuffix("_off") in options.only]
+    asked = [name for name in _TITLES if not options.only or name.partition("_")[0] in options.only]
     absent = {name for name, package in _NEEDS.items() if importlib.util.find_spec(package) is None}
     notes = [
         f"the trainers log every {_LOG_EVERY} steps, with or without a logger",
@@ -82,6 +86,7 @@ def build(options: Options) -> Report:
             "slowdown",
             "quartiles",
             "of the thread",
+            "µs of the thread",
         ],
         rows=[
             [
@@ -92,6 +97,7 @@ def build(options: Options) -> Report:
                 f"{figure['slowdown']:+.1%}",
                 f"{figure['slowdown_q1']:+.1%} … {figure['slowdown_q3']:+.1%}",
                 f"{figure['thread_slowdown']:+.1%}",
+                f"{figure['thread_us']:.0f}",
             ]
             for key, found in figures.items()
             for name, figure in found.items()
@@ -129,7 +135,7 @@ def time_turns(folder: Path, framework: str, name: str, turns: int, steps: int) 
     return took
 
 
-def _train_with_transformers(folder: Path, name: str, steps: int) -> list[Moment]:
+def _train_with_transformers(folder: Path, name: str, steps: int) -> list[Times]:
     import torch
     from transformers import (
         LlamaConfig,
@@ -140,17 +146,18 @@ def _train_with_transformers(folder: Path, name: str, steps: int) -> list[Moment
         TrainingArguments,
     )
 
-    ends: list[Moment] = []
+    ends: list[Times] = []
 
     class Watch(TrainerCallback):
         def on_step_end(self, *_: Any, **__: Any) -> None:
             ends.append(_now())
 
     callbacks: list[Any] = [Watch()]
-    if name in (OURS, OURS_OFF):
+    if name in (OURS, OURS_PHASES, OURS_OFF):
         from toolkit.telemetry.integrations.transformers import TelemetryCallback
 
-        callbacks.append(TelemetryCallback(log_dir=str(folder), enabled=name == OURS))
+        phases = name == OURS_PHASES
+        callbacks.append(TelemetryCallback(log_dir=str(folder), enabled=name != OURS_OFF, phases=phases))
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=256,
@@ -186,7 +193,7 @@ def _train_with_transformers(folder: Path, name: str, steps: int) -> list[Moment
     return ends
 
 
-def _train_with_lightning(folder: Path, name: str, steps: int) -> list[Moment]:
+def _train_with_lightning(folder: Path, name: str, steps: int) -> list[Times]:
     import logging
     import warnings
 
@@ -196,7 +203,7 @@ def _train_with_lightning(folder: Path, name: str, steps: int) -> list[Moment]:
     # Lightning's advice for real trainings does not apply here.
     warnings.filterwarnings("ignore")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    ends: list[Moment] = []
+    ends: list[Times] = []
 
     class Watch(lightning.Callback):
         def on_train_batch_end(self, *_: Any, **__: Any) -> None:
@@ -221,11 +228,11 @@ def _train_with_lightning(folder: Path, name: str, steps: int) -> list[Moment]:
 
     callbacks: list[Any] = [Watch()]
     logger: Any = False
-    if name in (OURS, OURS_OFF):
+    if name in (OURS, OURS_PHASES, OURS_OFF):
         from toolkit.telemetry.integrations.lightning import TelemetryCallback, TelemetryLightningLogger
 
-        logger = TelemetryLightningLogger(log_dir=str(folder), enabled=name == OURS)
-        callbacks.append(TelemetryCallback(logger))
+        logger = TelemetryLightningLogger(log_dir=str(folder), enabled=name != OURS_OFF)
+        callbacks.append(TelemetryCallback(logger, phases=name == OURS_PHASES))
     elif name == WANDB:
         from lightning.pytorch.loggers import WandbLogger
 
@@ -252,7 +259,7 @@ def _train_with_lightning(folder: Path, name: str, steps: int) -> list[Moment]:
     return ends
 
 
-def _now() -> Moment:
+def _now() -> Times:
     return time.perf_counter(), time.thread_time()
 
 
@@ -275,6 +282,7 @@ def _summary(took: dict[str, list[float]]) -> dict[str, float]:
     of_thread = [
         own / none - 1 for own, none in zip(took["with_thread"], took["without_thread"], strict=True)
     ]
+    thread_s = [own - none for own, none in zip(took["with_thread"], took["without_thread"], strict=True)]
     middle, low, high = median_and_quartiles(slowdowns)
     surely_above, surely_below = interval_of_median(slowdowns)
     return {
@@ -284,6 +292,7 @@ def _summary(took: dict[str, list[float]]) -> dict[str, float]:
         "slowdown_q1": low,
         "slowdown_q3": high,
         "thread_slowdown": statistics.median(of_thread),
+        "thread_us": statistics.median(thread_s) * 1e6,
         "slowdown_low": surely_above,
         "slowdown_high": surely_below,
         "turns": len(slowdowns),
@@ -305,6 +314,12 @@ def _claims(title: str, found: dict[str, dict[str, float]]) -> list[Claim]:
                 too_noisy=margin > _WIDEST_MARGIN,
             )
         )
+    if OURS in found:
+        text, measured = (
+            f"{title}: time of the training's thread in a step",
+            round(found[OURS]["thread_us"], 1),
+        )
+        claims.append(Claim(text=text, measured=measured, limit=_MOST_US, unit=" µs"))
     if OURS in found and WANDB in found:
         ours, theirs = found[OURS], found[WANDB]
         overlap = (

@@ -166,9 +166,9 @@ def _wait_for(condition: Any, process: subprocess.Popen[bytes]) -> None:
 
 
 def _set(rules: Path, wanted: list[dict[str, str]]) -> None:
-    beside = rules.with_suffix(".new")
-    beside.write_text(json.dumps(wanted), encoding="utf-8")
-    os.replace(beside, rules)
+    written = rules.with_suffix(".new")
+    written.write_text(json.dumps(wanted), encoding="utf-8")
+    os.replace(written, rules)
 
 
 def _last_step(noted: Path) -> int:

@@ -25,7 +25,7 @@ def plotly_js_url() -> str:
 
 
 def plotly_js_file() -> Path:
-    """Return the file behind `plotly_js_url`; its npm package is plotly.js-cartesian-dist-min."""
+    """Return the file of `plotly_js_url`; its npm package is plotly.js-cartesian-dist-min."""
     return _VENDOR / _SMALL_PLOTLY
 
 
@@ -37,7 +37,7 @@ def whole_plotly_js_url() -> str:
 
 @cache
 def whole_plotly_js_file() -> Path:
-    """Return the file behind `whole_plotly_js_url` without importing plotly. Raises FileNotFoundError without it."""
+    """Return the file of `whole_plotly_js_url` without importing plotly. Raises FileNotFoundError without it."""
     spec = importlib.util.find_spec("plotly")
     for folder in (spec.submodule_search_locations or ()) if spec else ():
         file = Path(folder) / "package_data" / "plotly.min.js"

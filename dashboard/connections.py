@@ -61,7 +61,7 @@ class ConnectionLimits:
         self._arrived[newest] = self._clock()
         if len(self._connections) <= self._limit:
             return
-        # A closing connection leaves the set a moment later, and many can arrive until then.
+        # A closing connection leaves the set a little later, and many can arrive until then.
         opened = [one for one in self._connections if not one.transport.is_closing()]
         if len(opened) <= self._limit:
             return

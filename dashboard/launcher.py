@@ -314,7 +314,7 @@ def prepare(options: LaunchOptions) -> PreparedDashboard:
 
 
 def _check_engine(engine: EngineSettings) -> str | None:
-    """Return why an engine does not answer, which may be for a moment. Raises LaunchError for everything else."""
+    """Return why an engine does not answer, which may be temporary. Raises LaunchError for everything else."""
     from toolkit.telemetry.fleet.engine import Engine, EngineError, UnreachableError
     from toolkit.telemetry.fleet.schema import require_tables
     from toolkit.telemetry.fleet.signed_requests import read_key

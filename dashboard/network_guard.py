@@ -179,7 +179,7 @@ def _headers_for(host: str | None) -> tuple[tuple[bytes, bytes], ...]:
     policy = (
         "default-src 'self'",
         # Streamlit starts from an inline script and loads the code of a component as a blob;
-        # Vega, behind its small charts, compiles expressions.
+        # Vega, which draws its small charts, compiles expressions.
         "script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:",
         "style-src 'self' 'unsafe-inline'",
         # A run's text may contain a Markdown image, which must not be fetched from elsewhere.

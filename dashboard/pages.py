@@ -107,7 +107,7 @@ def show() -> None:
         },
         # Without access every link leads to the login page.
         position="sidebar" if has_access else "hidden",
-        # Streamlit hides the last pages of a long list behind a button.
+        # Streamlit hides the last pages of a long list until a button is clicked.
         expanded=True,
     )
     if has_access:

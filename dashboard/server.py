@@ -402,6 +402,6 @@ def _warm_up(is_busy: Callable[[], bool]) -> None:
 
 
 def _wait_while(is_busy: Callable[[], bool], until: float) -> None:
-    """Wait for an idle moment: the browser computes in between, and what it asks for would wait for an import."""
+    """Wait for idle time: the browser computes in between, and what it asks for would wait for an import."""
     while is_busy() and time.monotonic() < until:
         time.sleep(_LOOK_EVERY_S)

@@ -1,4 +1,4 @@
-"""The state of one browser tab: every session-state key and URL parameter, behind a typed function."""
+"""The state of one browser tab: every session-state key and URL parameter, each by a typed function."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _RUN_KEPT = "_run"
 _SEARCH = "_search"
 _OF_CURVES: Final = ("from", "to")
 OF_SPANS: Final = ("since", "until")
-"""Where the URL has the window of the spans: beside curves of the whole run they show a few steps."""
+"""Where the URL has the window of the spans: next to curves of the whole run they show a few steps."""
 _AT = "at"
 _REFRESH = "refresh"
 _REQUESTS = "_asked"

@@ -19,6 +19,7 @@ from tests.lengths import is_long, longer
 from tests.same_worker import make_scheduler, when_it_begins
 from tests.time_limit import pytest_timeout_cancel_timer, pytest_timeout_set_timer
 from tests.waiting import TIME_TO_CLOSE_S
+from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.runfolder.records import OF_THE_JOB
 
@@ -61,6 +62,12 @@ _ABOUT_OTHER_JOBS = (
     "MASTER_PORT",
 )
 _MAIN = sys.modules["__main__"]
+
+
+@pytest.fixture
+def clock():
+    """A clock that only the test moves."""
+    return ManualClock()
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 _Found = TypeVar("_Found")
 
 PATIENCE_S = 120.0
-"""How long a test waits for something that takes a moment, unless the machine pauses."""
+"""How long a test waits for something that takes a short time, unless the machine pauses."""
 
 TIME_TO_CLOSE_S = 60.0
 """A busy machine is no disk that does not answer: what a run has for its end in tests, unless one says otherwise."""

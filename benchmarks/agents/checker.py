@@ -33,7 +33,7 @@ class Problems(list[str]):
 
 
 def split(text: str) -> tuple[dict[str, Any], str] | None:
-    """Return what is inside the fence, and our words behind it; None if the form is wrong."""
+    """Return what is inside the fence, and our words after it; None if the form is wrong."""
     found = _ANSWER.fullmatch(text)
     if found is None:
         return ({}, text) if _OUR_WORDS.fullmatch(text) else None
@@ -283,7 +283,7 @@ def _series(official: Any, name: str) -> Iterator[dict[str, Any]]:
 def _bytes_of(place: str) -> tuple[bytes, ...]:
     path = Path(place)
     while not path.exists():
-        # Behind the file comes the id of a run in it.
+        # After the file comes the id of a run in it.
         path = path.parent
     found: list[bytes] = []
     for file in [path] if path.is_file() else sorted(path.rglob("*")) if path.is_dir() else []:

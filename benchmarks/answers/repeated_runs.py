@@ -2,7 +2,7 @@
 
 `python -m benchmarks.answers.repeated_runs` trains them again (a minute) and keeps the evaluations of each seed in
 benchmarks/results/repeated_runs.json. The runs of one training differ in nothing but the seed, which decides the first
-weights and the order of the data. All seeds are trained side by side, each with its own weights, batches and moments.
+weights and the order of the data. All seeds are trained side by side, each with its own weights, batches and optimizer.
 """
 
 from __future__ import annotations

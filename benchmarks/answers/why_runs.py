@@ -1,4 +1,4 @@
-"""Pairs of real, tiny trainings that differ in one known cause, or in nothing that acts: the runs behind `why_eval`."""
+"""Pairs of real, tiny trainings that differ in one known cause, or in nothing that acts: the runs of `why_eval`."""
 
 from __future__ import annotations
 

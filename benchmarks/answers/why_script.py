@@ -1,4 +1,4 @@
-"""The training behind `why_eval`: copied beside each run as train.py, edited there where code is the cause, and run."""
+"""The training of `why_eval`: copied next to each run as train.py, edited there where code is the cause, and run."""
 
 import json
 import os

@@ -82,7 +82,7 @@ def splits_of(corpus: Path) -> list[Split]:
     return splits
 
 
-def beside(corpus: Path, name: str) -> Path | None:
+def next_to(corpus: Path, name: str) -> Path | None:
     """Return the file or folder `name` of the corpus, or None."""
     places = (corpus / name, corpus.parent / name, DEFAULT / name)
     return next((place for place in places if place.exists()), None)
@@ -103,7 +103,7 @@ class Evaluator:
     """The corpus's own `evaluate.py`, used in place."""
 
     def __init__(self, corpus: Path) -> None:
-        path = beside(corpus, "evaluate.py")
+        path = next_to(corpus, "evaluate.py")
         if path is None:
             raise CorpusError(f"The evaluator is missing: {corpus} holds no evaluate.py.")
         # Under its own name, because other files of the corpus import it.

@@ -166,7 +166,7 @@ def distances(names: Sequence[str], kinds: Sequence[str]) -> dict[str, float]:
 
 
 def _predictions() -> list[str]:
-    """Return the numbers of the detectors that the closed curves were scored with, beside that score."""
+    """Return the numbers of the detectors that the closed curves were scored with, next to that score."""
     others = [name for name in _TITLES if name != _CLOSED]
     rows = []
     for kind, of in AT_CLOSED.items():

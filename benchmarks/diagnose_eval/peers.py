@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.diagnose_eval.corpus import Prediction, Rows, beside, load_module
+from benchmarks.diagnose_eval.corpus import Prediction, Rows, load_module, next_to
 
 Tool = Callable[[Rows], list[Prediction]]
 
@@ -54,7 +54,7 @@ def packages() -> tuple[list[Contender], list[str]]:
 
 def baselines(corpus: Path) -> tuple[list[Contender], list[Rule], list[str]]:
     """Return the corpus's baselines and its rules of known tools, or a note if there are not any."""
-    folder = beside(corpus, "baselines")
+    folder = next_to(corpus, "baselines")
     if folder is None:
         return [], [], [f"baselines: not measured, {corpus} has none"]
     ours, rules = (load_module(folder / f"{name}.py", f"corpus_{name}") for name in ("baseline", "peers"))

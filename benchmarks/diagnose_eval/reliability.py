@@ -45,8 +45,8 @@ BINS = ((0.0, 0.5), (0.5, 0.7), (0.7, 0.85), (0.85, 0.95), (0.95, 1.0))
 ABOUT_90 = (0.85, 0.95)
 """What counts as said to be 90 % sure, and the share of them that must be right."""
 PRIOR = 2.0
-"""Repositories that the overall share weighs beside those with such a finding."""
-MOMENTS = {"first": "when first reported as a warning", "last": "as it was at the end, `info` included"}
+"""Repositories that the overall share weighs besides those with such a finding."""
+TIMES = {"first": "when first reported as a warning", "last": "as it was at the end, `info` included"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +180,7 @@ Said = tuple[float, bool]
 """The confidence of a finding, and whether it is right."""
 
 
-def said_of(samples: Sequence[Sample], moment: str, model: Model, *, held_out: bool) -> list[Said]:
+def said_of(samples: Sequence[Sample], when: str, model: Model, *, held_out: bool) -> list[Said]:
     """Return what `model` says of each judged sample; `held_out`: fitted without the repository of the sample."""
     judged = [sample for sample in samples if sample.is_right is not None]
     fits = {}
@@ -188,7 +188,7 @@ def said_of(samples: Sequence[Sample], moment: str, model: Model, *, held_out: b
         fits[repository] = model([sample for sample in judged if sample.repository != repository])
     said = []
     for sample in judged:
-        strength = sample.first if moment == "first" else sample.last
+        strength = sample.first if when == "first" else sample.last
         if strength is not None:
             confidence = fits[sample.repository if held_out else ""](sample, strength)
             said.append((confidence, bool(sample.is_right)))
@@ -243,18 +243,18 @@ def measure(splits: Sequence[Split], evaluator: Evaluator) -> dict[str, Any] | N
             for kind in sorted({sample.kind for sample in everything})
         },
         "reliability": {
-            moment: {
-                "held_out": _binned(said_of(samples, moment, _by_strength, held_out=True)),
-                "in_sample": _binned(said_of(samples, moment, _by_strength, held_out=False)),
+            when: {
+                "held_out": _binned(said_of(samples, when, _by_strength, held_out=True)),
+                "in_sample": _binned(said_of(samples, when, _by_strength, held_out=False)),
             }
-            for moment in MOMENTS
+            for when in TIMES
         },
         "log_loss": {
-            moment: {
-                name: _log_loss(said_of(samples, moment, model, held_out=True))
+            when: {
+                name: _log_loss(said_of(samples, when, model, held_out=True))
                 for name, model in (("ours", _by_strength), ("one", _one_for_all), ("kind", _by_kind))
             }
-            for moment in MOMENTS
+            for when in TIMES
         },
     }
 
@@ -292,19 +292,19 @@ def document(result: Mapping[str, Any]) -> str:
         "| findings | said | mean | right | share, 95 % interval | in the fit: mean, right |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
-    for moment, words in MOMENTS.items():
-        fitted = {row["from"]: row for row in result["reliability"][moment]["in_sample"]}
-        for row in result["reliability"][moment]["held_out"]:
+    for when, words in TIMES.items():
+        fitted = {row["from"]: row for row in result["reliability"][when]["in_sample"]}
+        for row in result["reliability"][when]["held_out"]:
             low, high = interval(row["right"], row["of"])
             same = fitted.get(row["from"])
-            beside = f"{same['said']:.2f}, {same['right']} of {same['of']}" if same else "-"
+            in_sample = f"{same['said']:.2f}, {same['right']} of {same['of']}" if same else "-"
             lines.append(
                 f"| {words} | {row['from']:.2f} to {row['to']:.2f} | {row['said']:.2f} | {row['right']} of {row['of']} "
-                f"| {row['right'] / row['of']:.2f} ({low:.2f} to {high:.2f}) | {beside} |"
+                f"| {row['right'] / row['of']:.2f} ({low:.2f} to {high:.2f}) | {in_sample} |"
             )
-    lines += ["", *(f"- {_goal(result, moment)}" for moment in MOMENTS)]
-    for moment, words in MOMENTS.items():
-        lost = result["log_loss"][moment]
+    lines += ["", *(f"- {_goal(result, when)}" for when in TIMES)]
+    for when, words in TIMES.items():
+        lost = result["log_loss"][when]
         lines.append(
             f"- Log loss, {words}: {lost['ours']:.3f}; {lost['one']:.3f} with one share for all warnings, "
             f"{lost['kind']:.3f} with one for each kind."
@@ -321,15 +321,15 @@ def document(result: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _goal(result: Mapping[str, Any], moment: str) -> str:
+def _goal(result: Mapping[str, Any], when: str) -> str:
     low, high = ABOUT_90
-    rows = [row for row in result["reliability"][moment]["held_out"] if (row["from"], row["to"]) == ABOUT_90]
+    rows = [row for row in result["reliability"][when]["held_out"] if (row["from"], row["to"]) == ABOUT_90]
     if not rows:
-        return f"Said to be 90 % sure, {MOMENTS[moment]}: none."
+        return f"Said to be 90 % sure, {TIMES[when]}: none."
     right, of = rows[0]["right"], rows[0]["of"]
     verdict = "held" if low <= right / of <= high else "**missed**"
     return (
-        f"Said to be 90 % sure ({low:.2f} to {high:.2f}), {MOMENTS[moment]}: {right} of {of} are right, "
+        f"Said to be 90 % sure ({low:.2f} to {high:.2f}), {TIMES[when]}: {right} of {of} are right, "
         f"{100 * right / of:.0f} % ({100 * low:.0f} to {100 * high:.0f} %: {verdict})."
     )
 

@@ -230,7 +230,7 @@ def looks_of(sweep: Sweep, way: str) -> Looks:
 
 
 class Flat:
-    """The looks of many sweeps in one table, in which each run has its rows beside each other."""
+    """The looks of many sweeps in one table, in which each run has its rows next to each other."""
 
     def __init__(self, looks: Sequence[Looks]) -> None:
         orders = [np.argsort(one.run, kind="stable") for one in looks]

@@ -1,4 +1,4 @@
-"""What `mlflow.log_metric` costs: our store beside MLflow's file store and its SQLite store."""
+"""What `mlflow.log_metric` costs: our store, MLflow's file store and its SQLite store."""
 
 from __future__ import annotations
 

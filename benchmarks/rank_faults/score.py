@@ -96,14 +96,14 @@ def ask_doctor(case: Case, place: Path) -> bool:
     return bool(mine)
 
 
-def _about(record: dict[str, Any], moment: float, by: str) -> dict[str, Any]:
+def _about(record: dict[str, Any], time_s: float, by: str) -> dict[str, Any]:
     evidence = record.get("evidence") or {}
     return {
         "kind": record["kind"],
         "severity": record["severity"],
         "metric": record["metric"],
         "state": record["state"],
-        "time": moment,
+        "time": time_s,
         "step": record["noticed_step"],
         "ranks": sorted(int(value) for name, value in evidence.items() if _RANK.fullmatch(name)),
         "ratio": evidence.get("ratio"),
@@ -133,7 +133,7 @@ def judge(result: Result) -> Judgement:
     kinds = KINDS.get(case.fault, ())
     wanted = set(case.ranks)
     if case.fault == "other data" and case.variant == 0:
-        # It gets the batches of the rank behind it: nothing says which of the two is wrong.
+        # It gets the batches of the rank after it: nothing says which of the two is wrong.
         wanted.add((case.ranks[0] + 1) % case.world)
     first: dict[str, Any] | None = None
     named: dict[str, Any] | None = None

@@ -19,7 +19,7 @@ def read_secret_file(path: Path, option: str) -> str:
     """Return the text of `path`, given by `option`. Raises SecretFileError if it is no text or not private."""
     try:
         with open(path, "rb") as file:
-            # Check the open file, not the path: that may point elsewhere a moment later.
+            # Check the open file, not the path: that may point elsewhere right after.
             about = os.fstat(file.fileno())
             _check(about, path, option)
             raw = file.read(_MAX_BYTES + 1)

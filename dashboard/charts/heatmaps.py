@@ -127,7 +127,7 @@ def rank_heatmap_height(grid: RankGrid) -> int:
 def rank_heatmap_figure(grid: RankGrid, marks: Mapping[int, str] | None = None) -> dict[str, Any]:
     """Return the heat map. A cell shows its mean; a row of several ranks shows, in each cell, the slowest of them.
 
-    `marks` are a symbol and a word for ranks with a problem, shown beside their rows.
+    `marks` are a symbol and a word for ranks with a problem, shown next to their rows.
     """
     marks = marks or {}
     per_row = ranks_per_row(grid)
@@ -186,7 +186,7 @@ def _row_name(first: int, last: int, marks: Mapping[int, str]) -> str:
 
 
 def _pointer(rank: int, mark: str, row: int) -> dict[str, Any]:
-    """Return an arrow at a row that is too low to have its name beside it."""
+    """Return an arrow at a row that is too low to have its name next to it."""
     return {
         "xref": "paper",
         "x": 0.5,
@@ -207,7 +207,7 @@ HISTOGRAM_HEIGHT: Final = 300
 def histogram_figure(found: HistogramMap) -> dict[str, Any]:
     """Return the heat map: a column for each step, darker where more of its values are."""
     steps, edges = found.steps, found.edges
-    # Colour by the square root, so that the tails can be seen beside the peak.
+    # Colour by the square root, so that the tails can be seen next to the peak.
     share = np.where(found.share > 0, found.share, np.nan)
     return {
         "data": [

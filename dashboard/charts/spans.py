@@ -37,7 +37,7 @@ _LABEL_LENGTH: Final = 30
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """An event with a duration, or at one moment (0 seconds)."""
+    """An event with a duration, or at one time (0 seconds)."""
 
     row: str
     start: float
@@ -46,7 +46,7 @@ class Bar:
 
 
 def bars_figure(bars: Sequence[Bar], revision: str, *, shaded: Window | None = None) -> Figure:
-    """Return one row per name, with bars, or diamonds for moments. `shaded` is a marked time window."""
+    """Return one row per name, with bars, or diamonds for events of no duration. `shaded` is a marked time window."""
     rows = list(dict.fromkeys(bar.row for bar in bars))
     traces: list[dict[str, Any]] = []
     for number, row in enumerate(rows):

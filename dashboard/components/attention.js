@@ -1,4 +1,4 @@
-// Reaches a person who is elsewhere: a count beside Alerts, a live region, a notification if asked for.
+// Reaches a person who is elsewhere: a count next to Alerts, a live region, a notification if asked for.
 // Text is never interpreted as markup, and nothing is sent anywhere.
 const CHOICE = "telemetry-notify", SHOWN = "telemetry-notified";
 

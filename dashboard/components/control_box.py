@@ -104,7 +104,7 @@ def _log_every(store: RunStore, key: str, control: Mapping[str, Any]) -> None:
     # With its own interval, which may be outside the limits of a request, or the number that was typed last.
     choices = sorted({*_LOG_EVERY_CHOICES, kept["own"]})
     # When one of the two widgets is used, the other gets a new key. Set by hand instead, it would still have its
-    # old value in the browser, and a click on Apply at that moment would send that value.
+    # old value in the browser, and a click on Apply at that time would send that value.
     slider_key, number_key = f"{kept_key} slider {kept['typed']}", f"{kept_key} number {kept['dragged']}"
 
     def keep(widget: str, how: str) -> None:
@@ -338,8 +338,8 @@ def _earlier_answers(store: RunStore, key: str, shown: Container[str]) -> None:
     newest = store.events(key, (CONTROL_CHANGE,), limit=50)
     earlier = [record for record in newest if str(record.get("id")) not in shown][:_MAX_ANSWERS]
     for record in earlier:
-        moment = record.get("time")
-        when = f" :gray[{ago(time.time() - moment)}]" if isinstance(moment, (int, float)) else ""
+        sent_at = record.get("time")
+        when = f" :gray[{ago(time.time() - sent_at)}]" if isinstance(sent_at, (int, float)) else ""
         text = f"{md(subject(record))}: {describe(record)}{_saved_to(store, key, record)}"
         st.markdown(f":small[{_icon(record)} {text}{when}]")
 

@@ -21,7 +21,7 @@ function standsOnDark(element) {
   return r * 0.299 + g * 0.587 + b * 0.114 < 128;
 }
 
-// A star beside the title pins the metric of the chart.
+// A star next to the title pins the metric of the chart.
 function drawStar(div, data, click) {
   let star = div.querySelector(".telemetry-star");
   if (data.pinned === null || data.pinned === undefined) { if (star) star.remove(); return; }

@@ -239,7 +239,7 @@ def read(page: RunPage, *, wait_s: float = 1.5) -> Health:
 
 
 def _read_first(store: RunStore, key: str) -> Health:
-    """Read for a moment; longer only if that gave nothing to draw."""
+    """Read for a short time; longer only if that gave nothing to draw."""
     until = time.monotonic() + _MOST_BEFORE_FIRST_S
     health = store.refresh(key, wait_s=_FIRST_READ_S)
     while not health.complete and not health.records and time.monotonic() < until:

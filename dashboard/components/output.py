@@ -1,4 +1,4 @@
-"""What the run printed, as it prints it; searched, and beside what was logged at that time."""
+"""What the run printed, as it prints it; searched, and next to what was logged at that time."""
 
 from __future__ import annotations
 
@@ -94,9 +94,9 @@ def _window(page: RunPage, log: OutputLog, key: str, text: str, streams: tuple[s
     # The ends of the windows that were left for older ones. Another search begins at the newest again.
     ends_key = f"_ends {key}"
     ends: list[int] = st.session_state.get(ends_key, [])
-    moment = _asked_time()
-    if moment is not None and not ends:
-        ends = [min(log.count, log.at_time(moment) + _SHOWN // 2)]
+    asked = _asked_time()
+    if asked is not None and not ends:
+        ends = [min(log.count, log.at_time(asked) + _SHOWN // 2)]
     upto = ends[-1] if ends else log.count
     # One more, to know whether there are older ones.
     found = [*islice(log.find(text, streams, upto=upto), _SHOWN + 1)]
@@ -104,7 +104,7 @@ def _window(page: RunPage, log: OutputLog, key: str, text: str, streams: tuple[s
     lines = [line for number in numbers for line in log.lines(number, number + 1)]
     if not lines:
         st.info("No line matches." if log.count else "Nothing was printed yet.", icon=":material/search_off:")
-    chosen = _chosen(key, lines, moment)
+    chosen = _chosen(key, lines, asked)
     if lines:
         show_component(
             "output_lines",
@@ -128,7 +128,7 @@ def _window(page: RunPage, log: OutputLog, key: str, text: str, streams: tuple[s
             st.button("Newest", icon=":material/arrow_downward:", on_click=_show_upto, args=(ends_key, []))
         st.caption(_summary(log, lines, text, streams, is_newest=not ends, has_older=len(found) > _SHOWN))
     if chosen is not None:
-        _beside(page, chosen)
+        _logged_at(page, chosen)
 
 
 def _show_upto(key: str, ends: list[int]) -> None:
@@ -140,20 +140,20 @@ def _show_upto(key: str, ends: list[int]) -> None:
 def _asked_time() -> float | None:
     """Return the time in the URL, to which another page linked."""
     try:
-        moment = float(st.query_params.get(_AT, ""))
+        asked = float(st.query_params.get(_AT, ""))
     except ValueError:
         return None
-    return moment if math.isfinite(moment) else None
+    return asked if math.isfinite(asked) else None
 
 
-def _chosen(key: str, lines: list[OutputLine], moment: float | None) -> OutputLine | None:
+def _chosen(key: str, lines: list[OutputLine], asked: float | None) -> OutputLine | None:
     """Return the line that was clicked last, else the first one of the time that was asked for."""
     number = sent_by(f"lines {key}", "picked").get("number")
     if isinstance(number, (int, float)):
         return next((line for line in lines if line.number == int(number)), None)
-    if moment is None:
+    if asked is None:
         return None
-    return next((line for line in lines if line.time is not None and line.time >= moment), None)
+    return next((line for line in lines if line.time is not None and line.time >= asked), None)
 
 
 def _row(line: OutputLine) -> dict[str, object]:
@@ -188,7 +188,7 @@ def _summary(
     return " · ".join(words)
 
 
-def _beside(page: RunPage, line: OutputLine) -> None:
+def _logged_at(page: RunPage, line: OutputLine) -> None:
     """Show which step was logged next to a line, and lead to it."""
     said = f"Line {line.number + 1:,}" + (f" · {clock(line.time)}" if line.time is not None else "")
     columns = page.store.table(page.key, [])

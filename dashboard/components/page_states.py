@@ -157,9 +157,9 @@ def _lag(health: Health) -> None:
             icon=":material/warning:",
         )
     if health.lag_s is not None and health.lag_s > _LAG_SHOWN_S:
-        behind = f", {size(health.behind_bytes)} behind" if health.behind_bytes else ""
+        lag = f", {size(health.behind_bytes)} behind" if health.behind_bytes else ""
         st.warning(
-            f"The records are as of {duration(health.lag_s)} ago{behind}. The run itself is not affected.",
+            f"The records are as of {duration(health.lag_s)} ago{lag}. The run itself is not affected.",
             icon=":material/schedule:",
         )
 

@@ -1,4 +1,4 @@
-"""The settings of the dashboard, behind a button at the sidebar's foot: theme, log directories, cache, trash."""
+"""The settings of the dashboard, opened by a button at the sidebar's foot: theme, log directories, cache, trash."""
 
 from __future__ import annotations
 

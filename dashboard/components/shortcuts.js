@@ -68,7 +68,7 @@ function list(shortcuts, host) {
   box.addEventListener("click", (event) => { if (event.target === box) box.close(); });
   box.addEventListener("close", () => box.remove());
   box.append(title, table, close);
-  // Beside the button: there the theme's colours are defined.
+  // Next to the button: there the theme's colours are defined.
   host.appendChild(box);
   box.showModal();
   close.focus();

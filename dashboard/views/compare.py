@@ -119,7 +119,7 @@ def main() -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where the controls beside the title are."""
+    """Where the controls next to the title are."""
 
     metric: Any
     group: Any
@@ -233,7 +233,7 @@ def _read(store: RunStore, keys: Sequence[str]) -> bool:
 
 
 def _pick_runs(cards: Mapping[str, RunCard], otherwise: Mapping[str, str], place: Any) -> list[str]:
-    """Show which runs are compared, behind a button as soon as there are two: the table has their names."""
+    """Show which runs are compared, in a popover as soon as there are two: the table has their names."""
     named, dropped = _named_in_url(cards, otherwise)
     if "_compared" not in st.session_state or (named and named != st.session_state.get("_compared_url")):
         st.session_state["_compared"] = named

@@ -240,7 +240,7 @@ def _environment(meta: RunMeta) -> None:
     if not found:
         st.info("The run has not logged its environment.", icon=":material/info:")
         return
-    found |= {key: clock(moment) for key in _TIMES if (moment := finite_in(found.get(key))) is not None}
+    found |= {key: clock(time_s) for key in _TIMES if (time_s := finite_in(found.get(key))) is not None}
     packages = mapping_in(found.get("packages"))
     # Hundreds of packages would push everything else out of sight.
     known = well_known(packages)

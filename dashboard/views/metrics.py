@@ -77,10 +77,10 @@ def main() -> None:
     chosen, problem = _matching(pattern)
     if problem:
         st.warning(md(problem), icon=":material/warning:")
-    look = _Look(around=Around(marks=marks_of(page)), columns=columns, overlay=overlay, pins=pins)
+    how = _ChartOptions(around=Around(marks=marks_of(page)), columns=columns, overlay=overlay, pins=pins)
     page_states.guarded("Your charts", lambda: draw_own(columns))
     # Outside of what refreshes: the browser asks for new values by itself.
-    page_states.guarded("The charts", lambda: _charts(page, look, chosen, is_one=is_one and bool(pattern)))
+    page_states.guarded("The charts", lambda: _charts(page, how, chosen, is_one=is_one and bool(pattern)))
     page_states.guarded("The data", lambda: _data(page, view))
     forecast_line(page, has_words=False)
 
@@ -91,7 +91,7 @@ def _nothing_yet(page: RunPage) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
+class _ChartOptions:
     """How the charts of the page are drawn."""
 
     around: Around
@@ -205,44 +205,44 @@ def _overlay(page: RunPage) -> str | None:
     )
 
 
-def _charts(page: RunPage, look: _Look, pattern: str, *, is_one: bool) -> None:
+def _charts(page: RunPage, how: _ChartOptions, pattern: str, *, is_one: bool) -> None:
     everything = page.store.metrics(page.key)
-    groups = _shown(page, pattern, look.pins)
+    groups = _shown(page, pattern, how.pins)
     if everything and not groups:
         st.info(f"None of {count(len(everything))} metrics matches the filter.", icon=":material/search_off:")
     if is_one and groups:
-        _one_chart(page, look, pattern, [info.name for infos in groups.values() for info in infos])
+        _one_chart(page, how, pattern, [info.name for infos in groups.values() for info in infos])
         return
     opened = _open_groups(page, pattern, groups)
     for group, infos in groups.items():
         _group_head(group, len(infos), opened)
         if group not in opened:
             continue
-        _grid(page, infos[:_MOST_IN_GROUP], look)
+        _grid(page, infos[:_MOST_IN_GROUP], how)
         if len(infos) > _MOST_IN_GROUP:
             st.caption(f"{count(len(infos) - _MOST_IN_GROUP)} more: use the filter to see them.")
 
 
-def _one_chart(page: RunPage, look: _Look, pattern: str, names: Sequence[str]) -> None:
+def _one_chart(page: RunPage, how: _ChartOptions, pattern: str, names: Sequence[str]) -> None:
     # The spread of a metric is its band; on its own only if nothing else matches.
     names = [name for name in names if not is_spread(name, names)] or names
     shown = [(name, name) for name in names[:_MOST_IN_ONE]]
-    curve_panel(page, pattern, shown, look.around, height=440, overlay=look.overlay, key=f"one {page.key}")
+    curve_panel(page, pattern, shown, how.around, height=440, overlay=how.overlay, key=f"one {page.key}")
     if len(names) > len(shown):
         st.caption(f"The first {len(shown)} of {count(len(names))} metrics that match.")
 
 
-def _grid(page: RunPage, infos: Sequence[MetricInfo], look: _Look) -> None:
-    for start in range(0, len(infos), look.columns):
-        row = infos[start : start + look.columns]
-        for cell, info in zip(st.columns(look.columns, gap="medium"), row, strict=False):
+def _grid(page: RunPage, infos: Sequence[MetricInfo], how: _ChartOptions) -> None:
+    for start in range(0, len(infos), how.columns):
+        row = infos[start : start + how.columns]
+        for cell, info in zip(st.columns(how.columns, gap="medium"), row, strict=False):
             with cell:
-                page_states.guarded(info.name, partial(_chart, page, info.name, look))
+                page_states.guarded(info.name, partial(_chart, page, info.name, how))
 
 
-def _chart(page: RunPage, name: str, look: _Look) -> None:
-    star = pin_star(page, name, look.pins)
-    curve_panel(page, name, [(name, name)], look.around, height=210, overlay=look.overlay, level=3, star=star)
+def _chart(page: RunPage, name: str, how: _ChartOptions) -> None:
+    star = pin_star(page, name, how.pins)
+    curve_panel(page, name, [(name, name)], how.around, height=210, overlay=how.overlay, level=3, star=star)
 
 
 def _data(page: RunPage, view: View) -> None:

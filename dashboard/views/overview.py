@@ -290,7 +290,7 @@ _BELOW: Final = (
 )
 
 
-def _beside(metrics: dict[str, MetricInfo]) -> Sequence[Sequence[Panel]]:
+def _side_groups(metrics: dict[str, MetricInfo]) -> Sequence[Sequence[Panel]]:
     lr, norm = metric_of(LR, metrics) or "", metric_of(GRAD_NORM, metrics) or ""
     return (
         (Panel(title="Learning rate", metrics=((lr, "learning rate"),)),),
@@ -304,7 +304,7 @@ class _Plan:
 
     title: str
     main: list[tuple[str, str]]
-    beside: list[Panel]
+    side: list[Panel]
     pinned: list[str]
     below: list[Panel]
     own: list[str]
@@ -324,13 +324,13 @@ def _plan(metrics: dict[str, MetricInfo], pins: Pins) -> _Plan:
         # Only custom metrics: the most important one takes the place of the loss.
         title = (pinned or own)[0]
         main = [(title, title)]
-    beside, below = (
+    side, below = (
         [panel for group in groups if (panel := _first_logged(group, metrics)) is not None]
-        for groups in (_beside(metrics), _BELOW)
+        for groups in (_side_groups(metrics), _BELOW)
     )
     shown = {name for name, _ in main}
     pinned = [name for name in pinned if name not in shown]
-    return _Plan(title, main, beside, pinned, below, [name for name in own if name not in {*shown, *pinned}])
+    return _Plan(title, main, side, pinned, below, [name for name in own if name not in {*shown, *pinned}])
 
 
 def _charts(page: RunPage, pins: Pins) -> None:
@@ -339,7 +339,7 @@ def _charts(page: RunPage, pins: Pins) -> None:
         return
     around, plan = Around(marks=marks_of(page)), _plan(metrics, pins)
     left, right = (
-        st.columns([2, 1], gap="medium") if plan.beside and plan.main else (st.container(), st.container())
+        st.columns([2, 1], gap="medium") if plan.side and plan.main else (st.container(), st.container())
     )
     with left:
         if plan.main:
@@ -347,7 +347,7 @@ def _charts(page: RunPage, pins: Pins) -> None:
             _panel(page, main, around, height=390)
         page_states.guarded("The latest samples", lambda: latest_samples(page))
     with right:
-        for number, panel in enumerate(plan.beside):
+        for number, panel in enumerate(plan.side):
             _panel(page, panel, around, height=165, color=1 + number)
     _own_charts(page, plan.pinned, around, pins)
     _time_and_events(page)

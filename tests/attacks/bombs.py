@@ -136,7 +136,7 @@ def yaml_directives(folder):
 
 
 @bomb
-def yaml_beside_an_event_file(folder):
+def yaml_next_to_an_event_file(folder):
     (folder / "events.out.tfevents.1700000000.host").write_bytes(b"".join(record(event(b"loss"))))
     (folder / "hparams.yaml").write_text("[" * 50_000)
 
@@ -374,7 +374,7 @@ def sqlite_tree_that_repeats_itself(folder):
 @bomb
 def sqlite_texts_that_are_one_text(folder):
     path, roots, pages = database(folder, MLFLOW)
-    # 2,800 rows of 12 MB in the same chain of pages; 489 bytes of each are beside its number.
+    # 2,800 rows of 12 MB in the same chain of pages; 489 bytes of each are next to its number.
     size = 489 + 3_000 * 4092
     text = varint(2 * (size - 10) + 13)
     header = bytes([len(text) + 3, 17, 15]) + text

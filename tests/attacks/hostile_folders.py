@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.dashboard.run_folders import BEGAN, step_record, write_run
-from toolkit.telemetry.runfolder.journal.repair import build_table
+from tests.made_runs import BEGAN, step_record, write_run
+from toolkit.telemetry.runfolder.table.csv_table import build_table
 
 SECRET = "canary-7f3b-of-a-file-outside"
 """The content of the file that every link leads to, as text and as a record; it must appear nowhere."""
@@ -84,7 +84,7 @@ def an_ordinary_run(root: Path, name: str, **more: Any) -> Path:
     )
     (folder / "samples").mkdir()
     (folder / "samples" / "0.png").write_bytes(b"\x89PNG\r\n\x1a\n")
-    build_table(folder / "metrics.jsonl", folder / "metrics.csv")
+    build_table(folder / "metrics.jsonl", folder / "metrics.csv", form="short")
     return folder
 
 

@@ -164,7 +164,7 @@ class Tab:
 
 
 def pressed(widget):
-    """The state of a button at the moment when it is pressed."""
+    """The state of a button when it is pressed."""
     return {"id": widget, "trigger_value": True}
 
 

@@ -133,7 +133,7 @@ class Looked:
         assert page.evaluate(_BROKEN) == [], where
         longest, text = page.evaluate(_LONGEST)
         assert longest < 6_000, (where, text)
-        # What a chart or a table draws follows the window by a moment.
+        # What a chart or a table draws follows the window a little later.
         page.wait_for_function(f"most => ({WIDTH})() <= most", arg=page.viewport_size["width"] + 1)
         self.check_traffic(where)
 

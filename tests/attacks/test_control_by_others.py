@@ -199,7 +199,7 @@ def test_a_half_written_request_is_never_obeyed_and_ours_is_atomic(tmp_path, rec
     whole, broken = results["replaced"]
     record_property(
         "measured",
-        f"{whole:,} reads beside a writer, {broken} broken; {results['in place'][1]:,} of a truncating one refused",
+        f"{whole:,} reads next to a writer, {broken} broken; {results['in place'][1]:,} of a truncating one refused",
     )
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from tests.attacks.entry_points import look_at_all
 from tests.attacks.hostile_folders import EVENTS, LINES, an_ordinary_run, as_line, odd_records
-from tests.dashboard.run_folders import step_record
 from tests.lengths import is_long, longer
+from tests.made_runs import step_record
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.runfolder.reader import read_from
 

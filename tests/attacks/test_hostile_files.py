@@ -23,8 +23,8 @@ from tests.attacks.hostile_folders import (
     outside,
     put_in_place,
 )
-from tests.dashboard.run_folders import BEGAN, step_record
 from tests.lengths import in_make_faults, is_long, longer
+from tests.made_runs import BEGAN, step_record
 from tests.records import read_records
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.runfolder.evidence.batches import read_batches
@@ -244,7 +244,7 @@ def test_a_backup_of_hard_links_made_during_a_run_loses_nothing(tmp_path):
     assert spans.read_text().count('"after"') == 1
 
 
-def test_show_ends_where_a_log_has_a_hole_of_a_terabyte_behind_its_records(tmp_path):
+def test_show_ends_where_a_log_has_a_hole_of_a_terabyte_after_its_records(tmp_path):
     with TelemetryLogger("r", log_dir=tmp_path, log_every=1, quiet=True, system=False) as log:
         log.log_step(1, train_loss=0.5)
     os.truncate(log.run_folder / "metrics.jsonl", 1024 * GIB)

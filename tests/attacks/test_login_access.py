@@ -16,8 +16,8 @@ from PIL import Image
 
 from tests.attacks.http_client import Visitor, pressed
 from tests.attacks.two_runs import snapshot, two_runs
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.serving import dashboard, free_port
+from tests.made_runs import write_run
 
 
 @pytest.fixture(scope="module")

@@ -25,9 +25,9 @@ from tests.browser.browser_helpers import (
     wait_in,
 )
 from tests.browser.provision import open_browser
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.serving import dashboard
 from tests.lengths import in_make_faults
+from tests.made_runs import write_run
 
 # tests/browser/test_main_paths.py opens one such page in `make test`.
 pytestmark = [pytest.mark.timeout(1_800), in_make_faults]
@@ -169,7 +169,7 @@ def follow(looked, name):
 
 
 def open_everything(page):
-    """Unfold what is folded, look behind every tab, and point at every chart."""
+    """Unfold what is folded, open every tab, and point at every chart."""
     page.evaluate(_UNFOLD)
     settle(page)
     for tab in page.locator('[data-testid="stMain"] [role="tab"]').all():
@@ -182,9 +182,9 @@ def open_everything(page):
 def is_narrow_enough(page):
     page.set_viewport_size(_PHONE)
     page.wait_for_function("() => innerWidth === 390")
-    # What a chart or a table draws follows the window by a moment.
+    # What a chart or a table draws follows the window a little later.
     page.wait_for_function(f"() => ({WIDTH})() <= 391")
-    # The sidebar closes and opens by itself, each a moment later.
+    # The sidebar closes and opens by itself, each a little later.
     page.get_by_test_id("stExpandSidebarButton").wait_for()
     page.set_viewport_size(_DESK)
     page.get_by_test_id("stSidebarNav").wait_for()
@@ -294,7 +294,7 @@ def test_lists_searches_and_dialogs_show_poisoned_runs_as_text_next_to_good_ones
     shown.open(page, "/overview", run="good")
     expect(main_of(page).get_by_role("heading", name="good")).to_be_visible()
     chart(page, "Loss")
-    looked.check("a good run beside the others")
+    looked.check("a good run next to the others")
 
     record_property("measured", summary_of(looked))
 

@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from tests.attacks.hostile_folders import an_ordinary_run, as_line
-from tests.dashboard.run_folders import BEGAN
+from tests.made_runs import BEGAN
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.logger.writing import pipeline
@@ -192,10 +192,9 @@ def test_the_records_of_a_killed_run_do_not_go_to_another_users_folder_with_its_
     for path in (stolen, *stolen.iterdir()):
         os.chown(path, NOBODY, NOBODY)
     with TelemetryLogger("next", log_dir=place, system=False, csv=False) as after:
-        left = after._run.pipeline.recover_abandoned()
+        after._run.pipeline.recover_abandoned()
 
     assert (stolen / "metrics.jsonl").read_bytes() == forged(999)
-    assert [one.path for one in left] == [journal]
     assert journal.exists()
     for path in (stolen, *stolen.iterdir()):
         os.chown(path, 0, 0)

@@ -20,7 +20,6 @@ from dashboard.components.page_states import trace_of
 from dashboard.components.script import component_key
 from dashboard.settings import DashboardSettings
 from tests.attacks.hostile_runs import LONG, WIDE, Poison, half_characters, payloads, png, poisoned_run
-from tests.dashboard.run_folders import append, write_run
 from tests.dashboard.views.pages import (
     EVERY_PAGE,
     OF_A_RUN,
@@ -37,6 +36,7 @@ from tests.dashboard.views.pages import (
     texts,
 )
 from tests.lengths import in_make_faults, longer
+from tests.made_runs import append, write_run
 from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.reader import records_of

@@ -16,9 +16,9 @@ from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.exchange.kept_files import file_keeper
 from toolkit.telemetry.importers.source import Event
-from toolkit.telemetry.runfolder.journal.repair import build_table
 from toolkit.telemetry.runfolder.table import columns as table_columns
-from toolkit.telemetry.runfolder.table.csv_table import SHORT
+from toolkit.telemetry.runfolder.table.columns import SHORT
+from toolkit.telemetry.runfolder.table.csv_table import build_table
 from toolkit.telemetry.runs.columns import export
 from toolkit.telemetry.runs.columns.export import curves_to_csv
 from toolkit.telemetry.runs.store import CurveSegment, Series
@@ -42,7 +42,7 @@ def runs_in_a_spreadsheet(cell):
 
 
 def cells_of(text):
-    # Whatever separator a country's spreadsheet takes, a cell begins behind it; one in quotes is one cell to all.
+    # Whatever separator a country's spreadsheet takes, a cell begins after it; one in quotes is one cell to all.
     return [cell for row in csv.reader(io.StringIO(text, newline="")) for cell in row]
 
 

@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import subprocess
 
-from tests.dashboard.run_folders import write_run
+from tests.made_runs import write_run
 
 TAKES = {
     "log_every_now": 20,

@@ -15,7 +15,7 @@ expect.set_options(timeout=PATIENCE_MS)
 
 _LOCAL = {"127.0.0.1", "localhost"}
 
-# On a deep link Streamlit first asks beside the page, is answered 404, and then asks at the root.
+# On a deep link Streamlit first asks next to the page, is answered 404, and then asks at the root.
 _HARMLESS = re.compile(r"404 \(Not Found\)|Infinite extent")
 
 _FIGURE = """div => ({
@@ -239,7 +239,7 @@ def double_click(page, title):
 
 
 def fits_into(page, width):
-    """Wait until nothing has to be scrolled sideways: what a chart or a table draws follows by a moment."""
+    """Wait until nothing has to be scrolled sideways: what a chart or a table draws follows a little later."""
     page.wait_for_function(
         """width => Math.max(document.scrollingElement.scrollWidth,
             document.querySelector('[data-testid="stMain"]').scrollWidth) <= width""",
@@ -248,7 +248,7 @@ def fits_into(page, width):
 
 
 def status(page):
-    """Return the badge beside the run's name."""
+    """Return the badge next to the run's name."""
     return page.locator(".telemetry-badge").first
 
 

@@ -10,8 +10,8 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
-from tests.dashboard.run_folders import append, write_run
 from tests.faults.children import Child
+from tests.made_runs import append, write_run
 from tests.waiting import wait_until
 from toolkit.telemetry.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
 from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest

@@ -10,10 +10,10 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from tests.browser.browser_helpers import settle, wait_for_query
-from tests.dashboard.run_folders import BEGAN, write_run
 from tests.dashboard.timed_runs import USUAL
 from tests.dashboard.troubled_runs import steps, with_findings
 from tests.lengths import in_make_faults
+from tests.made_runs import BEGAN, write_run
 from toolkit.telemetry.runfolder.labels import read_project
 
 pytest.importorskip("axe_playwright_python")
@@ -147,7 +147,7 @@ def begin(page, axe):
 
 
 def scan(page):
-    """Return the findings that stay: a page that refreshes itself on a slow machine has others for a moment."""
+    """Return the findings that stay: a page that refreshes itself on a slow machine has others for a short time."""
     for _ in range(10):
         found = page.evaluate(_SCAN, [_TAGS, [list(one[:2]) for one in STREAMLITS_OWN]])
         if not found:

@@ -10,8 +10,8 @@ from playwright.sync_api import expect
 
 from tests.browser.browser_helpers import refresh_every, settle, sidebar
 from tests.browser.growing_run import Growing
-from tests.dashboard.run_folders import append
 from tests.lengths import in_make_faults
+from tests.made_runs import append
 
 # tests/dashboard/views/test_attention.py shows in `make test` what the browser is given.
 pytestmark = in_make_faults

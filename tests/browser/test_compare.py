@@ -6,8 +6,8 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.browser_helpers import query, settle, sidebar, wait_for_curves, wait_for_query
-from tests.dashboard.run_folders import write_run
 from tests.lengths import in_make_faults
+from tests.made_runs import write_run
 
 pytestmark = pytest.mark.slow
 
@@ -17,7 +17,7 @@ ROWS = ".trt tbody tr"
 @pytest.fixture(scope="module")
 def shown(serve, tmp_path_factory):
     root = tmp_path_factory.mktemp("logs")
-    # As the logger names them: the second run of a name has a number behind its folder.
+    # As the logger names them: the second run of a name has a number after its folder.
     for folder, name, level in (("A", "A", 1.0), ("A-2", "A", 2.0), ("B", "B", 3.0)):
         curves = {"val_loss": lambda step, level=level: level, "lr": lambda step, level=level: 10 * level}
         write_run(

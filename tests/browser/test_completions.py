@@ -8,8 +8,8 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.browser_helpers import fits_into, settle, wait_for_query
-from tests.dashboard.run_folders import write_run
 from tests.lengths import in_make_faults, is_long
+from tests.made_runs import completion, write_run
 
 SCRIPT = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'><b>bold</b>"
 MARKDOWN = (
@@ -18,17 +18,6 @@ MARKDOWN = (
 )
 BACKWARDS = "invoice \u202egnp.exe\u202c \u2066hidden\u2069 and \u200b on"
 LONG = "<i>word</i> " * 5_000
-
-
-def completion(step, text, **fields):
-    return {
-        "event": "completion",
-        "time": 1.7e9,
-        "session": 1,
-        "global_step": step,
-        "completion": text,
-        **fields,
-    }
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import pytest
 import dashboard.components
 from dashboard.assets import page_script_url, page_style
 from tests.browser.browser_helpers import wait_for_query, wait_in
-from tests.dashboard.run_folders import append, step_record, write_run
 from tests.lengths import in_make_faults
+from tests.made_runs import append, step_record, write_run
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 VALUES = np.random.default_rng(4).normal(1.0, 0.1, 3000)
@@ -253,7 +253,7 @@ def test_the_tooltip_lists_runs_by_value_around_the_nearest_as_text(shown, page)
     box = tip.bounding_box()
     assert box["x"] >= 0
     assert box["x"] + box["width"] <= page.viewport_size["width"]
-    # The chart beside it says what it has at the same step.
+    # The chart next to it says what it has at the same step.
     wait_in(page, lambda: page.locator(".telemetry-chip").nth(1).inner_text() != "")
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tests.browser.browser_helpers import Dashboard, Watch, settle, wait_for_query
-from tests.dashboard.run_folders import append, write_run
 from tests.dashboard.serving import Started, fork_dashboard
+from tests.made_runs import append, write_run
 from tests.project.markdown import ROOT
 
 SPIKE = 1_000

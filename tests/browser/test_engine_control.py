@@ -103,7 +103,7 @@ def test_an_open_page_says_since_when_the_engine_is_silent_and_goes_on(engine, s
         expect(silent.first).to_be_visible()
         held = step_shown(page)
         assert held >= 5
-        expect(sidebar(page).get_by_text("The engine does not answer at the moment")).to_be_visible()
+        expect(sidebar(page).get_by_text("The engine does not answer now")).to_be_visible()
         # What was read before is still there, and other pages open.
         sidebar(page).get_by_role("link", name="Metrics").click()
         expect(page.locator(".telemetry-curves").first).to_be_visible()

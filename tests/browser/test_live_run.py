@@ -47,7 +47,7 @@ def test_apply_sends_the_number_that_was_just_typed_however_soon_it_is_clicked(s
     shown.open(page, "/overview", run=training.folder.name)
     refresh_every(page, "2 s")
     side = sidebar(page)
-    # Soon enough to meet the page while it still works on what was typed, at one of these moments.
+    # Soon enough to meet the page while it still works on what was typed, at one of these times.
     for tries, wait_ms in enumerate((0, 20, 50, 100, 200, 400)):
         typed = 60 + 10 * tries
         side.get_by_role("spinbutton").fill(str(typed))
@@ -76,7 +76,7 @@ def test_apply_sends_what_the_slider_was_dragged_to(shown, training, page):
     side = sidebar(page)
     for notch in (10, 20, 50):
         side.get_by_role("slider").press("ArrowRight")
-        # A slider waits a fifth of a second for more before it tells the page; the number beside it then follows.
+        # A slider waits a fifth of a second for more before it tells the page; the number next to it then follows.
         expect(side.get_by_role("spinbutton")).to_have_value(str(notch))
         side.get_by_role("button", name="Apply").click()
         expect(side.get_by_text(f"log every {notch}:").first).to_be_visible()

@@ -27,7 +27,7 @@ from tests.browser.browser_helpers import (
     wait_until_step,
 )
 from tests.browser.growing_run import Training
-from tests.dashboard.run_folders import write_run
+from tests.made_runs import write_run
 from tests.records import read_records
 from tests.waiting import wait_until
 from toolkit.telemetry.cli.main import main
@@ -129,7 +129,7 @@ def test_a_training_process_is_watched_steered_and_stopped(shown, training, page
     page.mouse.move(5, 5)
     expect(page.locator(".telemetry-tip")).to_have_count(0)
 
-    # It logs less often when asked to, and the moment is marked.
+    # It logs less often when asked to, and the time is marked.
     side = sidebar(page)
     side.get_by_role("spinbutton").fill("50")
     page.keyboard.press("Tab")

@@ -16,8 +16,8 @@ from tests.browser.browser_helpers import (
     wait_for_curves,
     wait_for_query,
 )
-from tests.dashboard.run_folders import write_run
 from tests.lengths import in_make_faults
+from tests.made_runs import write_run
 
 # tests/browser/test_main_paths.py reads a run in `make test`.
 pytestmark = in_make_faults

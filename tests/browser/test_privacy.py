@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.browser.browser_helpers import chart, foreign
-from tests.dashboard.run_folders import write_run
 from tests.lengths import in_make_faults
+from tests.made_runs import write_run
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,8 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.browser_helpers import pick_row, query, settle, wait_for_query
-from tests.dashboard.run_folders import write_run
 from tests.lengths import in_make_faults
+from tests.made_runs import write_run
 
 pytestmark = pytest.mark.slow
 

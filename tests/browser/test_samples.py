@@ -7,8 +7,8 @@ from PIL import Image
 from playwright.sync_api import expect
 
 from tests.browser.browser_helpers import fits_into, place_of, sidebar, wait_for_query
-from tests.dashboard.run_folders import write_run
 from tests.lengths import in_make_faults
+from tests.made_runs import write_run
 from tests.waiting import wait_until
 from toolkit.telemetry.runfolder.labels import read_labels
 

@@ -9,9 +9,9 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.browser_helpers import refresh_every
-from tests.dashboard.run_folders import SECONDS_A_STEP, append, write_run
 from tests.dashboard.timed_runs import write_timed_run
 from tests.lengths import in_make_faults
+from tests.made_runs import SECONDS_A_STEP, append, write_run
 
 PHONE = {"viewport": {"width": 390, "height": 844}, "is_mobile": True, "has_touch": True}
 FIGURES = "Time breakdown"
@@ -54,7 +54,7 @@ def open_figures(page):
 
 
 def has_no_overhang(page):
-    """Wait until nothing has to be scrolled sideways: what a chart draws follows by a moment."""
+    """Wait until nothing has to be scrolled sideways: what a chart draws follows a little later."""
     page.wait_for_function(
         """() => { const main = document.querySelector('[data-testid="stMain"]');
                    return main.scrollWidth <= main.clientWidth; }"""
@@ -62,12 +62,12 @@ def has_no_overhang(page):
 
 
 @in_make_faults
-def test_on_a_phone_in_the_dark_the_bar_and_the_figures_behind_it_can_be_read(shown, new_page):
+def test_on_a_phone_in_the_dark_the_bar_and_its_figures_can_be_read(shown, new_page):
     page = new_page(**PHONE, color_scheme="dark")
     shown.open(page, "/overview", run="resumed")
     main_of(page).locator(".telemetry-ledger[data-drawn]").first.wait_for()
 
-    # The font may come a moment later than the text.
+    # The font may come a little later than the text.
     page.wait_for_function(f"() => ({_PARTS})().every((part) => part.inside)")
     parts = page.evaluate(_PARTS)
 

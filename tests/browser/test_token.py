@@ -7,8 +7,8 @@ import re
 import pytest
 
 from tests.browser.browser_helpers import settle
-from tests.dashboard.run_folders import write_run
 from tests.lengths import in_make_faults
+from tests.made_runs import write_run
 
 # tests/attacks/test_token_access.py does the same over HTTP in `make test`.
 pytestmark = in_make_faults

@@ -1,23 +1,4 @@
-"""Run folders for the tests of commands."""
+from tests.made_runs import log_run as write_run
+from tests.made_runs import write_table
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
-from toolkit.telemetry import TelemetryLogger
-
-
-def write_run(log_dir: Path, name: str, losses: list[float], **options: Any) -> Path:
-    """Write a finished run with the real logger, one step for each loss."""
-    with TelemetryLogger(name, log_dir=log_dir, log_every=1, system=False, **options) as log:
-        for step, loss in enumerate(losses, start=1):
-            log.log_step(step, train_loss=loss, accuracy=1 - loss)
-    return log_dir / name
-
-
-def write_table(path: Path, losses: list[float]) -> Path:
-    """Write a CSV file as another tool does."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("step,train/loss\n" + "".join(f"{step},{loss}\n" for step, loss in enumerate(losses)))
-    return path
+__all__ = ["write_run", "write_table"]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.dashboard.run_folders import BEGAN, SECONDS_A_STEP, write_run
+from tests.made_runs import BEGAN, SECONDS_A_STEP, write_run
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.logger.printed.log_file import Line, LogFile
 from toolkit.telemetry.runfolder.layout import RANKS

@@ -176,7 +176,7 @@ def test_values_and_places_of_any_size_are_drawn():
         lines = drawn([flat], 12, (0, 8), text=Text(), width=40)
         labels = {line[:9].strip(): line[10:].strip() for line in lines[1:-1] if line[:9].strip()}
         assert [*labels] == [f"{value:g}"]
-        assert all(labels.values()), "the curve is beside its value"
+        assert all(labels.values()), "the curve is next to its value"
 
 
 def test_the_characters_are_those_that_the_terminal_has():

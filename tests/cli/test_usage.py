@@ -217,7 +217,7 @@ def test_sessions_that_differ_are_all_named(tmp_path, usage, monkeypatch):
 # ------------------------------------------------------------ the document
 
 
-def test_the_command_of_the_document_runs_beside_the_run_of_the_readme(tmp_path):
+def test_the_command_of_the_document_runs_next_to_the_run_of_the_readme(tmp_path):
     (tmp_path / ".venv").symlink_to(sys.prefix)
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     first = blocks(README, "python")[0].text

@@ -40,11 +40,11 @@ def test_a_task_that_fails_is_counted_and_retried_and_the_others_run():
 
 
 def test_a_task_that_hangs_does_not_delay_the_end():
-    hangs, let_go = threading.Event(), threading.Event()
+    hangs, released = threading.Event(), threading.Event()
 
     def hang():
         hangs.set()
-        let_go.wait(100)
+        released.wait(100)
 
     periodic = PeriodicTasks([Task("hanging", 1.0, hang)], clock=ManualClock(), guard=Guard())
     periodic.start()
@@ -53,4 +53,4 @@ def test_a_task_that_hangs_does_not_delay_the_end():
     periodic.close(timeout_s=0.2)
 
     assert time.monotonic() - began < 30
-    let_go.set()
+    released.set()

@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from dashboard.answering import computed
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.serving import PATIENCE_S, dashboard
+from tests.made_runs import write_run
 from toolkit.telemetry.core.deadline import is_over
 
 RECORDS = 60_000

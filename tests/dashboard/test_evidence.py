@@ -53,7 +53,7 @@ def test_what_continues_is_shaded_to_the_end_and_marked_where_it_began():
     assert evidence.window[1] < 9_990
 
 
-def test_nothing_is_shown_behind_the_last_record():
+def test_nothing_is_shown_after_the_last_record():
     evidence = around(alert(start_step=9_900, noticed_step=9_950, end_step=None), info())
 
     assert 9_990 <= evidence.window[1] < 10_050

@@ -1,4 +1,4 @@
-"""What the server does so that the first page opens soon: it names its script early, and imports in idle moments."""
+"""What the server does so that the first page opens soon: it names its script early, and imports in idle time."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_request_is_counted_while_it_is_answered_even_if_that_fails():
     assert not is_busy()
 
 
-def test_the_warm_up_waits_for_idle_moments_but_not_for_ever(monkeypatch):
+def test_the_warm_up_waits_for_idle_time_but_not_for_ever(monkeypatch):
     imported, waits = [], iter([True, True, False])
     monkeypatch.setattr(server, "_LOOK_EVERY_S", 0.0)
     monkeypatch.setattr(server, "_FIRST_NEEDED", ("json", "csv"))

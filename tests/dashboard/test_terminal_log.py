@@ -7,12 +7,6 @@ import pytest
 
 from dashboard.terminal_log import MAX_PER_KIND, PERIOD_S, concise_logging
 from tests.lengths import in_make_faults
-from toolkit.telemetry.core.clock import ManualClock
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture
@@ -51,7 +45,7 @@ def test_later_it_is_printed_again_with_how_many_there_were(printed, clock):
     assert printed.getvalue().endswith(f"reach ({1_000 - MAX_PER_KIND} more of this kind were not printed)\n")
 
 
-def test_other_errors_are_printed_beside_it(printed):
+def test_other_errors_are_printed_next_to_it(printed):
     complain(1_000)
     complain(error=ValueError("another one"))
     logging.getLogger("tests.some_library").warning("something else")

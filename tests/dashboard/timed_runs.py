@@ -38,10 +38,10 @@ def write_timed_run(
     last ends `pause_s` before the next begins.
     """
     chance = random.Random(name)
-    moment = began
+    began_at = began
     folder = root / name
     for number, steps in enumerate(sessions):
-        clock = ManualClock(moment)
+        clock = ManualClock(began_at)
         tag = perf_tags[min(number, len(perf_tags) - 1)] if perf_tags else None
         log = TelemetryLogger(
             name,
@@ -67,7 +67,7 @@ def write_timed_run(
                 log.log_event("system", **{"gpu/0/power_w": power_w})
             log.log_step(step, train_loss=1.0 / step, lr=1e-4, samples_per_sec=4 / took, **reported)
         log.close()
-        moment = clock.wall() + pause_s
+        began_at = clock.wall() + pause_s
     return folder
 
 

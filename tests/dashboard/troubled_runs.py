@@ -7,7 +7,7 @@ import random
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from tests.dashboard.run_folders import BEGAN, step_record
+from tests.made_runs import BEGAN, step_record
 from toolkit.telemetry.diagnostics.examiner import Examiner
 
 

@@ -11,10 +11,10 @@ from tests.importers import samples
 from tests.lengths import longer
 from tests.records import read_records
 from toolkit.telemetry.cli.main import main
-from toolkit.telemetry.runfolder.journal.repair import build_table
 from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.telemetry.runfolder.manifest import read_manifest
 from toolkit.telemetry.runfolder.metrics import NOT_METRICS
+from toolkit.telemetry.runfolder.table.csv_table import build_table
 
 FEW = (
     "tensorboard/tensorboardx_2_6_everything",
@@ -80,7 +80,7 @@ def test_it_is_an_ordinary_run_folder(tmp_path, capsys):
     assert telemetry(capsys, "export", table, "--to", "run-folder", "--out", logs)["points"] == 120
     folder = logs / "train"
 
-    assert build_table(folder / METRICS_JSONL, tmp_path / "again.csv", form="short")[1] == 0
+    assert build_table(folder / METRICS_JSONL, tmp_path / "again.csv", form="short").bad_lines == 0
     assert (tmp_path / "again.csv").read_bytes() == (folder / METRICS_CSV).read_bytes()
     assert main(["repair", str(folder)]) == 0
     assert main(["doctor", str(folder)]) in (0, 1)

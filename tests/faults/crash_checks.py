@@ -10,8 +10,8 @@ from pathlib import Path
 import pandas as pd
 
 from tests.records import Record, read_records
-from toolkit.telemetry.runfolder.journal.repair import table_form
-from toolkit.telemetry.runfolder.table.csv_table import columns_for
+from toolkit.telemetry.runfolder.table.columns import Columns
+from toolkit.telemetry.runfolder.table.csv_table import table_form
 
 
 def assert_nothing_is_missing(records: list[Record], *, first: int = 0) -> None:
@@ -34,7 +34,7 @@ def assert_nothing_is_missing(records: list[Record], *, first: int = 0) -> None:
 
 def with_rows(run: Path, records: list[Record]) -> list[Record]:
     """Return those of `records` that the table of a run has a row for."""
-    has_row = columns_for(table_form(run)).has_row
+    has_row = Columns(table_form(run)).has_row
     return [record for record in records if has_row(record)]
 
 

@@ -6,7 +6,6 @@ import contextlib
 import errno
 import os
 import re
-import time
 from collections import Counter
 
 import pytest
@@ -18,7 +17,7 @@ from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger.writing import record_appender
 from toolkit.telemetry.logger.writing.record_appender import RecordFile
 from toolkit.telemetry.runfolder.journal.head import Owner
-from toolkit.telemetry.runfolder.journal.journal import Journal, journals_in, remove_unbegun
+from toolkit.telemetry.runfolder.journal.journal import Journal, journals_in
 from toolkit.telemetry.runfolder.manifest import read_manifest
 
 
@@ -229,19 +228,3 @@ def test_a_kill_without_room_for_a_journal_in_shared_memory_loses_nothing(
     records = whole_run(tmp_path / "run", steps=range(child.acknowledged + 1))
     assert not with_event(records, "lost")
     record_property("measured", f"{child.acknowledged + 1:,} records acknowledged, 0 lost")
-
-
-def test_a_journal_whose_maker_was_killed_before_it_began_is_removed_once_it_is_old(tmp_path):
-    unbegun, young = (tmp_path / f"ai-toolkit-telemetry-{name}.journal" for name in ("old", "young"))
-    living = Journal.create([tmp_path], tmp_path / "metrics.jsonl", Owner(run_id="r", session=1, started=1.5))
-    for path in (unbegun, young):
-        path.write_bytes(bytes(10_000))
-    for path in (unbegun, living.path):
-        os.utime(path, (time.time() - 3600,) * 2)
-    for path in list(journals_in(tmp_path)):
-        remove_unbegun(path)
-
-    left = sorted(journals_in(tmp_path))
-    living.close(remove=True)
-
-    assert left == sorted([young, living.path])

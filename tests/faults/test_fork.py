@@ -38,7 +38,7 @@ FORKS = longer(60, 500)
 
 @in_make_faults
 @pytest.mark.slow
-def test_forks_beside_a_thread_that_logs_disturb_nothing(tmp_path, start, record_property):
+def test_forks_next_to_a_thread_that_logs_disturb_nothing(tmp_path, start, record_property):
     ended = start(PROGRAMS / "fork_while_a_thread_logs.py", tmp_path, FORKS).end(200)
 
     assert ended.code == 7, ended.err

@@ -41,7 +41,9 @@ def test_a_journal_that_is_removed_while_the_run_lives_is_noticed_and_made_again
         wait_until(lambda: journals_of(run))
         child.wait_for_step(child.acknowledged + 100)
     ((path, _),) = journals_of(run)
-    held = pending_lines(path)
+    held = []
+    # It is empty for a while each time that the writer has been there.
+    wait_until(lambda: held.extend(pending_lines(path)) or held)
     in_file = (run / "metrics.jsonl").read_bytes().count(b"\n")
     wait_until(lambda: read_manifest(run).latest.journal == str(path))
     child.kill()

@@ -29,10 +29,10 @@ from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
 from toolkit.telemetry.runfolder.codec import encode
-from toolkit.telemetry.runfolder.journal.repair import build_table, journals_of, repair_run
+from toolkit.telemetry.runfolder.journal.repair import journals_of, repair_run
 from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
 from toolkit.telemetry.runfolder.reader import Cursor, read_from
-from toolkit.telemetry.runfolder.table.csv_table import ALL
+from toolkit.telemetry.runfolder.table.csv_table import ALL, build_table
 
 SYNC_INTERVAL_S = 0.4
 

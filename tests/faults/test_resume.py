@@ -257,7 +257,7 @@ def test_runs_of_one_name_that_start_together_get_a_folder_each(tmp_path, start_
 
 @in_make_faults
 @pytest.mark.timeout(longer(240, 3_000))
-def test_of_several_that_go_on_with_one_run_at_the_same_moment_one_gets_it(
+def test_of_several_that_go_on_with_one_run_at_the_same_time_one_gets_it(
     tmp_path, start_in_background, record_property
 ):
     rounds, together = longer(6, 100), 2

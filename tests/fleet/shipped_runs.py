@@ -85,7 +85,7 @@ def _logged(steps: int) -> Path:
 def make_run(
     log_dir: Path, name: str, lines: int = 20, *, run_id: str | None = None, **manifest: Any
 ) -> Path:
-    """Return a run folder made by hand, in a moment; it has ended."""
+    """Return a run folder made by hand; it has ended."""
     folder = log_dir / name
     folder.mkdir(parents=True)
     now = 1_790_000_000.0

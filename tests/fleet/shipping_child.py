@@ -1,4 +1,4 @@
-"""A shipper in a process of its own, with short pauses and odd batches, that may kill itself at the worst moment.
+"""A shipper in a process of its own, with short pauses and odd batches, that may kill itself at the worst time.
 
 `python -m tests.fleet.shipping_child ADDRESS LOGS SEED MARKER`: with a MARKER it kills itself between data and commit,
 after a few batches, and says so by making that file.

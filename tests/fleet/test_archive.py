@@ -180,7 +180,7 @@ def test_clickhouse_and_pyarrow_read_the_archive_on_s3(s3, engine, ask, logs, mo
 
 
 @in_make_faults
-def test_killed_at_any_moment_the_archive_has_whole_files_and_is_completed(logs, place):
+def test_killed_at_any_time_the_archive_has_whole_files_and_is_completed(logs, place):
     folders = [make_run(logs, f"run-{number}", 400) for number in range(30)]
     command = [sys.executable, "-m", "toolkit.telemetry.cli", "archive", str(logs), "--to", f"file://{place}"]
     for pause in (0.2, 0.4, 0.6, 0.8, 1.0, 1.2):

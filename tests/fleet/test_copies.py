@@ -150,7 +150,7 @@ def test_lines_of_every_generation_that_someone_else_inserted_stop_their_run_onl
     assert newest_bytes(ask, id_of(other)) == record_bytes(other)["metrics.jsonl"]
 
 
-def test_a_file_that_could_not_be_read_for_a_moment_is_read_again(engine, ask, logs):
+def test_a_file_that_could_not_be_read_for_a_short_time_is_read_again(engine, ask, logs):
     folder = make_run(logs, "finished", 4)
     ship(engine, logs)
     append(folder, [4])

@@ -259,7 +259,7 @@ def test_a_page_shows_what_became_of_a_request_that_has_no_answer(an_engine, log
 
     node.round()
     wait_until(lambda: store.delivery(run_id, asked).text == "pending")
-    # Behind it one that asks for nothing, and one that no one takes until it expires.
+    # After it one that asks for nothing, and one that no one takes until it expires.
     answer(folder, asked)
     put(an_engine, run_id, "empty", body=b"{}")
     node.round()

@@ -83,20 +83,20 @@ def _write(logs, number, draw):
         summary=summary,
     )
     manifest = read_manifest(folder)
-    moment = manifest.created + number // 2
+    created = manifest.created + number // 2
     session = replace(
         manifest.latest,
         status=draw.choice(("finished", "failed", "stopped", "strange")),
-        ended=moment + draw.choice((0, 60, 7_200)),
+        ended=created + draw.choice((0, 60, 7_200)),
         host=draw.choice(("", "node1", "Node2")),
     )
     write_manifest(
         folder,
         replace(
-            manifest, display_name=draw.choice(_NAMES), created=moment, sessions=(session,), heartbeat=None
+            manifest, display_name=draw.choice(_NAMES), created=created, sessions=(session,), heartbeat=None
         )
         if number % 8
-        else replace(manifest, display_name=draw.choice(_NAMES), created=moment, sessions=(session,)),
+        else replace(manifest, display_name=draw.choice(_NAMES), created=created, sessions=(session,)),
     )
     if number % 4 == 0:
         write_labels(

@@ -1,4 +1,4 @@
-"""`telemetry ship` beside a live run: it follows, shows last values, ends when asked, and the run never knows."""
+"""`telemetry ship` next to a live run: it follows, shows last values, ends when asked, and the run never knows."""
 
 from __future__ import annotations
 

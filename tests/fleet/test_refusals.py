@@ -160,7 +160,7 @@ def test_once_and_pull_say_in_one_sentence_what_is_wrong(engine, logs, capsys):
 
 def test_a_wrong_password_or_right_is_refused_at_once_and_never_shown(engine, logs, capsys, tmp_path):
     if engine.cluster is None:
-        pytest.skip("the embedded engine has no users behind its front")
+        pytest.skip("the embedded engine has no users of its own")
     make_run(logs, "locked", 3)
     hosts = ",".join(f"127.0.0.1:{port}" for _, port in engine.address().hosts)
     secret = tmp_path / "password"
@@ -193,7 +193,7 @@ def test_a_wrong_password_or_right_is_refused_at_once_and_never_shown(engine, lo
 
 def test_a_password_that_was_changed_is_read_again(engine, tmp_path):
     if engine.cluster is None:
-        pytest.skip("the embedded engine has no users behind its front")
+        pytest.skip("the embedded engine has no users of its own")
     secret = tmp_path / "password"
     secret.write_text("the one before\n")
     secret.chmod(0o600)

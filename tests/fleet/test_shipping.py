@@ -34,8 +34,8 @@ from toolkit.telemetry.fleet.pull import PullError, pull
 from toolkit.telemetry.fleet.schema import VERSION, require_tables
 from toolkit.telemetry.fleet.shipping import sender as sender_module
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
-from toolkit.telemetry.runfolder.journal.repair import build_table, table_form
 from toolkit.telemetry.runfolder.layout import rank_file
+from toolkit.telemetry.runfolder.table.csv_table import build_table, table_form
 
 
 def test_a_run_of_the_logger_comes_back_byte_for_byte(engine, ask, logs, tmp_path):
@@ -356,7 +356,7 @@ def test_verify_begins_a_generation_where_the_engine_has_lines_of_another_file(e
     ship(engine, logs)
     other = make_run(logs.parent / "other", "mixed", 40, run_id=id_of(folder))
     (other / "metrics.jsonl").write_bytes(b"".join(step_line(step, longer="x" * 20) for step in range(9)))
-    with mock.patch.object(sender_module, "strays_behind", return_value={}):
+    with mock.patch.object(sender_module, "strays_after", return_value={}):
         with mock.patch.object(sender_module, "newest_commits", return_value={}):
             with mock.patch.object(sender_module, "insert_commits"):
                 ship(engine, logs.parent / "other")

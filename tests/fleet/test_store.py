@@ -116,7 +116,7 @@ def store_again(engine, key):
 
 
 def look_now(store, key):
-    """Refresh, although the engine was asked a moment ago."""
+    """Refresh, although the engine was asked just now."""
     store._commits._known.clear()
     store._runs.look_again()
     store._log(key)._looked_at = -math.inf

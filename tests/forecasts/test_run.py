@@ -8,10 +8,10 @@ import time
 import numpy as np
 import pytest
 
-from tests.dashboard.run_folders import SECONDS_A_STEP, append, write_run
+from tests.made_runs import SECONDS_A_STEP, append, write_run
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.forecasts.curve import Forecast, NoForecast
-from toolkit.telemetry.forecasts.ends import Moment, end_of, full_at
+from toolkit.telemetry.forecasts.ends import ExpectedTime, end_of, full_at
 from toolkit.telemetry.forecasts.run import Limit, RunForecast, forecast_run
 from toolkit.telemetry.forecasts.words import between, said_of, value_of
 from toolkit.telemetry.runs.sources.local_store import LocalStore
@@ -202,8 +202,11 @@ def test_the_time_limit_of_a_job_is_said_if_it_comes_before_the_end(tmp_path):
 
 
 def test_what_may_come_after_the_end_is_not_said_to_come_before():
-    ends = Moment(low=100.0, middle=200.0, high=300.0)
-    early, late = Moment(low=10.0, middle=20.0, high=30.0), Moment(low=150.0, middle=150.0, high=150.0)
+    ends = ExpectedTime(low=100.0, middle=200.0, high=300.0)
+    early, late = (
+        ExpectedTime(low=10.0, middle=20.0, high=30.0),
+        ExpectedTime(low=150.0, middle=150.0, high=150.0),
+    )
     limits = (Limit(what="disk", when=early, step=None), Limit(what="time limit", when=late, step=5.0))
     said = said_of(RunForecast(train=NoForecast("x"), ends=ends, limits=limits), 0.0)
 

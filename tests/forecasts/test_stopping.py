@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.dashboard.run_folders import SECONDS_A_STEP, append, write_run
+from tests.made_runs import SECONDS_A_STEP, append, write_run
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.forecasts import sweep
 from toolkit.telemetry.forecasts.curve import Curve, Plan

@@ -30,13 +30,14 @@ from tests.fuzz.session_server import receive, send
 from tests.fuzz.targets import columns_of
 from toolkit.telemetry.runfolder.codec import with_non_finite
 from toolkit.telemetry.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
-from toolkit.telemetry.runfolder.journal.repair import repair_run, table_form
+from toolkit.telemetry.runfolder.journal.repair import repair_run
 from toolkit.telemetry.runfolder.layout import CONTROL
 from toolkit.telemetry.runfolder.manifest import read_manifest
 from toolkit.telemetry.runfolder.reader import Cursor, read_from
 from toolkit.telemetry.runfolder.safefile import replace_file
 from toolkit.telemetry.runfolder.status import work_out_status
-from toolkit.telemetry.runfolder.table.csv_table import columns_for
+from toolkit.telemetry.runfolder.table.columns import Columns
+from toolkit.telemetry.runfolder.table.csv_table import table_form
 from toolkit.telemetry.runs.columns.run_log import RunLog
 
 ROOT = Path(__file__).parents[2]
@@ -529,7 +530,7 @@ class _Machine(RuleBasedStateMachine):
         comes first, the table may have rows of records that are gone, and no one is there to take them away.
         """
         numbered = []
-        has_row = columns_for(table_form(self.run)).has_row
+        has_row = Columns(table_form(self.run)).has_row
         with contextlib.suppress(FileNotFoundError):
             numbered = [
                 record

@@ -44,7 +44,7 @@ from toolkit.telemetry.privacy.redaction import Redactor
 from toolkit.telemetry.runfolder.codec import RecordError, decode, encode, with_non_finite
 from toolkit.telemetry.runfolder.control import ControlRefused, decode_request, encode_request
 from toolkit.telemetry.runfolder.journal.journal import pending_lines, record_file_of
-from toolkit.telemetry.runfolder.journal.repair import build_table, drain_journal
+from toolkit.telemetry.runfolder.journal.repair import drain_journal
 from toolkit.telemetry.runfolder.key_values import trend_of
 from toolkit.telemetry.runfolder.labels import LabelsError, read_labels, write_labels
 from toolkit.telemetry.runfolder.layout import CONTROL, LABELS, MANIFEST, METRICS_JSONL
@@ -53,12 +53,13 @@ from toolkit.telemetry.runfolder.reader import (
     Cursor,
     blocks_of,
     last_record,
-    offset_behind,
+    offset_after,
     read_from,
     records_in,
 )
 from toolkit.telemetry.runfolder.records import MAX_RECORD_BYTES, Record
-from toolkit.telemetry.runfolder.table.csv_table import ALL, SHORT, CsvTable
+from toolkit.telemetry.runfolder.table.columns import ALL, SHORT
+from toolkit.telemetry.runfolder.table.csv_table import build_table
 from toolkit.telemetry.runs.columns import line_parser
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.columns.completion_reader import CompletionReader
@@ -162,7 +163,7 @@ def fuzz_records(data: bytes) -> None:
     seqs = [record["seq"] for record in numbered]
     if seqs and seqs == sorted(set(seqs)) and len(numbered) == len(fresh.records):
         middle = seqs[len(seqs) // 2]
-        behind = read_from(path, offset_behind(path, middle)).records
+        behind = read_from(path, offset_after(path, middle)).records
         assert [record["seq"] for record in behind if type(record.get("seq")) is int] == [
             seq for seq in seqs if seq > middle
         ]
@@ -256,7 +257,7 @@ def fuzz_table_of_records(data: bytes) -> None:
     records, table = folder / METRICS_JSONL, folder / "metrics.csv"
     records.write_bytes(data)
     form = SHORT if len(data) % 2 else ALL
-    rows, _ = build_table(records, table, form=form)
+    rows = build_table(records, table, form=form).rows
     content = table.read_bytes()
     cells = list(csv.reader(io.StringIO(content.decode("utf-8"), newline="")))
     header = cells[0]
@@ -269,48 +270,6 @@ def fuzz_table_of_records(data: bytes) -> None:
     for cell in (cell for row in cells for cell in row):
         assert not cell.startswith(("=", "+", "@", "\t", "\r")), cell
         assert not cell.startswith("-") or _is_number(cell), cell
-
-    # The table as it was kept while the records came says the same as the one that was built of them afterwards.
-    kept = CsvTable(folder / "kept.csv", form=form)
-    for record in read_from(records).records:
-        kept.append([record])
-    kept.settle()
-    kept.close()
-    if seqs:
-        assert _unpadded(folder / "kept.csv") == _unpadded(table)
-    (folder / "kept.csv").unlink(missing_ok=True)
-
-
-@_target(
-    "toolkit.telemetry.runfolder.table.csv_table",
-    "toolkit.telemetry.mirrors.csv_mirror",
-    tokens=(b",", b'"', b"\n", b"\0", b'""', b"\r"),
-)
-def fuzz_found_table(data: bytes) -> None:
-    """Whatever is in metrics.csv, the run's table has its newest rows in the end, and any CSV reader opens it."""
-    from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
-
-    folder = _scratch()
-    header = (
-        b"event,time,elapsed,seq,session,global_step,epoch,train_loss,val_loss,lr,grad_norm,samples_per_sec"
-    )
-    header += b",sec_per_step,gpu_mem_allocated,gpu_mem_reserved,cpu_mem_rss_mb,gpu_util,nan_inf_detected"
-    found = data[1:] if data[:1] == b"!" else header + b"\n" + data
-    (folder / "metrics.csv").write_bytes(found)
-    first = [_step(seq) for seq in range(3)]
-    (folder / METRICS_JSONL).write_bytes(b"".join(map(encode, first)))
-    mirror = CsvMirror(folder, mode=0o600, form=SHORT if len(data) % 2 else ALL)
-    mirror.start_at()
-    more = [{**_step(seq), "another": 1.5} for seq in range(3, 6)]
-    with (folder / METRICS_JSONL).open("ab") as file:
-        file.write(b"".join(map(encode, more)))
-    mirror.write(more)
-    mirror.close()
-    text = (folder / "metrics.csv").read_text("utf-8", errors="replace")
-    if "\0" not in text and "\r" not in text:
-        rows = list(csv.DictReader(io.StringIO(text, newline="")))
-        assert [row["another"] for row in rows[-3:]] == ["1.5"] * 3
-    build_table(folder / METRICS_JSONL, folder / "metrics.csv")
 
 
 # ---------------------------------------------------------------- small files
@@ -896,15 +855,6 @@ def _step(seq: int) -> Record:
     }
 
 
-def _unpadded(table: Path) -> list[list[str]]:
-    """Return the cells of a table without the zeros that end a row at the end of a page."""
-    rows = list(csv.reader(io.StringIO(table.read_text("utf-8"), newline="")))
-    for row in rows[1:]:
-        if "." in row[1]:
-            row[1] = row[1].rstrip("0")
-    return rows
-
-
 @contextlib.contextmanager
 def _few_lines(count: int) -> Iterator[None]:
     before = line_parser._FEW_LINES
@@ -959,9 +909,9 @@ class _Maker:
     def _value(self, kind: int, depth: int) -> Any:
         kind %= 12
         if kind < 2:
-            return struct.unpack("<d", self._take(8).ljust(8, b"\0"))[0]
+            return struct.unpack("<d", self._next_bytes(8).ljust(8, b"\0"))[0]
         if kind == 2:
-            number = int.from_bytes(self._take(10), "little", signed=True)
+            number = int.from_bytes(self._next_bytes(10), "little", signed=True)
             # JSON as others read it has no larger ones: those become text.
             self.has_odd_value = self.has_odd_value or not -(2**63) <= number < 2**64
             return number
@@ -984,17 +934,17 @@ class _Maker:
         return self._text()
 
     def _text(self) -> str:
-        raw = self._take(self._byte() % 24)
+        raw = self._next_bytes(self._byte() % 24)
         text = raw.decode("utf-8", "surrogateescape")
         if any("\ud800" <= letter <= "\udfff" for letter in text):
             self.has_odd_value = True
         return text
 
     def _byte(self) -> int:
-        taken = self._take(1)
+        taken = self._next_bytes(1)
         return taken[0] if taken else 0
 
-    def _take(self, count: int) -> bytes:
+    def _next_bytes(self, count: int) -> bytes:
         taken = self._data[self._at : self._at + count]
         self._at += count
         return taken

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import csv
-import io
-
 import pytest
 
-from tests.dashboard.run_folders import step_record, write_run
+from tests.made_runs import step_record, write_run
 from toolkit.telemetry.core.checks import OptionsError
-from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
 from toolkit.telemetry.mirrors.one_logger_file.exporter import OneLoggerFileExporter
-from toolkit.telemetry.runfolder.codec import encode
 from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
 from toolkit.telemetry.runfolder.table.columns import Columns
-from toolkit.telemetry.runfolder.table.csv_table import ALL, CsvTable
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.columns.run_log import RunLog
 from toolkit.telemetry.runs.listing.run_listing import RootListing, read_start
@@ -45,43 +39,6 @@ def test_a_start_record_of_a_thousand_brackets_is_no_start_record(tmp_path):
     assert read_start(tmp_path / "metrics.jsonl") == {}
 
 
-def _table(path, rows):
-    made = CsvTable(path)
-    made.append([{**step_record(seq, train_loss=1.0), "seq": seq} for seq in range(rows)])
-    made.close()
-    return path.read_bytes()
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        pytest.param(lambda row: b'"' + row, id="an open quote"),
-        pytest.param(lambda row: bytes(len(row)), id="zeros of a power cut"),
-        pytest.param(lambda row: row + b",1,2", id="cells without a column"),
-        pytest.param(lambda row: row.replace(b",", b";"), id="a spreadsheet's semicolons"),
-    ],
-)
-def test_a_resumed_run_builds_a_damaged_table_again(tmp_path, damage):
-    content = _table(tmp_path / "metrics.csv", 4).split(b"\n")
-    content[2] = damage(content[2])
-    (tmp_path / "metrics.csv").write_bytes(b"\n".join(content))
-    records = [{**step_record(seq, train_loss=1.0), "seq": seq} for seq in range(4)]
-    (tmp_path / "metrics.jsonl").write_bytes(b"".join(map(encode, records)))
-
-    mirror = CsvMirror(tmp_path, mode=0o600, form=ALL)
-    mirror.start_at()
-    more = {**step_record(4, train_loss=1.0, another=2.5), "seq": 4}
-    with (tmp_path / "metrics.jsonl").open("ab") as file:
-        file.write(encode(more))
-    mirror.write([more])
-    mirror.close()
-
-    text = (tmp_path / "metrics.csv").read_text()
-    rows = list(csv.DictReader(io.StringIO(text, newline="")))
-    assert [row["seq"] for row in rows] == ["0", "1", "2", "3", "4"]
-    assert rows[-1]["another"] == "2.5"
-
-
 def test_a_cache_file_with_a_flipped_byte_is_rejected_if_its_columns_do_not_fit_together(tmp_path):
     folder = write_run(tmp_path, "r", [step_record(i, train_loss=float(i)) for i in range(20)])
     log = RunLog(folder / "metrics.jsonl", None)
@@ -110,10 +67,10 @@ def test_a_name_under_non_finite_that_the_record_lacks_makes_no_cell():
     columns = Columns()
     odd = {"event": "step", "time": 1.5, "seq": 0, "non_finite": {"later": "NaN"}}
     columns.add_new_of(odd)
-    before = ",".join(columns.parts(odd))
-    columns.add_new_of({"event": "step", "time": 2.5, "seq": 1, "later": 1.0})
+    before = columns.row(odd)
+    columns.add_new_of({"event": "note", "time": 2.5, "seq": 1, "later": 1.0})
 
-    assert ",".join(columns.parts(odd)) == f"{before},"
+    assert columns.row(odd) == [*before, ""]
 
 
 @pytest.mark.parametrize("text", ["telemetry: {project: 2001-99-99}", "a: " + "[" * 1_000])

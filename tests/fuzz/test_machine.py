@@ -77,7 +77,7 @@ def test_a_logger_that_breaks_a_promise_is_caught(mutation):
         report_multiple_bugs=False,
     )
 
-    # Real processes do not die twice at the same moment, so the second try of a history may end otherwise.
+    # Real processes do not die twice at the same time, so the second try of a history may end otherwise.
     with pytest.raises((AssertionError, FlakyFailure)) as caught:
         run_state_machine_as_test(machine_for(made), settings=tries)
     made.close()

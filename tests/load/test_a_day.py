@@ -6,7 +6,7 @@ import pytest
 
 from benchmarks import load_day
 from tests.lengths import in_make_faults, longer
-from toolkit.telemetry.runfolder.table.short_columns import WITHOUT_ROWS
+from toolkit.telemetry.runfolder.table.columns import WITHOUT_ROWS
 
 STEPS = longer(1_200, load_day.STEPS_AN_HOUR)
 PARTS = longer(4, 24)
@@ -42,7 +42,7 @@ def test_a_day_of_training_grows_neither_memory_nor_files_nor_threads(tmp_path, 
     # Nothing in the process grows: its own objects, descriptors, threads. A megabyte is what waits for a sync.
     assert grown_kb < 4_096
     assert late["rss_mb"] - early["rss_mb"] < 64
-    # One or two may be open for the moment that a thread looks at something.
+    # One or two may be open for the time that a thread looks at something.
     assert late["files"] <= early["files"] + 2
     assert late["threads"] <= early["threads"] + 1
     # Nor where someone looks on, but for the records themselves.

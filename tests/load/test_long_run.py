@@ -13,9 +13,8 @@ from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger.control import control_file, requests
 from toolkit.telemetry.logger.control.control_file import was_answered
+from toolkit.telemetry.mirrors import csv_mirror
 from toolkit.telemetry.runfolder.manifest import MAX_MANIFEST_BYTES, Session, read_manifest, write_manifest
-from toolkit.telemetry.runfolder.table import csv_table
-from toolkit.telemetry.runfolder.table.csv_table import CsvTable
 
 RECORDS = longer(20_000, 1_000_000)
 
@@ -51,7 +50,7 @@ def test_a_run_of_very_many_records_is_logged_read_killed_repaired_and_resumed(t
     assert used["left_over"] == 0
     # Memory for records while the disk takes none is 32 MB; nothing else grows with them.
     assert grown_mb < 40.0
-    # One or two may be open for the moment that a thread looks at something.
+    # One or two may be open for the time that a thread looks at something.
     assert points[-1]["files"] <= quarter["files"] + 2
     assert points[-1]["threads"] <= quarter["threads"] + 1
     # A million records with their columns: a hundred bytes and some for each that the dashboard holds.
@@ -61,9 +60,9 @@ def test_a_run_of_very_many_records_is_logged_read_killed_repaired_and_resumed(t
 @pytest.mark.parametrize("form", [True, "all"])
 def test_the_end_of_a_run_does_not_rewrite_its_whole_table(tmp_path, form, monkeypatch):
     # On a machine that pauses, the first rewrite would count as slow, and the next one would wait for minutes.
-    monkeypatch.setattr(csv_table, "_QUICK_S", 600.0)
+    monkeypatch.setattr(csv_mirror, "_QUICK_S", 600.0)
     # A million rows would take longer than close() may wait, and the table would be left without its end.
-    # A finding, of a machine that becomes slow, say, has columns of its own and comes at any moment.
+    # A finding, of a machine that becomes slow, say, has columns of its own and comes at any time.
     options = {"system": False, "diagnostics": False, "close_timeout": 60.0}
     log = TelemetryLogger("r", log_dir=tmp_path, log_every=1, csv=form, **options)
     for step in range(500):
@@ -88,27 +87,6 @@ def test_the_end_of_a_run_does_not_rewrite_its_whole_table(tmp_path, form, monke
     assert after.st_ino == before.st_ino
     assert after.st_size > before.st_size
     assert table.read_text().splitlines()[-1].startswith("end,")
-
-
-def test_the_table_of_a_long_run_holds_few_long_texts_in_memory_until_it_is_rewritten(tmp_path, monkeypatch):
-    table = CsvTable(tmp_path / "metrics.csv")
-    table.append([{"event": "step", "time": 1.0, "seq": 0}])
-    # As for a table that takes minutes to rewrite.
-    monkeypatch.setattr(csv_table, "_SMALL_BYTES", 0)
-    table._next_rewrite = 1e18
-    held, most = 0, 0
-    for seq in range(1, 400):
-        table.append([{"event": "note", "time": 1.0, "seq": seq, f"text{seq}": "x" * 50_000}])
-        if not table._held:
-            # It was written all the same; so it will be next time.
-            table._next_rewrite = 1e18
-        held = sum(len(record[f"text{record['seq']}"]) for record in table._held)
-        most = max(most, held)
-
-    assert 1_000_000 < most < csv_table._MAX_HELD_SIZE + 100_000
-    table.settle()
-    assert len((tmp_path / "metrics.csv").read_text().splitlines()) == 1 + 400
-    table.close()
 
 
 def test_a_request_to_a_long_run_has_none_of_its_records_parsed(tmp_path, monkeypatch):

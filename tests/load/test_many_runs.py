@@ -72,7 +72,7 @@ def test_a_refresh_of_very_many_runs_reads_only_what_changed_and_keeps_nothing_o
         now = usage(process)
         return now if now["files"] <= before["files"] and now["threads"] <= before["threads"] else None
 
-    # Another thread of this process may have one open for a moment.
+    # Another thread of this process may have one open for a short time.
     after = wait_until(usage_without_leftovers)
 
     record_property(
@@ -103,12 +103,12 @@ def test_tabs_of_a_run_that_is_gone_do_not_have_the_whole_directory_listed_each_
     for _ in range(40):
         ask_for_nothing(store)
 
-    # At most every other moment is spent on it; a new listing each time would be forty.
+    # At most every other second is spent on it; a new listing each time would be forty.
     assert len(scans) <= 1 + (time.monotonic() - began) / 0.55
     assert len(scans) < 20
 
 
-def test_a_run_that_began_a_moment_ago_is_found_though_the_list_is_older(root):
+def test_a_run_that_has_just_begun_is_found_though_the_list_is_older(root):
     store = LocalStore([root], cache_dir=None)
     store.list_runs()
     write_many_runs(root / "elsewhere", 1, records=3)

@@ -112,10 +112,10 @@ def made_up(chance):
 
     while True:
         step = chance.randrange(10**6)
-        moment = datetime.fromtimestamp(1.6e9 + chance.random() * 1e8, timezone.utc)
+        now = datetime.fromtimestamp(1.6e9 + chance.random() * 1e8, timezone.utc)
         yield f"commit {hexadecimal(40)} of main, was {hexadecimal(7)}"
         yield hexadecimal(chance.choice([8, 16, 24, 32, 40, 64, 128]))
-        yield f"wandb: run {some(LETTERS + '0123456789', 8)} in wandb/run-{moment:%Y%m%d_%H%M%S}-{some(LETTERS, 8)}"
+        yield f"wandb: run {some(LETTERS + '0123456789', 8)} in wandb/run-{now:%Y%m%d_%H%M%S}-{some(LETTERS, 8)}"
         yield str(uuid.UUID(int=chance.getrandbits(128)))
         yield f"run {some('0123456789ABCDEFGHJKMNPQRSTVWXYZ', 26)} of session {hexadecimal(12)}"
         yield f"mlruns/{chance.randrange(10**18)}/{hexadecimal(32)}/metrics/{name('_')}"
@@ -129,9 +129,9 @@ def made_up(chance):
         yield "\n".join(image[at : at + 76] for at in range(0, len(image), 76))
         yield f"models--{name()}--{name()}/snapshots/{hexadecimal(40)}/model.safetensors"
         yield f"/data/{name('/')}/{name('_')}_{step:09d}.safetensors"
-        yield f"events.out.tfevents.{moment.timestamp():.0f}.{name()}.{step}.0"
-        yield f"{moment.isoformat()} step={step} loss={chance.random():.6f} lr={chance.random():.3e}"
-        yield f"{name('_')}_lr{chance.random():.0e}_bs{step % 512}_seed{step}_{moment:%Y-%m-%dT%H-%M-%S}"
+        yield f"events.out.tfevents.{now.timestamp():.0f}.{name()}.{step}.0"
+        yield f"{now.isoformat()} step={step} loss={chance.random():.6f} lr={chance.random():.3e}"
+        yield f"{name('_')}_lr{chance.random():.0e}_bs{step % 512}_seed{step}_{now:%Y-%m-%dT%H-%M-%S}"
         yield f"https://huggingface.co/{name()}/{name()}/resolve/{hexadecimal(40)}/{name('_')}.safetensors"
         yield f"https://example.com/{name('/')}?page={step}&sort={name('_')}#L{step}"
         yield f"ampere_bf16_s16816gemm_bf16_{step % 512}x128_ldg8_f2f_stages_64x3_{some('nt', 2)}"

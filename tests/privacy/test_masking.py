@@ -314,7 +314,7 @@ def test_everything_under_a_secret_name_is_hidden_and_its_shape_kept():
     }
 
 
-def test_a_name_beside_its_value_counts_as_its_name():
+def test_a_name_next_to_its_value_counts_as_its_name():
     config = [{"name": "HF_TOKEN", "value": "abc"}, {"name": "LR", "value": "abc"}]
 
     assert mask_secrets(config) == [{"name": "HF_TOKEN", "value": "***"}, {"name": "LR", "value": "abc"}]

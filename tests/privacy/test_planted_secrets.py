@@ -17,7 +17,7 @@ from tests.privacy.planted import ENVIRON, HARMLESS, PLANTED, SECRETS, found_in,
 from tests.privacy.planted_run import write_notes
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.runfolder.reader import read_from
-from toolkit.telemetry.runfolder.table.csv_table import SHORT, columns_for
+from toolkit.telemetry.runfolder.table.columns import SHORT, Columns
 
 ROOT = Path(__file__).resolve().parents[2]
 IN_A_LINE = "planted-In-A-Line-4711"
@@ -123,7 +123,7 @@ def test_the_bundle_is_still_a_run(bundles, tmp_path):
     table = pd.read_csv(io.BytesIO(members["metrics.csv"]), low_memory=False)
 
     assert chunk.bad_count == 0
-    has_row = columns_for(SHORT).has_row
+    has_row = Columns(SHORT).has_row
     assert [record["seq"] for record in chunk.records if has_row(record)] == table["seq"].tolist()
     assert (table["event"] == "step").sum() == len(PLANTED) + len(HARMLESS)
     assert table["train_loss"].dropna().eq(0.5).all()

@@ -22,8 +22,11 @@ PLACES = {
     "what a script can call": "toolkit.telemetry.logger.logger:TelemetryLogger",
     "an option of the `telemetry:` block": "toolkit.telemetry.logger.options.telemetry_options:TelemetryOptions",
     "a well-known field of a step": "toolkit.telemetry.logger.records.folded_metrics:COLUMNS",
+    "the folder name of a second run": "toolkit.telemetry.runfolder.layout:candidate_names",
+    "the folders of a run on several nodes": "toolkit.telemetry.runfolder.parts",
+    "how often run.json is written": "toolkit.telemetry.logger.session.live_run:_HEARTBEAT_EVERY_S",
     "a kind of record": "toolkit.telemetry.runfolder.records",
-    "which records and fields are in metrics.csv": "toolkit.telemetry.runfolder.table.short_columns:WITHOUT_ROWS",
+    "which records and fields are in metrics.csv": "toolkit.telemetry.runfolder.table.columns:WITHOUT_ROWS",
     "which numbers of a record are curves": "toolkit.telemetry.runfolder.metrics:metrics_of",
     "when a run is lost, stalled or running": "toolkit.telemetry.runfolder.status:work_out_status",
     "limits of a request to a run": "toolkit.telemetry.runfolder.control:LOG_EVERY_PAUSE_S",
@@ -46,7 +49,10 @@ PLACES = {
     "what a report contains": "toolkit.telemetry.reports.stored_run:content_of_run",
     "a subcommand": "toolkit.telemetry.cli.main:SUBCOMMANDS",
     "a table in ClickHouse": "toolkit.telemetry.fleet.schema",
+    "how failures of telemetry are caught": "toolkit.telemetry.core.guard:Guard",
     "a page": "dashboard.app",
+    "how often a page refreshes": "dashboard.session:refresh_seconds",
+    "where the cache and other files of a user are": "toolkit.telemetry.core.user_folders:user_folder",
     "how a curve is drawn": "dashboard.components.curve_chart",
 }
 """What someone may want to change, and the module, or the name in it, where that is."""
@@ -95,7 +101,6 @@ def purpose_of(room):
     return text.split("\n\n")[0].replace("\n", " ")
 
 
-@functools.cache
 @functools.cache
 def imports():
     """Return which rooms each room imports, in any function and for types too."""

@@ -87,7 +87,7 @@ tests/telemetry/integrations/ trains with each of them."""
 
 @pytest.fixture(scope="module")
 def run_python_of(folder_after_the_readme):
-    """Run the Python of a page beside the run of the README, once; return what came of each block."""
+    """Run the Python of a page next to the run of the README, once; return what came of each block."""
     folder, _ = folder_after_the_readme
 
     @functools.cache
@@ -108,7 +108,7 @@ def run_python_of(folder_after_the_readme):
         if path != README and blocks(path, "python")
     ],
 )
-def test_the_python_of_the_other_documents_runs_beside_that_run(document, run_python_of):
+def test_the_python_of_the_other_documents_runs_next_to_that_run(document, run_python_of):
     for finished in run_python_of(document):
         assert finished.returncode == 0, finished.stderr
         # A framework says what it likes on standard error.
@@ -136,7 +136,7 @@ AROUND_A_RUN = [
     ROOT / "docs" / f"{name}.md"
     for name in ("errors", "privacy", "usage-reports", "completions", "profiling", "modes")
 ]
-"""Pages whose commands are run as well, beside what their Python has written. Those about messages need a server to
+"""Pages whose commands are run as well, next to what their Python has written. Those about messages need a server to
 send to: tests/cli/test_message.py runs them."""
 
 

@@ -244,7 +244,7 @@ def test_commands_of_this_checkout_work_in_an_ai_toolkit_checkout(tmp_path):
 
 
 @pytest.mark.parametrize("ours_first", [True, False])
-def test_another_distribution_with_a_package_toolkit_lives_beside_ours(ours_first, wheel, tmp_path):
+def test_another_distribution_with_a_package_toolkit_lives_next_to_ours(ours_first, wheel, tmp_path):
     theirs = tmp_path / "theirs-1-py3-none-any.whl"
     files = {
         "toolkit/__init__.py": "OWN = 1\n",

@@ -47,10 +47,10 @@ def test_findings_on_labelled_runs_are_right_as_often_as_they_say():
     for (said, *_), row in zip(STRENGTHS, now["strengths"], strict=True):
         low, high = interval(row["right"], row["of"])
         assert low <= said <= high, f"said {said}, and {row['right']} of {row['of']} are right"
-    for moment in reliability.MOMENTS:
-        for row in now["reliability"][moment]["held_out"]:
+    for when in reliability.TIMES:
+        for row in now["reliability"][when]["held_out"]:
             low, high = interval(row["right"], row["of"])
-            assert low <= row["said"] <= high, f"{moment}: {row}"
+            assert low <= row["said"] <= high, f"{when}: {row}"
 
 
 # ---------------------------------------------------------------- the fit, on made findings
@@ -131,8 +131,7 @@ def test_a_finding_that_was_never_a_warning_has_no_first_confidence():
     samples = [*made((0, 5, 9, 10)), sample("quiet", False, DOUBTED)]
 
     first, last = (
-        len(said_of(samples, moment, reliability._by_strength, held_out=False))
-        for moment in ("first", "last")
+        len(said_of(samples, when, reliability._by_strength, held_out=False)) for when in ("first", "last")
     )
 
     assert (first, last) == (20, 41)

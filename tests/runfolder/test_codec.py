@@ -105,7 +105,7 @@ def test_a_number_that_is_not_finite_is_named_where_it_is_nested():
     assert found["a"] == [1.0, None]
 
 
-def test_a_false_alarm_is_not_kept_beside_a_real_one():
+def test_a_false_alarm_is_not_kept_next_to_a_real_one():
     found = strictly_parsed(encode({"nan_inf_detected": False, "grad_norm": math.nan}))
 
     assert found["nan_inf_detected"] is True

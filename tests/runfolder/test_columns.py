@@ -11,76 +11,111 @@ from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import tries
 from toolkit.telemetry.runfolder.codec import decode, encode
-from toolkit.telemetry.runfolder.table.columns import FIRST_COLUMNS, MAX_COLUMNS, Columns, cell, no_formula
+from toolkit.telemetry.runfolder.table.columns import (
+    ALL,
+    FIRST_COLUMNS,
+    MAX_COLUMNS,
+    OF_THE_END,
+    SHORT,
+    Columns,
+    no_formula,
+)
+
+START = {"event": "start", "run_name": "r", "learning_rate": 0.1, "config": {"a": 1}, "host": "h", "pid": 5}
+STEP = {"event": "step", "time": 5.5, "global_step": 1, "train_loss": 0.5, "reward": 2.0, "time/forward": 0.1}
 
 texts = st.text(st.characters(codec="utf-8"), max_size=30)
 
 
-def table(*records):
-    """Return the records as the text of a whole table."""
-    columns = Columns()
+def columns_of(*records, form=ALL):
+    columns = Columns(form)
     for record in records:
         columns.add_new_of(record)
-    return "\n".join([columns.header(), *(",".join(columns.row(record)) for record in records)]) + "\n"
+    return columns
+
+
+def table(*records, form=ALL):
+    """Return the records as the text of a whole table."""
+    columns = columns_of(*records, form=form)
+    rows = [",".join(columns.row(record)) for record in records if columns.has_row(record)]
+    return "\n".join([columns.header(), *rows]) + "\n"
 
 
 def cells_of(text):
     return list(csv.reader(io.StringIO(text, newline="\n"), strict=True))
 
 
-def test_a_table_begins_with_the_columns_people_look_for():
-    columns = Columns()
+def cell(value):
+    """Return the cell of a value, which is the only one of its record."""
+    columns = columns_of({"x": value})
+    return columns.row({"x": value})[-1]
 
-    assert columns.names == list(FIRST_COLUMNS)
-    assert columns.names[:2] == ["event", "time"]
-    assert {"global_step", "train_loss", "val_loss", "lr", "grad_norm", "nan_inf_detected"} <= set(
-        columns.names
+
+def test_numbers_that_are_logged_come_before_everything_else_in_order_of_appearance():
+    columns = columns_of(
+        *(START, STEP, {"event": "eval", "accuracy": 0.5}, {"event": "sample", "path": "a.png"}), form=SHORT
     )
 
+    assert columns.names == [
+        *FIRST_COLUMNS,
+        *("reward", "accuracy"),
+        *OF_THE_END,
+        *("run_name", "learning_rate", "path"),
+    ]
+    assert not columns.add_new_of(STEP)
+    assert columns.add_new_of({**STEP, "more": 1})
 
-def test_new_fields_get_columns_in_order_of_appearance():
-    columns = Columns()
 
-    assert columns.add_new_of({"event": "step", "b": 1, "a": 2}) == 2
-    assert columns.add_new_of({"a": 1, "c": 1}) == 1
-    assert columns.add_new_of({"a": 1, "c": 1}) == 0
-    assert columns.names[len(FIRST_COLUMNS) :] == ["b", "a", "c"]
-
-
-def test_the_end_of_a_training_on_gpus_brings_no_column_of_its_own():
-    columns = Columns()
-    columns.add_new_of({"event": "start", "run_name": "r"})
-    columns.add_new_of({"event": "system", "gpu/0/mem_used_gb": 1.0, "gpu/1/mem_used_gb": 1.0})
+@pytest.mark.parametrize("form", [ALL, SHORT])
+def test_the_end_of_a_training_on_gpus_brings_no_column_of_its_own(form):
+    columns = columns_of(START, {"event": "system", "gpu/1/mem_used_gb": 1.0}, form=form)
     end = {"event": "end", "status": "finished", "reason": "finished", "seconds": 1.0, "records": 3,
            "records_lost": 0, "telemetry_errors": 0, "cpu_mem_peak_mb": 9.0, "gpu/1/mem_peak_gb": 2.0}  # fmt: skip
 
-    assert columns.add_new_of(end) == 0, "a large table would have to be rewritten while the process ends"
-    assert columns.row(end)[columns.names.index("gpu/1/mem_peak_gb")] == "2.0"
+    assert not columns.add_new_of(end), "a large table would have to be rewritten while the process ends"
+    assert ("2.0" in columns.row(end)) == (form == ALL)
 
 
-def test_columns_that_were_added_can_be_taken_away_and_come_again():
-    columns = Columns()
-    columns.add_new_of({"a": 1})
-    before = columns.snapshot()
-    columns.add_new_of({"b": 1, "c": 1})
-    columns.restore(before)
+@pytest.mark.parametrize("form", [ALL, SHORT])
+def test_a_table_has_a_bounded_number_of_columns_and_counts_the_rest(form):
+    record = {"event": "step", **{f"metric/{i}": i for i in range(5000)}}
+    columns = columns_of(record, form=form)
 
-    assert columns.names[len(FIRST_COLUMNS) :] == ["a"]
-    assert columns.add_new_of({"c": 1, "a": 1, "b": 1}) == 2
-    assert columns.row({"b": 5, "c": 6})[len(FIRST_COLUMNS) :] == ["", "6", "5"]
-
-
-def test_a_table_has_a_bounded_number_of_columns_and_counts_the_rest():
-    columns = Columns()
-    record = {f"metric/{i}": i for i in range(5000)}
-    columns.add_new_of(record)
-
-    assert len(columns.names) == MAX_COLUMNS
-    assert len(columns.row(record)) == MAX_COLUMNS
-    assert len(columns.left_out) == MAX_COLUMNS
+    assert len(columns.names) == MAX_COLUMNS == len(columns.row(record))
     for start in range(0, 50_000, 5000):
-        columns.add_new_of({f"other/{start + i}": 1 for i in range(5000)})
+        columns.add_new_of({"event": "step", **{f"other/{start + i}": 1 for i in range(5000)}})
     assert len(columns.left_out) == MAX_COLUMNS
+
+
+@pytest.mark.parametrize("event", ["span", "span_start", "span_summary", "ledger", "system", "completion"])
+def test_what_no_person_logs_has_no_row(event):
+    assert not Columns(SHORT).has_row({"event": event})
+    assert Columns(ALL).has_row({"event": event})
+
+
+@pytest.mark.parametrize("event", ["start", "step", "eval", "epoch", "checkpoint", "finding", "end", "mine"])
+def test_what_a_person_logs_has_a_row(event):
+    assert Columns(SHORT).has_row({"event": event})
+
+
+def test_what_is_no_short_text_or_number_has_no_column():
+    found = columns_of(
+        {"event": "mine", "list": [1], "object": {"a": 1}, "text": "t", "flag": True, "nothing": None},
+        form=SHORT,
+    )
+
+    assert found.names[len(FIRST_COLUMNS) + len(OF_THE_END) :] == ["text", "flag"]
+    text = table({"event": "mine", "time": 1.0, "text": "x" * 5_000}, form=SHORT)
+    assert len(text) < 1_000
+    assert "[5000 characters]" in text
+
+
+def test_a_text_where_a_number_belongs_is_left_to_the_records():
+    text = table(STEP, {**STEP, "reward": "high, and rising"}, {**STEP, "reward": 3.0}, form=SHORT)
+    frame = pd.read_csv(io.StringIO(text))
+
+    assert frame["reward"].tolist()[::2] == [2.0, 3.0]
+    assert math.isnan(frame["reward"][1])
 
 
 @tries
@@ -88,44 +123,37 @@ def test_a_table_has_a_bounded_number_of_columns_and_counts_the_rest():
     number=st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**63), 2**64 - 1) | st.booleans()
 )
 def test_a_number_is_written_as_a_number_and_comes_back_exactly(number):
-    text = cell(number)
+    for event in ("step", "note"):
+        record = {"event": event, "x": number}
+        columns = columns_of(record)
+        text = columns.row(record)[columns.names.index("x")]
 
-    assert not text.startswith("'")
-    assert (
-        (text == "True") if number is True else (text == "False") if number is False else eval(text) == number
-    )
+        assert text == str(number) if isinstance(number, bool) else eval(text) == number
 
 
+@pytest.mark.parametrize("form", [ALL, SHORT])
 @pytest.mark.parametrize(
     ("number", "text"),
     [(math.nan, "nan"), (math.inf, "inf"), (-math.inf, "-inf"), (-1.5, "-1.5"), (-3, "-3")],
 )
-def test_numbers_are_written_to_cells_as_pandas_reads_them(number, text):
-    record = decode(encode({"event": "step", "train_loss": number}))
-    columns = Columns()
-    columns.add_new_of(record)
+def test_numbers_are_written_to_cells_as_pandas_reads_them(number, text, form):
+    record = decode(encode({**STEP, "reward": number}))
+    columns = columns_of(record, form=form)
 
-    assert columns.row(record)[columns.names.index("train_loss")] == text
-    found = pd.read_csv(io.StringIO(table(record)))["train_loss"][0]
+    assert columns.row(record)[columns.names.index("reward")] == text
+    assert columns.names.index("reward") < columns.names.index("status")
+    assert "non_finite" not in columns.names
+    found = pd.read_csv(io.StringIO(table(record, form=form)))["reward"][0]
     assert found == number or (math.isnan(found) and math.isnan(number))
-
-
-def test_the_list_of_non_finite_numbers_is_no_column_of_its_own():
-    columns = Columns()
-    columns.add_new_of(decode(encode({"loss": math.nan})))
-
-    assert columns.names[len(FIRST_COLUMNS) :] == ["loss"]
 
 
 @pytest.mark.parametrize(
     "named", [3, None, [], {"loss": 3}, {"loss": None}, {"loss": ["NaN"]}, {"loss": "text"}]
 )
 def test_a_foreign_list_of_non_finite_numbers_leaves_the_cell_empty(named):
-    columns = Columns()
-    record = {"loss": None, "non_finite": named}
-    columns.add_new_of(record)
+    record = {"event": ["odd"], "loss": None, "non_finite": named}
 
-    assert set(columns.row(record)) == {""}
+    assert columns_of(record).row({**record, "event": None}) == [""] * len(columns_of(record).names)
 
 
 @pytest.mark.parametrize(
@@ -145,9 +173,7 @@ def test_a_text_that_a_spreadsheet_would_run_is_marked(start):
 @given(text=texts)
 def test_no_text_cell_begins_like_a_formula_or_breaks_its_line(text):
     for found in (cell(text), cell([text]), cell({text: text})):
-        assert "\n" not in found
-        assert "\r" not in found
-        assert "\0" not in found
+        assert not {"\n", "\r", "\0"} & set(found)
         shown = cells_of(found + "\n")[0][0] if found else ""
         assert not shown.startswith(("=", "+", "-", "@", "\t"))
 
@@ -177,23 +203,10 @@ def _as_shown(text):
 
 
 def test_two_names_with_the_same_header_share_a_column():
-    columns = Columns()
-    columns.add_new_of({"a\nb": 1})
+    columns = columns_of({"event": "step", "a\nb": 1})
 
-    assert columns.add_new_of({"a\\nb": 2}) == 0
-    assert columns.row({"a\\nb": 2})[-1] == "2"
-
-
-def test_columns_of_an_adopted_header_are_found_again_by_odd_names():
-    odd = ["a\nb", "=x", "'=x", "'", '"', "a,b", "é\u2028", "", "y" * 5000, "z_" * 2500, "\\n"]
-    record = {name: number for number, name in enumerate(odd)}
-    columns = Columns()
-    columns.add_new_of(record)
-    adopted = Columns(next(csv.reader([columns.header()])))
-
-    assert adopted.add_new_of(record) == 0
-    assert adopted.names == columns.names
-    assert adopted.row(record) == columns.row(record)
+    assert not columns.add_new_of({"event": "step", "a\\nb": 2})
+    assert "2" in columns.row({"event": "step", "a\\nb": 2})
 
 
 @pytest.mark.parametrize("text", ["x" * 60_000, "x y" * 20_000, "=" * 60_000, "é" * 30_000])
@@ -206,11 +219,3 @@ def test_a_long_text_is_cut_and_says_how_long_it_was(text):
 
 def test_lists_and_mappings_are_one_cell_of_json():
     assert cells_of(cell({"a": [1, None, "x,\ny"]}) + "\n") == [['{"a":[1,null,"x,\\ny"]}']]
-
-
-def test_a_start_brings_the_columns_of_the_end_also_behind_a_record_with_the_same_fields():
-    columns = Columns()
-    columns.add_new_of({"event": "step", "train_loss": 0.5})
-    columns.add_new_of({"event": "start", "train_loss": 0.5})
-
-    assert "status" in columns.names

@@ -25,7 +25,6 @@ from toolkit.telemetry.runfolder.journal.journal import (
     journals_in,
     pending_lines,
     record_file_of,
-    shared_memory_folders,
 )
 from toolkit.telemetry.runfolder.portable import is_locked
 
@@ -42,8 +41,8 @@ def line(seq, **fields):
     return encode({"event": "step", "seq": seq, **fields})
 
 
-def create(folder, **more):
-    return Journal.create([folder], folder / "r" / "metrics.jsonl", OWNER, segment_bytes=SEGMENT, **more)
+def create(folder):
+    return Journal.create([folder], folder / "r" / "metrics.jsonl", OWNER, segment_bytes=SEGMENT)
 
 
 @pytest.fixture(params=["mapped", "written"])
@@ -84,13 +83,9 @@ def test_a_journal_that_has_no_room_says_so_and_stays_as_it_was(made):
     fill = made.fill
 
     assert made.append(b"x" * SEGMENT) == 0
-    assert SEGMENT < made.fill == fill <= made.capacity
-    assert seqs(made.path) == list(range(count))
-
-
-def test_a_line_longer_than_a_segment_has_no_room(made):
     assert made.append(b"x" * (SEGMENT + 1)) == 0
-    assert made.fill == 0
+    assert SEGMENT < made.fill == fill <= 2 * SEGMENT
+    assert seqs(made.path) == list(range(count))
 
 
 def test_a_line_that_fills_a_segment_to_the_last_byte_has_room(made):
@@ -115,31 +110,6 @@ def test_what_was_filled_is_handed_over_and_callers_go_on_elsewhere(made):
     assert seqs(made.path) == [1]
 
 
-def test_one_segment_at_a_time_is_handed_over(made):
-    made.append(line(0))
-    made.flip()
-    made.append(line(1))
-
-    assert made.flip() is None
-
-    made.release()
-
-    assert made.flip() == line(1)
-
-
-def test_the_segments_take_turns_for_ever(made):
-    written = []
-    for seq in range(300):
-        while not made.append(line(seq, text="y" * 200)):
-            written.append(made.flip())
-            made.release()
-    while (rest := made.flip()) is not None:
-        written.append(rest)
-        made.release()
-
-    assert b"".join(written) == b"".join(line(seq, text="y" * 200) for seq in range(300))
-
-
 @tries
 @given(
     turns=st.lists(
@@ -147,7 +117,7 @@ def test_the_segments_take_turns_for_ever(made):
         max_size=60,
     )
 )
-def test_a_kill_at_any_moment_loses_nothing_that_was_appended(tmp_path_factory, turns):
+def test_a_kill_at_any_time_loses_nothing_that_was_appended(tmp_path_factory, turns):
     folder = tmp_path_factory.mktemp("journal")
     made = create(folder)
     given_lines, in_file, handed = [], [], None
@@ -157,7 +127,8 @@ def test_a_kill_at_any_moment_loses_nothing_that_was_appended(tmp_path_factory, 
             if made.append(new):
                 given_lines.append(new)
         elif what == "flip":
-            handed = made.flip() or handed
+            assert handed is None or made.flip() is None, "one segment at a time is handed over"
+            handed = handed or made.flip()
         elif handed is not None:
             in_file.append(handed)
             made.release()
@@ -169,93 +140,6 @@ def test_a_kill_at_any_moment_loses_nothing_that_was_appended(tmp_path_factory, 
         assert [seq for seq in missing if seq not in found] == []
         assert all(given_lines[seq] == text for seq, text in found.items())
     made.close(remove=True)
-
-
-@pytest.mark.skipif(not shared_memory_folders(), reason="there is no memory file system")
-def test_a_journal_in_memory_grows_while_it_is_not_emptied_and_shrinks_again(tmp_path):
-    (folder,) = shared_memory_folders()
-    made = Journal.create(
-        [folder],
-        tmp_path / "metrics.jsonl",
-        OWNER,
-        segment_bytes=SEGMENT,
-        max_bytes=5 * SEGMENT,
-        reserve_bytes=1,
-    )
-    try:
-        lines = []
-        while made.append(new := line(len(lines), text="x" * 500)):
-            lines.append(new)
-        full = len(lines)
-
-        assert made.capacity == 5 * SEGMENT
-        assert full >= 5 * (SEGMENT // 600)
-        assert seqs(made.path) == list(range(full))
-
-        made.open_reserve()
-        while made.append(new := line(len(lines), text="x" * 500)):
-            lines.append(new)
-
-        assert len(lines) > full
-        assert seqs(made.path) == list(range(len(lines)))
-
-        written = []
-        while (batch := made.flip()) is not None:
-            written.append(batch)
-            made.release()
-
-        assert b"".join(written) == b"".join(lines)
-        assert made.path.stat().st_blocks * 512 <= HEADER + 3 * SEGMENT
-        assert made.append(line(0))
-    finally:
-        made.close(remove=True)
-
-
-@pytest.mark.skipif(not shared_memory_folders(), reason="there is no memory file system")
-def test_a_time_limit_of_the_script_that_ends_while_a_journal_grows_arrives(tmp_path, monkeypatch):
-    def end_of_time(number, frame):
-        raise TimeoutError("the script's own limit")
-
-    made = Journal.create(
-        shared_memory_folders(),
-        tmp_path / "metrics.jsonl",
-        OWNER,
-        segment_bytes=SEGMENT,
-        max_bytes=5 * SEGMENT,
-    )
-    before = signal.signal(signal.SIGUSR1, end_of_time)
-    monkeypatch.setattr(os, "fstatvfs", lambda _: signal.raise_signal(signal.SIGUSR1))
-    try:
-        while made.fill < 2 * SEGMENT - 600:
-            made.append(line(0, text="x" * 500))
-        with pytest.raises(TimeoutError):
-            made.append(line(0, text="x" * 1000))
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-        made.close(remove=True)
-
-
-@pytest.mark.skipif(not shared_memory_folders(), reason="there is no memory file system")
-def test_a_journal_whose_descriptor_is_a_file_of_the_script_s_by_now_does_not_grow_into_it(tmp_path):
-    shm = shared_memory_folders()
-    if not shm:
-        pytest.skip("there is no shared memory in which a journal grows")
-    made = Journal.create(shm, tmp_path / "metrics.jsonl", OWNER, segment_bytes=4096, max_bytes=1 << 20)
-    theirs = os.open(tmp_path / "theirs", os.O_RDWR | os.O_CREAT, 0o600)
-    kept = os.dup(made._descriptor)
-    os.dup2(theirs, made._descriptor)
-    taken = 0
-    while made.append(line(taken)):
-        taken += 1
-    found = seqs(made.path)
-    made.close(remove=True)
-
-    assert taken
-    assert found == [*range(taken)]
-    assert os.fstat(theirs).st_size == 0
-    os.write(theirs, b"still open")
-    os.close(kept)
-    os.close(theirs)
 
 
 def test_a_journal_is_private_to_its_user(tmp_path):
@@ -318,18 +202,8 @@ def test_a_journal_that_lost_its_lock_is_not_abandoned_while_its_writer_lives(ma
     """
 
     # A mapped file stays locked as long as it is mapped; of any other the process itself is looked up.
-    assert is_locked_for_others(made.path) == made._is_mapped
+    assert is_locked_for_others(made.path) == head_of(made.path).is_mapped
     assert in_another_process(script, made.path) == "True"
-
-    assert made.lock_again()
-    made.append(line(1))
-
-    assert is_locked_for_others(made.path)
-    assert seqs(made.path) == [0, 1]
-
-
-def test_a_journal_that_still_has_its_lock_is_not_locked_again(made):
-    assert not made.lock_again()
 
 
 def test_journals_of_others_are_those_that_this_process_does_not_hold(tmp_path, made):
@@ -416,8 +290,7 @@ def test_a_journal_whose_file_is_removed_continues_in_another(tmp_path, made, ha
         old.write_bytes(b"something else")
     assert not made.is_in_place
 
-    spare = made.spare([tmp_path], tmp_path / "r" / "metrics.jsonl", OWNER)
-    assert made.move_to(spare, threading.RLock())
+    assert made.move_to(create(tmp_path), threading.RLock())
 
     made.append(line(2))
     assert made.is_in_place
@@ -436,9 +309,9 @@ def test_a_journal_that_lies_in_memory_alone_moves_into_a_file_once_there_is_one
     made = Journal.create([tmp_path / "absent"], tmp_path / "metrics.jsonl", OWNER, segment_bytes=SEGMENT)
     made.append(line(0))
     assert made.path is None
-    assert made.spare([tmp_path / "absent"], tmp_path / "metrics.jsonl", OWNER) is None
+    assert not made.move_to(create(tmp_path / "absent"), threading.RLock())
 
-    assert made.move_to(made.spare([tmp_path], tmp_path / "metrics.jsonl", OWNER), threading.RLock())
+    assert made.move_to(create(tmp_path), threading.RLock())
 
     made.append(line(1))
     assert seqs(made.path) == [0, 1]
@@ -448,14 +321,41 @@ def test_a_journal_that_lies_in_memory_alone_moves_into_a_file_once_there_is_one
 def test_a_journal_does_not_move_while_the_disk_holds_the_writer(tmp_path, made, monkeypatch):
     made.append(line(0))
     made.flip()
-    spare = made.spare([tmp_path], tmp_path / "metrics.jsonl", OWNER)
     with monkeypatch.context() as patched:
         # As where a write into the old file does not return.
         patched.setattr(made, "_moving", _NeverFree())
-        assert not made.move_to(spare, threading.RLock())
-    spare.close(remove=True)
+        assert not made.move_to(create(tmp_path), threading.RLock())
 
     assert seqs(made.path) == [0]
+
+
+def test_what_is_left_in_memory_at_the_end_is_kept_where_there_is_shared_memory(made, kind):
+    lines = []
+    while made.append(new := line(len(lines), text="x" * 100)):
+        lines.append(new)
+    more = [line(seq, text="y" * 900) for seq in range(len(lines), len(lines) + 50)]
+    made.keep(more)
+    made.close(remove=False)
+    held = hold_abandoned(made.path)
+
+    assert [text for _, text in held.lines] == (lines + more if kind == "mapped" else lines)
+    held.close(remove=True)
+
+
+def test_a_time_limit_of_the_script_that_ends_while_a_line_is_written_arrives(tmp_path, monkeypatch):
+    def end_of_time(*_):
+        raise TimeoutError("the script's own limit")
+
+    made = create(tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(journal, "pwrite", end_of_time)
+        with pytest.raises(TimeoutError):
+            made.append(line(0))
+    made.append(line(0))
+
+    assert made.trouble is None
+    assert seqs(made.path) == [0]
+    made.close(remove=True)
 
 
 class _NeverFree:
@@ -481,7 +381,7 @@ def test_a_disk_that_refuses_a_line_loses_neither_it_nor_the_next_ones(tmp_path,
 
     assert seqs(made.path) == [0]
     old = made.path
-    assert made.move_to(made.spare([tmp_path], tmp_path / "metrics.jsonl", OWNER), threading.RLock())
+    assert made.move_to(create(tmp_path), threading.RLock())
     assert made.trouble is None
     assert seqs(made.path) == [0, 1, 2]
     assert not old.exists()

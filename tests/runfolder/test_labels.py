@@ -144,8 +144,8 @@ def test_labels_have_the_permissions_of_the_manifest(tmp_path):
         (tmp_path / "run.json").write_text("{}")
         (tmp_path / "run.json").chmod(0o644)
         write_labels(tmp_path, Labels())
-        beside = stat.S_IMODE((tmp_path / "labels.json").stat().st_mode)
+        of_others = stat.S_IMODE((tmp_path / "labels.json").stat().st_mode)
     finally:
         os.umask(old)
 
-    assert (oct(alone), oct(beside)) == ("0o600", "0o644")
+    assert (oct(alone), oct(of_others)) == ("0o600", "0o644")

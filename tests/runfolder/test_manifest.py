@@ -177,7 +177,7 @@ def test_missing_fields_are_empty(tmp_path, absent):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
-def test_a_manifest_is_private_and_leaves_nothing_beside_it(tmp_path):
+def test_a_manifest_is_private_and_leaves_nothing_next_to_it(tmp_path):
     write_manifest(tmp_path, Manifest(run_id="i", name="n", display_name="N", created=1.0), durable=True)
 
     assert os.listdir(tmp_path) == ["run.json"]

@@ -31,13 +31,13 @@ def test_any_lines_are_read_by_number_and_by_time(write):
         assert [line.text for line in log.tail(2)] == ["line 998 ü", "line 999 ü"]
         assert [line.number for line in log.lines(-5, 3)] == [0, 1, 2]
         assert log.lines(990, 2_000)[-1].time == BEGAN + 999
-        for moment, number in (
+        for time_s, number in (
             (BEGAN - 9, 0),
             (BEGAN + 500, 500),
             (BEGAN + 500.5, 501),
             (BEGAN + 9e9, 1_000),
         ):
-            assert log.at_time(moment) == number
+            assert log.at_time(time_s) == number
         assert [line.text for line in log.newest_first(2)] == ["line 1 ü", "line 0 ü"]
 
 

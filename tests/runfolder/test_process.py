@@ -20,7 +20,7 @@ A_TICK_S = 0.02
 
 
 @linux
-def test_a_process_began_between_the_moments_before_and_after_its_start():
+def test_a_process_began_between_the_times_before_and_after_its_start():
     before = time.time()
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     after = time.time()

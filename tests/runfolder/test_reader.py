@@ -14,7 +14,7 @@ from tests.fork_server import run_python
 from tests.runfolder.plain_data import tries
 from toolkit.telemetry.runfolder import reader
 from toolkit.telemetry.runfolder.codec import encode
-from toolkit.telemetry.runfolder.reader import Cursor, last_record, offset_behind, read_from
+from toolkit.telemetry.runfolder.reader import Cursor, last_record, offset_after, read_from
 from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links and FIFOs are POSIX's")
@@ -245,7 +245,7 @@ def test_an_offset_in_the_middle_of_a_line_is_of_another_file(tmp_path):
 
 @posix
 @pytest.mark.parametrize("kind", ["FIFO", "symbolic link", "folder", "socket"])
-@pytest.mark.parametrize("read", [read_from, last_record, lambda path: offset_behind(path, 3)])
+@pytest.mark.parametrize("read", [read_from, last_record, lambda path: offset_after(path, 3)])
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path, monkeypatch, kind, read):
     path = tmp_path / "f"
     listener = None
@@ -286,7 +286,7 @@ def test_no_descriptor_is_left_open(tmp_path):
         for _ in range(400):
             read_from(path)
             last_record(path)
-            offset_behind(path, 0)
+            offset_after(path, 0)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -321,7 +321,7 @@ def test_the_place_behind_a_record_is_the_one_a_search_from_the_start_finds(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(reader, "MAX_LINE_BYTES", 128)
         patch.setattr(reader, "_BLOCK_BYTES", 48)
-        offset = offset_behind(path, seq)
+        offset = offset_after(path, seq)
         with path.open("rb") as file:
             file.seek(offset)
             behind = file.read()
@@ -354,8 +354,8 @@ def test_a_file_of_nothing_but_bad_lines_is_searched_quickly(tmp_path):
     path = tmp_path / "metrics.jsonl"
     append(path, b"nonsense\n" * 300_000 + line(5))
 
-    assert offset_behind(path, 4) <= 300_000 * len("nonsense\n")
-    assert read_from(path, offset_behind(path, 5)).records == []
+    assert offset_after(path, 4) <= 300_000 * len("nonsense\n")
+    assert read_from(path, offset_after(path, 5)).records == []
 
 
 @posix
@@ -380,7 +380,7 @@ def test_a_hole_of_a_terabyte_is_passed_over_at_once(tmp_path):
 
     assert found == [0, 1]
     assert reads < 10
-    assert len(line(0)) <= offset_behind(path, 0) < 2**40 < offset_behind(path, 1)
+    assert len(line(0)) <= offset_after(path, 0) < 2**40 < offset_after(path, 1)
 
 
 def test_the_records_from_a_session_on_are_found_without_reading_those_before(tmp_path):
@@ -389,7 +389,7 @@ def test_the_records_from_a_session_on_are_found_without_reading_those_before(tm
     path.write_bytes(b"".join(line(seq, session=session) for seq, session in enumerate(sessions)))
 
     for session in range(6):
-        found = read_from(path, offset_behind(path, session - 1, field="session")).records
+        found = read_from(path, offset_after(path, session - 1, field="session")).records
         assert [record["seq"] for record in found] == [
             seq for seq, of in enumerate(sessions) if of >= session
         ]

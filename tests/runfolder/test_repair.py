@@ -3,10 +3,8 @@
 import json
 import os
 import shutil
-import stat
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -19,7 +17,6 @@ from toolkit.telemetry.runfolder.journal import journal, repair
 from toolkit.telemetry.runfolder.journal.head import Owner
 from toolkit.telemetry.runfolder.journal.journal import Journal, journals_in
 from toolkit.telemetry.runfolder.journal.repair import (
-    build_table,
     drain_journal,
     journals_of,
     recover_killed,
@@ -27,7 +24,8 @@ from toolkit.telemetry.runfolder.journal.repair import (
 )
 from toolkit.telemetry.runfolder.manifest import Manifest, Session, write_manifest
 from toolkit.telemetry.runfolder.portable import try_lock
-from toolkit.telemetry.runfolder.table.csv_table import SHORT
+from toolkit.telemetry.runfolder.table.columns import SHORT
+from toolkit.telemetry.runfolder.table.csv_table import build_table
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="recovery needs record locks")
 
@@ -66,7 +64,7 @@ def test_what_is_only_in_the_journal_is_written_out_and_the_journal_removed(tmp_
     leave_journal(tmp_path, line(1), line(2), line(3))
     repair = repair_run(tmp_path)
 
-    assert (repair.recovered, repair.rows, repair.bad_lines, repair.in_use) == (2, 4, 0, False)
+    assert (repair.recovered, repair.table.rows, repair.table.bad_lines, repair.in_use) == (2, 4, 0, False)
     assert seqs(tmp_path) == [0, 1, 2, 3]
     assert list(journals_in(tmp_path)) == []
     assert pd.read_csv(tmp_path / "metrics.csv")["seq"].tolist() == [0, 1, 2, 3]
@@ -177,7 +175,7 @@ def test_the_ranks_of_a_run_get_what_is_theirs(tmp_path, shared):
         leave_journal(run, line(rank + 1, rank=rank), owner=replace(OWNER, rank=rank), place=shared)
     moved = run.rename(tmp_path / "moved")
 
-    assert repair_run(moved).recovered == 1, "those of the others begin behind what their files have"
+    assert repair_run(moved).recovered == 1, "those of the others begin after what their files have"
     for rank in (1, 2):
         (moved / "ranks" / f"{rank:05d}.jsonl").write_bytes(line(rank))
     assert repair_run(moved).recovered == 2
@@ -230,27 +228,20 @@ def test_a_run_that_is_being_written_is_left_alone_though_no_journal_of_it_is_fo
     assert repair_run(run).recovered == 1
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/mountinfo"), reason="this system does not list its mounts")
-def test_the_disk_of_another_run_is_not_touched(tmp_path, monkeypatch):
-    shared, home = tmp_path / "shared", tmp_path / "home"
-    shared.mkdir()
-    home.mkdir()
-    monkeypatch.setattr(repair, "shared_memory_folders", lambda: [shared])
-    # Of a run on another disk, which may not answer.
-    elsewhere = Path("/proc/another/run/metrics.jsonl")
-    Journal.create([shared], elsewhere, OWNER, segment_bytes=65536).close(remove=False)
-    asked = []
-    resolve = os.path.realpath
-    monkeypatch.setattr(repair.os.path, "realpath", lambda path: asked.append(str(path)) or resolve(path))
+def test_a_run_in_another_log_directory_is_left_to_its_own(tmp_path, shared):
+    (tmp_path / "other").mkdir()
+    run, elsewhere = make_run(tmp_path / "run"), make_run(tmp_path / "other" / "run")
+    path = leave_journal(elsewhere, line(1), place=shared)
+    recover_killed(path, run)
 
-    assert repair.journals_of(home) == []
-    assert str(elsewhere) not in asked
+    assert path.exists()
+    assert seqs(elsewhere) == [0]
 
 
 def test_a_folder_without_records_has_nothing_to_repair(tmp_path):
     repair = repair_run(tmp_path)
 
-    assert (repair.recovered, repair.rows) == (0, 0)
+    assert (repair.recovered, repair.table.rows) == (0, 0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -292,7 +283,9 @@ def test_a_table_has_each_record_once_and_in_order(tmp_path):
     records = tmp_path / "metrics.jsonl"
     records.write_bytes(line(0) + line(2) + b"nonsense\n" + line(2) + line(1) + line(3) + b'{"event":"x"}\n')
 
-    assert build_table(records, tmp_path / "metrics.csv") == (3, 1)
+    built = build_table(records, tmp_path / "metrics.csv")
+
+    assert (built.rows, built.bad_lines) == (3, 1)
     assert pd.read_csv(tmp_path / "metrics.csv")["seq"].tolist() == [0, 2, 3]
 
 
@@ -318,34 +311,14 @@ def test_records_of_a_foreign_hand_become_rows_too(tmp_path, foreign):
     odd = {"event": "step", "time": 1.5, "seq": 5, **foreign}
     records.write_bytes(line(0) + encode(odd) + line(6, new=1.5))
 
-    assert build_table(records, tmp_path / "metrics.csv") == (3, 0)
+    built = build_table(records, tmp_path / "metrics.csv")
+
+    assert (built.rows, built.bad_lines) == (3, 0)
     assert pd.read_csv(tmp_path / "metrics.csv")["seq"].tolist() == [0, 5, 6]
 
 
-def test_a_record_without_a_row_takes_none_from_those_behind_it(tmp_path):
+def test_a_record_without_a_row_takes_none_from_those_after_it(tmp_path):
     records = tmp_path / "metrics.jsonl"
     records.write_bytes(line(0) + encode({"event": "span", "seq": 9}) + line(1) + line(2))
 
-    assert build_table(records, tmp_path / "metrics.csv", form=SHORT) == (3, 0)
-
-
-def test_a_table_built_again_has_the_mode_it_is_given(tmp_path):
-    (tmp_path / "metrics.jsonl").write_bytes(line(0))
-    build_table(tmp_path / "metrics.jsonl", tmp_path / "metrics.csv", mode=0o600)
-
-    assert stat.S_IMODE((tmp_path / "metrics.csv").stat().st_mode) == 0o600
-
-
-def test_a_table_that_cannot_be_built_leaves_the_old_one_and_nothing_beside_it(tmp_path, monkeypatch):
-    (tmp_path / "metrics.jsonl").write_bytes(line(0))
-    (tmp_path / "metrics.csv").write_text("old")
-
-    def fail(*_):
-        raise OSError(28, "no space left on device")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match="no space"):
-        build_table(tmp_path / "metrics.jsonl", tmp_path / "metrics.csv")
-
-    assert sorted(os.listdir(tmp_path)) == ["metrics.csv", "metrics.jsonl"]
-    assert (tmp_path / "metrics.csv").read_text() == "old"
+    assert build_table(records, tmp_path / "metrics.csv", form=SHORT).rows == 3

@@ -10,22 +10,11 @@ import pytest
 
 pytest.importorskip("numpy")
 
-from tests.dashboard.run_folders import append, step_record, write_run
+from tests.made_runs import append, completion, step_record, write_run
 from toolkit.telemetry.runs.columns.completion_reader import CompletionReader
 from toolkit.telemetry.runs.columns.run_log import RunLog
 from toolkit.telemetry.runs.completions import CompletionQuery, completion_of, parse_steps
 from toolkit.telemetry.runs.files.word_diff import DiffPart, word_diff
-
-
-def completion(step, text="because", **fields):
-    return {
-        "event": "completion",
-        "time": 1.7e9,
-        "session": 1,
-        "global_step": step,
-        "completion": text,
-        **fields,
-    }
 
 
 @pytest.fixture

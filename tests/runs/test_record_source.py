@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.dashboard.run_folders import append, step_record, write_run
+from tests.made_runs import append, step_record, write_run
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.reader import Cursor, lines_of
 from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES

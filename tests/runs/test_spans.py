@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from tests.dashboard.run_folders import append, write_run
+from tests.made_runs import append, write_run
 from tests.timing.span_run import SpanRun, many_spans, span_records, write_span_run
 from tests.timing.test_span_record import begun, span
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache

@@ -8,7 +8,7 @@ from toolkit.telemetry.logger.machine import environment, start_look
 from toolkit.telemetry.logger.session.start_record import EnvironmentProbe
 
 PATIENCE_S = 60.0
-"""How long a test waits for what comes in a moment, unless the machine pauses."""
+"""How long a test waits for what comes soon, unless the machine pauses."""
 
 
 def make_logger(folder, name="r", **options):

@@ -357,10 +357,10 @@ def test_variables_of_git_do_not_lead_to_another_repository(repository, tmp_path
     assert describe_repository()["commit"] == commit
 
 
-def test_modules_beside_a_script_in_the_root_of_the_disk_are_its_own(monkeypatch):
-    imports(monkeypatch, "beside", f"{os.sep}beside.py")
+def test_modules_next_to_a_script_in_the_root_of_the_disk_are_its_own(monkeypatch):
+    imports(monkeypatch, "model", f"{os.sep}model.py")
 
-    assert f"{os.sep}beside.py" in own_modules(Path(os.sep))
+    assert f"{os.sep}model.py" in own_modules(Path(os.sep))
 
 
 def test_runs_that_are_logged_into_the_repository_are_no_code_of_it(repository):

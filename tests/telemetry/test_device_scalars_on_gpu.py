@@ -45,7 +45,7 @@ def test_logging_a_gpu_tensor_does_not_synchronise(tmp_path, syncs_are_errors):
     assert [record["grad_norm"] for record in steps] == [0.5 + step for step in range(200)]
 
 
-def test_a_call_returns_while_the_gpu_is_still_busy_and_keeps_the_value_of_its_moment(
+def test_a_call_returns_while_the_gpu_is_still_busy_and_keeps_the_value_of_its_time(
     tmp_path, syncs_are_errors
 ):
     log = TelemetryLogger("r", log_dir=tmp_path, log_every=1)

@@ -173,28 +173,28 @@ def until_it_is(expected, timeouts_s):
 
 
 def test_a_part_that_hangs_is_named_and_one_that_failed_before_it_is_not(monkeypatch):
-    let_go = threading.Event()
-    parts = {"cpu": lambda: 1 / 0, "os": lambda: let_go.wait(PATIENCE_S), "packages": dict}
+    released = threading.Event()
+    parts = {"cpu": lambda: 1 / 0, "os": lambda: released.wait(PATIENCE_S), "packages": dict}
     monkeypatch.setattr(environment, "_PARTS", parts)
 
     described = until_it_is({"unanswered": ["os", "packages"]}, [3.0, 10.0, 30.0])
-    let_go.set()
+    released.set()
 
     assert described == {"unanswered": ["os", "packages"]}
 
 
 def test_a_driver_that_hangs_is_not_waited_for_and_is_named(monkeypatch):
-    let_go = threading.Event()
+    released = threading.Event()
     # Besides it, only what is known at once: git may take longer than that on a busy machine.
     monkeypatch.setattr(
-        environment, "_PARTS", {"pid": os.getpid, "accelerators": lambda: let_go.wait(PATIENCE_S)}
+        environment, "_PARTS", {"pid": os.getpid, "accelerators": lambda: released.wait(PATIENCE_S)}
     )
 
     began = time.monotonic()
     expected = {"pid": os.getpid(), "unanswered": ["accelerators"]}
     described = until_it_is(expected, [0.5, 5.0, 20.0])
     took = time.monotonic() - began
-    let_go.set()
+    released.set()
 
     assert took < PATIENCE_S - 10
     assert described == expected

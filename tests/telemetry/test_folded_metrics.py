@@ -65,14 +65,6 @@ def test_a_record_has_the_last_and_the_extremes_of_all_that_was_given(steps, rec
     assert not metrics.sums
 
 
-def test_so_many_names_are_folded_and_no_more():
-    metrics = FoldedMetrics()
-    for number in range(5_000):
-        metrics.add({f"of_step_{number}": 1.0})
-
-    assert len(metrics.sums) == 1_000
-
-
 @pytest.mark.parametrize("gap", [[], [{}]])
 def test_an_integer_beyond_all_floats_loses_no_other_value(gap):
     metrics = FoldedMetrics()

@@ -178,7 +178,7 @@ BLOCK = {"enabled": True, "log_every": 7, "system": False}
             {"config": {"telemetry": BLOCK}, "telemetry": {}},
             "telemetry is also at the top level: the block at config counts alone",
         ),
-        ({"telemetry": None, **BLOCK}, "enabled, log_every, system behind it is taken for its own"),
+        ({"telemetry": None, **BLOCK}, "enabled, log_every, system after it is taken for its own"),
     ],
 )
 def test_a_block_that_is_almost_right_is_used_and_that_is_said(

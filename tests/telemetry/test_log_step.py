@@ -49,16 +49,16 @@ def log_step_plainly(self, global_step, train_loss, nan_inf_detected, scalars, *
     if (
         type(global_step) is int
         and gate.last_step < global_step < gate.due_at
-        and type(train_loss) is float
-        and gate.low < train_loss < gate.high
+        and (train_loss is None or (type(train_loss) is float and gate.low < train_loss < gate.high))
         and (nan_inf_detected is None or nan_inf_detected is False)
         # Plain numbers alone are kept: a tensor would keep its graph.
         and all(value is None or type(value) in (float, int) for value in fields.values())
         and (len(scalars) <= MOST_OWN and set(map(type, scalars.values())) <= {float, int})
     ):
         gate.last_step = global_step
-        gate.losses.append(train_loss)
-        if scalars or any(value is not None for value in fields.values()):
+        if train_loss is not None:
+            gate.losses.append(train_loss)
+        if train_loss is None or scalars or any(value is not None for value in fields.values()):
             # An empty dictionary of each step would be as large as its row.
             gate.rows.append((*fields.values(), scalars or None))
         return

@@ -50,7 +50,7 @@ def make(tmp_path):
     for log in made:
         log.close()
         if log._run is not None:
-            # A test may have kept the end from stopping them, and they would go on beside all later tests.
+            # A test may have kept the end from stopping them, and they would go on next to all later tests.
             log._run.periodic.close(PATIENCE_S)
             if log._run._sampling is not None:
                 log._run._sampling.stop(PATIENCE_S)

@@ -90,7 +90,7 @@ def test_offline_is_not_fooled_by_a_name_that_looks_like_this_machine(host):
 
 
 @in_make_faults
-def test_a_real_wandb_run_beside_this_one_is_reported_in_one_line(tmp_path):
+def test_a_real_wandb_run_next_to_this_one_is_reported_in_one_line(tmp_path):
     script = f"""
 import wandb
 from tests.waiting import wait_until

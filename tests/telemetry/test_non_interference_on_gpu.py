@@ -132,9 +132,7 @@ def test_a_call_returns_while_the_gpu_is_busy_for_a_second(warm, record_property
     is_still_busy = not torch.cuda.current_stream().query()
     torch.cuda.synchronize()
 
-    record_property(
-        "measured", f"slowest round of every public call {slowest * 1e3:.1f} ms beside a busy GPU"
-    )
+    record_property("measured", f"slowest round of every public call {slowest * 1e3:.1f} ms with a busy GPU")
     assert is_still_busy, "the GPU was done before anything was shown"
     assert slowest < 0.5
 

@@ -148,7 +148,7 @@ def test_a_number_that_is_not_finite_is_kept_as_such_from_any_library(number, ma
     assert record["non_finite"]["v"] == {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(number)]
 
 
-def test_a_tensor_with_a_graph_behind_it_is_read_without_disturbing_the_graph(values):
+def test_a_tensor_with_a_graph_is_read_without_disturbing_the_graph(values):
     weight = torch.tensor([2.0], requires_grad=True)
     loss = (weight * 3).sum()
     plain, _ = values.fields({"train_loss": loss})

@@ -19,7 +19,7 @@ OWNER = Owner(run_id="r", session=2, started=1.5)
 
 
 class Taken:
-    """An intake, the journal behind it, and all that a writer took out."""
+    """An intake, its journal, and all that a writer took out."""
 
     def __init__(self, *, rank=0, queue_max_bytes=64 * 1024, first_seq=0):
         self.woken = 0
@@ -299,7 +299,7 @@ def test_what_was_dropped_is_reported_at_the_end_with_or_without_room(taken):
 # ---------------------------------------------------------------- from within
 
 
-def test_a_record_that_is_logged_while_another_is_taken_comes_right_behind_it(taken):
+def test_a_record_that_is_logged_while_another_is_taken_comes_right_after_it(taken):
     def finish(fields):
         taken.put("within", n=1)
         return fields
@@ -314,7 +314,7 @@ def test_a_record_that_is_logged_while_another_is_taken_comes_right_behind_it(ta
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers of that kind")
-def test_a_signal_handler_may_log_at_any_moment():
+def test_a_signal_handler_may_log_at_any_time():
     taken = Taken(queue_max_bytes=64 * 1024 * 1024)
     before = signal.signal(signal.SIGALRM, lambda *_: taken.put("signal"))
     signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)

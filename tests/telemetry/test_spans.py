@@ -12,15 +12,9 @@ import pytest
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
 from toolkit.telemetry import OptionsError, TelemetryOptions
-from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.core.guard import MisuseError
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.spans.span import NO_SPAN, FoldedSpan, Span
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture
@@ -298,7 +292,7 @@ def test_what_a_signal_handler_tore_out_of_its_beginning_does_not_count_for_ever
         clock.advance(1.0)
         log.span("data_loading").__enter__()
         clock.advance(2.0)
-        # Right behind the beginning of the block: its end is never reached.
+        # Right after the beginning of the block: its end is never reached.
         raise KeyboardInterrupt
     clock.advance(4.0)
     log.log_step(1, train_loss=1.0)
@@ -516,7 +510,7 @@ def test_short_spans_keep_no_reference_to_their_attributes(make):
         assert span.attributes["shape"] == [1, 2] or name == "forward"
     assert [reference() for reference in left] == [None, None]
     book = log._run.spans
-    held = [span for span in (*book.closed, *book._look._last) if span.name == "forward"]
+    held = [span for span in (*book.closed, *book._detail._last) if span.name == "forward"]
     assert held
     assert len(str(held[0].attributes)) < 1000
 
@@ -665,7 +659,7 @@ def test_a_new_name_each_time_fills_neither_the_disk_nor_the_memory(make):
         with log.span(f"file {number}"):
             pass
     assert len(spans_of(log)) == 200 + 2000
-    assert len(book._look.foldable) + len(book.folding) + len(book._always_kept) < 10
+    assert len(book._detail.foldable) + len(book.folding) + len(book._always_kept) < 10
     everything = make(spans="all")
     for number in range(1000):
         with everything.span(f"file {number}"):

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.lengths import longer
 from tests.telemetry.logged import describe_at_once, make_logger, records_of
-from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.integrations.batch_sizes import BatchSizes, size_of
 from toolkit.telemetry.logger import training
 from toolkit.telemetry.logger.logger_internals import internals
@@ -22,11 +21,6 @@ from toolkit.telemetry.testing import MemorySink, settle, steps_of
 @pytest.fixture(autouse=True)
 def _a_machine_that_is_described_at_once(monkeypatch):
     describe_at_once(monkeypatch, {})
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture
@@ -53,8 +47,8 @@ def speeds_of(log):
     ]
 
 
-BESIDE = ["validation_loop", "testing_loop", "sampling", "checkpoint_save_sync", "checkpoint_load", "paused"]
-BESIDE += ["checkpoint_save_finalization"]
+APART = ["validation_loop", "testing_loop", "sampling", "checkpoint_save_sync", "checkpoint_load", "paused"]
+APART += ["checkpoint_save_finalization"]
 
 
 @pytest.mark.parametrize(("log_every", "records"), [(1, 59), (5, 12)])
@@ -68,7 +62,7 @@ def test_what_is_done_in_spans_between_steps_is_no_part_of_a_steps_time(
             clock.advance(0.5)
         log.log_step(step, train_loss=loss(0.5))
         if step % 3 == 0:
-            with log.span(BESIDE[step % len(BESIDE)]):
+            with log.span(APART[step % len(APART)]):
                 clock.advance(20.0)
 
     assert speeds_of(log) == [pytest.approx((0.5, 16.0))] * records

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pandas as pd
 import pytest
 import yaml
@@ -68,7 +66,7 @@ def test_repair_builds_the_table_that_the_logger_wrote(tmp_path, csv, harm):
         (folder / "metrics.csv").unlink()
     else:
         (folder / "metrics.csv").write_bytes(before[: len(before) // 2])
-    rows = repair_run(folder).rows
+    rows = repair_run(folder).table.rows
 
     assert (folder / "metrics.csv").read_bytes() == before
     assert rows == len(pd.read_csv(folder / "metrics.csv", low_memory=False))
@@ -91,20 +89,6 @@ def test_a_resumed_run_keeps_the_form_of_its_table_unless_everything_is_asked_fo
         assert len(frame) == (folder / "metrics.jsonl").read_bytes().count(b"\n")
     else:
         assert frame["event"].tolist() == OF_A_PERSON * 2
-
-
-def test_a_table_of_an_earlier_version_is_continued_as_it_is(tmp_path):
-    folder = log_everything(tmp_path / "new", csv="all")
-    text = (folder / "run.json").read_text()
-    assert '"table": "all"' in text
-    (folder / "run.json").write_text(text.replace('"table": "all",', ""))
-    shutil.copytree(tmp_path / "new", tmp_path / "old", dirs_exist_ok=True)
-    (tmp_path / "old/r").chmod(0o700)
-    folder = log_everything(tmp_path / "old", resume=True)
-    frame = pd.read_csv(folder / "metrics.csv", low_memory=False)
-
-    assert len(frame) == (folder / "metrics.jsonl").read_bytes().count(b"\n")
-    assert set(frame["session"]) == {1, 2}
 
 
 def test_the_yaml_may_say_all_yes_or_no(tmp_path):

@@ -155,7 +155,7 @@ def test_steps_by_name_are_folded_like_others(tmp_path):
     assert found[1]["steps_folded"] == 9
 
 
-def test_a_second_training_of_a_run_may_begin_again_behind_its_start_record(tmp_path):
+def test_a_second_training_of_a_run_may_begin_again_after_its_start_record(tmp_path):
     with make_logger(tmp_path, strict=True) as log:
         for _ in range(2):
             log.log_start(config={"lr": 0.5})

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.dashboard.run_folders import BEGAN, append, write_run
+from tests.made_runs import BEGAN, append, write_run
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.manifest import read_manifest, write_manifest
 from toolkit.telemetry.timing.names import FOLDED

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.dashboard.run_folders import append, write_run
 from tests.fork_server import run_python
 from tests.lengths import in_make_faults, longer
+from tests.made_runs import append, write_run
 from tests.runfolder.plain_data import without_haste
 from tests.timing.span_run import span_records, write_span_run
 from tests.timing.test_span_record import begun, hostile, span
@@ -54,7 +54,7 @@ def test_a_span_says_when_it_was_how_long_it_took_and_what_it_was_about():
     assert encode["args"]["clock"] == "host"
 
 
-def test_spans_that_cross_each_other_get_lanes_beside_each_other():
+def test_spans_that_cross_each_other_get_lanes_next_to_each_other():
     found = trace(span("a", start=100.0, duration=2.0), span("b", start=101.0, duration=2.0))
     first, second = slices(found)
 

@@ -11,7 +11,7 @@ BEGAN = 1_700_000_000.0
 
 
 class Records(list):
-    """Records of a run, each put by the moment on its session's clock at which it came."""
+    """Records of a run, each put by the time on its session's clock at which it came."""
 
     def __init__(self):
         super().__init__()
@@ -367,7 +367,7 @@ def test_a_silence_far_beyond_the_usual_is_a_stall(records):
     assert entries(ledger_of(records)) == {"training": 11.0, "stalled": 199.0}
 
 
-def test_a_hung_data_loader_is_a_stall_and_the_training_beside_it_is_not(records):
+def test_a_hung_data_loader_is_a_stall_and_the_training_next_to_it_is_not(records):
     steady(records, 10, training=0.75, data_wait=0.25)
     records.step(210.0, 11, training=0.75, data_wait=199.25).put(210.0, "end")
     found = entries(ledger_of(records))
@@ -404,7 +404,7 @@ def test_a_run_that_hangs_now_is_stalled_now(records):
 # ------------------------------------------------------------ lost and done again
 
 
-def test_work_behind_the_step_that_the_next_session_began_from_is_redone(records):
+def test_work_after_the_step_that_the_next_session_began_from_is_redone(records):
     steady(records, 100, training=1.0)
     records.begin(2, BEGAN + 200.0, resumed_from_step=60).step(1.0, 61, training=1.0).put(1.0, "end")
     ledger = ledger_of(records)
@@ -416,7 +416,7 @@ def test_work_behind_the_step_that_the_next_session_began_from_is_redone(records
     ]
 
 
-def test_inside_a_stretch_the_loss_is_in_proportion_to_the_steps(records):
+def test_inside_a_segment_the_loss_is_in_proportion_to_the_steps(records):
     records.put(0.0, "start").step(1.0, 1, training=1.0).step(100.0, 100, training=99.0)
     records.begin(2, BEGAN + 200.0, resumed_from_step=60).put(0.0, "end")
 

@@ -21,11 +21,6 @@ def _a_machine_that_is_described_at_once(monkeypatch):
 
 
 @pytest.fixture
-def clock():
-    return ManualClock()
-
-
-@pytest.fixture
 def log(tmp_path, clock):
     log = make_logger(tmp_path, clock=clock, log_every=5, diagnostics=False)
     # What a thread does in the background, these tests do where it matters.
@@ -168,7 +163,7 @@ def test_data_loaded_by_another_thread_is_not_a_wait_and_is_noted(log, clock):
     assert [note for note in ledger.notes if note.startswith("Data was loaded for 50 s on threads other")]
 
 
-# ---------------------------------------------------------------- wall times as moments
+# ---------------------------------------------------------------- wall times on the monotonic clock
 
 
 def test_a_clock_that_is_set_all_the_time_takes_no_memory():

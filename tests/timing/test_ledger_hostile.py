@@ -22,7 +22,7 @@ odd = st.one_of(
     st.lists(st.integers(), max_size=2),
     st.dictionaries(st.text(max_size=2), st.integers(), max_size=2),
 )
-moments = st.floats(0.0, 500.0) | st.integers(0, 500)
+seconds = st.floats(0.0, 500.0) | st.integers(0, 500)
 steps = st.integers(-5, 300)
 
 
@@ -35,7 +35,7 @@ records = st.fixed_dictionaries(
     {"event": sometimes(st.sampled_from(kinds)), "session": sometimes(st.integers(1, 3))},
     optional={
         "time": sometimes(st.floats(1.7e9, 1.7e9 + 1000.0)),
-        "elapsed": sometimes(moments),
+        "elapsed": sometimes(seconds),
         "global_step": sometimes(steps),
         "steps_folded": sometimes(st.integers(0, 9)),
         "resumed_from_step": sometimes(steps),
@@ -44,10 +44,10 @@ records = st.fixed_dictionaries(
         "id": sometimes(st.sampled_from("abc")),
         "name": sometimes(st.sampled_from(["training_loop", "application", "my own", "save", *ENTRY_OF])),
         "start": sometimes(st.floats(1.7e9 - 100.0, 1.7e9 + 1000.0)),
-        "duration": sometimes(moments),
+        "duration": sometimes(seconds),
         "clock": sometimes(st.just("host")),
         "thread": odd,
-        "seconds": sometimes(moments),
+        "seconds": sometimes(seconds),
         "gpu/0/power_w": sometimes(st.floats(0.0, 700.0)),
         **{f"ledger/{entry}": sometimes(st.floats(0.0, 20.0)) for entry in ENTRIES},
     },

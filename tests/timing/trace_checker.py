@@ -83,7 +83,7 @@ def _check_fields(event) -> None:
 
 
 def _check_nesting(events) -> None:
-    """Every span is either inside another one of its thread or beside it."""
+    """Every span is either inside another one of its thread or next to it."""
     threads = defaultdict(list)
     for event in events:
         if event["ph"] == "X":

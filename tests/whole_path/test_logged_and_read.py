@@ -1,4 +1,4 @@
-"""From the call in the loop to the reader and pandas: what was logged is what is found, at every moment."""
+"""From the call in the loop to the reader and pandas: what was logged is what is found, at any time."""
 
 import json
 import math
@@ -25,10 +25,11 @@ from tests.lengths import longer
 from tests.waiting import wait_until
 from toolkit.telemetry import MemorySink, TelemetryLogger
 from toolkit.telemetry.runfolder.codec import with_non_finite
-from toolkit.telemetry.runfolder.journal.repair import build_table, repair_run, table_form
+from toolkit.telemetry.runfolder.journal.repair import repair_run
 from toolkit.telemetry.runfolder.manifest import read_manifest
 from toolkit.telemetry.runfolder.reader import Cursor, read_from
 from toolkit.telemetry.runfolder.status import work_out_status
+from toolkit.telemetry.runfolder.table.csv_table import build_table, table_form
 
 pytestmark = pytest.mark.filterwarnings("ignore:The 'float_precision' argument is deprecated")
 
@@ -176,7 +177,7 @@ def test_a_reader_that_follows_a_live_run_misses_nothing(make):
 
 
 @pytest.mark.slow
-def test_pandas_reads_the_table_of_a_live_run_at_every_moment(tmp_path):
+def test_pandas_reads_the_table_of_a_live_run_at_any_time(tmp_path):
     script = """
         import os, random, sys, time
         from toolkit.telemetry import TelemetryLogger

@@ -19,7 +19,11 @@ at = {"step": 0, "epoch": 0, "position": 0}
 if job["resume_from"]:
     at = json.loads((Path(job["resume_from"]) / "progress.json").read_text())
 tracker = TelemetryTracker(
-    run_name="run", resume_from=job["resume_from"], resumed_from_step=at["step"] or None, **options
+    phases=True,
+    run_name="run",
+    resume_from=job["resume_from"],
+    resumed_from_step=at["step"] or None,
+    **options,
 )
 accelerator = Accelerator(cpu=True, log_with=[tracker], gradient_accumulation_steps=settings["accumulation"])
 if settings["loss_scaling"]:

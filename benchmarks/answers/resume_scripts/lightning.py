@@ -56,7 +56,7 @@ class ResumableLoader(DataLoader[Any]):
         return {"position": self.position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Begin the next pass behind these batches."""
+        """Begin the next pass after these batches."""
         self.first = state["position"]
 
 
@@ -117,7 +117,7 @@ trainer = pl.Trainer(
     enable_checkpointing=False,
     enable_progress_bar=False,
     enable_model_summary=False,
-    callbacks=[RandomNumbers(), TelemetryCallback(run_name="run", **options), Ending()],
+    callbacks=[RandomNumbers(), TelemetryCallback(run_name="run", phases=True, **options), Ending()],
 )
 # With generators of their own, loaders take nothing from the random numbers of dropout.
 rows = ResumableLoader(

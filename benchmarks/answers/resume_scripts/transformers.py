@@ -64,7 +64,7 @@ trainer = OrderedTrainer(
     train_dataset=task.Windows(0, task.ROWS),
     eval_dataset=task.Windows(task.ROWS, task.EVALUATED),
     optimizers=task.optimizer_for(model, settings),
-    callbacks=[TelemetryCallback(run_name="run", **options), Ending()],
+    callbacks=[TelemetryCallback(run_name="run", phases=True, **options), Ending()],
 )
 if settings["loss_scaling"]:
     # Without a GPU the Trainer makes none, but it uses, saves and loads this one.

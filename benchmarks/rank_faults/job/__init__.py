@@ -1,1 +1,1 @@
-"""What each rank runs: copied beside a run, where one rank may get another version."""
+"""What each rank runs: copied next to a run, where one rank may get another version."""

@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import model as network  # type: ignore[import-not-found]  # the copy beside this one
+import model as network  # type: ignore[import-not-found]  # the copy next to this one
 import numpy as np
 import torch
 from torch import distributed

@@ -82,7 +82,7 @@ class CurveChart {
     // The one place where markup is taken as such: the server has made it from escaped text.
     if (spec.picture) this.picture.innerHTML = spec.picture; else this.picture.replaceChildren();
     drawStar(this.root, { pinned: spec.star, label: spec.title }, () => component.setTriggerValue("pin", true));
-    this.bar.classList.toggle("telemetry-curves-beside", spec.star !== undefined && spec.star !== null);
+    this.bar.classList.toggle("telemetry-curves-next-to-star", spec.star !== undefined && spec.star !== null);
     if (text === this.specText) return;
     this.specText = text;
     // The last records of a run may have come after the last request.

@@ -25,7 +25,7 @@ from ..run_table import fact_table
 
 _WINDOWS: Final = {"5 m": 300.0, "1 h": 3600.0, "All": None}
 """How much of the run the figures show, in seconds up to the last update."""
-_BESIDE: Final = 3
+_FIGURES_IN_A_ROW: Final = 3
 """Figures in a row."""
 _MAX_PANELS: Final = 40
 _GPU = re.compile(r"gpu/([0-9]{1,4})/(.+)", re.DOTALL)
@@ -91,9 +91,9 @@ def draw_figures(page: RunPage, span: str) -> None:
         if len(panels) > _MAX_PANELS:
             st.caption(f"Showing {_MAX_PANELS} of {count(len(panels))}; the others are on the Metrics page.")
         panels = panels[:_MAX_PANELS]
-    for start in range(0, len(panels), _BESIDE):
-        cells = st.columns(_BESIDE, gap="medium")
-        for cell, panel in zip(cells, panels[start : start + _BESIDE], strict=False):
+    for start in range(0, len(panels), _FIGURES_IN_A_ROW):
+        cells = st.columns(_FIGURES_IN_A_ROW, gap="medium")
+        for cell, panel in zip(cells, panels[start : start + _FIGURES_IN_A_ROW], strict=False):
             with cell:
                 curve_panel(
                     page,

@@ -205,8 +205,8 @@ def _session_bars(page: RunPage) -> list[Bar]:
 
 
 def _event_bar(record: Record) -> Bar | None:
-    event, moment = record.get("event"), record.get("time")
-    if not isinstance(moment, (int, float)) or event in (records.START, records.END):
+    event, time_s = record.get("event"), record.get("time")
+    if not isinstance(time_s, (int, float)) or event in (records.START, records.END):
         return None
     seconds = record.get("seconds")
     took = float(seconds) if event == records.CHECKPOINT and isinstance(seconds, (int, float)) else 0.0
@@ -214,7 +214,7 @@ def _event_bar(record: Record) -> Bar | None:
     where = f" at step {step:,}" if isinstance(step, int) else ""
     return Bar(
         _ROWS.get(str(event), clean(str(event))[:40]),
-        float(moment) - took,
+        float(time_s) - took,
         took,
         f"{_event_text(record)}{where}",
     )

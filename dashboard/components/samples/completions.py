@@ -223,7 +223,7 @@ def _same_prompt(page: RunPage, completions: Completions, one: Completion) -> No
         list(by_place),
         index=_another_step(one, others),
         format_func=lambda place: _sibling_label(by_place[place]) if place in by_place else "",
-        key=f"_beside {page.key} {one.place}",
+        key=f"_other {page.key} {one.place}",
         width=320,
     )
     other = completions.at(chosen) if chosen is not None else None
@@ -239,7 +239,7 @@ def _same_prompt(page: RunPage, completions: Completions, one: Completion) -> No
             Side(title=step_label(older.step), about=_reward(older), parts=diff.before, mark="del"),
             Side(title=step_label(newer.step), about=_reward(newer), parts=diff.after, mark="ins"),
         ],
-        key=f"beside {page.key}",
+        key=f"compared {page.key}",
     )
     st.caption(_about_diff(diff))
 

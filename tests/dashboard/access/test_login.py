@@ -10,8 +10,8 @@ pytest.importorskip("streamlit")
 
 from dashboard.access.login import AllowList, LoginError, read_login_file
 from dashboard.access.roles import Role
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.serving import dashboard, get, handshake
+from tests.made_runs import write_run
 
 PEOPLE = AllowList(operators=("ann@lab.example", "sub:robot-7"), viewers=("@lab.example", "sub:x@y.example"))
 VERIFIED = {"is_logged_in": True, "email_verified": True}

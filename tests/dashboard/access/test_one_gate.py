@@ -16,9 +16,9 @@ import streamlit as st
 import dashboard
 from dashboard.access.login import AllowList
 from dashboard.settings import DashboardSettings, PageAccess
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import is_well, open_page, said
 from tests.lengths import longer
+from tests.made_runs import write_run
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 

@@ -96,7 +96,7 @@ def test_in_a_row_a_rank_each_name_is_in_the_legend_once():
     assert len({trace["legendgroup"] for trace in drawn["data"]}) == 1
 
 
-def test_what_is_in_view_is_shaded_behind_the_events():
+def test_what_is_in_view_is_shaded_below_the_events():
     events = [Bar("sessions", 1.7e9, 100.0, "session 1")]
 
     assert bars_figure(events, "r")["layout"]["shapes"] == []
@@ -104,7 +104,7 @@ def test_what_is_in_view_is_shaded_behind_the_events():
     assert shape["x1"] - shape["x0"] == 10_000
 
 
-def test_bars_and_moments_are_drawn_on_rows_of_their_own():
+def test_bars_and_short_events_are_drawn_on_rows_of_their_own():
     nasty = "<img src=x onerror=alert(1)>"
     several = [Bar(nasty, 10.0, 2.0, nasty), Bar("save", 20.0, 0.0, "x"), Bar("save", 30.0, 1.0, "y")]
     found = bars_figure(several, "r")

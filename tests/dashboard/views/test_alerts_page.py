@@ -12,7 +12,6 @@ pytest.importorskip("streamlit")
 
 from dashboard import session
 from dashboard.components import frame
-from tests.dashboard.run_folders import append, step_record, write_run
 from tests.dashboard.troubled_runs import steps, with_findings
 from tests.dashboard.views.pages import (
     badges,
@@ -26,6 +25,7 @@ from tests.dashboard.views.pages import (
     said,
 )
 from tests.lengths import in_make_faults
+from tests.made_runs import append, step_record, write_run
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
 from toolkit.telemetry.diagnostics.confidence import CLEAR
 from toolkit.telemetry.diagnostics.confidence_table import STRENGTHS

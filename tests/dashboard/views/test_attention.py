@@ -8,9 +8,9 @@ pytest.importorskip("streamlit")
 
 from dashboard.components.event_list import event_lines
 from dashboard.components.frame import tab_title
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.troubled_runs import steps, with_findings
 from tests.dashboard.views.pages import announced, is_well, open_page, said
+from tests.made_runs import write_run
 from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runfolder.status import Status

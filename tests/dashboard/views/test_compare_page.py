@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import (
     _sent_to_components,
     curve_charts,
@@ -19,6 +18,7 @@ from tests.dashboard.views.pages import (
     said,
     tables,
 )
+from tests.made_runs import write_run
 from toolkit.telemetry.runfolder.labels import Labels, read_labels, write_labels
 
 

@@ -9,19 +9,8 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.run_folders import append, write_run
 from tests.dashboard.views.pages import is_well, open_page, said, samples_of
-
-
-def completion(step, text="because", **fields):
-    return {
-        "event": "completion",
-        "time": 1.7e9,
-        "session": 1,
-        "global_step": step,
-        "completion": text,
-        **fields,
-    }
+from tests.made_runs import append, completion, write_run
 
 
 def sent(tab, name):
@@ -65,7 +54,7 @@ def test_a_run_without_any_says_how_to_get_some(show):
     assert "GRPO" in said(tab)
 
 
-def test_beside_samples_they_are_one_click_away_and_a_link_shows_them(show):
+def test_next_to_samples_they_are_one_click_away_and_a_link_shows_them(show):
     image = {"event": "sample", "time": 1.7e9, "path": "s.png", "prompt": "a cat", "global_step": 1}
 
     tab = show([image, completion(1, "answer 1")])
@@ -217,7 +206,7 @@ def test_a_pair_is_side_by_side_with_its_words_marked(show):
     assert rows(tab)[0]["reward"] == "reward_diff 0.7"
 
 
-def test_the_same_prompt_at_an_earlier_step_is_shown_beside_it(show):
+def test_the_same_prompt_at_an_earlier_step_is_shown_next_to_it(show):
     tab = show(
         [
             completion(100, "the sky is grey", prompt="What colour?", reward=0.1),
@@ -237,8 +226,8 @@ def test_the_same_prompt_at_an_earlier_step_is_shown_beside_it(show):
     tab = open_page("samples", "r", i=str(places[1]))
     assert [marked(pane) for pane in panes(tab)] == ["the sky is [grey]", "the sky is [blue]"]
 
-    beside = next(box for box in tab.selectbox if box.label == "Compare with")
-    beside.set_value(places[0]).run()
+    compared = next(box for box in tab.selectbox if box.label == "Compare with")
+    compared.set_value(places[0]).run()
     assert [pane["title"] for pane in panes(tab)] == ["step 200", "step 200"]
 
     tab = open_page("samples", "r", i=str(places[2]))

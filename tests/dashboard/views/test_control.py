@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.run_folders import append, write_run
 from tests.dashboard.views.pages import (
     button,
     is_well,
@@ -22,6 +21,7 @@ from tests.dashboard.views.pages import (
     tables,
 )
 from tests.lengths import in_make_faults
+from tests.made_runs import append, write_run
 from toolkit.telemetry.runfolder.control import read_request
 from toolkit.telemetry.runfolder.layout import CONTROL
 

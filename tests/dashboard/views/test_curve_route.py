@@ -20,7 +20,7 @@ from starlette.requests import Request
 from dashboard import session
 from dashboard.components.curve_chart import ChartSpec, CurveSpec, _picture
 from dashboard.curve_route import answer_csv, answer_curves
-from tests.dashboard.run_folders import append, step_record, write_run
+from tests.made_runs import append, step_record, write_run
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runs.columns import run_log
 from toolkit.telemetry.runs.columns.run_log import RunLog

@@ -11,7 +11,6 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.run_folders import append, step_record, write_run
 from tests.dashboard.views.pages import (
     EVERY_PAGE,
     OF_A_RUN,
@@ -28,6 +27,7 @@ from tests.dashboard.views.pages import (
     tables,
 )
 from tests.lengths import is_long
+from tests.made_runs import append, step_record, write_run
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.telemetry.runs.listing import run_listing
 

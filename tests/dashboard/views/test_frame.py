@@ -11,7 +11,6 @@ pytest.importorskip("streamlit")
 import streamlit as st
 
 from dashboard.components import curve_panel
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import (
     OF_A_RUN,
     badges,
@@ -27,6 +26,7 @@ from tests.dashboard.views.pages import (
     said,
     switches,
 )
+from tests.made_runs import write_run
 from toolkit.telemetry.runfolder.labels import Labels
 
 SPEED = {"train_loss": lambda step: 1.0, "sec_per_step": lambda step: 0.5}
@@ -78,7 +78,7 @@ def test_an_archived_run_says_so_on_its_own_page(logs):
     assert "Finished · archived" in badges(open_page("overview", "r"))
 
 
-def test_tags_are_badges_beside_the_status(logs):
+def test_tags_are_badges_next_to_the_status(logs):
     write_run(logs, "r", tags=("baseline", "bf16"))
 
     assert {"baseline", "bf16"} <= set(badges(open_page("overview", "r")))

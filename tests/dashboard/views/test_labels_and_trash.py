@@ -9,7 +9,6 @@ import pytest
 pytest.importorskip("streamlit")
 
 from dashboard import session
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import (
     badges,
     button,
@@ -26,6 +25,7 @@ from tests.dashboard.views.pages import (
     said,
     tables,
 )
+from tests.made_runs import write_run
 from tests.waiting import wait_until
 from toolkit.telemetry.runfolder.labels import Labels, read_labels, write_labels
 from toolkit.telemetry.runfolder.trash import list_trash, move_to_trash

@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.run_folders import BEGAN, append, write_run
 from tests.dashboard.views.pages import (
     button,
     chart_data,
@@ -21,6 +20,7 @@ from tests.dashboard.views.pages import (
     tables,
 )
 from tests.lengths import in_make_faults
+from tests.made_runs import BEGAN, append, write_run
 from tests.timing.span_run import SpanRun, many_spans, span_records, write_span_run
 
 
@@ -34,7 +34,7 @@ def spans_chart(tab):
 
 
 def rows_of(figure):
-    """Return the names beside the rows, the signs for how deep they lie as plain ones."""
+    """Return the names next to the rows, the signs for how deep they lie as plain ones."""
     return [
         text.replace("\N{SINGLE RIGHT-POINTING ANGLE QUOTATION MARK}", ">")
         for text in figure["layout"]["yaxis"]["ticktext"]

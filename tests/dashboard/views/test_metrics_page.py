@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.run_folders import step_record, write_run
 from tests.dashboard.views.pages import charts, curve_charts, downloads, is_well, open_page, said
+from tests.made_runs import step_record, write_run
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.run_folders import step_record, write_run
 from tests.dashboard.views.pages import (
     chart_data,
     curve_charts,
@@ -21,6 +20,7 @@ from tests.dashboard.views.pages import (
     said,
     tables,
 )
+from tests.made_runs import step_record, write_run
 
 # ---------------------------------------------------------------- system
 

@@ -13,7 +13,6 @@ import pytest
 pytest.importorskip("streamlit")
 
 from dashboard import session
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import (
     EVERY_PAGE,
     OF_A_RUN,
@@ -31,6 +30,7 @@ from tests.dashboard.views.pages import (
 )
 from tests.importers import samples
 from tests.lengths import in_make_faults
+from tests.made_runs import write_run
 from toolkit.telemetry.importers.detect import find_sources
 from toolkit.telemetry.runs.files.sample_files import sample_file
 

@@ -1,4 +1,4 @@
-"""Output page: a window of what a run printed, searched, gone back in, and beside what was logged then."""
+"""Output page: a window of what a run printed, searched, gone back in, and next to what was logged then."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.run_folders import BEGAN, SECONDS_A_STEP, write_run
 from tests.dashboard.views.pages import is_well, open_page, said
+from tests.made_runs import BEGAN, SECONDS_A_STEP, write_run
 from toolkit.telemetry.runfolder.evidence.output_log import packed
 
 HOSTILE = "<script>window.hacked = 1</script> **bold** \x1b[31m\u202e $x$"

@@ -8,7 +8,6 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import (
     card_notes,
     cards,
@@ -19,6 +18,7 @@ from tests.dashboard.views.pages import (
     said,
     switches,
 )
+from tests.made_runs import write_run
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.runfolder.labels import read_labels, read_project
 from toolkit.telemetry.runs.columns import run_log

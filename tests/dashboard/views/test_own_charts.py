@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import _sent_to_components, button, is_well, open_page, said
+from tests.made_runs import write_run
 from toolkit.telemetry.runfolder.labels import ProjectSettings, read_project, write_project
 from toolkit.telemetry.runs.listing.views import NamedView, OwnChart, views_of, with_view
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import chart_data, is_well, open_page, said, tables
 from tests.lengths import in_make_faults
+from tests.made_runs import write_run
 from tests.records import read_records
 from tests.waiting import wait_until
 from toolkit.telemetry.cli.main import main

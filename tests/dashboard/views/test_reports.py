@@ -9,8 +9,8 @@ import pytest
 pytest.importorskip("streamlit")
 
 from dashboard.components import run_menu
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import button, choose, downloads, is_well, open_page
+from tests.made_runs import write_run
 from tests.reports.report_parts import Page
 from toolkit.telemetry.reports.doctor import doctor_report
 from toolkit.telemetry.reports.html_page import to_html

@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.run_folders import append, step_record, write_run
 from tests.dashboard.views.pages import (
     button,
     is_well,
@@ -20,6 +19,7 @@ from tests.dashboard.views.pages import (
     run_table,
     said,
 )
+from tests.made_runs import append, step_record, write_run
 from toolkit.telemetry.runfolder.labels import Labels, read_labels, read_project, write_labels
 from toolkit.telemetry.runs.listing.run_folders import RunFolders
 

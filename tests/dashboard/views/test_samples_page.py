@@ -12,8 +12,8 @@ from PIL import Image
 from starlette.requests import Request
 
 from dashboard.server import answer_sample_file
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import charts, is_well, open_page, said, samples_of
+from tests.made_runs import write_run
 
 
 def sample(path, step=10, prompt="a cat", **more):

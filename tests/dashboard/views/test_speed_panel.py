@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import is_well, open_page, said, tables
+from tests.made_runs import write_run
 from toolkit.telemetry.runfolder.manifest import read_manifest, write_manifest
 
 

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.views import pages
 from tests.dashboard.views.pages import chart_data, is_well, open_page, run_table
+from tests.made_runs import write_run
 from toolkit.telemetry.runfolder.labels import ProjectSettings, write_project
 
 

@@ -1,4 +1,4 @@
-"""Where the time went, on the Overview: a bar, a sentence, the figures behind them."""
+"""Where the time went, on the Overview: a bar, a sentence, their figures."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.timed_runs import write_timed_run
 from tests.dashboard.views.pages import is_well, open_page, said
 from tests.lengths import in_make_faults
+from tests.made_runs import write_run
 from toolkit.telemetry.runs import record_source
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 

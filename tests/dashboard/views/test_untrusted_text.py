@@ -11,7 +11,6 @@ pytest.importorskip("streamlit")
 import streamlit as st
 
 from dashboard import session
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.views.pages import (
     ESCAPED,
     OF_A_RUN,
@@ -24,6 +23,7 @@ from tests.dashboard.views.pages import (
     tables,
     texts,
 )
+from tests.made_runs import write_run
 from toolkit.telemetry.runs.files.sample_files import sample_file
 from toolkit.telemetry.runs.formatting import md
 from toolkit.telemetry.runs.store import Refused

@@ -9,7 +9,7 @@ import resource
 import sys
 from pathlib import Path
 
-from toolkit.telemetry.runfolder.reader import Cursor, last_record, offset_behind, read_from
+from toolkit.telemetry.runfolder.reader import Cursor, last_record, offset_after, read_from
 
 path = Path(sys.argv[1])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -23,5 +23,5 @@ while True:
     cursor = chunk.cursor
 assert (seqs, bad) == ([0, 1], 1), (seqs, bad)
 assert last_record(path)["seq"] == 1
-assert read_from(path, offset_behind(path, 0)).bad_count == 0
+assert read_from(path, offset_after(path, 0)).bad_count == 0
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)

@@ -13,7 +13,7 @@ import orjson
 import pyarrow as pa
 import pytest
 
-from tests.dashboard.run_folders import append, step_record, write_run
+from tests.made_runs import append, step_record, write_run
 from toolkit.telemetry.runfolder import reader
 from toolkit.telemetry.runs.columns import column_cache, run_log
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.dashboard.run_folders import write_run
+from tests.made_runs import write_run
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.reader import read_from
 from toolkit.telemetry.runs import record_source

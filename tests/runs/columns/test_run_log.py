@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.dashboard.run_folders import append, step_record, write_run
 from tests.lengths import in_make_faults
+from tests.made_runs import append, step_record, write_run
 from toolkit.telemetry.runfolder import reader
 from toolkit.telemetry.runfolder.metrics import MAX_METRICS
 from toolkit.telemetry.runs.columns import run_log

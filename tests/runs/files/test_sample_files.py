@@ -10,7 +10,7 @@ import zlib
 import pytest
 from PIL import Image
 
-from tests.dashboard.run_folders import write_run
+from tests.made_runs import write_run
 from toolkit.telemetry.runs.files.sample_files import kind_of, sample_file
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 from toolkit.telemetry.runs.store import Refused, UnknownRun

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.dashboard.run_folders import append, write_run
+from tests.made_runs import append, write_run
 from toolkit.telemetry.runs.files.samples import matching_series, sample_series, samples_of_run, thinned
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.dashboard.run_folders import append, write_run
 from tests.dashboard.troubled_runs import steps, with_findings
+from tests.made_runs import append, write_run
 from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.diagnostics.confidence import CLEAR
 from toolkit.telemetry.diagnostics.confidence_table import STRENGTHS

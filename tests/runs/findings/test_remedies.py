@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.dashboard.run_folders import BEGAN, SECONDS_A_STEP, step_record, write_run
+from tests.made_runs import BEGAN, SECONDS_A_STEP, step_record, write_run
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
 from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.runs.findings.remedies import (

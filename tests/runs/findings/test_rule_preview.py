@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from tests.dashboard.run_folders import write_run
+from tests.made_runs import write_run
 from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.diagnostics.examiner import examine
 from toolkit.telemetry.diagnostics.policy import policy_of_run

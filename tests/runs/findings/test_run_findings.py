@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from tests.dashboard.run_folders import append, write_run
 from tests.dashboard.troubled_runs import steps, with_findings
+from tests.made_runs import append, write_run
 from toolkit.telemetry.diagnostics.examiner import Examiner, examine
 from toolkit.telemetry.diagnostics.policy import Policy
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from tests.dashboard.run_folders import write_run
 from tests.dashboard.troubled_runs import steps, with_findings
+from tests.made_runs import write_run
 from toolkit.telemetry.runs.findings.what_now import what_now
 from toolkit.telemetry.runs.listing.run_start import start_of, training_settings
 from toolkit.telemetry.runs.sources.local_store import LocalStore

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from tests.dashboard.run_folders import write_run
 from tests.importers.samples import ours
+from tests.made_runs import write_run
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.core.user_folders import labels_dir
 from toolkit.telemetry.importers.summary import number

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from tests.dashboard.run_folders import BEGAN, append, step_record, write_run
+from tests.made_runs import BEGAN, append, step_record, write_run
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.runfolder.control import read_request
 from toolkit.telemetry.runfolder.labels import Labels

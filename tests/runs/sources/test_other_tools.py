@@ -13,10 +13,10 @@ import pytest
 
 pytest.importorskip("pyarrow")
 
-from tests.dashboard.run_folders import write_run
 from tests.importers import samples
 from tests.importers.writers import PACKAGES, ROWS, Writer
 from tests.lengths import in_make_faults
+from tests.made_runs import write_run
 from tests.waiting import wait_until
 from toolkit.telemetry.importers.detect import find_sources
 from toolkit.telemetry.importers.summary import summarise

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.dashboard.run_folders import append, step_record, write_run
 from tests.lengths import in_make_faults, longer
+from tests.made_runs import append, step_record, write_run
 from toolkit.telemetry.runfolder import reader
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runs.rank_grid import RankGrid

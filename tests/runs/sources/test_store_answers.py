@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.dashboard.run_folders import BEGAN, step_record, write_run
+from tests.made_runs import BEGAN, step_record, write_run
 from tests.runs.sources.store_answers import answers_of
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL, rank_file
 from toolkit.telemetry.runs.columns import run_log

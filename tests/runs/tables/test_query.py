@@ -12,8 +12,8 @@ import pytest
 pytest.importorskip("duckdb")
 pytest.importorskip("pyarrow")
 
-from tests.dashboard.run_folders import append, step_record, write_run
 from tests.importers import samples
+from tests.made_runs import append, step_record, write_run
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.importers.detect import find_sources
 from toolkit.telemetry.importers.source import named_columns, read_all

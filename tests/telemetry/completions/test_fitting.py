@@ -56,7 +56,7 @@ def test_a_character_that_takes_more_bytes_counts_for_more():
         assert size > 0.8 * MAX_RECORD_BYTES
 
 
-def test_beside_large_other_fields_something_of_the_text_stays():
+def test_next_to_large_other_fields_something_of_the_text_stays():
     record, _ = encoded({"completion": "x" * 100_000, "logprobs": [0.123456789] * 10_000})
 
     assert set(record["cut"]) == {"completion", "logprobs"}

@@ -36,7 +36,7 @@ def texts(records):
 
 
 def drops(records):
-    """Return how many each stretch dropped, by the newest word on it."""
+    """Return how many each range of steps dropped, by the newest word on it."""
     return {
         record["from_step"]: record["dropped"] for record in records if record["event"] == COMPLETIONS_DROPPED
     }
@@ -130,7 +130,7 @@ def test_a_tensor_is_a_reward_too(make):
     assert (record["reward"], record["rewards/a"]) == (0.25, 2.0)
 
 
-def test_of_each_stretch_of_steps_the_first_are_written_and_the_rest_is_counted(make):
+def test_of_each_range_of_steps_the_first_are_written_and_the_rest_is_counted(make):
     log = make(completions={"interval": 10, "buffer": 2})
 
     for step in range(30):
@@ -222,7 +222,7 @@ def test_every_completion_is_written_or_counted_whatever_the_steps_are(make):
 
     assert len(written) + sum(dropped.values()) == len(steps)
     assert len(set(texts(written))) == len(written)
-    # Steps that come late count where they belong: going back and forth between stretches brings no more of them.
+    # Steps that come late count where they belong: going back and forth between ranges brings no more of them.
     assert len(written) <= 4 * (len(dropped) + 1) + 4
 
 
@@ -243,7 +243,7 @@ def test_completions_of_several_threads_are_all_written_or_counted(make):
     assert len(written) + sum(dropped.values()) == 800
 
 
-def test_what_was_held_through_many_stretches_is_not_counted_as_missing(make):
+def test_what_was_held_through_many_ranges_is_not_counted_as_missing(make):
     log = make(completions={"interval": 10, "buffer": 2})
     for number in range(4):
         log.log_completion(0, completion=f"{number}")
@@ -259,7 +259,7 @@ def test_what_was_held_through_many_stretches_is_not_counted_as_missing(make):
     assert drops(records) == {0: 0}
 
 
-def test_one_that_is_held_while_another_thread_begins_a_stretch_is_not_lost(make):
+def test_one_that_is_held_while_another_thread_begins_a_range_is_not_lost(make):
     """Many are held, which takes long to look through; the other thread holds more of them meanwhile."""
     log = make(completions={"interval": 1, "buffer": 2_000})
     usual = sys.getswitchinterval()

@@ -65,7 +65,7 @@ class Talkative(Trainer):
         return super().compute_loss(*args, **kwargs)
 
 
-class SlowBeside(Trainer):
+class SlowElsewhere(Trainer):
     """Takes its time with what is not training."""
 
     SLOW_S = 0.2

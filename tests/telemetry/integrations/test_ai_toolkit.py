@@ -541,20 +541,28 @@ def test_save_sample_and_interval_requests_are_carried_out_during_training(
     assert {record["global_step"] for record in records("sample")} == {0, steps[0], 450}
 
 
-def test_a_save_on_request_that_fails_does_not_end_the_training(
-    make, process_config, run_folder, records, monkeypatch, stand_in
-):
-    process_config["train"].update(steps=450, validate_every=0)
-    process_config["save"]["save_every"] = process_config["sample"]["sample_every"] = 0
-    process_config["on_step"] = asks_at(3, run_folder, {"actions": ["save"]})
-    save = stand_in.SDTrainer.save
+@pytest.fixture
+def fails_to_save_on_request(process_config, run_folder, monkeypatch, stand_in):
+    """Let a request at step 3 meet a disk that is full, in a training that saves at its end alone."""
 
-    def full(process, step=None):
-        if step is not None:
-            raise OSError("no space left on device")
-        save(process)
+    def ask(action):
+        process_config["train"].update(steps=450, validate_every=0)
+        process_config["save"]["save_every"] = process_config["sample"]["sample_every"] = 0
+        process_config["on_step"] = asks_at(3, run_folder, {"actions": [action]})
+        save = stand_in.SDTrainer.save
 
-    monkeypatch.setattr(stand_in.SDTrainer, "save", full)
+        def full(process, step=None):
+            if step is not None:
+                raise OSError("no space left on device")
+            save(process)
+
+        monkeypatch.setattr(stand_in.SDTrainer, "save", full)
+
+    return ask
+
+
+def test_a_save_on_request_that_fails_does_not_end_the_training(make, records, fails_to_save_on_request):
+    fails_to_save_on_request("save")
     make().run()
 
     assert records("end")[0]["status"] == "finished"
@@ -565,19 +573,9 @@ def test_a_save_on_request_that_fails_does_not_end_the_training(
 
 @pytest.mark.parametrize(("processes", "reason"), [(1, "finished"), (2, "stopped")])
 def test_a_request_to_save_and_stop_whose_save_fails_stops_only_where_others_stop_too(
-    processes, reason, make, process_config, run_folder, records, monkeypatch, stand_in
+    processes, reason, make, records, fails_to_save_on_request
 ):
-    process_config["train"].update(steps=450, validate_every=0)
-    process_config["save"]["save_every"] = process_config["sample"]["sample_every"] = 0
-    process_config["on_step"] = asks_at(3, run_folder, {"actions": ["save_and_stop"]})
-    save = stand_in.SDTrainer.save
-
-    def full(process, step=None):
-        if step is not None:
-            raise OSError("no space left on device")
-        save(process)
-
-    monkeypatch.setattr(stand_in.SDTrainer, "save", full)
+    fails_to_save_on_request("save_and_stop")
     process = make()
     process.accelerator.num_processes = processes
     process.run()

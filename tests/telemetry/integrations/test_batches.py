@@ -134,7 +134,11 @@ def train_transformers(folder, *, model=None, data=None, resume=None, **argument
         dataloader_pin_memory=False,
         **given,
     )
-    callbacks = [of_transformers.TelemetryCallback(log_dir=folder / "logs", **QUIET)] if telemetry else []
+    callbacks = (
+        [of_transformers.TelemetryCallback(log_dir=folder / "logs", phases=True, **QUIET)]
+        if telemetry
+        else []
+    )
     trainer = transformers.Trainer(
         model=model, args=args, train_dataset=data or Numbered(), callbacks=callbacks
     )
@@ -208,7 +212,7 @@ def test_lightning_keeps_its_batches(tmp_path, data):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         alone = train([])
-        model = train([of_lightning.TelemetryCallback(log_dir=tmp_path, **QUIET)])
+        model = train([of_lightning.TelemetryCallback(log_dir=tmp_path, phases=True, **QUIET)])
     steps, ids, found = kept(tmp_path)
 
     assert torch.equal(model.weights, alone.weights)
@@ -224,7 +228,7 @@ def test_lightning_keeps_its_batches(tmp_path, data):
 def test_accelerate_keeps_the_batches_that_it_trains_on(tmp_path):
     for state in ("AcceleratorState", "GradientState", "PartialState"):
         getattr(accelerate.state, state)._reset_state()
-    tracker = of_accelerate.TelemetryTracker(log_dir=tmp_path, **QUIET)
+    tracker = of_accelerate.TelemetryTracker(log_dir=tmp_path, phases=True, **QUIET)
     accelerator = accelerate.Accelerator(cpu=True, log_with=[tracker])
     model = Model()
     loaders = [

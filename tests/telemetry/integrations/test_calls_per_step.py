@@ -15,6 +15,8 @@ from tests.lazy_module import LazyModule
 torch = LazyModule("torch")
 lightning = LazyModule("lightning")
 transformers = LazyModule("transformers")
+accelerate = LazyModule("accelerate")
+our_accelerate = LazyModule("toolkit.telemetry.integrations.accelerate")
 our_lightning = LazyModule("toolkit.telemetry.integrations.lightning")
 our_transformers = LazyModule("toolkit.telemetry.integrations.transformers")
 
@@ -93,7 +95,7 @@ def test_a_step_of_the_trainer(tmp_path, calls):
         model=make_model(), args=args, train_dataset=data, callbacks=[Watch(), telemetry]
     ).train()
 
-    assert 0 < calls.per_step <= 80, calls.of.most_common()
+    assert 0 < calls.per_step <= 30, calls.of.most_common()
 
 
 def test_a_step_of_lightning(tmp_path, calls):
@@ -115,4 +117,24 @@ def test_a_step_of_lightning(tmp_path, calls):
     )
     trainer.fit(make_model(), torch.utils.data.DataLoader(torch.randn(400, 4), batch_size=4))
 
-    assert 0 < calls.per_step <= 136, calls.of.most_common()
+    assert 0 < calls.per_step <= 30, calls.of.most_common()
+
+
+def test_a_step_of_accelerate(tmp_path, calls):
+    for state in ("AcceleratorState", "GradientState", "PartialState"):
+        getattr(accelerate.state, state)._reset_state()
+    tracker = our_accelerate.TelemetryTracker(log_dir=tmp_path, **OPTIONS)
+    accelerator = accelerate.Accelerator(cpu=True, log_with=[tracker])
+    model = make_model()
+    model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=1e-4))
+    tracker.watch(accelerator)
+    accelerator.init_trackers("project")
+    for step in range(1, LAST + 2):
+        loss = model(torch.ones(2, 4))["loss"]
+        accelerator.backward(loss)
+        optimizer.step()
+        accelerator.log({"loss": loss.item(), "learning_rate": 1e-4}, step=step)
+        calls.end_step()
+    accelerator.end_training()
+
+    assert 0 < calls.per_step <= 30, calls.of.most_common()

@@ -58,7 +58,9 @@ def arguments(folder, kind, **others):
     )
 
 
-def train(folder, make, config, rows, *, interval=2, eval_rows=None, completions=None, **others):
+def train(
+    folder, make, config, rows, *, interval=2, eval_rows=None, completions=None, phases=False, **others
+):
     """Train, and return the completions of the run, all its records, and the Trainer's own history of its steps."""
     callback = ours.TelemetryCallback(
         log_dir=folder / "logs",
@@ -68,6 +70,7 @@ def train(folder, make, config, rows, *, interval=2, eval_rows=None, completions
         close_timeout=PATIENCE_S,
         diagnostics=False,
         strict=True,
+        phases=phases,
         completions=completions if completions is not None else {"interval": interval},
     )
     trainer = make(
@@ -351,7 +354,7 @@ def test_an_exception_in_the_training_is_the_callers_own_and_loses_no_completion
 
     config = arguments(tmp_path, trl.DPOConfig, max_length=32)
     with pytest.raises(KeyError, match="the user's own"):
-        train(tmp_path, FailsLater, config, PAIRS, interval=1, ref_model=make_model(seed=1))
+        train(tmp_path, FailsLater, config, PAIRS, interval=1, phases=True, ref_model=make_model(seed=1))
     records = read_records(tmp_path / "logs/out/metrics.jsonl")
 
     assert sorted({one["global_step"] for one in records if one["event"] == "completion"}) == [1, 2]

@@ -150,7 +150,7 @@ def test_a_machine_without_a_driver_has_nothing_to_sample(make_gpu, make_nvml, r
         sampler(nvml).sample()
 
 
-def test_no_visible_gpu_is_nothing_to_sample_and_nvml_is_let_go(make_gpu, make_nvml):
+def test_no_visible_gpu_is_nothing_to_sample_and_nvml_is_released(make_gpu, make_nvml):
     nvml = make_nvml(make_gpu("GPU-1"))
     asking = sampler(nvml, CUDA_VISIBLE_DEVICES="")
 

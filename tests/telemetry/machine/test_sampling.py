@@ -48,12 +48,12 @@ class Hanging(Steady):
         super().__init__(name, "hanging_asked")
         self.answers = answers
         self.hangs = threading.Event()
-        self.let_go = threading.Event()
+        self.released = threading.Event()
 
     def sample(self):
         if self.asked >= self.answers:
             self.hangs.set()
-            self.let_go.wait(100)
+            self.released.wait(100)
         return super().sample()
 
 
@@ -126,7 +126,7 @@ def test_a_hung_source_delays_no_one_and_is_named(quick):
     began = time.monotonic()
     system.stop(0.2)
     took = time.monotonic() - began
-    hanging.let_go.set()
+    hanging.released.set()
 
     assert answered_once
     assert stale == ["hanging"]
@@ -149,7 +149,7 @@ def test_a_driver_that_hangs_at_its_first_call_is_named_too(quick, make_gpu, mak
     assert stale == ["nvml"]
 
 
-def test_nvml_is_initialised_on_its_own_thread_and_let_go_there(quick, make_gpu, make_nvml):
+def test_nvml_is_initialised_on_its_own_thread_and_released_there(quick, make_gpu, make_nvml):
     nvml = make_nvml(make_gpu("GPU-1"))
     system = start(NvmlSampler(nvml=nvml, environ={}))
     wait_until(lambda: system.latest().get("gpu_util") == 87)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.telemetry.logged import PATIENCE_S, describe_at_once, make_logger
-from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.logger.training import saving
 
 
@@ -17,11 +16,6 @@ def _a_machine_that_is_described_at_once(monkeypatch):
 @pytest.fixture(autouse=True)
 def _time_to_look_at_checkpoints(monkeypatch):
     monkeypatch.setattr(saving, "_LOOK_S", PATIENCE_S)
-
-
-@pytest.fixture
-def clock():
-    return ManualClock()
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ def _play(script):
     kept = Kept()
     provider = TrainingTelemetryProvider.instance()
     provider.with_base_config(OneLoggerConfig(**script["base"])).with_exporter(kept)
-    # Exporting all spans cannot be asked for: the provider then puts a filter of its own beside it, and refuses both.
+    # Exporting all spans cannot be asked for: the provider then puts a filter of its own next to it, and refuses both.
     everything = [*StandardTrainingJobSpanName, "application"]
     provider.with_export_customization(ExportCustomizationMode.WHITELIST_SPANS, everything)
     provider.configure_provider()

@@ -31,7 +31,7 @@ def answer_resumes(run: RunEvidence) -> list[Judgement]:
 
 
 def _with_session(side: Side, session: SessionEvidence, batches: Batches, *, is_same: bool = True) -> Side:
-    """Return `side` with what a session did behind it; steps that another training did later are left out."""
+    """Return `side` with what a session did after it; steps that another training did later are left out."""
     last = math.inf if is_same else session.steps[-1]
     resumed = session.start.get("resumed_from_step")
     own = resume_judge.batches_of(batches, session.number)

@@ -174,20 +174,20 @@ def groups_of(runs: Sequence[Result]) -> dict[str, str]:
 def pick_groups(
     new: Sequence[Result],
     best: Sequence[Result],
-    beside: Sequence[Result],
+    nearby: Sequence[Result],
     goal: Direction,
     folders: Sequence[bool],
 ) -> tuple[list[Result], list[Result]]:
-    """Return the runs to compare, of those that were named and those beside them.
+    """Return the runs to compare, of those that were named and those in the same folders.
 
     One run comes with its repeats. Of a folder of runs, the best group is taken, without the new runs.
     """
-    group_of = groups_of(list({run.key: run for run in (*beside, *best, *new)}.values()))
+    group_of = groups_of(list({run.key: run for run in (*nearby, *best, *new)}.values()))
     mine = {group_of[run.key] for run in new}
     if folders[1] and len(best) > 1:
         rest = [run for run in best if run not in new and group_of[run.key] not in mine]
         best = next(iter(_ranked(rest, group_of, goal)), [])
-    free = [run for run in beside if run.key not in {one.key for one in (*new, *best)}]
+    free = [run for run in nearby if run.key not in {one.key for one in (*new, *best)}]
     if folders[0] and len(new) == 1:
         new = [*new, *(run for run in free if group_of[run.key] in mine)]
     if len(best) == 1 and group_of[best[0].key] not in mine:
@@ -197,7 +197,7 @@ def pick_groups(
 
 def verdict_on(
     lists: Sequence[Sequence[RunCard]],
-    beside: Sequence[RunCard],
+    nearby: Sequence[RunCard],
     *,
     metric: str,
     goal: Direction,
@@ -208,7 +208,7 @@ def verdict_on(
 ) -> Verdict | str:
     """Return the verdict on the new runs against the best ones, which are the two `lists`, or why there is none.
 
-    `beside` are the runs of their folders, `places` what the lists are called, and `are_single` whether each was asked
+    `nearby` are the runs of their folders, `places` what the lists are called, and `are_single` whether each was asked
     for by one name: then it comes with its repeats.
     """
 
@@ -219,7 +219,7 @@ def verdict_on(
             for reads in (curves or metric not in card.evaluations,)
         ]
 
-    others = results(beside, curves=False)
+    others = results(nearby, curves=False)
     new, best = (results(cards, curves=True) for cards in lists)
     new, best = pick_groups(new, best, others, goal, are_single)
     for group, place in zip((new, best), places, strict=True):
@@ -333,7 +333,7 @@ def verdict(
     if noise is None:
         sentence = f"{_HEADS['not decided'].format(*names)}: {metric} {means}, but {source}."
         return said("not decided", sentence, more_seeds, rests_on=warnings)
-    how: Any = {"look": _look(*counted), "tries": tries}
+    how: Any = {"look": _number_of_look(*counted), "tries": tries}
     judged = judge(values[0], values[1], noise, **how)
     answer: Answer = judged.outcome
     chances: dict[int, tuple[float, float]] = {}
@@ -435,7 +435,7 @@ def _number_of_try(
     return sum(start <= mine for group, start in began.items() if group not in kept)
 
 
-def _look(new: Sequence[Result], best: Sequence[Result]) -> int:
+def _number_of_look(new: Sequence[Result], best: Sequence[Result]) -> int:
     """Return how many runs there are since the comparison began; those of the best before it were there."""
     began = min((run.created for run in new if run.created is not None), default=math.inf)
     return len(new) + sum(run.created is not None and run.created > began for run in best)

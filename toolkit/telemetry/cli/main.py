@@ -39,7 +39,7 @@ SUBCOMMANDS: Final = {
     "metrics": "show the runs of this machine to Prometheus, or write them for node_exporter",
     "plugins": "list the plug-ins that are installed, and what is wrong with those that are skipped",
     "pull": "bring a run folder back from ClickHouse: its records byte for byte",
-    "repair": "recover what a killed run left behind and rebuild its metrics.csv",
+    "repair": "recover the records that a killed run left and rebuild its metrics.csv",
     "rm": "move runs to the trash, with --yes",
     "resume": "say whether a resumed run continued the same training, and if not, why",
     "report": "write runs as one HTML file with their data inside, or as Markdown to paste",

@@ -34,9 +34,9 @@ def duration(seconds: float) -> str:
     return " ".join(shown) or "0 s"
 
 
-def utc_minute(moment: float) -> str:
+def utc_minute(timestamp: float) -> str:
     """Return a time that reads the same in all time zones: 2026-05-18 14:00 UTC."""
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(max(0.0, min(moment, _LONGEST_S))))
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(max(0.0, min(timestamp, _LONGEST_S))))
 
 
 def both_ends(text: str, longest: int) -> str:

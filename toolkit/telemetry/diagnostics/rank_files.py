@@ -12,7 +12,7 @@ from toolkit.telemetry.runfolder.reader import (
     BadLine,
     Cursor,
     lines_of,
-    offset_behind,
+    offset_after,
     parse_line,
     read_block,
     tail_cursor,
@@ -86,7 +86,7 @@ class RankFiles:
         cursor = self._cursors.get(rank)
         if cursor is None:
             # Earlier sessions may be long, and are not compared any more.
-            cursor = Cursor(offset_behind(path, self._session - 1, field="session"))
+            cursor = Cursor(offset_after(path, self._session - 1, field="session"))
         elif os.stat(path).st_size == cursor.offset:
             return 0
         block = read_block(path, cursor, max_bytes=_BLOCK_BYTES)

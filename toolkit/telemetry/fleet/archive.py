@@ -252,7 +252,7 @@ def _points_table(run: RunFolder, rank: int, rows: Rows) -> Any:
     for row, end in enumerate(rows.ends):
         row_of += [row] * (end - begin)
         begin = end
-    # By metric, as they are read, and because values of one kind compress better beside each other.
+    # By metric, as they are read, and because values of one kind compress better next to each other.
     order = sorted(range(len(row_of)), key=rows.names.__getitem__)
     row_of = [row_of[place] for place in order]
     columns = {

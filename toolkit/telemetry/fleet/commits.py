@@ -192,10 +192,10 @@ Stray = tuple[int, int, int, int, int]
 it begins, where the next one does, and the length and the hash of its bytes without a newline."""
 
 
-def strays_behind(
+def strays_after(
     engine: Engine, ends: Iterable[tuple[FileKey, int, int]]
 ) -> Iterator[tuple[FileKey, list[Stray]]]:
-    """Yield the lines of each file behind a generation's end, and those of later generations, some at a time."""
+    """Yield the lines of each file after a generation's end, and those of later generations, some at a time."""
     for some in chunks(ends):
         files = " OR ".join(
             f"(run_id = {quote(run_id)} AND rank = {rank} AND (gen > {gen} OR (gen = {gen} AND at >= {end})))"

@@ -405,7 +405,7 @@ def _clock_ahead(
 
 _PATIENCE_S: Final = 5.0
 LOCAL: Final = "_local"
-"""Behind the name of a table: the part of it that a shard has."""
+"""After the name of a table: the part of it that a shard has."""
 
 
 class Shards:

@@ -239,7 +239,7 @@ class ObjectShipper:
         self.totals.waiting = sum(len(run.waiting) for run in self._runs.values()) + len(self._rows)
 
     def _try(self, shard: int | None, what: Callable[[], None]) -> bool:
-        """Do something with the engine or the store, unless it failed a moment ago; return whether it worked."""
+        """Do something with the engine or the store, unless it failed just now; return whether it worked."""
         backoff = self._backoffs.setdefault(shard, Backoff())
         if not backoff.is_ready:
             return False

@@ -15,7 +15,6 @@ from toolkit.telemetry.fleet.commits import Commit, newest_commits, whole_line
 from toolkit.telemetry.fleet.engine import Engine, quote
 from toolkit.telemetry.fleet.object_store import ObjectStore, StoreError
 from toolkit.telemetry.fleet.objects import MAX_BYTES, StoredObject, checked_path, read_object, stored_objects
-from toolkit.telemetry.runfolder.journal.repair import build_table, table_form
 from toolkit.telemetry.runfolder.layout import (
     LABELS,
     MANIFEST,
@@ -29,6 +28,7 @@ from toolkit.telemetry.runfolder.layout import (
     safe_run_name,
 )
 from toolkit.telemetry.runfolder.safefile import NotInside, write_all
+from toolkit.telemetry.runfolder.table.csv_table import build_table, table_form
 
 _BYTES_AT_ONCE: Final = 8 * 1024 * 1024
 _MOST_NAMED: Final = 5

@@ -1,4 +1,4 @@
-"""What the engine knows of each run beside its lines: manifest, status by its own node, labels; and of each shipper."""
+"""What the engine knows of each run besides lines: manifest, status by its own node, labels; and of each shipper."""
 
 from __future__ import annotations
 
@@ -283,7 +283,7 @@ _MOST_LAST_VALUES: Final = 500
 
 
 def sorted_text(text: str) -> str:
-    """Return what a text is sorted by, and behind BETWEEN what it is searched in, whatever its case."""
+    """Return what a text is sorted by, and after BETWEEN what it is searched in, whatever its case."""
     return f"{natural_key(text)}{BETWEEN}{text.casefold()}"
 
 

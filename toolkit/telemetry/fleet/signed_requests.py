@@ -53,7 +53,7 @@ def token_of(key: bytes | None) -> bytes:
 
 def signature(key: bytes, *fields: bytes) -> bytes:
     """Return the HMAC-SHA256 of `fields`, of which the first says what they are."""
-    # Each behind its length: no two lists of fields have the same bytes.
+    # Each after its length: no two lists of fields have the same bytes.
     message = b"".join(struct.pack(">Q", len(field)) + field for field in fields)
     return hmac.digest(key, message, "sha256").hex().encode()
 

@@ -295,7 +295,7 @@ class RecordTail:
     def read(self, rows: Rows, until: int = sys.maxsize) -> bool:
         """Append the next complete lines to `rows`; return False if the file was truncated or replaced.
 
-        At most about a megabyte is read at once, and `rows` gets at most one line more than fit. Lines behind `until`,
+        At most about a megabyte is read at once, and `rows` gets at most one line more than fit. Lines after `until`,
         where one ends, are left.
 
         Raises:
@@ -328,7 +328,7 @@ class RecordTail:
         at = start
         for line in data[:-1].split(b"\n"):
             after = at + len(line) + 1
-            self._take(rows, at, after, line)
+            self._add_line(rows, at, after, line)
             at = after
             if len(rows) >= BATCH_ROWS:
                 data = data[: at - start]
@@ -353,7 +353,7 @@ class RecordTail:
         self.position.bad_lines += 1
         rows.bytes += len(data)
 
-    def _take(self, rows: Rows, at: int, after: int, line: bytes) -> None:
+    def _add_line(self, rows: Rows, at: int, after: int, line: bytes) -> None:
         record = parse_line(at, line) if line else _NOT_A_RECORD
         event = record.get("event") if type(record) is dict else None
         if type(record) is not dict or not isinstance(event, str):

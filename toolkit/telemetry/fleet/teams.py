@@ -126,7 +126,7 @@ def _password(path: Path) -> str:
 
 
 def _options(address: Address, team: str) -> str:
-    """Return the fleet.toml of a team; the other files are beside it."""
+    """Return the fleet.toml of a team; the other files are in the same folder."""
     keys = {
         "key": f"{team}.key",
         "request-key": f"{team}.key",

@@ -26,7 +26,7 @@ _SAMPLES: Final = 5 * at.MEMORY_BLOCKS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class ExpectedTime:
     """A wall time with its 90 % interval."""
 
     low: float
@@ -34,7 +34,7 @@ class Moment:
     high: float
 
 
-def end_of(steps: Floats, times: Floats, last_step: float, now: float | None = None) -> Moment | None:
+def end_of(steps: Floats, times: Floats, last_step: float, now: float | None = None) -> ExpectedTime | None:
     """Return when `last_step` will be done, evaluations, checkpoints and pauses included; None if that is not known.
 
     `steps` and wall `times` are of one session. The same paces decide whether the job's time limit comes first.
@@ -69,7 +69,7 @@ def end_of(steps: Floats, times: Floats, last_step: float, now: float | None = N
         # A pause that is longer than any before has been lost already.
         begin = max(begin, now - max(float(seconds.max()), middle))
     slow, fast = max(whole, later) + error, min(whole, without, later) - error
-    return Moment(
+    return ExpectedTime(
         low=begin + left * max(fast, 0.5 * float(parts.min())),
         middle=begin + left * middle,
         high=begin + left * slow,
@@ -87,7 +87,7 @@ def _since_change(steps: Floats, times: Floats) -> tuple[Floats, Floats]:
     return (steps[-tail:], times[-tail:]) if has_changed else (steps, times)
 
 
-def full_at(times: Floats, used: Floats, most: float) -> Moment | None:
+def full_at(times: Floats, used: Floats, most: float) -> ExpectedTime | None:
     """Return when `used` reaches `most`; None unless it grows steadily, as `memory_growth` judges it."""
     known = np.flatnonzero(np.isfinite(times) & np.isfinite(used))
     # Blocks of one size, without the first samples.
@@ -108,7 +108,7 @@ def full_at(times: Floats, used: Floats, most: float) -> Moment | None:
     if min(slopes) <= 0:
         return None
     now = float(times[-1])
-    return Moment(
+    return ExpectedTime(
         low=now + 0.9 * left / max(slopes), middle=now + left / slope, high=now + 1.1 * left / min(slopes)
     )
 

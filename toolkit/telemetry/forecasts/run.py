@@ -16,7 +16,7 @@ from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.diagnostics.finding import CRITICAL
 from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR
 from toolkit.telemetry.forecasts.curve import Curve, Forecast, NoForecast, Plan, forecast_curve
-from toolkit.telemetry.forecasts.ends import Moment, end_of, full_at
+from toolkit.telemetry.forecasts.ends import ExpectedTime, end_of, full_at
 from toolkit.telemetry.forecasts.schedule import rest_of_schedule
 from toolkit.telemetry.runfolder.metrics import metric_direction
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, STEP
@@ -47,7 +47,7 @@ class Limit:
 
     what: str
     """Such as `GPU memory`, `host memory`, `disk` or `time limit`."""
-    when: Moment
+    when: ExpectedTime
     step: float | None
     """The step that is done by then, if the pace is known."""
 
@@ -74,7 +74,7 @@ class RunForecast:
     train: Forecast | NoForecast
     val: Forecast | NoForecast | None = None
     """None if the run has no validation loss, or another metric was asked for."""
-    ends: Moment | None = None
+    ends: ExpectedTime | None = None
     """When its last step is done; None if it is not running, has stalled, or has no planned end."""
     limits: tuple[Limit, ...] = ()
     passing: Passing | None = None
@@ -129,7 +129,7 @@ def forecast_run(
     return RunForecast(train=train, val=of_val, ends=ends, limits=limits, passing=passing)
 
 
-def end_of_run(store: RunStore, card: RunCard, now: float) -> Moment | None:
+def end_of_run(store: RunStore, card: RunCard, now: float) -> ExpectedTime | None:
     """Return when the last planned step of a run will be done; None if that is not known."""
     last = last_step(card)
     counts = {info.name: info.count for info in store.metrics(card.key) if info.event == STEP}
@@ -190,8 +190,8 @@ def _refusal(store: RunStore, key: str) -> str:
 # ---------------------------------------------------------------- what runs out
 
 
-def _limits(store: RunStore, card: RunCard, metrics: Metrics, ends: Moment | None) -> tuple[Limit, ...]:
-    found: dict[str, Moment] = {}
+def _limits(store: RunStore, card: RunCard, metrics: Metrics, ends: ExpectedTime | None) -> tuple[Limit, ...]:
+    found: dict[str, ExpectedTime] = {}
     for what, (used, most) in _memories(metrics).items():
         # Samples of the machine have no step.
         newest = _newest(store, card.key, used, "time")
@@ -201,13 +201,13 @@ def _limits(store: RunStore, card: RunCard, metrics: Metrics, ends: Moment | Non
             found[what] = when
     limit = number_in(store.meta(card.key).start.get("job_end_time"))
     if limit is not None and ends is not None:
-        found["time limit"] = Moment(low=limit, middle=limit, high=limit)
+        found["time limit"] = ExpectedTime(low=limit, middle=limit, high=limit)
     now, last = card.last_sign or 0.0, last_step(card)
 
-    def step_at(moment: float) -> float | None:
+    def step_at(time_s: float) -> float | None:
         if ends is None or last is None or card.step is None:
             return None
-        return float(np.interp(moment, [now, ends.middle], [card.step, last]))
+        return float(np.interp(time_s, [now, ends.middle], [card.step, last]))
 
     return tuple(
         Limit(what=what, when=when, step=step_at(when.middle))

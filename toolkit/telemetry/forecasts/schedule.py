@@ -42,7 +42,7 @@ def _decay(lr: Curve, since: int, first: int, peak: float, end: float, rest: Flo
     if len(lr.steps) - since < 4:
         return None
     best: tuple[float, Floats] | None = None
-    # A decay begins at the warm-up's end, or later after a constant stretch.
+    # A decay begins at the warm-up's end, or later after a constant range.
     for begin in {float(lr.steps[first]), float(lr.steps[since])}:
         done = np.clip((lr.steps[since:] - begin) / (end - begin), 0.0, 1.0)
         ahead = np.clip((rest - begin) / (end - begin), 0.0, 1.0)

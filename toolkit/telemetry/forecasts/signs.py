@@ -85,7 +85,7 @@ def signs_of(curve: Curve, plan: Plan, ahead: Floats) -> Signs:
     begin = float(steps[0]) - spacing
     now, last = float(steps[-1]) - begin, end - begin
     edges = np.linspace(0, count, min(_GROUPS, count) + 1).astype(int)
-    groups = [slice(first, behind) for first, behind in itertools.pairwise(edges)]
+    groups = [slice(first, end) for first, end in itertools.pairwise(edges)]
     times = np.array([steps[group].mean() for group in groups]) - begin
     medians = np.array([np.median(values[group]) for group in groups])
     level = float(np.median(values[-max(3, count // 10) :]))

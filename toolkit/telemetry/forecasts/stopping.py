@@ -39,7 +39,7 @@ class Fit(NamedTuple):
     """What was fitted on made sweeps: numbers printed by `make forecast-eval`."""
 
     weights: tuple[float, ...]
-    """Of each of the parts of `Behind`; and how much more a run may make up by a higher learning rate that decays."""
+    """Of each of the parts of `Lag`; and how much more a run may make up by a higher learning rate that decays."""
     tail: float
     """By how much more margin a best run is found behind e times less often."""
     forecast: float = 1.5
@@ -141,7 +141,7 @@ class Stopping:
         return max((run.risk for run in self.stoppable), default=0.0)
 
 
-class Behind(NamedTuple):
+class Lag(NamedTuple):
     """How far a run is behind the best one with the same plan at the same step, and what that is measured by."""
 
     best: SweptRun
@@ -174,7 +174,7 @@ def which_to_stop(
     return Stopping(runs=tuple(judged))
 
 
-def compare(run: SweptRun, runs: Sequence[SweptRun]) -> Behind | None:
+def compare(run: SweptRun, runs: Sequence[SweptRun]) -> Lag | None:
     """Compare a run at its newest value with those of the same plan; None if they are too few."""
     at, end = float(run.curve.steps[-1]), float(run.plan.last_step or 0)
     own = run.level_at(at)
@@ -195,7 +195,7 @@ def compare(run: SweptRun, runs: Sequence[SweptRun]) -> Behind | None:
         quarter,
         whole * max(0.0, 1.0 - at / end),
     )
-    return Behind(best, own[0], of_best[0], parts, _decay(run, best, at))
+    return Lag(best, own[0], of_best[0], parts, _decay(run, best, at))
 
 
 class _Judge:
@@ -220,21 +220,21 @@ class _Judge:
             return self._judged(run, f"It has {count(known)} values of {self._metric}, and needs {FEWEST}.")
         if run.curve.steps[-1] < FIRST * end:
             return self._judged(run, f"It is judged from step {count(math.ceil(FIRST * end))} on.")
-        behind = compare(run, self._runs)
-        return self._by_forecast(run) if behind is None else self._at_same_step(run, behind)
+        lag = compare(run, self._runs)
+        return self._by_forecast(run) if lag is None else self._at_same_step(run, lag)
 
-    def _at_same_step(self, run: SweptRun, behind: Behind) -> Judged:
+    def _at_same_step(self, run: SweptRun, lag: Lag) -> Judged:
         step = count(int(run.curve.steps[-1]))
-        if behind.best is run:
+        if lag.best is run:
             return self._judged(run, f"It is the best at step {step}.")
         *weights, for_decay = self._fitted.weights
         # A high learning rate hides progress that shows when it decays.
-        unit = float(np.dot(weights, behind.parts)) * (1.0 + for_decay * max(0.0, behind.decay))
+        unit = float(np.dot(weights, lag.parts)) * (1.0 + for_decay * max(0.0, lag.decay))
         why = (
-            f"{self._text(behind.level)} at step {step}, where {behind.best.name} had "
-            f"{self._text(behind.best_level)}; it may still make up {self._limit * unit:.2g}."
+            f"{self._text(lag.level)} at step {step}, where {lag.best.name} had "
+            f"{self._text(lag.best_level)}; it may still make up {self._limit * unit:.2g}."
         )
-        return self._judged(run, why, (behind.level - behind.best_level) / max(unit, 1e-300))
+        return self._judged(run, why, (lag.level - lag.best_level) / max(unit, 1e-300))
 
     def _by_forecast(self, run: SweptRun) -> Judged:
         """Judge a run whose plan too few others have."""

@@ -20,7 +20,7 @@ MAX_LENGTH: Final = 500
 MAX_DEPTH: Final = 30
 MAX_PARTS: Final = 100
 MAX_WINDOW: Final = 10_000
-"""Records that all functions of a formula remember together: a rule must stay small beside the training."""
+"""Records that all functions of a formula remember together: a rule must stay small compared with the training."""
 PLACES: Final = ("step", "epoch", "time", "elapsed")
 """Where a record is; in quotes such a name is a metric."""
 SETTING: Final = "config."
@@ -195,7 +195,7 @@ class _Parser:
             raise _wrong(f"{word!r} was not expected here", at)
         return found
 
-    def _take(self) -> tuple[str, str, int]:
+    def _next_token(self) -> tuple[str, str, int]:
         word = self._tokens[self._next]
         self._next = min(self._next + 1, len(self._tokens) - 1)
         return word
@@ -209,7 +209,7 @@ class _Parser:
         left = self._operand(depth)
         is_compared = False
         while (own := _BINDING.get(self._tokens[self._next][1], 0)) > binding:
-            _, sign, at = self._take()
+            _, sign, at = self._next_token()
             if sign in COMPARES:
                 if is_compared:
                     raise _wrong("a comparison cannot be compared; join two by `and`", at)
@@ -218,7 +218,7 @@ class _Parser:
         return left
 
     def _operand(self, depth: int) -> Node:
-        kind, word, at = self._take()
+        kind, word, at = self._next_token()
         if kind == "number":
             return Number(float(word))
         if kind == "quoted":
@@ -241,10 +241,10 @@ class _Parser:
             near = difflib.get_close_matches(name, FUNCTIONS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"There are {', '.join(sorted(FUNCTIONS))}."
             raise _wrong(f"there is no function {name!r}", at, f"; {hint}" if near else f". {hint}")
-        self._take()
+        self._next_token()
         given = [self._expression(0, depth + 1)]
         while self._tokens[self._next][1] == ",":
-            self._take()
+            self._next_token()
             given.append(self._expression(0, depth + 1))
         self._close(at)
         allowed = {text.count(",") + 1 for text in FUNCTIONS[name].split(" or ")}
@@ -259,7 +259,7 @@ class _Parser:
         return Call(name, (given[0],), window, _direction(given[0], at) if name == "best" else None)
 
     def _close(self, opened: int) -> None:
-        if self._take()[1] != ")":
+        if self._next_token()[1] != ")":
             raise _wrong("the ) is missing for what begins", opened)
 
 

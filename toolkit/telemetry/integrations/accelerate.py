@@ -1,42 +1,39 @@
-"""A tracker for Accelerate: records what a script logs with its accelerator, beside any other tracker."""
+"""A tracker for Accelerate: records what a script logs with its accelerator, next to any other tracker."""
 
 from __future__ import annotations
 
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Mapping
 from typing import Any, Final
 
 from accelerate.tracking import GeneralTracker
 
 from toolkit.telemetry.core.guard import Guard, guarded
 from toolkit.telemetry.core.ranks import find_rank
+from toolkit.telemetry.integrations.accelerate_phases import AcceleratorPhases
 from toolkit.telemetry.integrations.logger_setup import (
+    LINEAGE_FILE,
     GivenLog,
     given_logger,
+    log_save_since,
     options_of,
+    phases_in,
     remember_run,
     resuming,
     run_id_in,
 )
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.metric_names import split, with_known_names
-from toolkit.telemetry.integrations.open_phases import GuardedPhase, OpenPhases, exit_arguments
+from toolkit.telemetry.integrations.open_phases import OpenPhases, exit_arguments
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.options import TelemetryOptions
-from toolkit.telemetry.logger.records.loader_batches import LoaderBatches
 from toolkit.telemetry.logger.spans.span import NO_FAILURES
-from toolkit.telemetry.runfolder.evidence.batches import BatchRow
 from toolkit.telemetry.runfolder.records import StateMoment
 from toolkit.telemetry.timing.names import (
     APPLICATION,
-    FORWARD,
-    OPTIMIZER_UPDATE,
-    TRAINING_ITERATION,
     TRAINING_LOOP,
 )
 
@@ -56,7 +53,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
 
     Give it a logger, which you close yourself, or options: then it opens a run with `init_trackers` and closes it with
     `end_training`. If `resume_from` is the folder of a checkpoint, that checkpoint's run is resumed. `watch` records
-    more than what is logged.
+    more than what is logged, and with `phases` the parts of each step.
 
     Nothing it does raises into the script, except invalid options when it is created.
     """
@@ -72,10 +69,12 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         run_name: str = "accelerate",
         resume_from: str | os.PathLike[str] | None = None,
         resumed_from_step: int | None = None,
+        phases: bool | None = None,
         **options: Any,
     ) -> None:
         """Make a tracker; no folder is created yet. Raises OptionsError if an option is unknown or invalid."""
         super().__init__()
+        log, self._wants_phases = phases_in(log, phases)
         self._log = given_logger(log, options)
         self._is_ours = self._log is None
         if isinstance(log, TelemetryLogger):
@@ -96,13 +95,15 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         self._accelerator: Any = None
         self._patches = MethodPatches(self.guard)
         self._handles: list[Any] = []
-        self._loaders: LoaderBatches | None = None
-        self._batch: BatchRow | None = None
+        self._parts: AcceleratorPhases | None = None
+        self._saving: tuple[float, int, str] | None = None
+        """When a save began, its step and its folder, until it is recorded."""
+        self._loaded: Any = None
+        """The folder of a state that is being loaded, until it is recorded."""
         self._has_start = False
         self._step = resumed_from_step or 0
         self._may_go_back = False
         """Whether a state was loaded since the last step, so the next one may be an earlier one."""
-        self._grad_norm: Any = None
         self._can_stop = False
         self._listed = 0
         """How often this tracker is in the accelerator's list; each call is repeated as often."""
@@ -113,6 +114,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         # A copy, in this process or another, writes and watches nothing yet.
         given = self._options if self._is_ours else self._log
         state = {"_run_id": self._run_id, "_resumed_from_step": self._resumed_from_step}
+        state |= {"_wants_phases": self._wants_phases}
         return _make_copy, (type(self), given, self.run_name), state
 
     # Called by the accelerator.
@@ -143,6 +145,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             return
         if not self._has_start:
             self._write_start(None)
+        self._record_saved_and_loaded()
         self._begin_loop()
         values = {str(name): value for name, value in values.items()}
         of_step, of_evaluation = split(
@@ -156,8 +159,9 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         self._may_go_back = self._may_go_back and not of_step
         if of_step or not of_evaluation:
             fields = with_known_names(of_step)
-            fields.setdefault("grad_norm", self._grad_norm)
-            self._grad_norm = None
+            if self._parts is not None:
+                fields.setdefault("grad_norm", self._parts.grad_norm)
+                self._parts.grad_norm = None
             self._count_samples(self._log)
             self._log.log_step(step, **{**fields, "epoch": epoch})
         if of_evaluation:
@@ -176,6 +180,9 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         error = sys.exc_info()[1]
         if isinstance(error, NO_FAILURES):
             error = None
+        if error is None and self.is_live:
+            with self.guard.catch("recording the last checkpoint"):
+                self._record_saved_and_loaded()
         with self.guard.catch("restoring Accelerate's methods"):
             self._unwatch()
         with self.guard.catch("ending the phases of a training"):
@@ -200,7 +207,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         return self._log.should_stop
 
     def watch(self, accelerator: Any, *, save_to: str | os.PathLike[str] | None = None) -> None:
-        """Record checkpoints, loaded states, iterations, backward passes, updates and gradient norms of an accelerator.
+        """Record checkpoints and loaded states of an accelerator, and with `phases` the parts of each step.
 
         Call it on every rank once everything is prepared. With `save_to` the run accepts save requests: each state is
         saved into its own folder in there.
@@ -210,23 +217,13 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         with self.guard.catch("watching an accelerator"):
             self._unwatch()
             self._accelerator = accelerator
-            patches = self._patches
-            patches.wrap(accelerator, "save_state", self._timing_saves)
-            patches.wrap(accelerator, "load_state", partial(self._timing, "checkpoint_load"))
-            patches.around(accelerator, "load_state", after=self._put_loaded)
-            patches.wrap(accelerator, "backward", partial(self._timing, "backward"))
-            patches.around(accelerator, "backward", before=self._end_forward)
-            patches.around(accelerator, "clip_grad_norm_", after=self._take_norm)
-            patches.wrap(accelerator, "accumulate", self._timing_batches)
             if not accelerator.is_main_process:
                 # Accelerate skips trackers on the other ranks, which have to stop and save at the same step.
                 self._open()
-                patches.around(accelerator, "log", before=self._log_other_rank)
-                patches.around(accelerator, "end_training", before=lambda *_, **__: self.finish())
-            self._follow_loaders(*getattr(accelerator, "_dataloaders", ()))
-            patches.around(accelerator, "prepare", after=self._follow_prepared)
-            patches.around(accelerator, "skip_first_batches", after=self._follow_prepared)
-            self._handles.append(accelerator.register_load_state_pre_hook(self._note_loaded))
+                self._patches.around(accelerator, "log", before=self._log_other_rank)
+                self._patches.around(accelerator, "end_training", before=lambda *_, **__: self.finish())
+            self._handles.append(accelerator.register_save_state_pre_hook(self._begin_save))
+            self._handles.append(accelerator.register_load_state_pre_hook(self._begin_load))
             if save_to is not None:
                 self._save_to = os.fspath(save_to)
                 self._declare_save()
@@ -236,7 +233,9 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
                 # Only torch's own optimizers have such hooks.
                 if hasattr(inner, "register_step_pre_hook"):
                     self._handles.append(inner.register_step_pre_hook(self._begin_update))
-                    self._handles.append(inner.register_step_post_hook(self._end_update))
+                    if self._wants_phases:
+                        self._handles.append(inner.register_step_post_hook(self._end_update))
+            self._add_parts()
 
     # Internal: the run.
 
@@ -256,10 +255,20 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         self.is_live = self._log.is_live or find_rank().rank > 0
         if self._is_ours and self.is_live:
             self._phases.begin(APPLICATION, self._log.training.application())
-        self._step, self._may_go_back, self._grad_norm = self._resumed_from_step or 0, False, None
+        self._step, self._may_go_back = self._resumed_from_step or 0, False
         self._can_stop, self._awaits_state = False, True
         self._declare_save()
-        self._follow_loaders(*getattr(self._accelerator, "_dataloaders", ()))
+        self._add_parts()
+
+    def _add_parts(self) -> None:
+        accelerator, log = self._accelerator, self._log
+        if self._wants_phases and self._parts is None and accelerator is not None and log is not None:
+            self._parts = AcceleratorPhases(accelerator, log, self._phases, self._begin_loop)
+
+    def _begin_loop(self) -> None:
+        if self._log is not None and not self._phases.has(TRAINING_LOOP):
+            loop = self._log.training.training_loop(train_iterations_start=self._resumed_from_step or 0)
+            self._phases.begin(TRAINING_LOOP, loop)
 
     def _is_repeated(self, values: Any) -> bool:
         """Return whether the accelerator already passed these values in the same call."""
@@ -297,122 +306,57 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         if self._accelerator.gradient_accumulation_steps == 1 and total and 0 < state.remainder < total:
             internals(log).count_samples(state.remainder / total)
 
-    def _begin_loop(self) -> None:
-        if self._log is not None and not self._phases.has(TRAINING_LOOP):
-            loop = self._log.training.training_loop(train_iterations_start=self._resumed_from_step or 0)
-            self._phases.begin(TRAINING_LOOP, loop)
-
-    # Internal: patches of the accelerator's methods.
-
-    def _timing_saves(self, save: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            given = args[0] if args else kwargs.get("output_dir")
-            step, began = self._step, time.perf_counter()
-            path = self._within("checkpoint_save", (step, given), partial(save, *args, **kwargs))
-            seconds = time.perf_counter() - began
-            with self.guard.catch("recording a checkpoint of Accelerate"):
-                if self.is_live and self._log is not None and path is not None:
-                    self._log.log_checkpoint(step, path, seconds=seconds)
-                    self._put_state("save", step, path)
-                    remember_run(path, self._log)
-            return path
-
-        return timed
-
-    def _timing(self, phase: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        def timed(*args: Any, **kwargs: Any) -> Any:
-            return self._within(phase, (), partial(method, *args, **kwargs))
-
-        return timed
-
-    def _take_norm(self, norm: Any, *_: Any, **__: Any) -> None:
-        # None while gradients are being accumulated.
-        self._grad_norm = norm if norm is not None else self._grad_norm
-
-    def _timing_batches(self, accumulate: Callable[..., Any]) -> Callable[..., Any]:
-        @contextmanager
-        def timed(*models: Any) -> Iterator[Any]:
-            self._begin_batch()
-            try:
-                with accumulate(*models) as given:
-                    yield given
-            except BaseException as error:
-                with self.guard.catch("ending an iteration that failed"):
-                    self._phases.end_all(error, within=TRAINING_LOOP)
-                raise
-            self._end_batch()
-
-        return timed
+    # Internal: hooks of the accelerator and its optimizers.
 
     def _log_other_rank(self, values: Mapping[str, Any], step: int | None = None, *_: Any, **__: Any) -> None:
         self.log(values, step)
 
-    def _within(self, name: str, arguments: tuple[Any, ...], call: Callable[[], Any]) -> Any:
-        """Call something inside a phase of that name."""
-        if not self.is_live or self._log is None:
-            return call()
-        make = getattr(self._log.training, name)
-        with GuardedPhase(self.guard, lambda: make(*arguments)):
-            return call()
-
-    @guarded
-    def _begin_batch(self) -> None:
-        assert self._log is not None, "only a run that was opened gets here"
-        self._begin_loop()
-        if not self._phases.has(TRAINING_ITERATION):
-            self._phases.begin(TRAINING_ITERATION, self._log.training.training_iteration())
-        self._phases.begin(FORWARD, self._log.training.forward())
-
-    @guarded
-    def _end_batch(self) -> None:
-        self._phases.end(OPTIMIZER_UPDATE, FORWARD)
-        # Gradients that are not synchronised are still being accumulated.
-        if self._accelerator.sync_gradients:
-            self._phases.end(TRAINING_ITERATION)
-
     @guarded
     def _begin_update(self, *_: Any) -> None:
-        assert self._log is not None, "only a run that was opened gets here"
+        self._record_saved_and_loaded()
         if self._awaits_state:
             self._put_state("start", None, None)
-        self._phases.begin(OPTIMIZER_UPDATE, self._log.training.optimizer_update())
+        if self._parts is not None:
+            self._parts.begin_update()
 
     @guarded
     def _end_update(self, *_: Any) -> None:
-        self._phases.end(OPTIMIZER_UPDATE)
+        if self._parts is not None:
+            self._parts.end_update()
 
     @guarded
-    def _end_forward(self, *_: Any, **__: Any) -> None:
-        self._phases.end(FORWARD)
-        batch, self._batch = self._batch, None
-        if batch is not None and self._log is not None:
-            internals(self._log).keep_batch(batch)
+    def _begin_save(self, _: Any, __: Any, folder: Any) -> None:
+        assert self._log is not None, "only a run that was opened gets here"
+        self._record_saved_and_loaded()
+        self._saving = time.time(), self._step, os.fspath(folder)
+        self._put_state("save", self._step, folder)
+        remember_run(folder, self._log)
 
-    def _follow_prepared(self, prepared: Any, *_: Any, **__: Any) -> None:
-        self._follow_loaders(*(prepared if isinstance(prepared, tuple) else (prepared,)))
-
-    def _follow_loaders(self, *loaders: Any) -> None:
-        if self._loaders is None and self._log is not None:
-            self._loaders = internals(self._log).loader_batches(self._take_batch)
-        if self._loaders is not None:
-            for loader in loaders:
-                self._loaders.follow(loader)
-
-    def _take_batch(self, batch: BatchRow) -> None:
-        # A batch is trained on if a backward pass follows; those of an evaluation are not.
-        self._batch = batch
-
-    def _note_loaded(self, _: Any, folder: Any) -> None:
+    def _begin_load(self, _: Any, folder: Any) -> None:
         with self.guard.catch("finding the run of a checkpoint"):
+            if self.is_live:
+                self._record_saved_and_loaded()
+                self._loaded = folder
             self._may_go_back = True
             if self._run_id is None and not self.is_live:
                 self._run_id = run_id_in(folder)
 
-    def _put_loaded(self, _: Any, folder: Any = None, *__: Any, **more: Any) -> None:
-        if self.is_live:
+    def _record_saved_and_loaded(self) -> None:
+        """Record what was saved or loaded since the last hook; nothing was trained in between."""
+        assert self._log is not None, "only a run that was opened gets here"
+        saving, self._saving = self._saving, None
+        loaded, self._loaded = self._loaded, None
+        if saving is not None:
+            began, step, folder = saving
+            times = [file.stat().st_mtime for file in os.scandir(folder) if file.name != LINEAGE_FILE]
+            # Without files it failed.
+            if times:
+                ended = max(began, *times)
+                log_save_since(self._log, step, folder, (began, ended), "save_state's hook", is_best=False)
+        if loaded is not None:
             # Which step a state is of that is loaded later, its script alone knows.
-            step = self._resumed_from_step if self._step == self._resumed_from_step else None
-            self._put_state("load", step, folder or more.get("input_dir"))
+            is_known = self._step == self._resumed_from_step
+            self._put_state("load", self._step if is_known else None, loaded)
 
     def _put_state(self, at: StateMoment, step: int | None, path: Any) -> None:
         """Record the state of what was prepared."""
@@ -434,14 +378,16 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             world_size=accelerator.num_processes,
             batch_size=samples // accelerator.num_processes if isinstance(samples, int) else None,
             accumulation=accelerator.gradient_accumulation_steps,
+            # Since a load, the script may have used the generators.
+            has_generators=at != "load",
         )
 
     def _unwatch(self) -> None:
         """Remove the patches and hooks from the accelerator."""
         self._patches.undo()
-        if self._loaders is not None:
-            self._loaders.stop()
-            self._loaders = None
+        if self._parts is not None:
+            self._parts.stop()
+            self._parts = None
         for handle in self._handles:
             handle.remove()
         self._handles = []

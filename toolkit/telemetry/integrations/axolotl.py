@@ -1,4 +1,4 @@
-"""A plugin for Axolotl, named in its YAML with a `telemetry:` block beside it, which records trainings as runs."""
+"""A plugin for Axolotl, named in its YAML with a `telemetry:` block, which records trainings as runs."""
 
 # Every hook of a plugin has the arguments that Axolotl gives it.
 # ruff: noqa: ARG002
@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 
 from toolkit.telemetry.core.guard import Guard, guarded
 from toolkit.telemetry.core.lifetime import code_of
-from toolkit.telemetry.integrations.logger_setup import options_of, resuming, run_id_in
+from toolkit.telemetry.integrations.logger_setup import options_of, phases_in, resuming, run_id_in
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
 from toolkit.telemetry.logger.logger import TelemetryLogger
@@ -64,6 +64,7 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
         """Whether the hooks do anything."""
         self._options: TelemetryOptions | None = None
         self._run_name: str | None = None
+        self._wants_phases = False
         self._log: TelemetryLogger | None = None
         self._loading: dict[str, float] = {}
         """When the model started and finished loading, while there is no run yet."""
@@ -88,9 +89,9 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
     def register(self, cfg: Any) -> None:
         """Read the options of a YAML that is not checked yet; an invalid block is reported when Axolotl checks it."""
         try:
-            self._options, self._run_name = _settings_in(cfg)
+            self._options, self._run_name, self._wants_phases = _settings_in(cfg)
         except OptionsError:
-            self._options, self._run_name = None, None
+            self._options = None
         self._loading = {}
         self.is_live = self._options is not None and self._options.enabled
 
@@ -176,7 +177,11 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
 
         # Neither the Trainer's callbacks nor Axolotl's plugins are called when the training fails.
         patches.wrap(trainer, "train", ending_run)
-        return [_RunOpener(trainer, self.guard, lambda: self._open(cfg) if self._log is None else self._log)]
+
+        def log() -> TelemetryLogger | None:
+            return self._open(cfg) if self._log is None else self._log
+
+        return [_RunOpener(trainer, self.guard, log, phases=self._wants_phases)]
 
     def _open(self, cfg: Any) -> TelemetryLogger | None:
         """Begin a run, or resume that of the checkpoint that the training resumes from."""
@@ -245,8 +250,11 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
 class _RunOpener(TrainerCallback):
     """Adds the `TelemetryCallback` when a training begins: `axolotl evaluate` creates a trainer, too."""
 
-    def __init__(self, trainer: Any, guard: Guard, open_log: Callable[[], TelemetryLogger | None]) -> None:
+    def __init__(
+        self, trainer: Any, guard: Guard, open_log: Callable[[], TelemetryLogger | None], *, phases: bool
+    ) -> None:
         self._trainer = trainer
+        self._phases = phases
         self._guard = guard
         self._open_log = open_log
 
@@ -258,11 +266,11 @@ class _RunOpener(TrainerCallback):
         with self._guard.catch("beginning to watch Axolotl's trainer"):
             log = self._open_log()
             if log is not None:
-                trainer.add_callback(TelemetryCallback(log))
+                trainer.add_callback(TelemetryCallback(log, phases=self._phases))
 
 
 class _JobLogger(TelemetryLogger):
-    """A logger whose start record has Axolotl's configuration beside the Trainer's arguments."""
+    """A logger whose start record has Axolotl's configuration and the Trainer's arguments."""
 
     def log_start(
         self,
@@ -278,22 +286,24 @@ class _JobLogger(TelemetryLogger):
         super().log_start(lora=lora, model=model, training=training, **fields)
 
 
-def _settings_in(cfg: Mapping[str, Any]) -> tuple[TelemetryOptions, str | None]:
-    """Return the options and the run's name in a configuration of Axolotl's; naming the plugin switches it on.
+def _settings_in(cfg: Mapping[str, Any]) -> tuple[TelemetryOptions, str | None, bool]:
+    """Return a configuration's options, run name and whether phases are wanted; naming the plugin switches it on.
 
     Raises:
         OptionsError: the block is invalid; the message names the key, its value and what is allowed.
     """
     block = cfg.get("telemetry")
     if block is None or isinstance(block, bool):
-        return options_of({"enabled": block is not False}), None
+        return options_of({"enabled": block is not False}), None, False
     if not isinstance(block, Mapping):
         raise OptionsError(f"telemetry is {block!r:.200}; it must be true, false or a mapping of options")
     options = dict(block)
     name = options.pop("run_name", None)
     if name is not None and not (isinstance(name, str) and name):
         raise OptionsError(f"telemetry.run_name is {name!r:.200}; it must be a non-empty text")
-    return options_of(options), name
+    known, phases = phases_in(options, None)
+    assert isinstance(known, Mapping), "as given"
+    return options_of(known), name, phases
 
 
 def _name_of(cfg: Any) -> str:

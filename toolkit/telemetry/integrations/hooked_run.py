@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.integrations.logger_setup import GivenLog, given_logger, open_log, options_of
+from toolkit.telemetry.integrations.logger_setup import GivenLog, given_logger, options_of, resuming
 from toolkit.telemetry.integrations.open_phases import exit_arguments
 from toolkit.telemetry.logger.logger import TelemetryLogger
 
@@ -29,11 +29,12 @@ class HookedRun:
         # Keras Tuner and Ray copy callbacks; a copy records its own trainings.
         return partial(type(self), self._given or self._options, run_name=self._run_name), ()
 
-    def _open(self, name: str, config: Any) -> TelemetryLogger:
+    def _open(self, name: str, config: Any, run_id: str | None = None) -> TelemetryLogger:
         """Open the run of a training that begins; one whose end was not reported has failed."""
         self._close(InterruptedError("the previous training ended without a report"))
         if self._given is None:
-            self.log = open_log(self._options, self._run_name or name, config=config)
+            options = resuming(self._options, run_id)
+            self.log = TelemetryLogger(self._run_name or name, options, config=config)
         log = self._opened()
         self.guard, self.is_live = log.guard, log.is_live
         return log

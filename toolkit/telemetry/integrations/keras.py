@@ -98,15 +98,15 @@ class TelemetryCallback(HookedRun, Callback):  # type: ignore[misc]  # Keras has
         )
         log.declare_action("stop")
         # Not `on_train_batch_end`: because of that hook Keras would wait for the device in every step.
-        take = functools.partial(self._take_step, model)
-        self._patches.around(model, "train_function", after=take, failed=self._close)
+        record = functools.partial(self._record_step, model)
+        self._patches.around(model, "train_function", after=record, failed=self._close)
         for name in ("save", "save_weights"):
-            self._patches.around(model, name, after=self._take_checkpoint)
+            self._patches.around(model, name, after=self._record_checkpoint)
         if "callbacks" in fit:
             # The list is gone once `fit` is, also after an exception in the data or in another callback.
             weakref.finalize(fit["callbacks"], self._close_if, self._patches).atexit = False
 
-    def _take_step(self, model: Any, result: Any, *_: Any, **__: Any) -> None:
+    def _record_step(self, model: Any, result: Any, *_: Any, **__: Any) -> None:
         """Record a step with the metrics that Keras shows: means since the epoch began."""
         log = self._opened()
         self._step += model.steps_per_execution
@@ -129,7 +129,7 @@ class TelemetryCallback(HookedRun, Callback):  # type: ignore[misc]  # Keras has
             if self._patches is patches:
                 self._close(InterruptedError("fit ended with an exception"))
 
-    def _take_checkpoint(self, _: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
+    def _record_checkpoint(self, _: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
         self._opened().log_checkpoint(self._step, filepath)
 
 

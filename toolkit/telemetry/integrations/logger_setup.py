@@ -32,6 +32,22 @@ def options_of(given: TelemetryOptions | Mapping[str, Any] | None, **options: An
     return TelemetryOptions.from_mapping(given or {}, **options)
 
 
+def phases_in(log: GivenLog, phases: bool | None) -> tuple[GivenLog, bool]:
+    """Return `log` without the key `phases`, and whether the phases inside a step are recorded; the keyword wins.
+
+    Raises:
+        OptionsError: the value is neither true nor false.
+    """
+    if isinstance(log, Mapping) and "phases" in log:
+        wanted = log["phases"] if phases is None else phases
+        log = {name: value for name, value in log.items() if name != "phases"}
+    else:
+        wanted = bool(phases) if phases is None else phases
+    if not isinstance(wanted, bool):
+        raise OptionsError(f"phases is {wanted!r:.200}; it must be true or false")
+    return log, wanted
+
+
 def given_logger(log: GivenLog, options: Mapping[str, Any]) -> TelemetryLogger | None:
     """Return `log` if it is a logger, None if a logger has to be made from options.
 
@@ -72,6 +88,17 @@ def remember_run(checkpoint: Any, log: TelemetryLogger) -> None:
     if log.run_id is not None and folder.is_dir():
         data = json.dumps({"run_id": log.run_id, "run_name": log.run_name}).encode() + b"\n"
         replace_file(folder / LINEAGE_FILE, data)
+
+
+def log_save_since(
+    log: TelemetryLogger, step: int, path: Any, times: tuple[float, float], hook: str, *, is_best: bool
+) -> None:
+    """Record a checkpoint that was saved between two times of the clock, of which the first is that of a hook."""
+    began, ended = times
+    log.training.on_save_checkpoint_start(step, 1000.0 * began, path=path)
+    log.training.on_save_checkpoint_success(step, path=path)
+    log.training.on_save_checkpoint_end(1000.0 * ended)
+    log.log_checkpoint(step, path, is_best=is_best, seconds=ended - began, timed_since=hook)
 
 
 def run_id_in(checkpoint: Any) -> str | None:

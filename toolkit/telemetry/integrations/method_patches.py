@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.integrations.open_phases import GuardedPhase
-from toolkit.telemetry.logger.logger import TelemetryLogger
-from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.training.phase import Phase
 
 Method = Callable[..., Any]
@@ -80,53 +78,6 @@ class MethodPatches:
                     return original(*args, **kwargs)
                 with GuardedPhase(self.guard, make):
                     return original(*args, **kwargs)
-
-            return call
-
-        self.wrap(owner, name, patch)
-
-    def span(
-        self,
-        owner: Any,
-        name: str,
-        log: TelemetryLogger,
-        span_name: str,
-        after: Callable[[Any], object] | None = None,
-    ) -> None:
-        """Put a span of a part of a step around each call of a method, and call `after` with its result."""
-        doing = f"following {name}"
-        session, guard = self._session, self.guard
-        begin, fail = internals(log).begin_part, log.training.end_failed
-
-        def patch(original: Method) -> Method:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                if not session.is_active:
-                    return original(*args, **kwargs)
-                span = begin(span_name)
-                try:
-                    result = original(*args, **kwargs)
-                except BaseException as error:
-                    guard.call("ending a phase of the training", fail, span, error)
-                    raise
-                span.__exit__(None, None, None)
-                if after is not None:
-                    guard.call(doing, after, result)
-                return result
-
-            return call
-
-        self.wrap(owner, name, patch)
-
-    def collect(self, owner: Any, name: str, into: list[Any]) -> None:
-        """Append the result of each call of a method to a list."""
-        session = self._session
-
-        def patch(original: Method) -> Method:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                result = original(*args, **kwargs)
-                if session.is_active:
-                    into.append(result)
-                return result
 
             return call
 

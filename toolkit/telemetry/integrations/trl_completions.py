@@ -1,7 +1,7 @@
 """Completions of TRL's trainers: what GRPO and RLOO generate, and what DPO, KTO, ORPO and CPO learn from.
 
 Nothing is computed twice or waited for. Generated completions are in the trainer's own logs; the others are read from
-the batches that the trainer computes its loss from, copied from the device behind the work queued there.
+the batches that the trainer computes its loss from, copied from the device after the work queued there.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class TrainerCompletions:
         self._recorder: CompletionRecorder | None = None
         self._kind = ""
         self._decode: Callable[[list[int]], str] = str
-        self._taken: dict[str, tuple[int, int]] = {}
+        self._collected: dict[str, tuple[int, int]] = {}
         """For training and evaluation: the step that was collected last, and how many of its completions."""
         self._current: _Batch | None = None
         self._waiting: deque[_Batch] = deque()
@@ -63,14 +63,14 @@ class TrainerCompletions:
             if recorder is None or kind is None or not recorder.options.collect:
                 return
             if trainer.is_world_process_zero():
-                self._recorder, self._kind, self._taken = recorder, kind, {}
+                self._recorder, self._kind, self._collected = recorder, kind, {}
                 self._patch(trainer, kind)
 
     def _patch(self, trainer: Any, kind: str) -> None:
         patches = self._patches
         if kind in _GENERATING.values():
             patches.around(
-                trainer, "_generate_and_score_completions", after=partial(self._take_generated, trainer)
+                trainer, "_generate_and_score_completions", after=partial(self._record_generated, trainer)
             )
             return
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
@@ -80,7 +80,7 @@ class TrainerCompletions:
             trainer, "compute_loss", before=partial(self._begin_batch, trainer), after=self._end_batch
         )
         if kind in _LOSS_OF:
-            patches.around(trainer, _LOSS_OF[kind], after=partial(self._take_rewards, trainer))
+            patches.around(trainer, _LOSS_OF[kind], after=partial(self._add_rewards, trainer))
         else:
             for name in ("gather", "gather_for_metrics"):
                 patches.wrap(trainer.accelerator, name, self._reading_rewards)
@@ -101,7 +101,7 @@ class TrainerCompletions:
         assert self._recorder is not None
         split = TRAIN if trainer.model.training else EVAL
         step = int(trainer.state.global_step) + (split == TRAIN)
-        last, taken = self._taken.get(split, (None, 0))
+        last, taken = self._collected.get(split, (None, 0))
         if step == last:
             return split, step, max(0, most - taken)
         interval = self._recorder.options.interval
@@ -109,12 +109,12 @@ class TrainerCompletions:
         return split, step, most if is_due else 0
 
     def _count(self, split: str, step: int, count: int) -> None:
-        last, taken = self._taken.get(split, (None, 0))
-        self._taken[split] = step, count + (taken if step == last else 0)
+        last, taken = self._collected.get(split, (None, 0))
+        self._collected[split] = step, count + (taken if step == last else 0)
 
     # What a trainer generates.
 
-    def _take_generated(self, trainer: Any, _: Any, inputs: Sequence[Any], *__: Any, **___: Any) -> None:
+    def _record_generated(self, trainer: Any, _: Any, inputs: Sequence[Any], *__: Any, **___: Any) -> None:
         recorder = self._recorder
         if recorder is None:
             return
@@ -158,12 +158,12 @@ class TrainerCompletions:
             self._waiting.append(batch)
             self._write_arrived()
 
-    def _take_rewards(self, trainer: Any, found: Any, *_: Any, **__: Any) -> None:
+    def _add_rewards(self, trainer: Any, found: Any, *_: Any, **__: Any) -> None:
         if self._current is not None:
             losses, chosen, rejected, *_rest = found
-            self._current.take_rewards(chosen, rejected)
+            self._current.add_rewards(chosen, rejected)
             if self._kind == "orpo":
-                self._current.take_log_odds(losses, float(trainer.beta))
+                self._current.add_log_odds(losses, float(trainer.beta))
 
     def _reading_rewards(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -181,7 +181,7 @@ class TrainerCompletions:
         names = frame.f_locals
         chosen, rejected = names.get("chosen_rewards"), names.get("rejected_rewards")
         if chosen is not None and rejected is not None:
-            self._current.take_rewards(chosen, rejected, names.get("chosen_idx"), names.get("rejected_idx"))
+            self._current.add_rewards(chosen, rejected, names.get("chosen_idx"), names.get("rejected_idx"))
 
     def _write_arrived(self) -> bool:
         """Write the batches that have arrived, in order, and return whether all have."""
@@ -256,9 +256,9 @@ class _Batch:
         batch = cls(buffer, split=split, step=step, size=size, wanted=wanted)
         for number, answer in enumerate(answers):
             for name in _TOKENS:
-                batch._take(f"{answer} {name}", inputs[name][number * size : number * size + batch.count])
+                batch._copy(f"{answer} {name}", inputs[name][number * size : number * size + batch.count])
         if "label" in inputs:
-            batch._take("label", inputs["label"][: batch.count])
+            batch._copy("label", inputs["label"][: batch.count])
         return batch if batch.count and len(batch._copies) >= 3 * len(answers) else None
 
     @property
@@ -271,27 +271,27 @@ class _Batch:
         """Whether the rewards have been taken."""
         return "chosen" in self._copies
 
-    def take_rewards(
+    def add_rewards(
         self, chosen: Any, rejected: Any, chosen_rows: Any = None, rejected_rows: Any = None
     ) -> None:
         """Take the rewards: both for each example or, given their rows, one of the two."""
         if chosen_rows is None or rejected_rows is None:
             if len(chosen) == len(rejected) == self.size:
-                self._take("chosen", chosen[: self.count])
-                self._take("rejected", rejected[: self.count])
+                self._copy("chosen", chosen[: self.count])
+                self._copy("rejected", rejected[: self.count])
         elif len(chosen) == len(chosen_rows) and len(rejected) == len(rejected_rows):
-            self._take("chosen rows", chosen_rows)
-            self._take("rejected rows", rejected_rows)
-            self._take("chosen", chosen)
-            self._take("rejected", rejected)
+            self._copy("chosen rows", chosen_rows)
+            self._copy("rejected rows", rejected_rows)
+            self._copy("chosen", chosen)
+            self._copy("rejected", rejected)
 
-    def take_log_odds(self, losses: Any, beta: float) -> None:
+    def add_log_odds(self, losses: Any, beta: float) -> None:
         """Take ORPO's losses, which are its log odds ratios times `beta`."""
         if len(losses) == self.size and beta:
             self._beta = beta
-            self._take("losses", losses[: self.count])
+            self._copy("losses", losses[: self.count])
 
-    def _take(self, name: str, tensor: Any) -> None:
+    def _copy(self, name: str, tensor: Any) -> None:
         copy = self._buffer.take(tensor)
         if copy is not None:
             self._copies[name] = copy

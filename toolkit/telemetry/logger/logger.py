@@ -291,13 +291,15 @@ class TelemetryLogger(TimingCalls):
         scaler: Any = None,
         epoch: Any = None,
         data_position: int | None = None,
+        has_generators: bool = True,
         **fields: Any,
     ) -> None:
         """Record the state of the training as it was saved or loaded: `log.state("save", step, optimizer=optimizer)`.
 
         Give what the checkpoint holds, at the save and after the load: that a resume continues the same training is
         seen from both being equal. `data_position` is how many batches of the epoch are done. `start` is for a session
-        that loads nothing, before its first optimizer step. `fields` are `world_size`, `batch_size`, `accumulation`.
+        that loads nothing, before its first optimizer step. Without `has_generators` the random generators are left
+        out, such as after a load, once they were used. `fields` are `world_size`, `batch_size`, `accumulation`.
         """
         from toolkit.telemetry.logger.records.training_state import state_fields
 
@@ -310,6 +312,8 @@ class TelemetryLogger(TimingCalls):
         place = None if checkpoint is None else os.path.basename(os.path.normpath(os.fspath(checkpoint)))
         given = {"epoch": epoch, "data_position": data_position, "world_size": run.world_size, **fields}
         read = state_fields(self.guard, optimizer=optimizer, scheduler=scheduler, model=model, scaler=scaler)
+        if not has_generators:
+            read = {name: value for name, value in read.items() if not name.startswith("rng")}
         run.put(records.STATE, {"at": at, "global_step": step, "checkpoint": place, **given, **read})
 
     @guarded

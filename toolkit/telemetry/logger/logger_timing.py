@@ -27,7 +27,7 @@ class TimingCalls(LoggerLifetime):
         Short parts of every step (`data_loading`, `forward`, …) are added up on the step records; others get a record
         of their own, inside the span that is open around them. An exception is recorded on the span and raised.
         """
-        # A name whose own code runs when it is looked up may fail: it is looked up behind the guard.
+        # A name whose own code runs when it is looked up may fail: it is looked up within the guard.
         if type(name) is str:
             times = self._folding.get(name)
             if times is not None:

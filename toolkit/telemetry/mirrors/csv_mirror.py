@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
-from toolkit.telemetry.runfolder.journal.repair import build_table
 from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL
-from toolkit.telemetry.runfolder.reader import BadLine, Cursor, offset_behind, parse_line, read_block
+from toolkit.telemetry.runfolder.reader import offset_after
 from toolkit.telemetry.runfolder.records import Record
-from toolkit.telemetry.runfolder.table.columns import MAX_COLUMNS
-from toolkit.telemetry.runfolder.table.csv_table import SHORT, Adopted, CsvTable, ForeignTableError
-from toolkit.telemetry.runfolder.table.short_columns import WITHOUT_ROWS
+from toolkit.telemetry.runfolder.safefile import identity_of, open_to_write, write_all
+from toolkit.telemetry.runfolder.table.columns import MAX_COLUMNS, Columns
+from toolkit.telemetry.runfolder.table.csv_table import BuiltTable, build_table, row_at
 
-_COUNTED_BYTES = 1024 * 1024
-_AT_ONCE = 32
-"""Rows written before the training thread gets the interpreter: less than a millisecond, even with cold caches."""
-_BREATH_S = 0.0005
-_WITHOUT_ROWS = re.compile(
-    b'^\\{"event":"(?:%b)"' % b"|".join(event.encode() for event in sorted(WITHOUT_ROWS)), re.MULTILINE
-)
-"""Matches lines of records that have no row in the short table."""
+_ROWS_AT_ONCE: Final = 32
+"""Rows made before the training thread gets the interpreter: less than a millisecond, even with cold caches."""
+_PAUSE_S: Final = 0.0005
+_QUICK_S: Final = 0.02
+"""Building the table again is not deferred while it takes no more processor time than this."""
 
 
 class CsvMirror:
-    """Keeps the run's table up to date with its records."""
+    """Keeps the run's table up to date with its records.
+
+    What cannot be appended has the table built from the records again: a new column, a file that was removed or edited,
+    an earlier session's. A large table is built only now and then, and lacks its newest rows until then.
+    """
 
     name = "metrics.csv"
     only_reads = True
@@ -35,94 +35,79 @@ class CsvMirror:
 
     def __init__(self, folder: Path, *, mode: int, form: str) -> None:
         self._records = folder / METRICS_JSONL
+        self._path = folder / METRICS_CSV
         self._form = form
-        self._table = CsvTable(folder / METRICS_CSV, mode=mode, form=form)
         self._mode = mode
-        self._written_upto = -1
-        """The newest `seq` that was a row when we last wrote."""
+        self._table = BuiltTable(columns=Columns(form))
+        self._lacks_rows = True
+        self._next_build = 0.0
 
     def start_at(self) -> int:
-        """Continue the table of an earlier session; return the offset in the record file after its newest row."""
+        """Build the table of earlier sessions; return the offset in the record file after its newest row."""
         if not os.path.lexists(self._records):
             return 0
-        found = self._table.adopt()
-        if found is None and not os.path.lexists(self._table.path):
-            # There is none yet: its rows are appended one batch after the other, which takes a third of the time.
-            return 0
-        if found is None or not self._are_all_of_records(found):
-            self._build_again()
-        self._written_upto = self._table.last_seq
-        return offset_behind(self._records, self._table.last_seq)
+        self._build()
+        return offset_after(self._records, self._table.last_seq)
 
     @property
     def leaves_out(self) -> str:
         """What the table has no room for."""
-        if not self._table.columns_left_out:
+        if not self._table.columns.left_out:
             return ""
         return f"{METRICS_CSV} has its limit of {MAX_COLUMNS:,} columns; further metrics are in {METRICS_JSONL} alone"
 
     def write(self, batch: Sequence[Record]) -> None:
-        """Add a row for each record."""
-        self._rebuild_if_edited()
-        for first in range(0, len(batch), _AT_ONCE):
-            if first:
-                # Give the GIL to the training thread; this is not urgent.
-                time.sleep(_BREATH_S)
-            try:
-                self._table.append(batch[first : first + _AT_ONCE])
-            except ForeignTableError:
-                # It was edited before this session adopted it. The new rows are in the records already.
-                self._build_again()
-            self._written_upto = self._table.last_seq
-
-    def _rebuild_if_edited(self) -> None:
-        is_reset = self._table.last_seq < self._written_upto
-        if is_reset or not self._table.is_intact():
-            # The table was removed or edited. It is rebuilt from the records.
-            self._build_again()
+        """Add a row for each record, which is in the record file already."""
+        if not (self._lacks_rows or self._append(batch)):
+            self._lacks_rows = True
+        if self._lacks_rows and time.monotonic() >= self._next_build:
+            self._build()
 
     def close(self) -> None:
-        """Flush and close the file."""
-        self._table.settle()
-        self._table.close()
+        """Add the rows that the table still lacks, however large it is."""
+        if self._lacks_rows and os.path.lexists(self._records):
+            self._build()
 
-    def _are_all_of_records(self, found: Adopted) -> bool:
-        """Return whether the rows found are exactly those of the records up to the newest row.
+    def _build(self) -> None:
+        # Processor time, which is what a training notices: while one is busy, the clock says little of the work.
+        began = time.thread_time()
+        self._table = build_table(
+            self._records, self._path, mode=self._mode, form=self._form, pause_s=_PAUSE_S
+        )
+        took = time.thread_time() - began
+        self._next_build = time.monotonic() + (20.0 * took if took > _QUICK_S else 0.0)
+        self._lacks_rows = False
 
-        A power cut may destroy records whose rows survive: the record file is truncated and sequence numbers are
-        reused, or it contains zeros. Counting lines detects that without parsing; if some line is not a record, the
-        table is rebuilt needlessly.
-        """
-        newest_at = offset_behind(self._records, found.last_seq - 1)
-        end = offset_behind(self._records, found.last_seq)
-        if found.rows:
-            line = read_block(self._records, newest_at, max_bytes=end - newest_at).data[: end - newest_at]
-            newest = parse_line(newest_at, line.rstrip(b"\n").rpartition(b"\n")[2])
-            if isinstance(newest, BadLine) or newest.get("seq") != found.last_seq:
+    def _append(self, batch: Sequence[Record]) -> bool:
+        """Append the rows of `batch` by one write; return False if the table has to be built again for them."""
+        table, rows = self._table, list[bytes]()
+        size, newest = table.size, table.last_seq
+        for count, record in enumerate(batch, 1):
+            seq = record.get("seq")
+            # What another program put between our records has no number, or an old one.
+            if type(seq) is int and seq > newest and table.columns.has_row(record):
+                row = None if table.columns.add_new_of(record) else row_at(size, table.columns.row(record))
+                if row is None:
+                    return False
+                rows.append(row)
+                size, newest = size + len(row), seq
+            if not count % _ROWS_AT_ONCE:
+                time.sleep(_PAUSE_S)
+        try:
+            descriptor = open_to_write(self._path, os.O_WRONLY | os.O_APPEND, known=table.identity)
+        except OSError:
+            return False
+        try:
+            status = os.fstat(descriptor)
+            if identity_of(status) != table.identity or status.st_size != table.size:
                 return False
-            if str(newest.get("session", "")) != found.last_session:
-                return False
-        without_rows = _WITHOUT_ROWS if self._form == SHORT else None
-        return _count_lines(self._records, end, without_rows) == found.rows
-
-    def _build_again(self) -> None:
-        build_table(self._records, self._table.path, mode=self._mode, form=self._form)
-        self._table.adopt()
-        self._written_upto = self._table.last_seq
-
-
-def _count_lines(record_file: Path, end: int, without: re.Pattern[bytes] | None) -> int | None:
-    """Return how many lines begin before byte `end`, without those that match `without`; None if there are zeros."""
-    lines, cursor = 0, Cursor()
-    while cursor.offset < end:
-        block = read_block(record_file, cursor, max_bytes=_COUNTED_BYTES)
-        data = block.data[: end - block.start]
-        if not data or block.long_line is not None or b"\0" in data:
-            return None
-        lines += data.count(b"\n")
-        if without is not None:
-            lines -= sum(1 for _ in without.finditer(data))
-        cursor = block.cursor
-        # Give the GIL to the training thread; this is not urgent.
-        time.sleep(_BREATH_S)
-    return lines
+            try:
+                write_all(descriptor, b"".join(rows))
+            except OSError:
+                # Half a row would read as a smaller number: remove what did not fit.
+                os.ftruncate(descriptor, table.size)
+                raise
+        finally:
+            os.close(descriptor)
+        table.size, table.last_seq = size, newest
+        return True

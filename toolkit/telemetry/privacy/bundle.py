@@ -24,7 +24,6 @@ from toolkit.telemetry.privacy.source_masking import mask_code
 from toolkit.telemetry.runfolder.codec import encode
 from toolkit.telemetry.runfolder.evidence.code_snapshot import CODE, texts_of
 from toolkit.telemetry.runfolder.evidence.output_log import OutputLog
-from toolkit.telemetry.runfolder.journal.repair import build_table, table_form
 from toolkit.telemetry.runfolder.labels import MAX_NAME_LENGTH, Labels, LabelsError, read_labels, write_labels
 from toolkit.telemetry.runfolder.layout import (
     CONTROL,
@@ -48,6 +47,7 @@ from toolkit.telemetry.runfolder.manifest import (
     write_manifest,
 )
 from toolkit.telemetry.runfolder.reader import BadLine, blocks_of, lines_of, parse_line
+from toolkit.telemetry.runfolder.table.csv_table import build_table, table_form
 
 LEFT_OUT: Final = "left_out.json"
 README: Final = "README.txt"

@@ -38,7 +38,7 @@ def mask_text(text: str, *, guesses: bool = True) -> str:
     small = text.lower()
     if "kind" in small and _KUBERNETES_SECRET.search(text):
         text = _KUBERNETES_DATA.sub(_mask_kubernetes_data, text)
-    for pattern, hints in _BEHIND_A_WORD.items():
+    for pattern, hints in _AFTER_A_WORD.items():
         for hint in hints:
             if hint in small:
                 text = pattern.sub(rf"\1{MASK}", text)
@@ -195,7 +195,7 @@ _KUBERNETES_SECRET = re.compile(r"""\bkind["']?[ \t]{0,3}:[ \t]{0,3}["']?Secret\
 _YAML_VALUE = re.compile(r"^([ \t]+[\w.-]{1,253}:[ \t]*)[^\s][^\n]*", re.MULTILINE)
 _PUTTY = re.compile(r"(\bPrivate-Lines:\s{0,3}[0-9]{1,4}\s+)[A-Za-z0-9+/=\s]{16,20000}")
 
-_BEHIND_A_WORD: Final = {
+_AFTER_A_WORD: Final = {
     _PUTTY: ("private-lines",),
     _SIGNED_URL: ("sig=", "signature=", "-credential=", "-security-token="),
     _PASSWORD_IS: (

@@ -74,9 +74,9 @@ def _mask_parsed(lines: list[str]) -> list[str] | None:
             # A carriage return ends a line for Python alone.
             return None
         before = lines[first].encode()[: node.col_offset].decode()
-        behind = lines[last].encode()[node.end_col_offset :].decode()
+        rest = lines[last].encode()[node.end_col_offset :].decode()
         lines[first : last + 1] = [f'{before}"{MASK}"', *[""] * (last - first)]
-        lines[last] += behind
+        lines[last] += rest
     return lines
 
 

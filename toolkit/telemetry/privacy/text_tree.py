@@ -106,7 +106,7 @@ class TreeRewriter:
         written: dict[Any, Any] = {}
         for key, value in mapping.items():
             if isinstance(key, str):
-                name = _name_beside(key, mapping) if key in SPEAKING_KEYS else key
+                name = _name_in(key, mapping) if key in SPEAKING_KEYS else key
                 key = self._rewrite_key(key, written)
                 if position.name == "packages" and isinstance(value, str) and NO_SECRET.fullmatch(value):
                     # The name of a package, such as `google-auth`, and its version.
@@ -177,8 +177,8 @@ def _is_pair(item: Any) -> bool:
 _OPTION = re.compile(r"-{0,2}[A-Za-z_][\w.+ -]{0,80}")
 
 
-def _name_beside(key: str, mapping: Mapping[Any, Any]) -> str:
-    """Return what `key`, one of `SPEAKING_KEYS`, means, given what is beside it."""
+def _name_in(key: str, mapping: Mapping[Any, Any]) -> str:
+    """Return what `key`, one of `SPEAKING_KEYS`, means, given what is in the same mapping."""
     if key == "value":
         # {"name": "HF_TOKEN", "value": …}: the name is a value here, as in container definitions.
         named = mapping.get("name", mapping.get("key"))

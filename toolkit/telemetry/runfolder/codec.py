@@ -129,11 +129,11 @@ def _fits(fields: Record, limits: _Limits) -> bool:
         if kind is str:
             room -= min(len(value), max_text)
         elif kind in _CONTAINERS:
-            room = _room_behind(value, limits, room, 1)
+            room = _room_after(value, limits, room, 1)
     return room >= 0
 
 
-def _room_behind(value: Any, limits: _Limits, room: int, depth: int) -> int:
+def _room_after(value: Any, limits: _Limits, room: int, depth: int) -> int:
     """Return what is left of `room` after `value`, a list or a mapping; negative if it is too large."""
     if type(value) is dict:
         room -= sum(len(key) + 4 for key in islice(value, limits.items) if type(key) is str)
@@ -141,7 +141,7 @@ def _room_behind(value: Any, limits: _Limits, room: int, depth: int) -> int:
         if type(item) is str:
             room -= min(len(item), limits.text) + 3
         elif type(item) in _CONTAINERS and depth < MAX_DEPTH:
-            room = _room_behind(item, limits, room - 2, depth + 1)
+            room = _room_after(item, limits, room - 2, depth + 1)
         else:
             room -= 2
         if room < 0:
@@ -177,18 +177,18 @@ def _size_of_field(name: str, value: Any) -> int:
 
 
 def _with_more(notes: Any, more: int) -> dict[str, str]:
-    """Return `notes` of what is missing, and `more` fields beside those that an earlier one counts."""
+    """Return `notes` of what is missing, and `more` fields in addition to those that an earlier one counts."""
     kept = _first_notes(notes)
     return {**kept, "…": more_fields(more, kept)}
 
 
 def more_fields(more: int, notes: dict[str, str]) -> str:
-    """Return the note that `more` fields are missing, beside those that `notes` counts already."""
+    """Return the note that `more` fields are missing, in addition to those that `notes` counts already."""
     return f"{more + count_left_out(notes)} more fields"
 
 
 def count_left_out(notes: Any) -> int:
-    """Return how many fields are missing beside those that the notes under `unencodable` name."""
+    """Return how many fields are missing in addition to those that the notes under `unencodable` name."""
     count = str(notes.get("…", "")).partition(" ")[0] if type(notes) is dict else ""
     return int(count) if count.isdecimal() else 0
 

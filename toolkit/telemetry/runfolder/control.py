@@ -436,15 +436,15 @@ def _actions(value: object) -> tuple[str, ...]:
 
 
 def _knobs(content: Mapping[str, Any]) -> dict[str, KnobValue]:
-    """Return the knobs, which may be under `knobs` or beside the other fields."""
+    """Return the knobs, which may be under `knobs` or next to the other fields."""
     nested = content.get("knobs", {})
     if not isinstance(nested, dict):
         raise ControlRefused(f"knobs must be an object of names and values, got {_shown(nested)}")
-    beside = {key: value for key, value in content.items() if key not in FIELDS}
-    both = sorted(nested.keys() & beside.keys())
+    top_level = {key: value for key, value in content.items() if key not in FIELDS}
+    both = sorted(nested.keys() & top_level.keys())
     if both:
         raise ControlRefused(f"{_shown(both[0])} is given twice")
-    knobs = {**nested, **beside}
+    knobs = {**nested, **top_level}
     if len(knobs) > MAX_KNOBS:
         raise ControlRefused(f"it sets {len(knobs)} knobs, more than {MAX_KNOBS}")
     return {_knob_name(name): _knob_value(name, value) for name, value in knobs.items()}

@@ -174,7 +174,7 @@ class LinkedRanks(OSError):  # noqa: N818 - the name says what is wrong
 
 
 def other_ranks(folder: Path) -> list[int]:
-    """Return the ranks beside rank 0 that wrote records into a run folder, in order; links are not followed.
+    """Return the ranks other than rank 0 that wrote records into a run folder, in order; links are not followed.
 
     Raises:
         OSError: they cannot be listed.

@@ -24,14 +24,13 @@ from toolkit.telemetry.runfolder.process import boot_id, host_name, is_alive, is
 from toolkit.telemetry.runfolder.reader import (
     BadLine,
     lines_of,
-    offset_behind,
+    offset_after,
     parse_line,
     read_block,
     tail_lines,
 )
 from toolkit.telemetry.runfolder.records import END, ENVIRONMENT, NON_FINITE, START, STEP, SYSTEM, Record
 from toolkit.telemetry.runfolder.safefile import open_regular
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 _LONGEST_NAME: Final = 120
 """Leaves room for "-2", "-3", … in the 128 characters of a folder name."""
@@ -56,8 +55,7 @@ def part_in(folder: Path) -> Manifest | None:
         return None
     try:
         manifest = read_manifest(folder)
-    except (OSError, ManifestError) as error:
-        pass_on_interrupt(error)
+    except (OSError, ManifestError):
         return None
     return manifest if manifest.part_of is not None else None
 
@@ -187,8 +185,7 @@ def _start_of(path: Path) -> bytes | None:
     try:
         with os.fdopen(open_regular(path), "rb") as file:
             return file.read(_LARGEST)
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return None
 
 
@@ -283,7 +280,7 @@ def head_of(path: Path, session: int) -> Record:
     Raises:
         OSError: the file cannot be read.
     """
-    block = read_block(path, offset_behind(path, session - 1, field="session"), max_bytes=_HEAD_BYTES)
+    block = read_block(path, offset_after(path, session - 1, field="session"), max_bytes=_HEAD_BYTES)
     found: Record = {}
     for position, line in itertools.islice(lines_of(block), _MOST_RECORDS):
         record = parse_line(position, line)
@@ -361,7 +358,7 @@ def _tail_of(records: list[Record], rank: int, status: os.stat_result) -> RankTa
     pauses = sorted(max(0.0, after - before) for before, after in itertools.pairwise(times))
     steps = [record for record in mine if record.get("event") == STEP]
     ends = [index for index, record in enumerate(mine) if record.get("event") == END]
-    # Behind the end record come at most a few records about the closing, and no step.
+    # After the end record come at most a few records about the closing, and no step.
     has_ended = bool(ends) and not any(record.get("event") == STEP for record in mine[ends[-1] :])
     numbers = [
         number
@@ -395,7 +392,7 @@ def _record(line: bytes) -> Record | None:
         record = decode(line)
     except RecordError:
         return None
-    moment, session = record.get("time"), record.get("session")
+    when, session = record.get("time"), record.get("session")
     # A run folder is not trusted.
-    has_time = isinstance(moment, (int, float)) and 0 <= moment < _LATEST
+    has_time = isinstance(when, (int, float)) and 0 <= when < _LATEST
     return record if has_time and type(session) is int and 0 <= session < _FARTHEST else None

@@ -94,7 +94,7 @@ class BlockSource(Protocol):
     """A record file that is read a block at a time, wherever it is kept."""
 
     def read_block(self, cursor: Cursor, *, max_bytes: int) -> Block:
-        """Return the complete lines behind `cursor`, as the function `read_block` does."""
+        """Return the complete lines after `cursor`, as the function `read_block` does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class RecordFile:
     path: Path
 
     def read_block(self, cursor: Cursor, *, max_bytes: int) -> Block:
-        """Return the complete lines behind `cursor`."""
+        """Return the complete lines after `cursor`."""
         return read_block(self.path, cursor, max_bytes=max_bytes)
 
 
@@ -127,7 +127,7 @@ def read_block(path: Path, cursor: Cursor | int = 0, *, max_bytes: int = 16 * 10
             cursor = Cursor()
         cursor = replace(cursor, identity=_identity(descriptor, status, cursor.identity))
         if cursor.long_line_at is not None:
-            cursor = replace(cursor, offset=_behind_hole(descriptor, cursor.offset, status.st_size))
+            cursor = replace(cursor, offset=_after_hole(descriptor, cursor.offset, status.st_size))
         data = _pread(descriptor, max_bytes, cursor.offset)
         if len(data) == max_bytes <= MAX_LINE_BYTES and b"\n" not in data:
             # The longest line that is one needs more.
@@ -258,7 +258,7 @@ def _identity(descriptor: int, status: os.stat_result, known: Identity | None) -
     return Identity(status.st_dev, status.st_ino, len(head), zlib.crc32(head))
 
 
-def _behind_hole(descriptor: int, offset: int, end: int) -> int:
+def _after_hole(descriptor: int, offset: int, end: int) -> int:
     """Return where the next written byte is, else `end`: reading a terabyte of zeros would take an hour."""
     seek_data = getattr(os, "SEEK_DATA", None)
     if seek_data is None or offset >= end:
@@ -317,7 +317,7 @@ def tail_cursor(path: Path, within_bytes: int) -> Cursor:
             newline = block.find(b"\n")
             if newline >= 0:
                 return Cursor(at + newline + 1)
-            at = _behind_hole(descriptor, at + len(block), size)
+            at = _after_hole(descriptor, at + len(block), size)
         return Cursor(at, long_line_at=start)
     finally:
         os.close(descriptor)
@@ -365,7 +365,7 @@ def step_after(step: int | None, record: Record) -> int | None:
     return found if is_further else step
 
 
-def offset_behind(path: Path, value: int, *, field: str = "seq") -> int:
+def offset_after(path: Path, value: int, *, field: str = "seq") -> int:
     """Return a byte offset from which on `path` holds the records whose `seq` is greater than `value`, and only these.
 
     `seq` only grows along a file, so this is a search by halves and reads a few lines of any file. The same goes for
@@ -412,7 +412,7 @@ def _lines_between(descriptor: int, offset: int, end: int) -> Iterator[tuple[int
             at += len(line) + 1
         if passing_over or len(rest) > MAX_LINE_BYTES:
             passing_over = True
-            at = _behind_hole(descriptor, at + len(rest), end)
+            at = _after_hole(descriptor, at + len(rest), end)
             rest = b""
 
 

@@ -90,7 +90,7 @@ LOSS_JUMP: Final = "loss_jump"
 """Marks a step record that was written out of turn because its loss was far above the ones before it."""
 
 SPREAD: Final = ("_min", "_max", "_mean")
-"""Behind a metric's name on a step record: how far it varied since the record before, where it did."""
+"""After a metric's name on a step record: how far it varied since the record before, where it did."""
 
 UNENCODABLE: Final = "unencodable"
 """Field that maps a name to a short note of what its value was, where the value could not be kept."""

@@ -198,7 +198,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def rename_over(source: Path, target: Path) -> None:
-    """Rename a file that is not open to `target`, replacing it; on Windows, wait a moment for its readers."""
+    """Rename a file that is not open to `target`, replacing it; on Windows, wait briefly for its readers."""
     for pause_s in _RETRY_PAUSES_S:
         try:
             os.replace(source, target)

@@ -49,7 +49,7 @@ class RecordSource(Protocol):
         """
 
     def records_in(self, block: Block) -> Iterator[tuple[list[Record], int]]:
-        """Yield the records of a block, a few at a time, with the offset behind them."""
+        """Yield the records of a block, a few at a time, with the offset after them."""
 
     def pieces(self) -> Iterator[bytes]:
         """Yield the file up to the last line that is complete now, byte for byte, in pieces of any length."""

@@ -77,9 +77,9 @@ class SpanTable:
         unended = np.flatnonzero(np.isnan(ends))
         if len(unended):
             ends[unended] = self.start[unended]
-            for session, moment in self.heard.items():
+            for session, time_s in self.heard.items():
                 rows = unended[self.session[unended] == session]
-                ends[rows] = np.maximum(self.start[rows], moment)
+                ends[rows] = np.maximum(self.start[rows], time_s)
         return ends
 
     def why_kept(self, row: int) -> str:
@@ -114,12 +114,12 @@ def detailed_steps(table: SpanTable) -> list[DetailedSteps]:
         DetailedSteps(
             session=int(steps.session[first]),
             first=int(steps.step[first]),
-            last=int(steps.step[behind - 1]),
-            why=_most_often(steps.kept[first:behind]),
-            window=(float(steps.start[first:behind].min()), float(steps.end[first:behind].max())),
+            last=int(steps.step[end - 1]),
+            why=_most_often(steps.kept[first:end]),
+            window=(float(steps.start[first:end].min()), float(steps.end[first:end].max())),
         )
-        for first, behind in pairwise(edges)
-        if behind > first
+        for first, end in pairwise(edges)
+        if end > first
     ]
 
 

@@ -42,7 +42,7 @@ NO_END = "no end"
 
 
 STILL_LOOKING = "still looking for runs of other tools"
-"""A problem of a list: more runs may follow in a moment."""
+"""A problem of a list: more runs may follow soon."""
 
 
 class UnknownRun(LookupError):  # noqa: N818 - the name says what happened
@@ -234,7 +234,7 @@ class Health:
     bytes_read: int = 0
     """The offset in the file up to which every line was read."""
     bytes_pending: int = 0
-    """Bytes behind it that the store has and has not read yet."""
+    """Bytes after it that the store has and has not read yet."""
     bad_count: int = 0
     bad_lines: tuple[BadLine, ...] = ()
     replaced_at: float | None = None
@@ -250,9 +250,9 @@ class Health:
     behind_bytes: int = 0
     """Bytes of the file that the copy did not have then."""
     gaps: int = 0
-    """Places where the copy lacks lines; nothing behind the first one was read."""
+    """Places where the copy lacks lines; nothing after the first one was read."""
     is_stale: bool = False
-    """Whether the store does not answer at the moment; `problem` says since when."""
+    """Whether the store does not answer now; `problem` says since when."""
 
     @property
     def complete(self) -> bool:
@@ -302,7 +302,7 @@ class Delivery:
     """What is known of a request that the run has not answered."""
 
     text: str
-    """As shown behind what was asked."""
+    """As shown after what was asked."""
     is_over: bool
     """Whether no answer can come any more."""
 
@@ -414,7 +414,7 @@ class RankSign:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreState:
-    """What is behind the pages."""
+    """The stores that the pages read."""
 
     kind: Literal["folders", "engine"]
     places: tuple[str, ...]
@@ -546,10 +546,10 @@ class RunStore(Protocol):
     def recent(self, key: str, metric: str, count: int) -> Floats:
         """Return the last values of a metric, at most `count`, oldest first, NaN and infinity included."""
 
-    def values_around(self, key: str, metric: str, moment: float, count: int) -> tuple[Floats, Floats]:
+    def values_around(self, key: str, metric: str, time_s: float, count: int) -> tuple[Floats, Floats]:
         """Return a metric's values before and after a wall time, at most `count` of each, oldest first.
 
-        In the order of the file: everything from the first record later than `moment` on is after it.
+        In the order of the file: everything from the first record later than `time_s` on is after it.
         """
 
     def means(self, key: str, metric: str, buckets: int) -> Floats:
@@ -562,7 +562,7 @@ class RunStore(Protocol):
 
         First come `global_step`, which is the last known one if a record has none, `time` and `session`, then
         `metrics` in their order, or all of them; a metric that the run has not logged is left out.
-        `rows` are the first one and the one behind the last. Then a cell that a record lacks is masked as well, so that
+        `rows` are the first one and the one after the last. Then a cell that a record lacks is masked as well, so that
         it is not a logged NaN.
         """
 
@@ -673,7 +673,7 @@ class RunStore(Protocol):
         """Permanently delete the runs in the trash and return how many there were."""
 
     def state(self) -> StoreState:
-        """Return what is behind the pages, for the Settings."""
+        """Return the stores that the pages read, for the Settings."""
 
     def cache_state(self) -> CacheState | None:
         """Return what the store keeps on this machine's disk; None if it keeps nothing there, by design."""

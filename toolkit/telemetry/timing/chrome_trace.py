@@ -161,7 +161,7 @@ class _Plan:
             sessions.take(record)
             event = record.get("event")
             if event in (SPAN, SPAN_START):
-                self._take(rank, record, numbers, begun, wanted)
+                self._add(rank, record, numbers, begun, wanted)
             elif event == SPAN_EVENT:
                 key = (_session(record), str(record.get("span_id")))
                 if key in numbers.open:
@@ -177,7 +177,7 @@ class _Plan:
             self.end[row] = max(span.start, sessions.last_heard(span))
         self.steps[rank] = steps
 
-    def _take(
+    def _add(
         self,
         rank: int,
         record: Record,
@@ -204,16 +204,16 @@ class _Plan:
         if (span.session, span.id) in wanted:
             self.inside[rank, span.session, span.id] = row
 
-    def _note(self, moment: float | None) -> None:
-        if moment is not None and (self._earliest is None or moment < self._earliest):
-            self._earliest = moment
+    def _note(self, timestamp: float | None) -> None:
+        if timestamp is not None and (self._earliest is None or timestamp < self._earliest):
+            self._earliest = timestamp
 
     def lay_out(self) -> None:
         """Assign a lane to every span, and make times relative to the start of the run."""
         self.base_s = self._earliest or 0.0
         base = self.base_s
-        self.begin_ns = array("q", (round((moment - base) * 1e9) for moment in self.start))
-        self.end_ns = array("q", (round((moment - base) * 1e9) for moment in self.end))
+        self.begin_ns = array("q", (round((timestamp - base) * 1e9) for timestamp in self.start))
+        self.end_ns = array("q", (round((timestamp - base) * 1e9) for timestamp in self.end))
         self.tid = array("q", bytes(8 * len(self.start)))
         # Unique across processes too: viewers rely on thread ids being unique.
         self.happened_tid = {rank: number for number, rank in enumerate(self.first_row, 1)}
@@ -221,13 +221,13 @@ class _Plan:
         for track in self._tracks.values():
             first = len(self.threads) + 1
             for lane in range(self._fill(track, first)):
-                label = track.label if lane == 0 else f"{track.label} (beside, {lane + 1})"
+                label = track.label if lane == 0 else f"{track.label} (parallel, {lane + 1})"
                 self.threads.append((track.rank, first + lane, label))
 
     def _fill(self, track: _Track, first_tid: int) -> int:
         """Put the spans of a track into lanes and return how many that took.
 
-        A viewer draws by nesting and drops what crosses the edge of another span, so such a span gets a lane beside.
+        A viewer draws by nesting and drops what crosses the edge of another span, so such a span gets another lane.
         """
         begin, end = self.begin_ns, self.end_ns
         lanes: list[_Lane] = []
@@ -356,10 +356,10 @@ def _complete(plan: _Plan, rank: int, row: int, span: Span) -> Iterator[dict[str
 
 
 def _counters(plan: _Plan, rank: int, record: Record) -> Iterator[dict[str, Any]]:
-    moment = seconds_in(record.get("time"))
-    if moment is None:
+    timestamp = seconds_in(record.get("time"))
+    if timestamp is None:
         return
-    common = {"ph": "C", "pid": rank + 1, "tid": 0, "ts": _microseconds(plan, moment)}
+    common = {"ph": "C", "pid": rank + 1, "tid": 0, "ts": _microseconds(plan, timestamp)}
     loss = finite_in(record.get(_LOSS))
     if loss is not None:
         yield {**common, "name": _LOSS, "args": {"value": loss}}
@@ -380,8 +380,8 @@ def _inside(plan: _Plan, rank: int, record: Record) -> Iterator[dict[str, Any]]:
 
 
 def _instant(plan: _Plan, rank: int, tid: int, name: str, record: Record) -> Iterator[dict[str, Any]]:
-    moment = seconds_in(record.get("time"))
-    if moment is None:
+    timestamp = seconds_in(record.get("time"))
+    if timestamp is None:
         return
     yield {
         "ph": "i",
@@ -390,13 +390,13 @@ def _instant(plan: _Plan, rank: int, tid: int, name: str, record: Record) -> Ite
         "cat": str(record.get("event")),
         "pid": rank + 1,
         "tid": tid,
-        "ts": _microseconds(plan, moment),
+        "ts": _microseconds(plan, timestamp),
         "args": {key: value for key, value in record.items() if key not in _LEFT_OUT},
     }
 
 
-def _microseconds(plan: _Plan, moment: float) -> float:
-    return round((moment - plan.base_s) * 1e9) / 1000
+def _microseconds(plan: _Plan, timestamp: float) -> float:
+    return round((timestamp - plan.base_s) * 1e9) / 1000
 
 
 def _session(record: Record) -> int:

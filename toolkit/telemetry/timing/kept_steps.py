@@ -58,7 +58,7 @@ def kept_until(sessions: Sequence[Reach]) -> list[float]:
     return kept
 
 
-def lost_behind(segments: Iterable[Segment], step: float, *, begins_at: int, slots: Sequence[int]) -> Sums:
+def lost_after(segments: Iterable[Segment], step: float, *, begins_at: int, slots: Sequence[int]) -> Sums:
     """Return what a session did in `slots` after `step`; its segments come last to first."""
     lost = Sums()
     for segment in segments:

@@ -11,7 +11,7 @@ from toolkit.telemetry.runfolder.manifest import Session
 from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.timing.kept_steps import Reach, kept_until
 from toolkit.telemetry.timing.names import ENTRIES
-from toolkit.telemetry.timing.record_fields import LONGEST_S, moment_in, seconds_in, whole
+from toolkit.telemetry.timing.record_fields import LONGEST_S, seconds_in, time_in, whole
 from toolkit.telemetry.timing.session_time import SessionTime
 from toolkit.telemetry.timing.totals import Totals, between, session_totals, sum_of
 
@@ -205,10 +205,10 @@ class LedgerBuilder:
         if total.wall_s > 0.0 and total.known_s > 0.0 and total.known_s < 0.995 * total.wall_s:
             percent = min(99, max(1, round(100 * total.known_s / total.wall_s)))
             yield f"Power is known for {percent} % of the time; kWh cover only that part."
-        beside_s = sum(max(0.0, time.loading_s - time.waiting_s) for time in self._sessions.values())
-        if beside_s > max(_NOTABLE_S, 0.01 * total.wall_s):
+        parallel_s = sum(max(0.0, time.loading_s - time.waiting_s) for time in self._sessions.values())
+        if parallel_s > max(_NOTABLE_S, 0.01 * total.wall_s):
             yield (
-                f"Data was loaded for {beside_s:,.0f} s on threads other than the loop's. How much of it the loop "
+                f"Data was loaded for {parallel_s:,.0f} s on threads other than the loop's. How much of it the loop "
                 "waited for is unknown and counts as whatever the loop was doing: put a data_loading span around "
                 "its wait."
             )
@@ -234,7 +234,7 @@ class _ForeignClock:
 
     def elapsed(self, record: Record) -> float | None:
         """Return the elapsed seconds of `record`; None if it has no usable time or is one of ours."""
-        now = None if "seq" in record or "session" in record else moment_in(record, "time")
+        now = None if "seq" in record or "session" in record else time_in(record, "time")
         if now is None:
             return None
         if self._began is None or record.get("event") == kinds.START:

@@ -93,7 +93,7 @@ ENTRY_OF: Final = {
 }
 """The entry for time directly within a span; any other span counts as the span around it."""
 
-BESIDE_TRAINING: Final = frozenset({VALIDATION_LOOP, TESTING_LOOP, SAMPLING})
+APART_FROM_TRAINING: Final = frozenset({VALIDATION_LOOP, TESTING_LOOP, SAMPLING})
 """Inside these, forward passes and waiting for data do not count as training."""
 
 AT_TRAINING: Final = frozenset({IN_TRAINING, IN_DATA_WAIT})

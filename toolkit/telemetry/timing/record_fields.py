@@ -20,7 +20,7 @@ def seconds_in(record: Record, name: str) -> float | None:
     return None
 
 
-def moment_in(record: Record, name: str) -> float | None:
+def time_in(record: Record, name: str) -> float | None:
     """Return the wall time in field `name`, in seconds since 1970; None if it is missing or invalid."""
     value = record.get(name)
     if is_number(value) and 0 < value <= 4 * LONGEST_S:

@@ -212,7 +212,7 @@ def move_to_stalled(segments: Sequence[Segment], usual_s: float) -> None:
     """Keep `usual_s` of the waiting seconds of `segments` and move the others to stalled."""
     found = {slot: sum(segment.seconds[slot] for segment in segments) for slot in WAITING}
     too_many = sum(found.values()) - usual_s
-    # Most of a long silence was spent where it hung; the usual work beside it keeps its slot.
+    # Most of a long silence was spent where it hung; the usual work around it keeps its slot.
     for slot in sorted(WAITING, key=lambda slot: -found[slot]):
         moved = min(too_many, found[slot])
         if moved <= 0.0:

@@ -9,7 +9,7 @@ from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runfolder.untrusted import is_number
 from toolkit.telemetry.timing import names
 from toolkit.telemetry.timing.power import PowerMeter, watts_in
-from toolkit.telemetry.timing.record_fields import LONGEST_S, moment_in, seconds_in, step_in
+from toolkit.telemetry.timing.record_fields import LONGEST_S, seconds_in, step_in, time_in
 from toolkit.telemetry.timing.segments import (
     CHECKPOINT,
     DATA_WAIT,
@@ -41,7 +41,7 @@ _LONGEST_LEAD_S: Final = 86_400.0
 class SessionTime:
     """One session: its timeline, and the open segment after the last boundary.
 
-    A boundary is a record with seconds or steps. Moments are seconds on the session's own clock.
+    A boundary is a record with seconds or steps. Times are seconds on the session's own clock.
     """
 
     def __init__(self, number: int, *, not_before: float = 0.0, paces: Iterable[float] = ()) -> None:
@@ -92,7 +92,7 @@ class SessionTime:
             return
         time = record.get("time")
         if type(time) is not float or not 0.0 < time < LONGEST_S:
-            time = moment_in(record, "time")
+            time = time_in(record, "time")
         if time is not None:
             self._ahead, self._ahead_before = time - at, self._ahead
             if self.origin is None:
@@ -195,7 +195,7 @@ class SessionTime:
         if age is not None:
             return at - age
         # Earlier versions wrote only the wall time.
-        start, now = moment_in(record, "start"), moment_in(record, "time")
+        start, now = time_in(record, "start"), time_in(record, "time")
         if start is None or now is None:
             return None
         before = start - self._ahead_before

@@ -83,9 +83,9 @@ class Sessions:
     def take(self, record: Record) -> None:
         """Read the next record of the file."""
         place = _place(record)
-        moment = seconds_in(record.get("time"))
-        if moment is not None:
-            self._last[place] = max(moment, self._last.get(place, moment))
+        timestamp = seconds_in(record.get("time"))
+        if timestamp is not None:
+            self._last[place] = max(timestamp, self._last.get(place, timestamp))
         event = record.get("event")
         if event == END:
             self._over.add(place)

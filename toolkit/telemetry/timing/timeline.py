@@ -121,10 +121,10 @@ class Timeline:
 
     def take_back_for_checkpoint(self, seconds: float) -> None:
         """Count `seconds` before now as a checkpoint if records came while it was saved and none of them said so."""
-        behind = self.unsettled
-        if seconds <= 0.0 or any(segment.seconds[CHECKPOINT] for segment in behind):
+        unsettled = self.unsettled
+        if seconds <= 0.0 or any(segment.seconds[CHECKPOINT] for segment in unsettled):
             return
-        for segment in reversed(behind):
+        for segment in reversed(unsettled):
             part = min(seconds, segment.seconds[REST])
             segment.seconds[REST] -= part
             segment.seconds[CHECKPOINT] += part

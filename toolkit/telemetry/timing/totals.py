@@ -8,7 +8,7 @@ from itertools import chain
 from typing import Final
 
 from toolkit.telemetry.runfolder.manifest import Session
-from toolkit.telemetry.timing.kept_steps import lost_behind
+from toolkit.telemetry.timing.kept_steps import lost_after
 from toolkit.telemetry.timing.names import (
     ENTRIES,
     IN_OTHER,
@@ -137,7 +137,7 @@ def _lost(time: SessionTime, tail: list[Segment], kept_step: float) -> Sums:
         return Sums()
     slots = WORK if time.times_training else (*WORK, REST)
     segments = chain(reversed(tail), reversed(time.timeline.settled))
-    return lost_behind(segments, kept_step, begins_at=time.begins_at, slots=slots)
+    return lost_after(segments, kept_step, begins_at=time.begins_at, slots=slots)
 
 
 def _subtract(sums: Sums, lost: Sums, slot: int) -> None:

@@ -23,9 +23,6 @@ telemetry = TelemetryCallback(log_dir=folder / "logs", system=False, csv=False)
 class Ask(TrainerCallback):
     def on_step_begin(self, args, state, control, **kwargs):
         time.sleep(0.1)
-        if state.global_step == 1 and not telemetry.log.is_live:
-            put = [name for name in vars(trainer) if callable(getattr(type(trainer), name, None))]
-            (folder / "put-on-the-other").write_text(" ".join(sorted(put)))
         if state.global_step == 3 and telemetry.log.is_live:
             write_request(telemetry.log.run_folder, actions=["save_and_stop"])
 

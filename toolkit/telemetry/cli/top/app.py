@@ -108,10 +108,10 @@ class Top(App[int]):
         used = time.process_time()
         while not self._is_over:
             keys = self.view.keys
-            found = self._guard.call("reading runs", self._look)
+            found = self._guard.call("reading runs", self._read_view)
             if not self._is_over:
                 failed = f"could not be read: {', '.join(self._guard.counts)}"
-                self.call_later(self._take, keys, found or failed)
+                self.call_later(self._show_found, keys, found or failed)
             is_part = isinstance(found, Opened) and not found.is_whole
             is_part |= isinstance(found, RunList) and STILL_LOOKING in found.problems
             # Of all threads: another one looks for runs of other tools.
@@ -120,7 +120,7 @@ class Top(App[int]):
             self._wake.clear()
             used = time.process_time()
 
-    def _look(self) -> RunList | Opened | str:
+    def _read_view(self) -> RunList | Opened | str:
         try:
             while self._asks:
                 self._runs.ask(*self._asks.pop(0))
@@ -128,7 +128,7 @@ class Top(App[int]):
         except (UnreadableRunError, UnknownRun, ValueError) as error:
             return str(error)
 
-    def _take(self, keys: tuple[str, ...], found: RunList | Opened | str) -> None:
+    def _show_found(self, keys: tuple[str, ...], found: RunList | Opened | str) -> None:
         """Show what was read, unless another screen is wanted by now."""
         view = self.view
         if keys == view.keys:

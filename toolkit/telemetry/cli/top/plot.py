@@ -15,7 +15,7 @@ from toolkit.telemetry.runs.formatting import NO_VALUE, count, duration, short_n
 from toolkit.telemetry.runs.store import Floats
 
 _BRAILLE: Final = (0x01, 0x08, 0x02, 0x10, 0x04, 0x20, 0x40, 0x80)
-"""The bits of a character's dots, two beside each other and four above each other."""
+"""The bits of a character's dots, two next to each other and four above each other."""
 _EMPTY: Final = "\u2800"
 _LABEL: Final = 9
 """Width of the values at the y axis."""

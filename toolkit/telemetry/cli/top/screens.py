@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from toolkit.telemetry.diagnostics.finding import Finding
 
 KEYS: Final = {
-    "up, down, k, j": "the run above or below; of a run, the metric before or behind",
+    "up, down, k, j": "the run above or below; of a run, the metric before or after",
     "page up, page down, g, G": "a screen further, the first, the last",
     "enter": "open the run, or all marked runs in one chart",
     "space": "mark the run, to compare it with others",

@@ -18,15 +18,20 @@ from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.environment import describe_environment
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.logger.writing.sessions import alone_in, new_session, with_session
-from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
 from toolkit.telemetry.runfolder.journal.end_record import ended_by, with_end_record
 from toolkit.telemetry.runfolder.labels import LabelsError, read_labels, write_labels
-from toolkit.telemetry.runfolder.layout import METRICS_JSONL, PRIVATE, claim_folder, safe_run_name
+from toolkit.telemetry.runfolder.layout import (
+    METRICS_CSV,
+    METRICS_JSONL,
+    PRIVATE,
+    claim_folder,
+    safe_run_name,
+)
 from toolkit.telemetry.runfolder.manifest import Heartbeat, Manifest, read_manifest, write_manifest
-from toolkit.telemetry.runfolder.reader import Cursor, read_from
 from toolkit.telemetry.runfolder.records import END, ENVIRONMENT, START, Record
 from toolkit.telemetry.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STOPPED, work_out_status
-from toolkit.telemetry.runfolder.table.csv_table import SHORT
+from toolkit.telemetry.runfolder.table.columns import SHORT
+from toolkit.telemetry.runfolder.table.csv_table import build_table
 
 CHANGE: Final = "mlflow"
 """The kind of a record that only has a block."""
@@ -173,14 +178,9 @@ class RunFolder:
         return True
 
     def _write_table(self) -> None:
-        """Add to metrics.csv what it lacks of the records. Others may log meanwhile."""
+        """Write metrics.csv. Others may log meanwhile."""
         with alone_in(self.folder, _TABLE_WAIT_S):
-            mirror = CsvMirror(self.folder, mode=PRIVATE.file, form=SHORT)
-            cursor: Cursor | int = mirror.start_at()
-            while (chunk := read_from(self.log.path, cursor)).records:
-                cursor = chunk.cursor
-                mirror.write(chunk.records)
-            mirror.close()
+            build_table(self.log.path, self.folder / METRICS_CSV, form=SHORT)
 
     def write(self, manifest: Manifest) -> None:
         """Write run.json. Inside of `log.alone()`."""

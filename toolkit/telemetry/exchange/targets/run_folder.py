@@ -15,7 +15,6 @@ from toolkit.telemetry.importers.summary import plain
 from toolkit.telemetry.mirrors.shared.scalars import scalars_of
 from toolkit.telemetry.privacy.secret_shapes import mask_text
 from toolkit.telemetry.runfolder.codec import encode
-from toolkit.telemetry.runfolder.journal.repair import build_table
 from toolkit.telemetry.runfolder.layout import (
     METRICS_CSV,
     METRICS_JSONL,
@@ -28,6 +27,7 @@ from toolkit.telemetry.runfolder.layout import (
 from toolkit.telemetry.runfolder.manifest import Heartbeat, Manifest, Session, write_manifest
 from toolkit.telemetry.runfolder.records import END, STEP, Record
 from toolkit.telemetry.runfolder.status import LOST
+from toolkit.telemetry.runfolder.table.csv_table import build_table
 
 LOSES: Final = "what a run folder has no place for is left out"
 _MAX_FILES: Final = 100

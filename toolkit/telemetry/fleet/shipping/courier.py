@@ -106,7 +106,7 @@ class Courier:
             return
         self._report(engine, list(live.values()))
         for some in chunks(live):
-            now = self._look(engine, {run_id: live[run_id] for run_id in some})
+            now = self._read_requests(engine, {run_id: live[run_id] for run_id in some})
             for run_id in some:
                 try:
                     self._deliver_next(engine, live[run_id], now)
@@ -136,12 +136,12 @@ class Courier:
             return str(error.strerror or error)
         return ""
 
-    def _look(self, engine: Engine, runs: Mapping[str, ShippedRun]) -> float:
-        """Keep the signed requests that expire later or expired a moment ago; return the engine's time.
+    def _read_requests(self, engine: Engine, runs: Mapping[str, ShippedRun]) -> float:
+        """Keep the signed requests that expire later or expired just now; return the engine's time.
 
         Whoever can write rows can write many without a signature: they are passed over, and do not count.
         """
-        now, counts = self._take(engine, runs, f"{_EACH} BY run_id")
+        now, counts = self._keep_signed(engine, runs, f"{_EACH} BY run_id")
         for run_id, run in runs.items():
             known = self._known[run_id]
             known.signed = {
@@ -149,14 +149,14 @@ class Courier:
             }
             known.looked_at = max(known.looked_at, _EACH) if counts[run_id] == _EACH else 0
             for _ in range(_PAGES if known.looked_at else 0):
-                _, more = self._take(engine, {run_id: run}, f"{known.looked_at}, {_EACH}")
+                _, more = self._keep_signed(engine, {run_id: run}, f"{known.looked_at}, {_EACH}")
                 known.looked_at += _EACH
                 if more[run_id] < _EACH:
                     known.looked_at = 0
                     break
         return now
 
-    def _take(
+    def _keep_signed(
         self, engine: Engine, runs: Mapping[str, ShippedRun], limit: str
     ) -> tuple[float, dict[str, int]]:
         """Keep the signed ones of some requests; return the engine's time, and how many each run has."""
@@ -169,8 +169,8 @@ class Courier:
         )
         # Without a row there is none that has not expired long ago.
         now, counts = math.inf, dict.fromkeys(runs, 0)
-        for moment, run_id, request_id, asked, expires, by, body, mac in rows:
-            now, run = float(moment), runs[run_id.decode()]
+        for engine_time, run_id, request_id, asked, expires, by, body, mac in rows:
+            now, run = float(engine_time), runs[run_id.decode()]
             counts[run.found.key.run_id] += 1
             request = SignedRequest(
                 run_id=run_id, id=request_id, asked=asked, expires=expires, by=by, body=body, mac=mac

@@ -24,7 +24,7 @@ from toolkit.telemetry.fleet.commits import (
     insert_commits,
     last_session,
     newest_commits,
-    strays_behind,
+    strays_after,
 )
 from toolkit.telemetry.fleet.engine import Engine, EngineError
 from toolkit.telemetry.fleet.shipping.claims import Claims
@@ -191,7 +191,7 @@ class Sender:
             self.watch.rest()
 
     def _resume(self, file: ShippedFile, found: Commit | None) -> int:
-        """Set where to go on: behind what the engine has if the file begins with that; return how much was read."""
+        """Set where to go on: after what the engine has if the file begins with that; return how much was read."""
         if found is None:
             file.commit, file.has_begun = Commit(run_id=file.key[0], rank=file.rank), True
             return 0
@@ -223,17 +223,17 @@ class Sender:
         except OSError:
             return False
         own = position_of(record or {})
-        session, moment = last_session(self.engine, found)
+        session, began = last_session(self.engine, found)
         if own.session != session:
             return own.session < session
-        return max(found.moves, file.rivals) >= MOST_MOVES or own.time < moment
+        return max(found.moves, file.rivals) >= MOST_MOVES or own.time < began
 
     def _open(self, files: list[ShippedFile]) -> None:
         """Make ready to read on in each file: the running totals, and what was sent without a commit."""
         commits = {file.key: file.commit for file in files if file.commit is not None}
         by_key = {file.key: file for file in files}
         mixed: dict[FileKey, set[int]] = {key: set() for key in commits}
-        for key, strays in strays_behind(self.engine, [(key, at.gen, at.end) for key, at in commits.items()]):
+        for key, strays in strays_after(self.engine, [(key, at.gen, at.end) for key, at in commits.items()]):
             with self._reading(by_key[key]):
                 mixed[key] |= gens_not_in(by_key[key].path, strays)
         for key, commit in commits.items():
@@ -364,7 +364,7 @@ class Sender:
                 run.next_verify = next_verify()
 
     def _verify_some(self) -> None:
-        """Go on verifying for a moment: live runs of the node wait for it."""
+        """Go on verifying for a short time: live runs of the node wait for it."""
         until = time.monotonic() + _VERIFY_AT_ONCE_S
         with self._trying(self._verify_backoff) as is_ready:
             if is_ready and self._backoff.reason is None:

@@ -79,7 +79,7 @@ def verify_file(
         yield None
     still = yield from _differing_parts(engine, commit, expected)
     if still and not _is_past(file, commit):
-        # A shipper never deletes: what does not belong there is left behind in its generation.
+        # A shipper never deletes: what does not belong there stays in its generation.
         file.forget()
         file.commit, file.has_begun = commit.next_generation(_MIXED), False
         yield f"{_MIXED}; it is shipped again as a new generation"
@@ -218,10 +218,10 @@ def _lag(run_id: str, path: Path, end: int) -> Lag:
     line, newline, _ = first.partition(b"\n")
     is_whole = bool(newline) or len(first) > MAX_LINE_BYTES
     record = parse_line(end, line) if newline else None
-    moment = None if record is None or isinstance(record, BadLine) else record.get("time")
+    timestamp = None if record is None or isinstance(record, BadLine) else record.get("time")
     return Lag(
         run_id=run_id,
         path=path,
         bytes=max(0, status.st_size - end) if is_whole else 0,
-        since=float(moment) if isinstance(moment, (int, float)) else status.st_mtime,
+        since=float(timestamp) if isinstance(timestamp, (int, float)) else status.st_mtime,
     )

@@ -41,7 +41,7 @@ _BRIEF_LOOKS: Final = 12
 _SLOWEST_LOOK_S: Final = 60.0
 _LEFT_LOOK_S: Final = 10.0
 _LOOK_S_A_RUN: Final = 0.08
-"""Beside 12,000 runs each of those that have ended is looked at every 16 minutes."""
+"""With 12,000 runs, each of those that have ended is looked at every 16 minutes."""
 _LOOK_SHARE: Final = 20
 """A run that has not changed for twenty minutes is looked at every minute."""
 
@@ -126,7 +126,7 @@ class Finder:
             self._node.say(f"{wanted} is not there yet; it is waited for")
         self._missing = missing
         folders = dict.fromkeys(folder for folders in found.values() for folder in folders)
-        # What could be listed before stays: the file system may be away for a moment.
+        # What could be listed before stays: the file system may be away for a short time.
         kept = {path: place for path, place in self._places.items() if path in self._wanted}
         self._places = kept | {path: self._places.get(path) or _Place() for path in folders}
 
@@ -353,7 +353,7 @@ class ShippedFile:
         self.missed = 0
         """How often what is known of its metrics was not to be had at its commit."""
         self.rivals = 0
-        """How often another shipper began a generation behind that one."""
+        """How often another shipper began a generation after that one."""
         self.verified: Signature = ()
         """Of the file, when it was last found to be in the engine as it is."""
         self.is_superseded = False

@@ -1,4 +1,4 @@
-"""Outputs of an ai-toolkit trainer beside its steps: validation losses, samples and weights."""
+"""Outputs of an ai-toolkit trainer besides its steps: validation losses, samples and weights."""
 
 from __future__ import annotations
 

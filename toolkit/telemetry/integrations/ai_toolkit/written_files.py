@@ -18,7 +18,7 @@ _STEP: Final = re.compile(r"_\d{9}(?!\d)")
 _WEIGHTS: Final = (".safetensors", ".pt")
 _MAX_COPIED: Final = 64 * 1024 * 1024
 _NOT_WEIGHTS: Final = frozenset({"optimizer.pt", "samples"})
-"""Written beside the weights, with names that may begin with the job's name too."""
+"""Written next to the weights, with names that may begin with the job's name too."""
 
 
 def lineage_folder(save_root: Path) -> Path:

@@ -7,7 +7,7 @@ from typing import Any
 
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
 from toolkit.telemetry.integrations.lightning.start_fields import hyperparameters
-from toolkit.telemetry.integrations.lightning.trainer_call import TrainerCall, as_number, learning_rates
+from toolkit.telemetry.integrations.lightning.trainer_call import TrainerCall, learning_rates
 from toolkit.telemetry.integrations.metric_names import with_known_names
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.machine.start_fields import module_fields
@@ -26,27 +26,30 @@ def write_start(run: SharedRun, trainer: Any, pl_module: Any, training: Mapping[
         run.training.configure(**sizes)
 
 
-def write_step(run: SharedRun, call: TrainerCall, pl_module: Any, number: int) -> None:
+def write_step(run: SharedRun, call: TrainerCall, pl_module: Any, step: int) -> None:
     """Write the step that was just completed."""
-    log, step, trainer = run.log, call.step, call.trainer
+    log, trainer = run.log, call.trainer
     assert log is not None, "only a run that was opened gets here"
-    if step.is_recorded(number, log.log_every):
+    fields: dict[str, Any] = {}
+    every = log.log_every
+    if call.is_first or step // every > call.step // every:
         # Lightning collects all metrics, which is slow: only for a step that is recorded.
-        metrics = new_metrics(metrics_so_far(trainer), trainer.logged_metrics) | run.take_metrics()
-    else:
-        metrics = fresh_metrics(trainer, step.seen)
-    fields: dict[str, Any] = with_known_names(metrics)
-    fields.pop("global_step", None)
+        now = dict(trainer.logged_metrics)
+        fields = with_known_names(passed_to_logger(run, now) | new_metrics(call.seen, now))
+        fields.pop("global_step", None)
+        call.seen = now
     divided_by = trainer.accumulate_grad_batches
-    loss = step.mean_loss(divided_by if divided_by == 1 or pl_module.automatic_optimization else 1)
-    if loss is not None:
-        fields["train_loss"] = loss
-    fields |= step.rates or learning_rates(trainer.optimizers)
+    if call.batches:
+        # Lightning has divided each by that number, of which the last step of an epoch may have fewer.
+        is_divided = divided_by > 1 and pl_module.automatic_optimization
+        share = (divided_by if is_divided else 1) / call.batches
+        fields["train_loss"] = call.loss if share == 1.0 else call.loss * share
+    fields |= call.rates or learning_rates(trainer.optimizers)
     fields["epoch"] = trainer.current_epoch
-    share = step.sizes.share()
+    share = call.sizes.share()
     if share < 1.0:
         internals(log).count_samples(share)
-    log.log_step(number, **fields)
+    log.log_step(step, **fields)
 
 
 def write_epoch(run: SharedRun, call: TrainerCall) -> None:
@@ -54,36 +57,44 @@ def write_epoch(run: SharedRun, call: TrainerCall) -> None:
     if call.epoch is None:
         return
     (epoch, step), call.epoch = call.epoch, None
-    metrics = new_metrics(call.metrics_before, metrics_so_far(call.trainer)) | run.take_metrics()
+    now = metrics_so_far(call.trainer)
+    metrics = new_metrics(call.seen, now) | passed_to_logger(run, now)
+    call.seen = now
     run.opened.log_epoch(epoch, global_step=step, **without(metrics, "epoch", "global_step"))
 
 
 def begin_evaluation(run: SharedRun, call: TrainerCall) -> None:
     """Remember what was logged before an evaluation."""
-    call.metrics_before, call.passed_before = metrics_so_far(call.trainer), run.take_metrics()
+    call.seen = metrics_so_far(call.trainer)
+    call.passed_before = passed_to_logger(run, call.seen)
 
 
 def write_evaluation(run: SharedRun, call: TrainerCall) -> None:
     """Write an evaluation, with the metrics logged or passed to the logger since it began."""
-    metrics = new_metrics(call.metrics_before, metrics_so_far(call.trainer))
-    metrics = without(metrics, *batch_metric_names(call.trainer)) | run.take_metrics()
+    now = metrics_so_far(call.trainer)
+    metrics = without(new_metrics(call.seen, now), *batch_metric_names(call.trainer))
+    metrics |= passed_to_logger(run, now)
+    call.seen = now
     run.add_metrics(call.passed_before)
     call.passed_before = {}
     if metrics:
         run.opened.log_eval(call.trainer.global_step, **without(metrics, "global_step"))
 
 
-def write_remaining(run: SharedRun, call: TrainerCall) -> None:
+def write_remaining(run: SharedRun, call: TrainerCall, error: BaseException | None) -> None:
     """Write what no further hook would write, for example because of an exception."""
     with run.guard.catch("recording the last epoch"):
         write_epoch(run, call)
     with run.guard.catch("recording the last checkpoints"):
-        if call.checkpoints is not None:
-            call.checkpoints.record_arrived()
+        if call.checkpoints is not None and error is None:
+            call.checkpoints.record_rest()
+        elif call.checkpoints is not None:
+            call.checkpoints.record()
     with run.guard.catch("recording the last metrics"):
-        left = without({**call.passed_before, **run.take_metrics()}, "global_step")
+        left = {**call.passed_before, **passed_to_logger(run, metrics_so_far(call.trainer))}
+        left = without(left, "epoch", "global_step")
         if left:
-            internals(run.opened).put(STEP, {"global_step": call.step.number, **with_known_names(left)})
+            internals(run.opened).put(STEP, {"global_step": call.step, **with_known_names(left)})
 
 
 # What a module has logged with `self.log`.
@@ -92,8 +103,8 @@ def write_remaining(run: SharedRun, call: TrainerCall) -> None:
 def metrics_so_far(trainer: Any) -> dict[str, Any]:
     """Return the metrics as Lightning last collected them.
 
-    Its property of that name collects them again, which sometimes gathers them from all ranks: a rank that asks alone
-    would wait for the others forever.
+    Its property of that name collects them again, which between the steps gathers them from all ranks: a rank that
+    asks alone would wait for the others forever.
     """
     connector = getattr(trainer, "_logger_connector", None)
     return dict(getattr(connector, "_logged_metrics", None) or {})
@@ -104,20 +115,9 @@ def new_metrics(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
     return {name: value for name, value in now.items() if before.get(name) is not value}
 
 
-def fresh_metrics(trainer: Any, seen: dict[str, Any]) -> dict[str, Any]:
-    """Return what was logged for single batches since the last call, without gathering or averaging.
-
-    `seen` remembers what was returned: a metric that was not logged again is the same object.
-    """
-    found = {}
-    # What `trainer._results` is during a training, without the 15 calls that it takes to find it.
-    for metric in (getattr(trainer.fit_loop.epoch_loop, "_results", None) or {}).values():
-        meta, value = metric.meta, getattr(metric, "_forward_cache", None)
-        if meta.on_step and meta.logger and value is not None:
-            name = meta.forked_name(True)
-            if seen.get(name) is not value:
-                seen[name], found[name] = value, as_number(value)
-    return found
+def passed_to_logger(run: SharedRun, logged: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics that the script has passed to the logger, once; all of `logged` are Lightning's own."""
+    return without(run.pop_metrics(), *logged)
 
 
 def batch_metric_names(trainer: Any) -> set[str]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from toolkit.telemetry.core.clock import wall_time_of
 from toolkit.telemetry.core.guard import Guard, guarded
@@ -19,22 +18,21 @@ from toolkit.telemetry.integrations.lightning.call_records import (
     write_start,
     write_step,
 )
-from toolkit.telemetry.integrations.lightning.checkpoints import CheckpointTimer, requested_checkpoint_path
+from toolkit.telemetry.integrations.lightning.checkpoints import SavedCheckpoints, requested_checkpoint_path
 from toolkit.telemetry.integrations.lightning.framework import class_of_lightning
 from toolkit.telemetry.integrations.lightning.logger import TelemetryLightningLogger
+from toolkit.telemetry.integrations.lightning.phases import StepPhases
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
 from toolkit.telemetry.integrations.lightning.start_fields import hardware_fields, max_steps, training_fields
-from toolkit.telemetry.integrations.lightning.trainer_call import BatchPhase, TrainerCall, learning_rates
+from toolkit.telemetry.integrations.lightning.trainer_call import TrainerCall, learning_rates
 from toolkit.telemetry.integrations.lightning.training_state import put_state
-from toolkit.telemetry.integrations.logger_setup import GivenLog
-from toolkit.telemetry.integrations.method_patches import MethodPatches
+from toolkit.telemetry.integrations.logger_setup import GivenLog, phases_in
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.options import OptionsError
 from toolkit.telemetry.timing.names import (
     APPLICATION,
     BACKWARD,
-    DATA_LOADING,
     DATALOADER_INIT,
     FORWARD,
     OPTIMIZER_UPDATE,
@@ -52,22 +50,24 @@ if TYPE_CHECKING:
 
 _Callback = class_of_lightning("Callback")
 
-_PROFILED: Final = ("training_step", "validation_step", "test_step", "optimizer_step")
-"""Methods of a module whose calls are timed one by one."""
-
 
 class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which class that is depends on what is imported
     """A callback for Lightning's trainer that records it as a run and carries out control requests.
 
     Give it a logger, which you close yourself, or options (`log_dir="logs"`, …): then it opens a run when a training, a
     validation or a test begins, and closes it at the end. If the trainer has a `TelemetryLightningLogger` and only one
-    of the two is given anything, both write the same run.
+    of the two is given anything, both write the same run. With `phases` the parts of each step are recorded, too.
 
     Nothing it does stops a training, except invalid options when it is created.
     """
 
     def __init__(
-        self, log: GivenLog | TelemetryLightningLogger = None, *, run_name: str | None = None, **options: Any
+        self,
+        log: GivenLog | TelemetryLightningLogger = None,
+        *,
+        run_name: str | None = None,
+        phases: bool | None = None,
+        **options: Any,
     ) -> None:
         """Make a callback; no folder is created yet. Raises OptionsError if an option is unknown or invalid."""
         super().__init__()
@@ -77,7 +77,9 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
                     "a callback with a TelemetryLightningLogger uses the logger's options: give them to the logger"
                 )
             self._run = log.run
+            self._wants_phases = phases_in(None, phases)[1]
         else:
+            log, self._wants_phases = phases_in(log, phases)
             self._run = SharedRun(log, run_name, options)
         self.is_live = False
         """Whether the hooks do anything."""
@@ -108,9 +110,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             if self._call.trainer is not None:
                 # Another callback that raises while the trainer handles an exception keeps it from us.
                 self._end(InterruptedError("the trainer's previous call ended without a report"))
-            self._call = TrainerCall(
-                trainer=trainer, began_at=time.monotonic(), patches=MethodPatches(self.guard)
-            )
+            self._call = TrainerCall(trainer=trainer, began_at=time.monotonic())
             loggers = getattr(trainer, "loggers", ())
             other = next((one for one in loggers if isinstance(one, TelemetryLightningLogger)), None)
             if other is not None:
@@ -126,7 +126,9 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             if not getattr(trainer.strategy, "restore_checkpoint_after_setup", False):
                 self._run.begin_training(trainer)
                 if self._open(pl_module):
-                    self._follow_loaders(trainer)
+                    if self._wants_phases:
+                        self._call.parts = StepPhases(self._run)
+                        self._call.parts.follow_loaders(trainer)
                     self._call.phases.begin(DATALOADER_INIT, self._run.training.dataloader_init())
 
     def teardown(self, *_: Any, **__: Any) -> None:
@@ -151,65 +153,85 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     def on_train_epoch_start(self, *_: Any) -> None:
         """Record the previous epoch, whose metrics are complete by now."""
         write_epoch(self._run, self._call)
+        self._record_checkpoints()
 
     @guarded
     def on_train_batch_start(self, _: Any, __: Any, batch: Any, *___: Any) -> None:
         """Begin an iteration, unless gradients are being accumulated for one."""
         call = self._call
-        call.step.sizes.add(batch)
+        call.sizes.add(batch)
+        if call.checkpoints is not None and call.checkpoints.calls:
+            call.checkpoints.record()
         if call.iteration is None:
-            call.iteration = call.batch.begin_span(TRAINING_ITERATION)
-        call.batch.begin(FORWARD)
+            call.iteration = call.begin_part(TRAINING_ITERATION)
+        if call.parts is not None:
+            call.parts.begin(FORWARD)
 
     # These three need no guard, which would cost as much as they do.
 
     def on_before_zero_grad(self, *_: Any) -> None:
         """End the forward pass."""
-        self._call.batch.begin(ZERO_GRAD)
+        if self._call.parts is not None:
+            self._call.parts.begin(ZERO_GRAD)
 
     def on_before_backward(self, *_: Any) -> None:
         """End the forward pass if no gradients were cleared."""
-        self._call.batch.begin(BACKWARD)
+        if self._call.parts is not None:
+            self._call.parts.begin(BACKWARD)
 
     def on_after_backward(self, *_: Any) -> None:
         """End the backward pass."""
-        self._call.batch.end(BACKWARD)
+        if self._call.parts is not None:
+            self._call.parts.end(BACKWARD)
 
     @guarded
     def on_before_optimizer_step(self, trainer: Any, *_: Any) -> None:
         """Begin the optimizer step; the learning rate is read now, because schedulers change it later."""
         call = self._call
-        call.batch.begin(OPTIMIZER_UPDATE)
-        if not call.step.rates:
-            call.step.rates = learning_rates(trainer.optimizers)
+        if call.parts is not None:
+            call.parts.begin(OPTIMIZER_UPDATE)
+        if not call.rates:
+            call.rates = learning_rates(trainer.optimizers)
 
     @guarded
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
         """If the optimizer made a step, end the iteration, log it and carry out requests."""
         call = self._call
-        call.batch.end()
-        call.step.add_loss(outputs)
-        number = trainer.global_step
-        if number == call.step.number:
+        if call.parts is not None:
+            call.parts.end()
+        call.add_loss(outputs)
+        step = trainer.global_step
+        if step == call.step:
             return
         run = self._run
         iteration, call.iteration = call.iteration, None
         if iteration is not None:
             call.end_iteration(iteration)
-        run.guard.call("logging a step of Lightning's", write_step, run, call, pl_module, number)
-        call.step.begin_after(number)
-        self._do_requests(trainer, pl_module)
+        try:
+            write_step(run, call, pl_module, step)
+        finally:
+            call.step, call.is_first = step, False
+            call.rates, call.loss, call.batches = {}, None, 0
+        if run.knows_its_ranks:
+            self._do_requests(trainer, pl_module)
+
+    def on_save_checkpoint(self, *_: Any) -> None:
+        """Note that a checkpoint is about to be saved; its file is found at the next hook."""
+        if self.is_live and self._call.checkpoints is not None:
+            with self.guard.catch("noting a checkpoint"):
+                self._call.checkpoints.begin()
 
     @guarded
     def on_train_epoch_end(self, trainer: Any, *_: Any) -> None:
         """Remember that an epoch ended; its metrics are complete only after this."""
         call = self._call
         # A module may end an epoch by skipping a batch that has begun.
-        call.batch.end()
+        if call.parts is not None:
+            call.parts.end()
         self._drop_iteration()
         # Reading them now would make Lightning gather them from all ranks, in the middle of something else.
         call.epoch = trainer.current_epoch, trainer.global_step
-        call.metrics_before = metrics_so_far(trainer)
+        call.seen = metrics_so_far(trainer)
 
     @guarded
     def on_train_end(self, *_: Any) -> None:
@@ -220,9 +242,8 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
 
     @guarded
     def on_fit_end(self, *_: Any) -> None:
-        """Record the checkpoints that were saved in the background."""
-        if self._call.checkpoints is not None:
-            self._call.checkpoints.record_all()
+        """Record the checkpoints that were saved last or in the background."""
+        self._record_checkpoints()
 
     # Validation and testing.
 
@@ -304,18 +325,8 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             self._run = other.run
         elif other.run.was_given_nothing:
             other.run = self._run
-        run, connector = self._run, getattr(self._call.trainer, "_logger_connector", None)
-        if other.run is not run or run.is_off:
-            return
-        run.has_callback = True
-        # Private: there is no other place where Lightning's own logging is separate from the script's.
-        self._call.patches.around(
-            connector,
-            "log_metrics",
-            before=run.begin_lightning_logging,
-            after=run.end_lightning_logging,
-            failed=run.end_lightning_logging,
-        )
+        if other.run is self._run and not self._run.is_off:
+            self._run.has_callback = True
 
     def _open(self, pl_module: Any) -> bool:
         """Open the run and record the time since the trainer started; return whether it was opened now."""
@@ -338,8 +349,8 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     def _begin_training(self, trainer: Any, pl_module: Any) -> None:
         run, call = self._run, self._call
         call.phases.end(DATALOADER_INIT)
-        call.step.number = step = trainer.global_step
-        call.batch = BatchPhase(internals(run.opened).begin_part)
+        call.step = step = trainer.global_step
+        call.begin_part = internals(run.opened).begin_part
         call.end_iteration = run.training.end_iteration
         with self.guard.catch("writing the start record"):
             resumed = {"resumed_from_step": step} if step else {}
@@ -352,54 +363,20 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             TRAINING_LOOP,
             run.training.training_loop(train_iterations_start=step, train_iterations_target=target),
         )
-        with self.guard.catch("following Lightning's data loading and checkpoints"):
-            self._patch(trainer)
-        self._profile(pl_module)
+        with self.guard.catch("reading the checkpoint callbacks"):
+            call.checkpoints = SavedCheckpoints(trainer, run)
+        if self._wants_phases:
+            with self.guard.catch("patching Lightning's methods"):
+                call.parts = call.parts or StepPhases(run)
+                call.parts.patch(trainer)
+                call.parts.profile(pl_module)
         with self.guard.catch("recording the state that a training begins with"):
             loaded = getattr(trainer, "ckpt_path", None)
             put_state(run, trainer, "load" if loaded else "start", loaded or None)
 
-    def _patch(self, trainer: Any) -> None:
-        """Patch what the trainer has no hook for, until the end of this call."""
-        call = self._call
-        call.checkpoints = CheckpointTimer(trainer, self._run)
-        call.patches.wrap(trainer, "save_checkpoint", call.checkpoints.wrap)
-        loop = trainer.fit_loop.epoch_loop
-        begin, end = call.batch.begin, call.batch.end
-        # Private: no hook is called before a batch is fetched.
-        call.patches.wrap(loop, "_on_before_fetch", partial(_followed_by, begin))
-        call.patches.wrap(loop, "_on_after_fetch", partial(_preceded_by, end))
-        for optimizer in trainer.optimizers:
-            if hasattr(optimizer, "register_step_post_hook"):
-                call.hooks.append(optimizer.register_step_post_hook(partial(end, OPTIMIZER_UPDATE)))
-
-    def _follow_loaders(self, trainer: Any) -> None:
-        """Keep the batches of the training's loaders, which are iterated before the training begins."""
-        call, loop = self._call, trainer.fit_loop
-        call.loaders = internals(self._run.opened).loader_batches()
-        if call.loaders is None:
-            return
-        follow = call.loaders.follow
-
-        def follow_all(*_: Any) -> None:
-            combined = loop._combined_loader  # noqa: SLF001 - called between its making and its first use
-            for loader in combined.flattened:
-                # Of data without a known length, one batch more is fetched.
-                follow(loader, is_ahead=math.inf in (combined.limits or ()))
-
-        call.patches.around(loop, "_load_combined_loader_states", before=follow_all)
-
-    def _profile(self, pl_module: Any) -> None:
-        """Time the calls of the module's own methods one by one."""
-        call = self._call
-        if call.is_profiled or getattr(pl_module, "_compiler_ctx", None) is not None:
-            # The methods of a compiled module are compiled; a patch would not be.
-            return
-        call.is_profiled = True
-        for name in _PROFILED:
-            with self.guard.catch("profiling a method of the module"):
-                profile = partial(self._run.opened.profile, name=f"{type(pl_module).__name__}.{name}")
-                call.patches.wrap(pl_module, name, profile)
+    def _record_checkpoints(self) -> None:
+        if self._call.checkpoints is not None:
+            self._call.checkpoints.record()
 
     def _drop_iteration(self) -> None:
         """End an iteration that was not completed, without counting it."""
@@ -414,16 +391,13 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             self._call, self.is_live = call.outer, run.is_live
             return
         was_live, self.is_live, self._call = self.is_live, False, TrainerCall()
-        with self.guard.catch("restoring Lightning's methods"):
-            call.patches.undo()
-            if call.loaders is not None:
-                call.loaders.stop()
-            for handle in call.hooks:
-                handle.remove()
+        if call.parts is not None:
+            with self.guard.catch("restoring Lightning's methods"):
+                call.parts.stop()
+                call.parts.end(error=error)
         if was_live:
-            write_remaining(run, call)
+            write_remaining(run, call, error)
         with self.guard.catch("ending the phases of a training"):
-            call.batch.end(error=error)
             if call.iteration is not None:
                 if error is None:
                     call.iteration.stop()
@@ -431,14 +405,14 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
                     run.training.end_failed(call.iteration, error)
             call.phases.end_all(error)
         with self.guard.catch("closing the run of Lightning"):
-            run.has_callback = run.is_lightning_logging = False
+            run.has_callback = False
             run.close(error)
 
     # Internal: requests and evaluations.
 
     def _do_requests(self, trainer: Any, pl_module: Any) -> None:
         log = self._run.log
-        if log is None or not self._run.knows_its_ranks:
+        if log is None:
             return
         for request in log.take_requests():
             if request.name != "stop":
@@ -451,7 +425,8 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         """Save a checkpoint between two steps; an exception becomes the answer to the request."""
         if not self._call.phases.has(TRAINING_LOOP):
             raise RuntimeError("the training is over")
-        trainer.save_checkpoint(requested_checkpoint_path(trainer))
+        assert self._call.checkpoints is not None, "made when the training began"
+        self._call.checkpoints.save(requested_checkpoint_path(trainer))
 
     def _begin_evaluation(self, trainer: Any, pl_module: Any, loop: str) -> None:
         with self.guard.catch("beginning an evaluation of Lightning's"):
@@ -463,7 +438,6 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
                 with self.guard.catch("writing the start record"):
                     write_start(run, trainer, pl_module, hardware_fields(trainer))
             begin_evaluation(run, call)
-            self._profile(pl_module)
             training = run.training
             phase = training.validation_loop() if loop == VALIDATION_LOOP else training.testing_loop()
             call.phases.begin(loop, phase)
@@ -474,20 +448,3 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             return
         call.phases.end(iteration, loop)
         write_evaluation(run, call)
-
-
-def _followed_by(begin: Callable[[str], None], original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        begin(DATA_LOADING)
-        return result
-
-    return call
-
-
-def _preceded_by(end: Callable[[str], None], original: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        end(DATA_LOADING)
-        return original(*args, **kwargs)
-
-    return call

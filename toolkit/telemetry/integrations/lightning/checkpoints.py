@@ -1,105 +1,104 @@
-"""Times the checkpoints of one trainer, and records them once they are saved."""
+"""Records the checkpoints of one trainer once they are on disk, from what its public attributes name."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
 from toolkit.telemetry.integrations.lightning.training_state import put_state
-from toolkit.telemetry.integrations.open_phases import GuardedPhase
+from toolkit.telemetry.integrations.logger_setup import log_save_since
 from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
+# File times come from a clock that the kernel advances a few hundred times a second.
+_CLOCK_STEP_S: Final = 0.05
+_HOOK: Final = "on_save_checkpoint"
 
-class CheckpointTimer:
-    """Wraps `trainer.save_checkpoint`; one saved in the background is recorded with the next, or at the end."""
+
+class SavedCheckpoints:
+    """Pairs the calls of `on_save_checkpoint`, which has no path, with the files that appear after them."""
 
     def __init__(self, trainer: Any, run: SharedRun) -> None:
-        self._trainer = trainer
-        self._run = run
-        self._pending: list[_Saved] = []
+        self._trainer, self._run = trainer, run
+        self.calls: list[tuple[float, int]] = []
+        """When the hook was called, and at which step, for saves whose file was not found yet."""
+        self._requested: list[str] = []
+        self._known: dict[str, float | None] = {}
+        self._known = {path: _time_of(path) for path in self._named()}
 
-    def wrap(self, save: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `save` with a span around it, and a record after it."""
+    def begin(self) -> None:
+        """Note that a checkpoint is about to be saved."""
+        self.calls.append((time.time(), self._trainer.global_step))
 
-        def save_checkpoint(filepath: Any, *args: Any, **kwargs: Any) -> Any:
-            run = self._run
-            if not run.is_live:
-                return save(filepath, *args, **kwargs)
-            saved = _Saved(self._trainer.global_step, filepath, time.time())
-            began, strategy = time.perf_counter(), "async" if _saves_in_background(self._trainer) else "sync"
-            with run.guard.catch("recording earlier checkpoints of Lightning's"):
-                self.record_arrived()
-            with GuardedPhase(
-                run.guard, lambda: run.training.checkpoint_save(saved.step, path=filepath, strategy=strategy)
-            ):
-                result = save(filepath, *args, **kwargs)
-            with run.guard.catch("recording a checkpoint of Lightning's"):
-                saved.seconds = time.perf_counter() - began
-                if strategy == "async":
-                    self._pending.append(saved)
-                else:
-                    self._record(saved)
-                put_state(run, self._trainer, "save", filepath)
-            return result
-
-        return save_checkpoint
-
-    def record_arrived(self) -> None:
-        """Record the background checkpoints that are on disk by now."""
-        arrived = [saved for saved in self._pending if saved.is_on_disk]
-        self._pending = [saved for saved in self._pending if saved not in arrived]
-        for saved in arrived:
-            self._record_success(saved)
-
-    def record_all(self) -> None:
-        """Record all others, which the trainer has waited for; one may have been deleted already for a better one."""
-        pending, self._pending = self._pending, []
-        for saved in pending:
-            self._record_success(saved)
-
-    def _record_success(self, saved: _Saved) -> None:
-        self._run.training.on_save_checkpoint_success(saved.step, path=saved.path)
-        self._record(saved)
-
-    def _record(self, saved: _Saved) -> None:
-        path = saved.path
-        is_best = any(
-            getattr(one, "monitor", None) is not None and getattr(one, "best_model_path", None) == str(path)
-            for one in self._trainer.checkpoint_callbacks
-        )
-        self._run.opened.log_checkpoint(saved.step, path, is_best=is_best, seconds=saved.seconds)
-
-
-@dataclass(slots=True, eq=False)
-class _Saved:
-    """A checkpoint; `seconds` is how long the training waited for it."""
-
-    step: int
-    path: Any
-    since: float
-    seconds: float = 0.0
-
-    @property
-    def is_on_disk(self) -> bool:
-        """Whether it is on a disk of this machine; an older file of the same name does not count."""
+    def save(self, path: str) -> None:
+        """Save a checkpoint now, and record it. Raises what the trainer raises."""
+        self.record()
+        self._requested.append(path)
         try:
-            return os.stat(self.path).st_mtime >= self.since
-        except OSError as error:
-            pass_on_interrupt(error)
-            return False
+            self._trainer.save_checkpoint(path)
+        except BaseException:
+            self.calls.clear()
+            self._requested.remove(path)
+            raise
+        self.record()
+
+    def record(self) -> None:
+        """Record the checkpoints that appeared since the last call; one still being written comes later."""
+        found = {path: _time_of(path) for path in self._named()}
+        new = [(at, path) for path, at in found.items() if at is not None and self._known.get(path) != at]
+        self._known |= {path: at for at, path in new}
+        for at, path in sorted(new):
+            call = max((one for one in self.calls if one[0] <= at + _CLOCK_STEP_S), default=None)
+            self._record(path, at, call)
+            if call is not None:
+                self.calls.remove(call)
+
+    def record_rest(self) -> None:
+        """Record what remains when the training is over: a save by the script itself has a path unknown to us."""
+        self.record()
+        for _, step in self.calls:
+            self._run.opened.log_event(
+                "checkpoint_without_path",
+                global_step=step,
+                message="trainer.save_checkpoint was called; no ModelCheckpoint names its file.",
+            )
+        self.calls.clear()
+
+    def _record(self, path: str, at: float, call: tuple[float, int] | None) -> None:
+        log, trainer = self._run.opened, self._trainer
+        is_best = any(
+            getattr(one, "monitor", None) is not None and getattr(one, "best_model_path", None) == path
+            for one in trainer.checkpoint_callbacks
+        )
+        if call is None:
+            # A checkpoint of weights alone calls no hook.
+            log.log_checkpoint(trainer.global_step, path, is_best=is_best)
+            return
+        log_save_since(log, call[1], path, (call[0], max(call[0], at)), _HOOK, is_best=is_best)
+        if call[1] == trainer.global_step:
+            put_state(self._run, trainer, "save", path)
+
+    def _named(self) -> list[str]:
+        """Return the files that the trainer's checkpoint callbacks name, those named before, and the requested ones."""
+        paths = [*self._requested, *self._known]
+        for one in self._trainer.checkpoint_callbacks:
+            paths += [getattr(one, name, "") for name in ("best_model_path", "last_model_path")]
+            paths += getattr(one, "best_k_models", ())
+        return list(dict.fromkeys(str(path) for path in paths if path))
+
+
+def _time_of(path: str) -> float | None:
+    """Return when a file on a disk of this machine was written; a link to another checkpoint is left out."""
+    try:
+        return None if os.path.islink(path) else os.stat(path).st_mtime
+    except OSError as error:
+        pass_on_interrupt(error)
+        return None
 
 
 def requested_checkpoint_path(trainer: Any) -> str:
-    """Return the path of a checkpoint that was requested: beside the trainer's own."""
+    """Return the path of a checkpoint that was requested: in the folder of the trainer's own."""
     own = getattr(trainer.checkpoint_callback, "dirpath", None)
     folder = own or os.path.join(trainer.default_root_dir, "checkpoints")
     return os.path.join(folder, f"asked-epoch={trainer.current_epoch}-step={trainer.global_step}.ckpt")
-
-
-def _saves_in_background(trainer: Any) -> bool:
-    plugin = getattr(trainer.strategy, "checkpoint_io", None)
-    return any(kind.__name__ == "AsyncCheckpointIO" for kind in type(plugin).__mro__)

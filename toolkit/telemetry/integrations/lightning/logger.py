@@ -23,7 +23,7 @@ _Logger = class_of_lightning("Logger")
 class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # which class that is depends on what is imported
     """A logger for Lightning's trainer: what is logged with `self.log` and the hyperparameters go into a run.
 
-    With a `TelemetryCallback` beside it, both write one run, and the callback records everything else. Alone, it
+    Together with a `TelemetryCallback`, both write one run, and the callback records everything else. Alone, it
     writes what Lightning passes to loggers, at Lightning's steps, and the run accepts no requests.
     """
 
@@ -101,9 +101,8 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
         """Write metrics as those of a step or of an evaluation, by their names."""
         if self.run.has_callback:
-            # The callback has already read Lightning's own.
-            if not self.run.is_lightning_logging:
-                self.run.add_metrics(metrics)
+            # It records what the script passes; Lightning's own it has from the trainer.
+            self.run.add_metrics(metrics)
             return
         evaluates = self._trainer is not None and not self._trainer.training
         if evaluates and metrics.keys() <= batch_metric_names(self._trainer):

@@ -26,8 +26,6 @@ class SharedRun:
         self.has_trained = False
         self.is_live = False
         self.is_ours = not isinstance(given, TelemetryLogger)
-        self.is_lightning_logging = False
-        """Whether Lightning is passing its own metrics to its loggers; all others come from the script."""
         self.knows_its_ranks = True
         """Whether requests are possible, which all ranks carry out at the same step."""
         self._metrics: dict[str, Any] = {}
@@ -113,21 +111,13 @@ class SharedRun:
             log.__exit__(type(error), error, error.__traceback__)
 
     def add_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """Keep metrics that the script passed to the logger for the next record."""
+        """Keep metrics that were passed to the logger for the next record."""
         self._metrics.update({str(name): value for name, value in metrics.items()})
 
-    def take_metrics(self) -> dict[str, Any]:
+    def pop_metrics(self) -> dict[str, Any]:
         """Return the metrics that were kept, once."""
         taken, self._metrics = self._metrics, {}
         return taken
-
-    def begin_lightning_logging(self, *_: Any, **__: Any) -> None:
-        """Note that Lightning starts passing its own metrics to its loggers."""
-        self.is_lightning_logging = True
-
-    def end_lightning_logging(self, *_: Any, **__: Any) -> None:
-        """Note that it is done."""
-        self.is_lightning_logging = False
 
     def __getstate__(self) -> dict[str, Any]:
         # Trainers that start processes send their callbacks there. The guard and an open run stay here.

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import copy
+import atexit
 import functools
 import math
 import os
+import sys
 import time
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from numbers import Real
@@ -18,34 +18,34 @@ from pathlib import Path
 from typing import Any, Final
 
 from transformers import TrainerCallback
-from transformers import __version__ as transformers_version
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
 from toolkit.telemetry.core.clock import wall_time_of
-from toolkit.telemetry.core.guard import Guard, guarded
+from toolkit.telemetry.core.guard import guarded
 from toolkit.telemetry.core.ranks import find_rank
+from toolkit.telemetry.integrations.hooked_run import HookedRun
 from toolkit.telemetry.integrations.logger_setup import (
     GivenLog,
-    given_logger,
-    open_log,
-    options_of,
+    log_save_since,
+    phases_in,
     remember_run,
+    run_id_in,
 )
 from toolkit.telemetry.integrations.metric_names import with_known_names
 from toolkit.telemetry.integrations.open_phases import exit_arguments
-from toolkit.telemetry.integrations.transformers.trainer_watch import (
-    TrainerWatch,
-    calling_trainer,
-    is_being_called,
+from toolkit.telemetry.integrations.transformers.phases import TrainerPhases, calling_trainer
+from toolkit.telemetry.integrations.transformers.start_fields import (
+    lora_fields,
+    model_fields,
+    samples_per_step,
+    training_fields,
 )
-from toolkit.telemetry.integrations.transformers.training_states import TrainingStates, reached_checkpoint
+from toolkit.telemetry.integrations.trl_completions import TrainerCompletions
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
-from toolkit.telemetry.logger.machine.start_fields import module_fields
-from toolkit.telemetry.logger.records.device_scalars import DeviceScalars, PendingScalar
 from toolkit.telemetry.logger.spans.span import NO_SPAN, AnySpan
 from toolkit.telemetry.logger.training import TrainingTelemetry
-from toolkit.telemetry.runfolder.records import STEP
+from toolkit.telemetry.runfolder.records import STEP, StateMoment
 from toolkit.telemetry.timing.names import APPLICATION, OPTIMIZER_UPDATE, TRAINING_ITERATION
 
 _INTERVALS: Final = ("logging_steps", "eval_steps", "save_steps")
@@ -53,32 +53,37 @@ _IN_EVERY_LOG: Final = frozenset({"epoch", "num_input_tokens_seen", "step"})
 """What the Trainer adds to each log."""
 _EVALUATION_TIMES: Final = ("_runtime", "_samples_per_second")
 """Endings of the times in an evaluation's log, whatever its prefix; a step's log may have `train_runtime`."""
+_RUN: Final = "telemetry_run"
+"""Where the Trainer's own state, which each checkpoint has, names the run."""
 
 
-class TelemetryCallback(TrainerCallback):
+class TelemetryCallback(HookedRun, TrainerCallback):
     """Records a training by `Trainer` as a run, and carries out control requests.
 
     Give it a logger, which you close yourself, or options (`log_dir=…`, `log_every=…`, or a `telemetry:` block as a
     mapping): then it opens a run with each training and closes it at the end. That run gets the `run_name` of the
-    callback or of the `TrainingArguments`, else the name of the output folder.
+    callback or of the `TrainingArguments`, else the name of the output folder. With `phases` it also records what the
+    Trainer does not tell its callbacks, by patching methods of the trainer.
 
     Nothing it does raises into the Trainer, except invalid options when it is created.
     """
 
-    def __init__(self, log: GivenLog = None, *, run_name: str | None = None, **options: Any) -> None:
-        """Make a callback; no folder is created yet. Raises OptionsError for invalid options or any beside a logger."""
-        named = {} if run_name is None else {"run_name": run_name}
-        self._given = given = given_logger(log, {**options, **named})
-        self._options = options_of(log if not isinstance(log, TelemetryLogger) else None, **options)
-        self._run_name = run_name
-        self._log: TelemetryLogger | None = given
-        self.guard = given.guard if given is not None else Guard()
-        self.is_live = given is not None and given.is_live
-        """Whether the hooks do anything: during a training, or always if the logger was given."""
+    def __init__(
+        self, log: GivenLog = None, *, run_name: str | None = None, phases: bool | None = None, **options: Any
+    ) -> None:
+        """Make a callback; no folder is created yet. Raises OptionsError for invalid options or any with a logger."""
+        log, self._wants_phases = phases_in(log, phases)
+        HookedRun.__init__(self, log, run_name=run_name, **options)
+        # With a logger that was given, the hooks between two trainings write, too.
+        self.is_live = self.log is not None and self.log.is_live
         self.is_by_name = False
         """Whether it was made for `report_to`: one that the script made itself then records the training."""
-        self._is_training = False
-        self._watch = TrainerWatch(self.guard)
+        self._offered: tuple[Any, Any, Mapping[str, Any]] | None = None
+        """A training that is recorded if no other callback does."""
+        self.state: Any = None
+        """The Trainer's state of the training that is recorded."""
+        self._phases: TrainerPhases | None = None
+        self._completions = TrainerCompletions(self.guard)
         self._blocks = ExitStack()
         """The open phases of the job and its training loop."""
         self._job: TrainingTelemetry | None = None
@@ -91,22 +96,20 @@ class TelemetryCallback(TrainerCallback):
         self._learning_rate: Any = None
         self._counts_tokens = False
         self._tokens = 0
+        self._last_share = 1.0
+        """The last step of an epoch relative to the others."""
         self._epoch_began = 0.0
         self._ended_at = 0.0
         """When the last hook before a checkpoint was called, by the monotonic clock."""
-        self._wants_save = self._wants_evaluation = False
-        self._filter = FilterWatch()
+        self._requested: set[str] = set()
+        """What the Trainer's control is set to at the end of this step."""
         self._evaluated_at: int | None = None
-        self._states: TrainingStates | None = None
-
-    @property
-    def log(self) -> TelemetryLogger | None:
-        """The logger of the run; None before a training begins."""
-        return self._log
+        self._needs_first_state = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # The copy in a copied trainer watches and writes nothing yet.
-        return _make_copy, (type(self), self._given or self._options, self._run_name)
+        # The copy in a copied trainer records nothing yet.
+        make, arguments = super().__reduce__()
+        return functools.partial(make, phases=self._wants_phases), arguments
 
     # The training as a whole.
 
@@ -114,32 +117,31 @@ class TelemetryCallback(TrainerCallback):
         """Open the run and write the start record."""
         if self._given is None and not self._options.enabled:
             return
-        with self.guard.catch("beginning to watch a Trainer"):
-            trainer, checkpoint = calling_trainer(self)
-            if self._is_training and is_being_called(self._watch.trainer):
-                self._delegate(trainer, args, state, control, kwargs)
-                return
-            if self._is_training:
-                self._leave(InterruptedError("the previous training ended without a report"))
-            if self._is_first_callback(trainer) and self._open(args, state, checkpoint):
-                resumed_from = checkpoint or reached_checkpoint(args, state)
-                self._states = TrainingStates(self._live(), trainer, resumed_from)
-                self._begin(trainer, args, state, kwargs.get("model"))
+        with self.guard.catch("beginning to record a Trainer"):
+            self.leave(InterruptedError("another training began before this one reported its end"))
+            if self.is_by_name:
+                # A callback that the script made is called after this one.
+                self._offered = args, state, kwargs
+            else:
+                self._begin(args, state, kwargs)
 
     @guarded
     def on_train_end(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Close the run if it was opened here: finished, or stopped on request."""
-        self._leave(None)
+        self.leave(None)
 
-    @guarded
     def on_epoch_begin(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Remember when the epoch began."""
+        offered, self._offered = self._offered, None
+        if offered is not None:
+            with self.guard.catch("beginning to record a Trainer"):
+                self._begin(*offered)
         self._epoch_began = time.monotonic()
 
     @guarded
     def on_epoch_end(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Record an epoch, unless the training stops in the middle of it."""
-        log = self._live()
+        log = self._opened()
         self._write_waiting()
         is_cut_short = control.should_epoch_stop or control.should_training_stop
         # Data of unknown length may end anywhere in the Trainer's epoch.
@@ -157,9 +159,11 @@ class TelemetryCallback(TrainerCallback):
             self._write_waiting()
         if self._iteration is not None:
             self._drop_iteration()
-        self._watch.begin_step()
-        if self._states is not None and self._states.awaits_first:
-            self._states.put_first(args, state, kwargs)
+        if self._phases is not None:
+            self._phases.begin_step()
+        if self._needs_first_state:
+            self._needs_first_state = False
+            self._put_state("load" if state.global_step else "start", args, state, kwargs)
         if self._job is not None:
             self._iteration = self._begin_part(TRAINING_ITERATION)
 
@@ -181,7 +185,8 @@ class TelemetryCallback(TrainerCallback):
     @guarded
     def on_step_end(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Record a step, and apply requests."""
-        log, step, watch, job = self._live(), state.global_step, self._watch, self._job
+        log, step, job, epoch = self.log, state.global_step, self._job, state.epoch
+        assert log is not None, "only a callback with a logger is live"
         iteration, self._iteration = self._iteration, None
         if iteration is not None and job is not None:
             if self._counts_tokens:
@@ -189,40 +194,29 @@ class TelemetryCallback(TrainerCallback):
                 self._tokens = state.num_input_tokens_seen
             job.end_iteration(iteration)
         self._ended_at = time.monotonic()
-        losses, norm = watch.losses, watch.norms[-1] if watch.norms else None
-        loss = _number_if_here(losses[0] if len(losses) == 1 else sum(losses) if losses else None)
-        if type(loss) is not float or not math.isfinite(loss):
-            self._filter.check(log, step, loss)
-        self._latest = latest = {
-            "train_loss": loss,
-            "lr": self._learning_rate,
-            # A norm spread over ranks would need all of them; the Trainer logs it as a number.
-            "grad_norm": None if hasattr(norm, "placements") else _number_if_here(norm),
-            "epoch": state.epoch,
-        }
+        self._latest = latest = {"lr": self._learning_rate, "epoch": epoch}
+        if self._phases is not None:
+            latest |= self._phases.end_step()
+        if self._last_share < 1.0 and epoch and float(epoch).is_integer():
+            internals(log).count_samples(self._last_share)
         if self._counts_tokens:
             latest["num_input_tokens_seen"] = state.num_input_tokens_seen
-        share = watch.batches.share()
-        if share < 1.0:
-            internals(log).count_samples(share)
         if control.should_log:
             self._waiting = step, latest
         else:
             log.log_step(step, **latest)
-        return self._apply_requests(log, control)
+        if self._requested or log.should_stop:
+            self._apply_requests(log, control)
+        return control
 
     @guarded
     def on_log(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Record what the Trainer logs: metrics of a step or an evaluation, or the summary at the end."""
-        log, step, logs = self._live(), state.global_step, kwargs.get("logs") or {}
+        log, step, logs = self._opened(), state.global_step, kwargs.get("logs") or {}
         numbers = _numbers_in(logs)
         if _is_summary(logs, state.log_history):
             self._write_waiting()
-            self._filter.check_arrived(log)
-            hidden = self._filter.hidden or None
-            log.log_event(
-                "train_summary", global_step=step, summary=numbers, losses_hidden_by_nan_inf_filter=hidden
-            )
+            log.log_event("train_summary", global_step=step, summary=numbers)
         elif _is_evaluation(logs):
             self._write_waiting()
             log.log_eval(step, **numbers)
@@ -231,18 +225,18 @@ class TelemetryCallback(TrainerCallback):
             self._write_log(log, step, numbers)
         return self._apply_requests(log, control)
 
-    # Beside the steps.
+    # Between the steps.
 
     @guarded
     def on_evaluate(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Record an evaluation whose log did not come, and its time if the Trainer is not watched."""
-        log, metrics = self._live(), kwargs.get("metrics") or {}
+        """Record an evaluation whose log did not come, and its time."""
+        log, metrics = self._opened(), kwargs.get("metrics") or {}
         self._write_waiting()
         if self._evaluated_at != state.global_step:
             log.log_eval(state.global_step, **_numbers_in(metrics))
         self._evaluated_at = None
         took = next((value for name, value in metrics.items() if name.endswith("_runtime")), None)
-        if not self._watch.is_live and isinstance(took, Real):
+        if self._phases is None and isinstance(took, Real):
             log.training.on_validation_start(start_time_msec=1000.0 * (time.time() - float(took)))
             log.training.on_validation_end()
         self._ended_at = time.monotonic()
@@ -250,79 +244,58 @@ class TelemetryCallback(TrainerCallback):
     @guarded
     def on_save(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record a checkpoint, and write the run's id into it."""
-        log, step = self._live(), state.global_step
+        log, step = self._opened(), state.global_step
         self._write_waiting()
-        saved, self._watch.saved = self._watch.saved, None
-        if not log.is_live:
-            return
+        path = os.path.join(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}")
+        saved = None
+        if self._phases is not None:
+            saved, self._phases.saved = self._phases.saved, None
         if saved is not None:
-            path, seconds, since = saved[0], saved[1], None
+            path, seconds = saved
+            log.log_checkpoint(step, path, is_best=path == state.best_model_checkpoint, seconds=seconds)
         else:
-            path = os.path.join(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}")
-            seconds, since = time.monotonic() - self._ended_at, "the last hook before it"
-            log.training.on_save_checkpoint_start(step, 1000.0 * wall_time_of(self._ended_at), path=path)
-            log.training.on_save_checkpoint_success(step, path=path)
-            log.training.on_save_checkpoint_end()
-        log.log_checkpoint(
-            step, path, is_best=path == state.best_model_checkpoint, seconds=seconds, timed_since=since
-        )
-        if self._states is not None:
-            self._states.put_saved(path, args, state, kwargs)
+            is_best, since = path == state.best_model_checkpoint, "the last hook before it"
+            times = wall_time_of(self._ended_at), time.time()
+            log_save_since(log, step, path, times, since, is_best=is_best)
+        self._put_state("save", args, state, kwargs, path)
         if state.is_world_process_zero:
             remember_run(path, log)
+        self._ended_at = time.monotonic()
 
     # Internal: how a training begins.
 
-    def _is_first_callback(self, trainer: Any) -> bool:
-        """Return whether this is the `TelemetryCallback` of the trainer that records the training: the first one."""
-        if trainer is None:
-            return True
-        ours = [one for one in trainer.callback_handler.callbacks if isinstance(one, TelemetryCallback)]
-        ours.sort(key=lambda one: one.is_by_name)
-        if ours[0] is not self and not self.is_by_name:
-            self.guard.report(
-                "watching a Trainer twice", OSError("the trainer already has another TelemetryCallback")
-            )
-        self.is_live = self.is_live and ours[0] is self
-        return ours[0] is self
-
-    def _delegate(self, trainer: Any, args: Any, state: Any, control: Any, kwargs: dict[str, Any]) -> None:
-        """Give a training inside the one recorded here a callback and a run of its own."""
-        if trainer is None:
+    def _begin(self, args: Any, state: Any, parts: Mapping[str, Any]) -> None:
+        """Record the training of this state, unless another callback does; each part fails on its own."""
+        if any(one.state is state for one in _RECORDING):
+            self.is_live = False
+            if not self.is_by_name:
+                self.guard.report(
+                    "recording a training twice", OSError("the trainer already has another TelemetryCallback")
+                )
             return
-        others = [] if self._given is not None else [copy.copy(self)]
-        if not others:
-            self.guard.report(
-                "beginning a training within a training",
-                OSError("the logger was given for the outer one, so the inner one is not recorded"),
-            )
-        handler = trainer.callback_handler
-        # A new list: the existing one is being iterated over.
-        handler.callbacks = [
-            other for one in handler.callbacks for other in (others if one is self else [one])
-        ]
-        for other in others:
-            other.on_train_begin(args, state, control, **kwargs)
-
-    def _open(self, args: Any, state: Any, checkpoint: Any) -> bool:
-        """Open the logger of the training that begins, and return whether anything is recorded."""
-        if self._given is None:
-            checkpoint = checkpoint or reached_checkpoint(args, state)
-            name = self._run_name or args.run_name or Path(args.output_dir or "").name or "trainer"
-            self._log = open_log(self._options, name, config=args.to_dict(), from_checkpoint=checkpoint)
-            self.guard = self._log.guard
+        name = args.run_name or Path(args.output_dir or "").name or "trainer"
+        log = self._open(name, args.to_dict(), _run_to_resume(args, state))
         # The other ranks write nothing, but carry out rank 0's requests at the same step.
-        self.is_live = self._live().is_live or find_rank().rank > 0
-        return self.is_live
-
-    def _begin(self, trainer: Any, args: Any, state: Any, model: Any) -> None:
-        """Watch the training; each part fails on its own."""
-        log = self._live()
-        self._is_training = True
+        self.is_live = log.is_live or find_rank().rank > 0
+        if not self.is_live:
+            return
+        model = parts.get("model")
+        self.state, self._needs_first_state = state, True
+        _RECORDING.add(self)
+        # The last to be registered is called first: before the logger is closed.
+        atexit.unregister(_end_unreported)
+        atexit.register(_end_unreported)
+        state.stateful_callbacks[_RUN] = {"args": {}, "attributes": {"run_id": log.run_id}}
+        trainer = None
+        with self.guard.catch("finding the Trainer"):
+            trainer = self._trainer_to_patch(args, log)
         if trainer is not None:
-            with self.guard.catch("watching the Trainer's methods"):
-                loaded = None if self._states is None else self._states.put_first
-                self._watch.start(trainer, log, self, self._leave, loaded=loaded)
+            with self.guard.catch("patching the Trainer's methods"):
+                if self._wants_phases:
+                    self._phases = TrainerPhases(trainer, log, self.leave)
+                if log.is_live:
+                    # Last, and stopped first: it patches methods that are already patched.
+                    self._completions.start(trainer, log)
         with self.guard.catch("writing the start record"):
             log.log_start(
                 config=args.to_dict(),
@@ -337,14 +310,22 @@ class TelemetryCallback(TrainerCallback):
         self._tokens = state.num_input_tokens_seen
         self._ended_at = time.monotonic()
         self._latest, self._learning_rate = {}, None
-        self._filter = FilterWatch(is_on=bool(args.logging_nan_inf_filter) and log.is_live)
-        self._begin_blocks(log.training, trainer, args, state)
+        self._begin_blocks(log, trainer, args, state, parts)
+
+    def _trainer_to_patch(self, args: Any, log: TelemetryLogger) -> Any:
+        """Return the calling trainer if its phases or, for one of TRL's, its completions are recorded."""
+        is_of_trl = any(kind.__module__.partition(".")[0] == "trl" for kind in type(args).__mro__)
+        recorder = internals(log).completions if is_of_trl else None
+        collects = recorder is not None and recorder.options.collect
+        return calling_trainer(self) if self._wants_phases or collects else None
 
     def _declare(self, log: TelemetryLogger, trainer: Any, args: Any, state: Any) -> None:
-        log.declare_action("save", lambda: setattr(self, "_wants_save", True))
+        for action, wanted in (("save", "should_save"), ("evaluate", "should_evaluate")):
+            # Without a data set an evaluation would raise; with this strategy the Trainer requires one.
+            has_data = args.eval_strategy != "no" or getattr(trainer, "eval_dataset", None) is not None
+            if action == "save" or has_data:
+                log.declare_action(action, functools.partial(self._requested.add, wanted))
         log.declare_action("stop")
-        if trainer is not None and trainer.eval_dataset is not None:
-            log.declare_action("evaluate", lambda: setattr(self, "_wants_evaluation", True))
         for name in _INTERVALS:
             strategy = getattr(args, name.replace("_steps", "_strategy"))
             value = getattr(state, name)
@@ -358,27 +339,58 @@ class TelemetryCallback(TrainerCallback):
                     callback=functools.partial(setattr, state, name),
                 )
 
-    def _begin_blocks(self, job: TrainingTelemetry, trainer: Any, args: Any, state: Any) -> None:
-        self._job, self._begin_part = job, internals(self._live()).begin_part
+    def _begin_blocks(
+        self, log: TelemetryLogger, trainer: Any, args: Any, state: Any, parts: Mapping[str, Any]
+    ) -> None:
+        self._job, self._begin_part = job, _ = log.training, internals(log).begin_part
+        samples = samples_per_step(trainer, args, state)
+        loader: Any = parts.get("train_dataloader")
+        data = getattr(loader, "dataset", None)
+        left = len(data) % samples if has_length(data) else 0
+        self._last_share = left / samples if left and not args.dataloader_drop_last else 1.0
         with self.guard.catch("configuring the training's phases"):
             job.configure(
-                global_batch_size=samples_per_step(trainer, args, state),
+                global_batch_size=samples,
                 micro_batch_size=args.per_device_train_batch_size,
                 world_size=args.world_size,
             )
         self._blocks = ExitStack()
-        if not _is_within(self._live(), APPLICATION):
+        if not _is_within(log, APPLICATION):
             # A given logger may already be inside an application.
             self._blocks.enter_context(job.application())
         self._blocks.enter_context(
             job.training_loop(state.global_step, train_iterations_target=state.max_steps or None)
         )
 
-    # Internal: steps and logs.
+    def _put_state(
+        self, at: StateMoment, args: Any, state: Any, parts: Mapping[str, Any], path: str | None = None
+    ) -> None:
+        """Record the state of the training as it was saved or loaded, or that nothing was loaded."""
+        loader: Any = parts.get("train_dataloader")
+        position = None
+        # A loader of a stream has the method, and no length.
+        if has_length(loader) and state.epoch is not None:
+            # The Trainer skips what its own count of steps says, unless it is asked not to.
+            skips = at == "save" or not args.ignore_data_skip
+            position = round(state.epoch % 1.0 * len(loader)) if skips else 0
+        self._opened().state(
+            at,
+            state.global_step,
+            checkpoint=path or _reached_checkpoint(args, state),
+            model=parts.get("model"),
+            optimizer=parts.get("optimizer"),
+            scheduler=parts.get("lr_scheduler"),
+            scaler=None if self._phases is None else self._phases.scaler,
+            epoch=state.epoch,
+            data_position=position,
+            # The Trainer restores the generators before it makes an epoch's iterator, which uses them.
+            has_generators=at != "load" or bool(position),
+            world_size=args.world_size,
+            batch_size=state.train_batch_size or args.train_batch_size,
+            accumulation=args.gradient_accumulation_steps,
+        )
 
-    def _live(self) -> TelemetryLogger:
-        assert self._log is not None, "only a callback with a logger is live"
-        return self._log
+    # Internal: steps and logs.
 
     def _drop_iteration(self) -> None:
         """End an iteration that was interrupted between its micro-batches, without counting it."""
@@ -390,7 +402,7 @@ class TelemetryCallback(TrainerCallback):
         """Write a step whose log did not come."""
         waiting, self._waiting = self._waiting, None
         if waiting is not None:
-            self._live().log_step(waiting[0], **waiting[1])
+            self._opened().log_step(waiting[0], **waiting[1])
 
     def _write_log(self, log: TelemetryLogger, step: int, logged: dict[str, Any]) -> None:
         """Write what the Trainer logged for a step, together with the step's own record if that is still waiting."""
@@ -415,36 +427,36 @@ class TelemetryCallback(TrainerCallback):
 
     def _apply_requests(self, log: TelemetryLogger, control: Any) -> Any:
         """Pass requests on to the Trainer."""
-        if self._wants_save:
-            self._wants_save, control.should_save = False, True
-        if self._wants_evaluation:
-            self._wants_evaluation, control.should_evaluate = False, True
+        while self._requested:
+            setattr(control, self._requested.pop(), True)
         if log.should_stop:
             control.should_training_stop = True
         return control
 
-    # Internal: how a training ends.
-
-    def _leave(self, error: BaseException | None) -> None:
-        """End what is open, stop watching the Trainer, and close the run if it was opened here; once."""
-        log = self._log
-        if not self._is_training or log is None:
+    def leave(self, error: BaseException | None) -> None:
+        """End what is open, restore the Trainer's methods, and close the run if it was opened here; once."""
+        log, self._offered = self.log, None
+        if self.state is None or log is None:
             return
-        self._is_training = False
+        self.state = None
+        _RECORDING.discard(self)
+        phases, self._phases = self._phases, None
         with self.guard.catch("restoring the Trainer's methods"):
-            self._watch.stop()
+            self._completions.stop()
+            if phases is not None:
+                phases.stop()
         with self.guard.catch("recording the last step"):
             self._write_waiting()
-            self._filter.check_arrived(log)
         with self.guard.catch("ending an iteration"):
             self._end_open_phases(error)
         with self.guard.catch("ending the training loop"):
             self._blocks.__exit__(*exit_arguments(error))
-        self._blocks, self._job, self._states = ExitStack(), None, None
-        if self._given is None:
-            self.is_live = False
-            with self.guard.catch("closing the run"):
-                log.__exit__(*exit_arguments(error))
+        self._blocks, self._job = ExitStack(), None
+        with self.guard.catch("closing the run"):
+            # One that was given stays open.
+            is_given = self._given is not None
+            self._close(error)
+            self.is_live = is_given and log.is_live
 
     def _end_open_phases(self, error: BaseException | None) -> None:
         if error is None:
@@ -458,8 +470,29 @@ class TelemetryCallback(TrainerCallback):
                 span.stop()
 
 
-def _make_copy(kind: type[TelemetryCallback], log: GivenLog, run_name: str | None) -> TelemetryCallback:
-    return kind(log, run_name=run_name)
+_RECORDING: Final[set[TelemetryCallback]] = set()
+"""The callbacks whose trainings have not reported their end."""
+
+
+def _end_unreported() -> None:
+    """Close the runs of trainings whose exception the script has caught; the logger closes those that it ended."""
+    if getattr(sys, "last_exc", getattr(sys, "last_value", None)) is None:
+        for callback in list(_RECORDING):
+            with callback.guard.catch("closing the run of a training that did not report its end"):
+                callback.leave(InterruptedError("the training ended without a report"))
+
+
+def _run_to_resume(args: Any, state: Any) -> str | None:
+    """Return the id of the run that a checkpoint belongs to; None for a new run."""
+    kept = state.stateful_callbacks.get(_RUN)
+    named = kept.get("attributes", {}).get("run_id") if isinstance(kept, dict) else None
+    return named if isinstance(named, str) else run_id_in(_reached_checkpoint(args, state))
+
+
+def _reached_checkpoint(args: Any, state: Any) -> str | None:
+    """Return the checkpoint whose steps a training begins with; None if it begins with the first."""
+    step = state.global_step
+    return os.path.join(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}") if step else None
 
 
 def _is_within(log: TelemetryLogger, name: str) -> bool:
@@ -468,14 +501,6 @@ def _is_within(log: TelemetryLogger, name: str) -> bool:
     while span is not None and span.name != name:
         span = span.outer
     return span is not None
-
-
-def _number_if_here(value: Any) -> Any:
-    """Return the number that a tensor in host memory holds, which needs no waiting; anything else as it is."""
-    kind = type(value)
-    if kind.__name__ == "Tensor" and kind.__module__ == "torch" and value.is_cpu and value.numel() == 1:
-        return value.item()
-    return value
 
 
 def _is_summary(logs: Mapping[str, Any], history: Sequence[Mapping[str, Any]]) -> bool:
@@ -506,108 +531,3 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, bool):
         return False
     return isinstance(value, Real) or (hasattr(value, "numel") and bool(value.numel() == 1))
-
-
-_MAX_PENDING: Final = 64
-"""Losses on their way from a device that are checked."""
-
-
-class FilterWatch:
-    """Records the first hidden loss, and counts them all."""
-
-    def __init__(self, *, is_on: bool = False) -> None:
-        self.hidden = 0
-        """Steps whose loss was hidden, as far as the device has delivered it."""
-        self._is_on = is_on
-        self._device = DeviceScalars()
-        self._pending: deque[tuple[int, PendingScalar]] = deque()
-
-    def check(self, log: TelemetryLogger, step: int, loss: Any) -> None:
-        """Check the loss of a step now or, if a device has yet to compute it, at one of the next steps."""
-        if not self._is_on:
-            return
-        if type(loss) is float:
-            if not math.isfinite(loss):
-                self._record(log, step, loss)
-        elif loss is not None and len(self._pending) < _MAX_PENDING:
-            taken = self._device.take(loss)
-            if isinstance(taken, PendingScalar):
-                self._pending.append((step, taken))
-            elif isinstance(taken, float):
-                self.check(log, step, taken)
-        if self._pending:
-            self.check_arrived(log)
-
-    def check_arrived(self, log: TelemetryLogger) -> None:
-        """Check the losses that have arrived from the device since."""
-        while self._pending:
-            step, pending = self._pending[0]
-            loss = pending.poll()
-            if loss is None:
-                return
-            self._pending.popleft()
-            if not math.isfinite(loss):
-                self._record(log, step, loss)
-
-    def _record(self, log: TelemetryLogger, step: int, loss: float) -> None:
-        self.hidden += 1
-        if self.hidden == 1:
-            log.log_event(
-                "nan_inf_filter",
-                global_step=step,
-                nan_inf_filter_hides_this=True,
-                message=(
-                    f"The loss of step {step} is {loss}. The Trainer's own log shows a mean of earlier losses instead,"
-                    " because of logging_nan_inf_filter; train_loss here is the real one."
-                ),
-            )
-
-
-def model_fields(model: Any) -> dict[str, Any]:
-    """Return the model's name, class and size."""
-    if model is None:
-        return {}
-    return module_fields(model, getattr(getattr(model, "config", None), "name_or_path", None))
-
-
-def lora_fields(model: Any) -> dict[str, Any] | None:
-    """Return the configuration of the first adapter of a PEFT model."""
-    adapters = getattr(model, "peft_config", None)
-    if not isinstance(adapters, Mapping) or not adapters:
-        return None
-    adapter = next(iter(adapters.values()))
-    wanted = ("peft_type", "r", "lora_alpha", "lora_dropout", "target_modules")
-    found = {name: getattr(adapter, name, None) for name in wanted}
-    return {name: sorted(value) if isinstance(value, set) else value for name, value in found.items()}
-
-
-def training_fields(trainer: Any, args: Any, state: Any, model: Any) -> dict[str, Any]:
-    """Return how it is trained."""
-    dtype = "bfloat16" if args.bf16 else "float16" if args.fp16 else getattr(model, "dtype", None)
-    return {
-        "batch_size": state.train_batch_size or args.train_batch_size,
-        "gradient_accumulation_steps": args.gradient_accumulation_steps,
-        "effective_batch_size": samples_per_step(trainer, args, state),
-        "optimizer": args.optim,
-        "scheduler": args.lr_scheduler_type,
-        "learning_rate": args.learning_rate,
-        "max_steps": state.max_steps,
-        "epochs": state.num_train_epochs,
-        "dtype": None if dtype is None else str(dtype).removeprefix("torch."),
-        "seed": args.seed,
-        "gradient_checkpointing": args.gradient_checkpointing,
-        "max_grad_norm": args.max_grad_norm,
-        "logging_nan_inf_filter": args.logging_nan_inf_filter,
-        "world_size": args.world_size,
-        "trainer": type(trainer).__name__ if trainer is not None else None,
-        "transformers_version": transformers_version,
-    }
-
-
-def samples_per_step(trainer: Any, args: Any, state: Any) -> int:
-    """Return the samples of one optimizer step, over all processes."""
-    if hasattr(trainer, "get_total_train_batch_size"):
-        return int(trainer.get_total_train_batch_size(args))
-    return int(
-        (state.train_batch_size or args.train_batch_size) * args.gradient_accumulation_steps * args.world_size
-    )

@@ -28,7 +28,7 @@ def look_at(path: Any, timeout_s: float, guard: Guard) -> CheckpointFiles:
 
     def look() -> None:
         with guard.catch("looking up a checkpoint's size"):
-            found.append(_look(os.fspath(path)))
+            found.append(_files_at(os.fspath(path)))
 
     # On a thread of its own: a disk that hangs would otherwise hold up the training.
     looking = threading.Thread(target=look, name="telemetry-size", daemon=True)
@@ -42,7 +42,7 @@ def look_at(path: Any, timeout_s: float, guard: Guard) -> CheckpointFiles:
     return found[0] if found else CheckpointFiles()
 
 
-def _look(path: str | bytes) -> CheckpointFiles:
+def _files_at(path: str | bytes) -> CheckpointFiles:
     text = os.fsdecode(path)
     try:
         if not os.path.isdir(text):

@@ -10,11 +10,11 @@ from typing import Any, Final
 from toolkit.telemetry.core.guard import Guard
 
 _LOOKS: Final = 24
-"""At a look every five seconds, up to two minutes behind the first step: no tracker is begun in the middle of it."""
+"""At a look every five seconds, up to two minutes after the first step: no tracker is begun in the middle of it."""
 
 
 class TrackerWatch:
-    """Says once which other trackers are active beside this one; they often begin after the training has."""
+    """Says once which other trackers are active together with this one; they often begin after the training has."""
 
     def __init__(
         self, report: Callable[[list[str]], None], guard: Guard, *, has_begun: Callable[[], bool]

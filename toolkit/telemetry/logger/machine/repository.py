@@ -50,7 +50,7 @@ def describe_repository() -> dict[str, Any] | None:
     deadline = time.monotonic() + GIT_TIMEOUT_S
     questions = {
         "head": _git(folder, "rev-parse", "HEAD", "--abbrev-ref", "HEAD"),
-        # Untracked files do not count: looking for them can take minutes beside a data set.
+        # Untracked files do not count: looking for them can take minutes next to a data set.
         "dirty": _git(folder, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty"),
         "remote": _git(folder, "config", "--get", "remote.origin.url"),
     }

@@ -74,7 +74,7 @@ def parameter_counts(parameters: Iterable[Any]) -> tuple[int | None, int | None]
         if hasattr(parameter, "materialize"):
             # A lazy layer's parameters have no size before the first batch.
             return None, None
-        # DeepSpeed leaves an empty tensor behind if a parameter is spread over the ranks.
+        # DeepSpeed leaves an empty tensor if a parameter is spread over the ranks.
         size = int(getattr(parameter, "ds_numel", 0) or parameter.numel())
         total += size
         trainable += size if getattr(parameter, "requires_grad", True) else 0

@@ -91,7 +91,7 @@ def _not_indented(where: str, place: Mapping[str, Any]) -> tuple[Mapping[str, An
         return {}, ""
     return (
         block,
-        f"telemetry at {where} is empty, and {', '.join(block)} behind it is taken for its own: indent it",
+        f"telemetry at {where} is empty, and {', '.join(block)} after it is taken for its own: indent it",
     )
 
 

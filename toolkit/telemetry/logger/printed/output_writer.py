@@ -22,7 +22,7 @@ from toolkit.telemetry.logger.printed.native_output import NativeOutput
 from toolkit.telemetry.logger.printed.screen import Screen
 from toolkit.telemetry.logger.printed.taps import TAPS, is_forwarded
 from toolkit.telemetry.privacy.masking import Masker
-from toolkit.telemetry.runfolder.evidence.output_log import BESIDE, NOTE, STDERR
+from toolkit.telemetry.runfolder.evidence.output_log import NOTE, OTHER, STDERR
 from toolkit.telemetry.runfolder.layout import output_file
 
 _EVERY_S: Final = 0.5
@@ -147,7 +147,7 @@ class OutputWriter:
             if not self._queue:
                 now = time.time()
                 native = self._native.read(is_end=self._is_closed)
-                self._lines += [Line(now, BESIDE, text) for text in native]
+                self._lines += [Line(now, OTHER, text) for text in native]
             if passed:
                 self._note(f"{passed:,} bytes of output that is not Python's came too fast to be looked at")
             self._lines = _masked(self._lines)

@@ -1,6 +1,6 @@
 """Numbers that a GPU has yet to compute, taken without waiting for it.
 
-The value is copied to pinned host memory behind the work that is already queued, so it is the value as of the call,
+The value is copied to pinned host memory after the work that is already queued, so it is the value as of the call,
 whatever happens to the tensor later. Each place in that memory holds a mark until the copy lands on it: whether a value
 has arrived is seen by looking at memory, with no call to the driver, which could wait, or spoil a graph capture that
 another thread has under way.

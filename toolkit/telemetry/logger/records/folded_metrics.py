@@ -19,7 +19,7 @@ COLUMNS: Final = (
     "gpu_mem_reserved",
     "cpu_mem_rss_mb",
 )
-"""What a row of `FoldedMetrics.rows` holds, in this order; behind them come the caller's own metrics."""
+"""What a row of `FoldedMetrics.rows` holds, in this order; after them come the caller's own metrics."""
 WELL_KNOWN: Final = ("train_loss", *COLUMNS)
 
 MOST_OWN: Final = 32

@@ -1,6 +1,6 @@
 """Records taken from callers: numbered, encoded and safe from a kill before the call returns.
 
-A record that waits for a device's numbers, and all that come behind it, wait in memory in the order of the calls.
+A record that waits for a device's numbers, and all that come after it, wait in memory in the order of the calls.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _Finish = Callable[[dict[str, Any]], dict[str, Any] | None]
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A record that waits for its device numbers, or behind one that does."""
+    """A record that waits for its device numbers, or after one that does."""
 
     event: str
     wall: float
@@ -65,7 +65,7 @@ class RecordQueue:
     Callers may be on any thread, and in a signal handler that interrupts a call. Nothing here waits for a disk.
 
     With `awaits_start` the first number is kept for the session's start record. What comes before that is in the
-    journal at once, and goes to the writer behind it.
+    journal at once, and goes to the writer after it.
 
     `StepRecords` does what `put_plain` does for the usual step without calling it, since at a few microseconds a step
     every call counts: with `lock` held, where `is_direct` and not `busy`, it appends a line with the `next_seq` of the
@@ -86,7 +86,7 @@ class RecordQueue:
     ) -> None:
         journal.next_seq = first_seq + awaits_start
         self.held_since: float | None = None
-        """Since which moment of the session records wait in the journal for the start record; None where none do."""
+        """Since which time of the session records wait in the journal for the start record; None where none do."""
         self.dropped_total = 0
         self.values_lost = 0
         """Values that their records had no room for."""
@@ -100,7 +100,7 @@ class RecordQueue:
         self._queue_max_bytes = queue_max_bytes
         self.lock = threading.RLock()
         self.busy = False
-        """Whether a call is under way: one that comes then is in a signal handler, and goes right behind it."""
+        """Whether a call is under way: one that comes then is in a signal handler, and goes right after it."""
         self.is_direct = rank == 0 and not awaits_start
         """Whether a step that comes now can go straight to the journal: the start record is there, no record waits
         before it, and this is rank 0."""
@@ -142,7 +142,7 @@ class RecordQueue:
                 # The run has ended: a thread that close did not wait for has nothing to say any more.
                 return
             if self.busy:
-                # A signal handler that logs has interrupted a call of its own thread: it comes right behind it.
+                # A signal handler that logs has interrupted a call of its own thread: it comes right after it.
                 self.interrupting.append(Waiting(event, wall, elapsed, fields, pending or {}, finish))
                 return
             try:
@@ -282,6 +282,11 @@ class RecordQueue:
         return not (self._waiting or self._overflow or self.journal.fill)
 
     @property
+    def lines_in_memory(self) -> list[bytes]:
+        """The lines that wait for room in the journal."""
+        return list(self._overflow)
+
+    @property
     def unwritten_in_memory(self) -> int:
         """Records that a kill would lose now: those that wait for a device, or for room in the journal."""
         return len(self._waiting) + len(self._overflow)
@@ -310,7 +315,7 @@ class RecordQueue:
         seq = self._start_seq
         assert seq is not None
         line = encode({**self.envelope(START, wall, elapsed, seq), **fields})
-        # Before it is there: a signal handler may raise behind any line, and no number is given twice.
+        # Before it is there: a signal handler may raise after any line, and no number is given twice.
         self._start_line = line if self.held_since is not None else b""
         self._start_seq = self.held_since = None
         return self.journal.append(line, numbers=0) > 0

@@ -24,7 +24,7 @@ _MOMENTS: Final = {
 """What optimizers call their first and second moments: torch's own, bitsandbytes' (`state1`), schedule-free ones (`z`),
 Adafactor; the first name that is there counts."""
 _KEPT_BITS: Final = 33
-"""Of the 52 behind the point of a norm: sums that were added up in another order are equal in them."""
+"""Of the 52 after the point of a norm: sums that were added up in another order are equal in them."""
 
 
 def state_fields(

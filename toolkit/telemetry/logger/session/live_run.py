@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.telemetry.core.background import PeriodicTasks, Task
@@ -117,7 +116,6 @@ class LiveRun:
                 self.step_before = last_step(session_folder.record_file)
         self._batches: BatchWriter | None = None
         self._missing = session_folder.missing
-        self._orphaned: set[Path] = set()
         """Journals without a run that were reported."""
         self._declared_in_forks = 0
         self._has_started = False
@@ -594,7 +592,7 @@ class LiveRun:
             )
         if self.session_folder.writes_manifest:
             tasks.append(("writing run.json", _HEARTBEAT_EVERY_S, self._beat))
-            tasks.append(("recovering killed runs", _RECOVER_EVERY_S, self._recover_killed_runs))
+            tasks.append(("recovering killed runs", _RECOVER_EVERY_S, self.pipeline.recover_abandoned))
         if self.session_folder.rank == 0:
             trackers = TrackerWatch(
                 self._put_trackers, self._guard, has_begun=lambda: self._gate.last_step >= 0
@@ -609,16 +607,6 @@ class LiveRun:
     @property
     def _keeping_the_journal(self) -> tuple[str, float, Callable[[], None]]:
         return "keeping the journal", _JOURNAL_EVERY_S, self.pipeline.keep_journal
-
-    def _recover_killed_runs(self) -> None:
-        for left in self.pipeline.recover_abandoned():
-            if left.path not in self._orphaned:
-                self._orphaned.add(left.path)
-                self._guard.say(
-                    f"{left.records} records of run {left.run_id}, which was killed, are kept in {left.path}: "
-                    f"{left.folder} is not its folder any more. `telemetry repair FOLDER`, with the folder where "
-                    f"the run is now, writes them there; delete the file if you deleted the run."
-                )
 
     def _put_error(self, fields: dict[str, Any]) -> None:
         self._put_start_if_none()

@@ -1,6 +1,6 @@
 """Spans timed by the GPU's own clock, without waiting for it.
 
-Two events are put into the device's queue, one before the work and one behind it. They are asked for later, and always
+Two events are put into the device's queue, one before the work and one after it. They are asked for later, and always
 by the thread that queued them: a question from another thread would spoil a graph capture that is under way.
 """
 
@@ -42,7 +42,7 @@ class DeviceTimer:
         return event
 
     def finish(self, first: Any, span: Span | FoldedSpan) -> None:
-        """Put the second event of `span` behind its work."""
+        """Put the second event of `span` after its work."""
         last = self.mark()
         if last is None:
             self._idle.append(first)

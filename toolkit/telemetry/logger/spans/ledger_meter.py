@@ -35,7 +35,7 @@ class LedgerMeter:
 
     Spans enter and leave as they like, also in an order that is not the reverse of the other. What is added up only
     grows; a reader remembers what it took, so that nothing is locked. `since` moves on before the
-    seconds behind it are added: what another thread sees in between is too little for a moment, and never too much.
+    seconds after it are added: what another thread sees in between is too little for a short time, and never too much.
     """
 
     __slots__ = ("_fields", "_taken", "_taking", "buckets", "monotonic", "owner", "since", "taken_at", "top")
@@ -72,20 +72,20 @@ class LedgerMeter:
         span.below = self.top
         self.top = span
 
-    def enter_earlier(self, moment: float, since: float, top: Metered | None) -> None:
-        """Have the span that was entered just now, when `top` had the time since `since`, count from `moment` on."""
-        entered, moment = self.since, max(moment, since)
-        if moment < entered:
-            self.since = moment
+    def enter_earlier(self, time_s: float, since: float, top: Metered | None) -> None:
+        """Have the span that was entered just now, when `top` had the time since `since`, count from `time_s` on."""
+        entered, time_s = self.since, max(time_s, since)
+        if time_s < entered:
+            self.since = time_s
             if top is not None:
-                top.times.bucket[0] -= entered - moment
+                top.times.bucket[0] -= entered - time_s
 
-    def left_earlier(self, span: Metered, moment: float) -> None:
-        """Have the span that was left just now count up to `moment`, and what is around it from then on."""
+    def left_earlier(self, span: Metered, time_s: float) -> None:
+        """Have the span that was left just now count up to `time_s`, and what is around it from then on."""
         left = self.since
-        if moment < left:
-            span.times.bucket[0] -= left - moment
-            self.since = moment
+        if time_s < left:
+            span.times.bucket[0] -= left - time_s
+            self.since = time_s
 
     def leave(self, span: Metered, now: float) -> None:
         """Have the time from `now` on counted as whatever is around the span; it is closed already."""
@@ -98,7 +98,7 @@ class LedgerMeter:
     def unwind(self, span: Metered, now: float) -> None:
         """Forget what was entered after `span`, which an exception leaves: it will not be left any more.
 
-        A signal handler that raises right behind the beginning of a block has it never end.
+        A signal handler that raises right after the beginning of a block has it never end.
         """
         above = self.top
         for _ in range(_DEEPEST):

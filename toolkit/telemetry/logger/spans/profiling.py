@@ -187,7 +187,7 @@ class Profile:
 
 
 class ProfiledBlock:
-    """One timed stretch. Nothing in here can fail."""
+    """One timed interval. Nothing in here can fail."""
 
     __slots__ = ("_began", "_profile")
 

@@ -32,8 +32,8 @@ from toolkit.telemetry.logger.spans.totals import THE_REST, SpanTimes, SpanTotal
 from toolkit.telemetry.logger.spans.writer import LONGEST_NAME, SpanWriter, as_attributes, name_of_thread
 from toolkit.telemetry.runfolder.untrusted import is_number
 from toolkit.telemetry.timing.names import (
+    APART_FROM_TRAINING,
     APPLICATION,
-    BESIDE_TRAINING,
     ENTRY_OF,
     FOLDED,
     OF_A_STEP,
@@ -94,10 +94,10 @@ class SpanRecorder:
         self.writer = SpanWriter(gate, values, record_queue=record_queue, context=context)
         self.device = DeviceTimer(self.guard, self.writer.write_device_span)
         self._prefix, self._ids, self._write = self.writer.prefix, self.writer.ids, self.writer.write
-        self._look = DetailWindow(gate, self.folding, steps=options.around)
+        self._detail = DetailWindow(gate, self.folding, steps=options.around)
         self._root: Span | None = None
-        self._beside: Span | None = None
-        """The outermost open span of something beside the training."""
+        self._apart: Span | None = None
+        """The outermost open span of something apart from the training."""
         self._open: dict[str, Span] = {}
         self._to_fold = frozenset() if options.all else (FOLDED | set(options.fold)) - set(options.keep)
         self._always_kept: dict[str, SpanTimes] = {}
@@ -139,17 +139,17 @@ class SpanRecorder:
             if name not in _KEPT_COUNTING:
                 return NO_SPAN
             return DroppedSpan(self, self.times.of(name, on_steps=False), attributes)
-        look = self._look
-        look.count()
-        times = look.foldable.get(name)
+        detail = self._detail
+        detail.count()
+        times = detail.foldable.get(name)
         if times is None and name in self._to_fold:
             times = self._fold(name)
         span: Span | FoldedSpan
-        if times is not None and look.why is None:
+        if times is not None and detail.why is None:
             span = FoldedSpan(self, times, attributes)
         elif times is not None:
             span = Span(self, name, times, attributes)
-            span.kept = look.why
+            span.kept = detail.why
             span.is_plain = name.isascii()
         else:
             span = self._make_kept(name, attributes)
@@ -230,7 +230,7 @@ class SpanRecorder:
     def _fold(self, name: str) -> SpanTimes:
         times = self.times.of(name, on_steps=True)
         # One that the device times as well is more than its name and its times.
-        self._look.add(name, times, is_always_asked=name in self.options.device)
+        self._detail.add(name, times, is_always_asked=name in self.options.device)
         return times
 
     # A span's beginning and end.
@@ -277,8 +277,8 @@ class SpanRecorder:
         if span.times.bucket is not None and thread == self.meter.owner:
             # A span that began in the past gets the time that no other span has had since.
             self.meter.enter(span, max(min(span.began, now), self.meter.since))
-            if name in BESIDE_TRAINING and self._beside is None:
-                self._beside = span
+            if name in APART_FROM_TRAINING and self._apart is None:
+                self._apart = span
                 self.times.leave_training(ENTRY_OF[name])
 
     def unwind(self, span: Span) -> None:
@@ -319,8 +319,8 @@ class SpanRecorder:
         times, meter = span.times, self.meter
         if times.bucket is not None and meter.top is span:
             meter.leave(span, max(ended, meter.since))
-        if span is self._beside:
-            self._beside = None
+        if span is self._apart:
+            self._apart = None
             self.times.return_to_training()
         outer = span.outer
         if outer is not None and outer.closed:
@@ -438,12 +438,12 @@ class SpanRecorder:
 
     def keep_next(self, why: str = "asked") -> None:
         """Write the short spans of the next steps one by one."""
-        self._look.ask(why)
+        self._detail.ask(why)
 
     def keep_around_an_incident(self) -> None:
-        """Have the short spans before this moment written, and those of the next steps as well."""
+        """Have the short spans before now written, and those of the next steps as well."""
         if self.options.around and self.is_open:
-            self._look.has_incident = True
+            self._detail.has_incident = True
 
     # What is done in the background.
 
@@ -462,10 +462,10 @@ class SpanRecorder:
             for span in list(self._open.values()):
                 if not span.is_beginning_written and now - span.began > _BEGINNING_AFTER_S:
                     self.writer.write_beginning(span)
-            if self._look.take_incident(now):
+            if self._detail.take_incident(now):
                 self._write_last_steps("incident")
-                if self._look.why is None:
-                    self._look.ask("incident")
+                if self._detail.why is None:
+                    self._detail.ask("incident")
             if self.times.by_name and now - self.meter.taken_at > _LEDGER_EVERY_S:
                 self._put_ledger(now)
             names = len(self.times.by_name)
@@ -505,10 +505,10 @@ class SpanRecorder:
             span.times.add_to_spread(span.duration)
             self._summarised += 1
             if type(span) is FoldedSpan:
-                self._look.remember(span)
+                self._detail.remember(span)
 
     def _write_last_steps(self, why: str) -> None:
-        self.writer.write_folded(self._look.of_the_last_steps(), why, root=self._root)
+        self.writer.write_folded(self._detail.of_the_last_steps(), why, root=self._root)
 
     def _put_ledger(self, now: float) -> None:
         self.writer.write_ledger(self.meter.take(now), now)

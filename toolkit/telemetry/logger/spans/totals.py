@@ -136,7 +136,7 @@ class SpanTotals:
         self.at_steps = 0.0
         """Seconds in which it was, where iterations are in spans."""
         self._before: dict[str, tuple[float, float]] | None = None
-        """What parts of a step had taken when something beside the training began, until that ends."""
+        """What parts of a step had taken when something apart from the training began, until that ends."""
         self._began = began
         # A signal handler may make a span in the middle of one that is being made.
         self._making = threading.RLock()
@@ -207,7 +207,7 @@ class SpanTotals:
             self.meter.move_to(threading.get_ident())
 
     def leave_training(self, entry: str) -> None:
-        """Take note that something beside the training begins, whose time belongs to `entry` of the ledger.
+        """Take note that something apart from the training begins, whose time belongs to `entry` of the ledger.
 
         Until then, parts of a step do not belong to the training: their time is on no step record, and
         waiting for a batch counts as `entry`.
@@ -255,7 +255,7 @@ def _split(totals: Sequence[tuple[str, float]]) -> tuple[float, float]:
 
 
 class _Block:
-    """A stretch of the loop's time that belongs to one entry of the ledger, and is no span."""
+    """A period of the loop's time that belongs to one entry of the ledger, and is no span."""
 
     def __init__(self, meter: LedgerMeter, times: SpanTimes) -> None:
         self.times = times

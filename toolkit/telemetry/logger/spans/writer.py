@@ -34,7 +34,7 @@ class SpanWriter:
         self, gate: StepGate, values: PlainValues, *, record_queue: RecordQueue, context: RunContext
     ) -> None:
         self.write = context.guard.wrap("writing a span", self._write)
-        """Write a span that ended, at a moment of the monotonic clock; two arguments are there for the guard."""
+        """Write a span that ended, at a time of the monotonic clock; two arguments are there for the guard."""
         # Enough of it is chance that the sessions of a run, and its ranks, never use the same one. The letter in front
         # keeps tables from taking it for a number.
         self.prefix = f"a{os.urandom(4).hex()[1:]}"

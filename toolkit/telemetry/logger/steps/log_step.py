@@ -66,17 +66,17 @@ def log_step(self, /, global_step=None, train_loss=None, {parameters}, nan_inf_d
     if (
         type(global_step) is int
         and gate.last_step < global_step < gate.due_at
-        and type(train_loss) is float
-        and gate.low < train_loss < gate.high
+        and (train_loss is None or (type(train_loss) is float and gate.low < train_loss < gate.high))
         and (nan_inf_detected is None or nan_inf_detected is False)
     ):
-        if {none_given} and not scalars:
+        if {none_given} and not scalars and train_loss is not None:
             gate.last_step = global_step
             gate.losses.append(train_loss)
             return
         if {all_plain} and (not scalars or (len(scalars) <= MOST_OWN and _are_plain(scalars))):
             gate.last_step = global_step
-            gate.losses.append(train_loss)
+            if train_loss is not None:
+                gate.losses.append(train_loss)
             gate.rows.append(({names}, scalars or None))
             return
     clock = target.clock

@@ -230,7 +230,7 @@ class StepRecords:
                 window = (speed.begin, here, speed.marks)
                 if step != speed.begin[0]:
                     speed.begin, speed.marks = here, ()
-                if gate.losses or gate.summed or gate.metrics.sums or self.system:
+                if gate.losses or gate.rows or gate.summed or gate.metrics.sums or self.system:
                     self._complete(record, loss, window)
                 else:
                     # What `_complete` does where nothing was folded or sampled since the last record; the call would

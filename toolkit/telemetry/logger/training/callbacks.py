@@ -1,6 +1,6 @@
 """OneLogger's callbacks and some it lacks, for frameworks where a `with` block does not fit.
 
-All accept a time, in milliseconds since the epoch, for what happened at another moment than now.
+All accept a time, in milliseconds since the epoch, for what happened at another time than now.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ class Job:
     def abandon(self, name: str, span: AnySpan) -> None:
         """End a phase whose end was never reported, without counting it as completed."""
         span.stop(error="its end was never reported")
-        if name in names.BESIDE_TRAINING:
+        if name in names.APART_FROM_TRAINING:
             self._phases.return_to_training()
 
     # The application.

@@ -102,7 +102,7 @@ class TrainingTelemetry(Callbacks):
     # Phases that do more than a span.
 
     def application(self, *, start_time_msec: float | None = None, **attributes: Any) -> Phase:
-        """The whole job, from now on or from an earlier moment such as the start of the process."""
+        """The whole job, from now on or from an earlier time such as the start of the process."""
         start_time = self._seconds(start_time_msec)
         return FunctionPhase(
             partial(self._job.begin_application, attributes, start_time), self._job.end_application

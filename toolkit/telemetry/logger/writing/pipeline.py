@@ -34,19 +34,19 @@ from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.runfolder.codec import decode
 from toolkit.telemetry.runfolder.journal.head import Owner
 from toolkit.telemetry.runfolder.journal.journal import (
-    SEGMENT_BYTES,
     Journal,
     journals_in,
     shared_memory_folders,
 )
-from toolkit.telemetry.runfolder.journal.repair import OrphanedJournal, recover_killed, table_form
+from toolkit.telemetry.runfolder.journal.repair import recover_killed
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.manifest import INCOMPLETE, Heartbeat, Manifest, write_manifest
 from toolkit.telemetry.runfolder.process import is_in_container
 from toolkit.telemetry.runfolder.reader import last_record
 from toolkit.telemetry.runfolder.records import ERROR, FINDING, LOST, MAX_RECORD_BYTES
 from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
-from toolkit.telemetry.runfolder.table.csv_table import ALL
+from toolkit.telemetry.runfolder.table.columns import ALL
+from toolkit.telemetry.runfolder.table.csv_table import table_form
 
 if TYPE_CHECKING:
     from toolkit.telemetry.diagnostics.rank_files import RankFiles
@@ -55,7 +55,6 @@ if TYPE_CHECKING:
     from toolkit.telemetry.mirrors.messages.sink import MessageSink
 
 _MIRROR_INTERVAL_S = 0.5
-_ROOM_FOR_THE_END_BYTES = 2 * 1024 * 1024
 
 
 class RecordPipeline:
@@ -78,7 +77,6 @@ class RecordPipeline:
         self._options = options
         self._wall = context.clock.wall
         self._events = context.events
-        queue_max_bytes = int(options.queue_max_mb * 1024 * 1024)
         self._owner = Owner(
             run_id=context.run_id,
             session=context.session,
@@ -89,8 +87,6 @@ class RecordPipeline:
             _places_for_journal(options.journal, session_folder.folder),
             session_folder.record_file,
             self._owner,
-            max_bytes=queue_max_bytes,
-            reserve_bytes=queue_max_bytes + _ROOM_FOR_THE_END_BYTES,
         )
         self.manifest = self.manifest.with_latest(
             journal=self._journal_name(),
@@ -103,8 +99,7 @@ class RecordPipeline:
             awaits_start=True,
             session=context.session,
             rank=context.rank,
-            # A journal that grows is part of the memory that records may take; as small as it always is, it is not.
-            queue_max_bytes=max(0, queue_max_bytes - self._journal.capacity + 2 * SEGMENT_BYTES),
+            queue_max_bytes=int(options.queue_max_mb * 1024 * 1024),
             wake=lambda: self._writer.wake(),
             on_left_out=self._report_left_out,
         )
@@ -203,22 +198,12 @@ class RecordPipeline:
         if self._key_values is not None:
             self._manifest_writer.put(self._key_values.added_to(self.manifest))
 
-    def recover_abandoned(self) -> list[OrphanedJournal]:
-        """Write out what other runs of this user on this disk left in shared memory when they were killed.
-
-        Returns those of this log directory whose folder is not there any more; their journals are kept.
-        """
-        orphaned: list[OrphanedJournal] = []
+    def recover_abandoned(self) -> None:
+        """Write out what other runs of this user on this disk left in shared memory when they were killed."""
         for folder in shared_memory_folders():
             for path in journals_in(folder, of_others=True):
                 with self.guard.catch("recovering a killed run"):
-                    found = recover_killed(path, self.session_folder.folder)
-                    if (
-                        found is not None
-                        and found.folder.parent == self.session_folder.folder.parent.resolve()
-                    ):
-                        orphaned.append(found)
-        return orphaned
+                    recover_killed(path, self.session_folder.folder)
 
     @property
     def waits_for_no_disk(self) -> bool:
@@ -240,16 +225,10 @@ class RecordPipeline:
         elif journal.trouble is not None:
             why = f"{journal.path} took no more lines ({journal.trouble})"
         else:
-            journal.lock_again()
             return
-        spare = journal.spare(
-            _places_for_journal(self._options.journal, self.session_folder.folder),
-            self.session_folder.record_file,
-            self._owner,
-        )
-        if spare is None or not journal.move_to(spare, self.record_queue.lock):
-            if spare is not None:
-                spare.close(remove=True)
+        places = _places_for_journal(self._options.journal, self.session_folder.folder)
+        spare = Journal.create(places, self.session_folder.record_file, self._owner)
+        if not journal.move_to(spare, self.record_queue.lock):
             if journal.path is not None:
                 trouble = f"{why}, and no other could be made: a kill may cost the last records"
                 self.guard.report("keeping the journal", OSError(trouble))
@@ -363,7 +342,8 @@ class RecordPipeline:
         # On a busy machine the thread may end later than it was waited for; what it has written is written.
         written = written or self._writer.is_drained
         if not written:
-            self._keep_what_is_in_memory()
+            with self.guard.catch("keeping the last records"):
+                self._journal.keep(self.record_queue.lines_in_memory)
             where = (
                 f"; `telemetry repair {self.session_folder.folder}` writes them" if self._journal.path else ""
             )
@@ -410,16 +390,6 @@ class RecordPipeline:
 
     def _journal_name(self) -> str | None:
         return None if self._journal.path is None else str(self._journal.path)
-
-    def _keep_what_is_in_memory(self) -> None:
-        """Move what neither the disk nor the journal had room for into the journal, where repair finds it."""
-        self._journal.open_reserve()
-        left = self.record_queue.unwritten_in_memory
-        while left:
-            self.record_queue.take_batch()
-            before, left = left, self.record_queue.unwritten_in_memory
-            if left == before:
-                return
 
     def after_fork_in_child(self) -> None:
         """Forget what belongs to the parent; nothing of it is written, flushed or closed here."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from toolkit.telemetry.runfolder.portable import DIRECTORY, pread, pwrite
 from toolkit.telemetry.runfolder.safefile import NO_FILE, identity_of, is_file, open_to_write
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 _KEPT_UNSYNCED = 1024 * 1024
 
@@ -87,7 +86,7 @@ class RecordFile:
         return is_another
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None and is_file(descriptor, self._identity or NO_FILE):
@@ -180,7 +179,7 @@ class RecordFile:
     def write_unsynced_again(self) -> int:
         """After a failed sync and a new `open`: put the same bytes at the same places again, as far as we hold them.
 
-        Returns the number of bytes behind the last good sync that are no longer held here.
+        Returns the number of bytes after the last good sync that are no longer held here.
 
         Raises:
             OSError: the disk did not take them.
@@ -271,8 +270,7 @@ def _nearest_existing(folder: Path) -> Path:
 def _device_of(path: Path) -> int | None:
     try:
         return os.stat(path).st_dev
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return None
 
 

@@ -1,11 +1,11 @@
-r"""The batches that a run was trained on, in a file beside its records: how they are written, and read again.
+r"""The batches that a run was trained on, in a file next to its records: how they are written, and read again.
 
 The file is a row of chunks that each can be read alone, so that a torn one costs its own batches only:
 
     b"\xb7B1"  crc32 of the body (4 bytes)  length of the body (varint)  body
     body: session (varint), then of each batch:
         step (zigzag varint, the difference to the batch before), samples (varint), a byte that says what follows:
-        1 to 5: the ids as integers of that width; 6: the ids as texts, each behind its length (varint);
+        1 to 5: the ids as integers of that width; 6: the ids as texts, each after its length (varint);
         0: no ids, but a fingerprint (8 bytes); + 8: and then a float32 of each sample, its loss
 """
 

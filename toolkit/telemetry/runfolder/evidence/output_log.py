@@ -1,4 +1,4 @@
-"""Reads output.log, what a run printed, with the times of its lines from the file beside it.
+"""Reads output.log, what a run printed, with the times of its lines from the file next to it.
 
 Both are read as far as they go: without the side file, or where the two do not fit, lines have no times.
 """
@@ -22,7 +22,7 @@ from toolkit.telemetry.runfolder.portable import pread
 from toolkit.telemetry.runfolder.safefile import NO_FILE, NotInside, identity_of, open_inside
 from toolkit.telemetry.runfolder.untrusted import clean
 
-STDOUT, STDERR, BESIDE, NOTE = range(4)
+STDOUT, STDERR, OTHER, NOTE = range(4)
 STREAMS: Final = ("stdout", "stderr", "other", "note")
 """`other`: C code and child processes. `note`: telemetry itself, about the log."""
 UNKNOWN: Final = math.nan
@@ -182,7 +182,7 @@ class OutputLog:
                     yield number
 
     def _blocks(self, upto: int | None) -> Iterator[tuple[int, int]]:
-        """Yield the first line and the one behind the last of pieces of about a megabyte, newest first."""
+        """Yield the first line and the one after the last of pieces of about a megabyte, newest first."""
         stop = self.count if upto is None else min(upto, self.count)
         while stop > 0:
             start = min(stop - 1, bisect_right(self._ends, max(0, self._ends[stop - 1] - _BLOCK)))

@@ -26,9 +26,8 @@ from toolkit.telemetry.runfolder.manifest import (
     read_manifest,
     write_manifest,
 )
-from toolkit.telemetry.runfolder.reader import last_end, offset_behind, step_after, tail_records
+from toolkit.telemetry.runfolder.reader import last_end, offset_after, step_after, tail_records
 from toolkit.telemetry.runfolder.records import STEP, Record
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.runfolder.status import LOST, work_out_status
 
 _UNENDED: Final = "running"
@@ -58,11 +57,10 @@ def with_end_record(manifest: Manifest, folder: Path) -> Manifest:
         return manifest
     log = folder / METRICS_JSONL
     try:
-        behind = os.lstat(log).st_size - (offset_behind(log, beat.seq) if beat is not None else 0)
-        # What evaluates the model may lag a little behind the heartbeat.
-        records = tail_records(log, min(max(behind, _LEAST_BYTES), _MOST_BYTES))
-    except OSError as error:
-        pass_on_interrupt(error)
+        since = os.lstat(log).st_size - (offset_after(log, beat.seq) if beat is not None else 0)
+        # What evaluates the model may be a little older than the heartbeat.
+        records = tail_records(log, min(max(since, _LEAST_BYTES), _MOST_BYTES))
+    except OSError:
         return manifest
     values = KeyValues(manifest.config, manifest.evaluations)
     values.take(records)
@@ -108,10 +106,10 @@ def settle_manifest(folder: Path) -> str | None:
         settled = settled.with_latest(
             status=LOST, reason=status.why, ended=None if last is None else last.time, lock=None
         )
-    behind = incomplete_mirrors(manifest).split(", ")
-    if METRICS_CSV in behind and settled.latest is not None:
+    incomplete = incomplete_mirrors(manifest).split(", ")
+    if METRICS_CSV in incomplete and settled.latest is not None:
         # It was rebuilt.
-        others = ", ".join(name for name in behind if name != METRICS_CSV)
+        others = ", ".join(name for name in incomplete if name != METRICS_CSV)
         reason = (settled.latest.reason or "").partition(INCOMPLETE)[0]
         settled = settled.with_latest(reason=f"{reason}{INCOMPLETE}{others}" if others else reason)
     ended = settled.latest

@@ -23,7 +23,9 @@ from toolkit.telemetry.runfolder.portable import pread
 from toolkit.telemetry.runfolder.process import boot_id, is_alive, pid_namespace, process_started
 
 HEADER_BYTES: Final = 8192
+SEGMENTS: Final = 2
 MAX_SEGMENTS: Final = 120
+"""What comes after the first two has what is left in memory as a process ends, and had more in earlier versions."""
 COMMITTED: Final = 4
 """Index of the first segment's commit word; those of the others follow."""
 CLOSED: Final = COMMITTED + MAX_SEGMENTS

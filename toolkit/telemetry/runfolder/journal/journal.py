@@ -1,14 +1,11 @@
 """A small file that holds what is acknowledged and not yet in the record file.
 
 The caller's thread copies an encoded line into it, and the writer's thread takes it out to the record file. Its pages
-belong to the kernel, so a killed process leaves them behind, and the next process that opens the run finds the rest
-here. The layout is in `journal_head`.
+belong to the kernel, so a killed process leaves them, and the next process that opens the run finds the rest here. The
+layout is in `head`.
 
 In a tmpfs the file is mapped: the copy waits for no disk. Elsewhere each line is written, by one system call, since the
 pages of a mapped file on a disk that fails kill the process that touches them.
-
-Two segments are enough while the disk keeps up: one is filled while the other is emptied. While it does not, a journal
-in a tmpfs takes more of them, so that a kill in the middle of a disk's troubles costs no record either.
 """
 
 from __future__ import annotations
@@ -16,13 +13,11 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-import shutil
 import struct
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -33,6 +28,7 @@ from toolkit.telemetry.runfolder.journal.head import (
     COMMITTED,
     HEADER_BYTES,
     MAX_SEGMENTS,
+    SEGMENTS,
     WORDS,
     Head,
     Owner,
@@ -55,47 +51,35 @@ from toolkit.telemetry.runfolder.safefile import (
     is_sharing_violation,
     open_regular,
 )
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
-
-try:
-    import fcntl
-except ImportError:  # Windows
-    fcntl = None  # type: ignore[assignment]
 
 SEGMENT_BYTES: Final = 1024 * 1024
 PREFIX: Final = "ai-toolkit-telemetry-"
 SUFFIX: Final = ".journal"
 
-_ALWAYS: Final = 2
-"""Segments that are never released."""
-_LEFT_FREE_BYTES: Final = 1024**3
-"""What a growing journal leaves free of its tmpfs: this much, or half of a smaller one."""
-
-_UNBEGUN_S: Final = 600.0
-"""A live process locks its journal and writes its head within moments; an older file without them has no writer."""
-_BREATH_LINES: Final = 128
-_BREATH_S: Final = 0.0005
-"""A training recovers what other runs left behind: its own thread gets the interpreter after every few lines."""
-_LOCK_TRIES: Final = 100
-"""Another process that looks for abandoned journals may hold a new one for a moment, until it sees that it is empty."""
+_PAUSE_LINES: Final = 128
+_PAUSE_S: Final = 0.0005
+"""A training recovers what other runs left: its own thread gets the interpreter after every few lines."""
+_LOCK_WAIT_S: Final = 1.0
+"""Another process that looks for abandoned journals may hold a new one until it sees that it is empty."""
 
 _held: dict[int, Journal | AbandonedJournal] = {}
 """The journals that this process has locked, by `id`."""
 _never_closed: list[mmap.mmap] = []
+_OF_THE_FILE: Final = ("path", "trouble", "_memory", "_words", "_descriptor", "_identity", "_written_to")
 
 
-def _let_go_in_child() -> None:
+def _forget_in_child() -> None:
     # A lock ends when the last copy of its descriptor is closed, and a forked worker may outlive its parent.
     for held in list(_held.values()):
         held.forget()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_let_go_in_child)
+    os.register_at_fork(after_in_child=_forget_in_child)
 
 
 class Journal:
-    """The writing side: callers fill one segment while the writer empties another.
+    """The writing side: callers fill one of two segments while the writer empties the other.
 
     Not locked: the logger makes one call at a time, except for `release`, which only the writer makes.
     """
@@ -108,102 +92,69 @@ class Journal:
         descriptor: int | None,
         *,
         is_mapped: bool = True,
-        segments: int = _ALWAYS,
-        in_reserve: int = 0,
     ) -> None:
         self.path = path
         """Its path, or None for memory that dies with the process."""
         self.next_seq = 0
         """The number that the next new line has. Nothing comes between a commit and this, not even a signal handler."""
-        self.capacity = segments * segment_bytes
-        """Bytes it may hold, if the tmpfs has room for them."""
         self.trouble: str | None = None
         """Why writing to the file failed: later lines are only in memory."""
-        self._memory = memory
-        self._descriptor = descriptor
-        self._identity = NO_FILE if descriptor is None else identity_of(os.fstat(descriptor))
-        self._is_mapped = is_mapped
-        self._written_to = None if is_mapped else descriptor
-        """The descriptor that each line is written to, if the file is not mapped."""
-        self._words = memoryview(memory)[: WORDS * 8].cast("Q")
-        self._segment_bytes = segment_bytes
-        self._segments = segments, in_reserve
-        self._moving = threading.Lock()
-        """Held while the file is emptied or replaced: not by callers, which never wait for a disk."""
         self.is_closed = False
         """Whether `close` was called."""
-        self._free = deque(range(1, _ALWAYS))
-        self._unbacked = deque(range(_ALWAYS, segments))
-        """Segments with a place in the file and no memory yet."""
-        self._in_reserve = deque(range(segments, segments + in_reserve))
-        self._filled: deque[int] = deque()
+        self._memory = memory
+        self._words = memoryview(memory)[: WORDS * 8].cast("Q")
+        self._segment_bytes = segment_bytes
+        self._descriptor = descriptor
+        self._identity = NO_FILE if descriptor is None else identity_of(os.fstat(descriptor))
+        self._written_to = None if is_mapped else descriptor
+        """The descriptor that each line is written to, if the file is not mapped."""
+        self._moving = threading.Lock()
+        """Held while the file is emptied or replaced: not by callers, which never wait for a disk."""
         self._draining: int | None = None
         self._active = 0
         self._commit_word = COMMITTED
-        self._base: int = HEADER_BYTES
-        self._end: int = self._base
-        self._limit: int = self._base + segment_bytes
+        self._base = HEADER_BYTES
+        self._end: int = HEADER_BYTES
+        self._limit = HEADER_BYTES + segment_bytes
         if descriptor is not None:
             _held[id(self)] = self
 
     @classmethod
     def create(
-        cls,
-        folders: list[Path],
-        record_file: Path,
-        owner: Owner,
-        *,
-        segment_bytes: int = SEGMENT_BYTES,
-        max_bytes: int = 0,
-        reserve_bytes: int = 0,
+        cls, folders: list[Path], record_file: Path, owner: Owner, *, segment_bytes: int = SEGMENT_BYTES
     ) -> Journal:
-        """Create a journal in the first of `folders` that allows it, else in memory that dies with the process.
-
-        One in shared memory grows up to `max_bytes` while its lines are not taken out, and by `reserve_bytes` more once
-        `open_reserve` was called.
-        """
+        """Create a journal in the first of `folders` that allows it, else in memory that dies with the process."""
         for folder in folders:
-            segments, in_reserve = _ALWAYS, 0
             try:
-                if folder in shared_memory_folders():
-                    wanted = min(max_bytes, shutil.disk_usage(folder).total // 8)
-                    segments = max(_ALWAYS, min(wanted // segment_bytes, MAX_SEGMENTS))
-                    in_reserve = min(-(-reserve_bytes // segment_bytes), MAX_SEGMENTS - segments)
-                return cls._create_file(folder, record_file, owner, segment_bytes, segments, in_reserve)
+                return cls._create_file(folder, record_file, owner, segment_bytes)
             except OSError as error:
-                pass_on_interrupt(error)
-                continue
+                _raise_if_not_of_the_system(error)
         return cls(_own_memory(segment_bytes), segment_bytes, None, None)
 
     @classmethod
-    def _create_file(
-        cls, folder: Path, record_file: Path, owner: Owner, segment_bytes: int, segments: int, in_reserve: int
-    ) -> Journal:
+    def _create_file(cls, folder: Path, record_file: Path, owner: Owner, segment_bytes: int) -> Journal:
         is_mapped = folder in shared_memory_folders()
-        head = make_head(record_file, owner, segment_bytes=segment_bytes, is_mapped=is_mapped)
         path = folder / f"{PREFIX}{os.urandom(8).hex()}{SUFFIX}"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | SAFELY, 0o600)
         try:
-            # Touching a page that the file system has no space for kills the process, so all pages are allocated first.
-            size = HEADER_BYTES + _ALWAYS * segment_bytes
-            allocate(descriptor, 0, size)
-            if segments + in_reserve > _ALWAYS:
-                size = HEADER_BYTES + (segments + in_reserve) * segment_bytes
-                os.ftruncate(descriptor, size)
             _lock_new(descriptor)
+            _write_all(
+                descriptor, make_head(record_file, owner, segment_bytes=segment_bytes, is_mapped=is_mapped), 0
+            )
+            # Touching a page that the file system has no space for kills the process, so all pages are allocated first.
+            allocate(descriptor, HEADER_BYTES, SEGMENTS * segment_bytes)
             if is_mapped:
-                memory = mmap.mmap(descriptor, size)
+                # What comes after that takes no memory until `keep` has to have it.
+                os.ftruncate(descriptor, HEADER_BYTES + MAX_SEGMENTS * segment_bytes)
+                memory = mmap.mmap(descriptor, HEADER_BYTES + MAX_SEGMENTS * segment_bytes)
             else:
                 memory = _own_memory(segment_bytes)
                 descriptor = off_the_usual_numbers(descriptor)
-            # The head comes last: a file without a head is ignored.
-            _write_all(descriptor, head, 0)
         except OSError:
             os.close(descriptor)
             os.unlink(path)
             raise
-        more = {"segments": segments, "in_reserve": in_reserve}
-        return cls(memory, segment_bytes, path, descriptor, is_mapped=is_mapped, **more)
+        return cls(memory, segment_bytes, path, descriptor, is_mapped=is_mapped)
 
     def append(self, line: bytes, numbers: int = 1) -> int:
         """Commit `line`, which a kill then does not lose; return the bytes in its segment, 0 if there is no room.
@@ -228,7 +179,9 @@ class Journal:
     @property
     def fill(self) -> int:
         """Bytes that were not passed to the writer yet."""
-        return self._end - self._base + len(self._filled) * self._segment_bytes
+        other = 1 - self._active
+        waiting = 0 if other == self._draining else self._words[COMMITTED + other]
+        return self._end - self._base + waiting
 
     def flip(self) -> bytes | None:
         """Return the oldest lines for the writer, at most one segment; None if there are none.
@@ -237,13 +190,13 @@ class Journal:
         """
         if self._draining is not None:
             return None
-        if not self._filled and (self._end == self._base or not self._begin_segment()):
+        if not self._words[COMMITTED + 1 - self._active] and (
+            self._end == self._base or not self._begin_segment()
+        ):
             return None
-        segment = self._filled[0]
-        start = self._start_of(segment)
         # The copy may run out of memory. Until it exists the segment counts as not handed over, and comes again.
-        lines = self._memory[start : start + self._words[COMMITTED + segment]]
-        self._draining = self._filled.popleft()
+        lines = self._lines_in(1 - self._active)
+        self._draining = 1 - self._active
         return lines
 
     @property
@@ -262,14 +215,7 @@ class Journal:
                 # No line that comes here later may be followed by the rest of one that was here before.
                 self._write_out(written_to, bytes(self._words[COMMITTED + segment]), self._start_of(segment))
             self._words[COMMITTED + segment] = 0
-            is_given_back = segment >= _ALWAYS and self._give_back(segment)
-            (self._unbacked if is_given_back else self._free).append(segment)
             self._draining = None
-
-    def open_reserve(self) -> None:
-        """Grow beyond the usual limit from now on: the process is about to end and its memory with it."""
-        while self._in_reserve:
-            self._unbacked.append(self._in_reserve.popleft())
 
     @property
     def is_in_place(self) -> bool:
@@ -281,75 +227,60 @@ class Journal:
         except OSError as error:
             return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
-    def lock_again(self) -> bool:
-        """Reopen and lock the file if a script closed its descriptor by number; False if it did not."""
-        if self.path is None or self._descriptor is None or is_file(self._descriptor, self._identity):
-            return False
-        descriptor = os.open(self.path, os.O_RDWR | SAFELY)
-        is_locked = try_lock(descriptor) is not False
-        # A mapped file stays locked without a descriptor.
-        if identity_of(os.fstat(descriptor)) != self._identity or not (is_locked or self._is_mapped):
-            os.close(descriptor)
-            return False
-        self._descriptor = descriptor
-        if self._is_mapped:
-            # The descriptor of the map may be a file of the script's by now: see `_let_go`.
-            _never_closed.append(self._memory)
-        elif self._written_to is not None:
-            self._descriptor = self._written_to = off_the_usual_numbers(descriptor)
-        return True
-
-    def spare(self, folders: list[Path], record_file: Path, owner: Owner) -> Journal | None:
-        """Create an empty journal for `move_to` in the first of `folders` that allows it, or return None."""
-        for folder in folders:
-            if self.path is not None and (folder in shared_memory_folders()) != self._is_mapped:
-                # Callers do not check which kind it is, and each kind has its own number of segments.
-                continue
-            try:
-                return self._create_file(folder, record_file, owner, self._segment_bytes, *self._segments)
-            except OSError:
-                continue
-        return None
-
     def move_to(self, spare: Journal, callers: AbstractContextManager[object]) -> bool:
-        """Continue in the file of `spare` with all lines not released; `callers` is held; False if not possible."""
-        if not self._moving.acquire(timeout=1.0):
-            # A disk that does not answer holds the writer in `release`.
-            return False
-        try:
-            with callers:
-                if self.is_closed:
-                    return False
-                used = [*self._filled, self._active, *([] if self._draining is None else [self._draining])]
-                if not all(self._copy(segment, spare) for segment in used):
-                    return False
-                left_at = self.path if self.is_in_place else None
-                memory, words = self._memory, self._words
-                descriptor, identity = self._descriptor, self._identity
-                self._memory, self._words, self._is_mapped = spare._memory, spare._words, spare._is_mapped
-                self._descriptor, self._identity = spare._descriptor, spare._identity
-                self.path, self.trouble, self._written_to = spare.path, None, spare._written_to
-        finally:
-            self._moving.release()
-        _held.pop(id(spare), None)
-        _held[id(self)] = self
-        _let_go(memory, words, descriptor, identity, is_emptied=True)
-        if left_at is not None:
-            with suppress(OSError):
-                _unlink(left_at)
-        return True
+        """Continue in the file of `spare`, with all lines, and remove the old one; False if that is not possible.
 
-    def _copy(self, segment: int, spare: Journal) -> bool:
-        start = self._start_of(segment)
-        committed = self._words[COMMITTED + segment]
-        lines = self._memory[start : start + committed]
-        if segment >= _ALWAYS and not spare._back(segment):
-            return False
-        if spare._written_to is not None:
-            spare._write_out(spare._written_to, lines, start)
-        spare._memory[start : start + committed] = lines
-        spare._words[COMMITTED + segment] = committed
-        return spare.trouble is None
+        `spare` is empty, and is closed either way; `callers` is held meanwhile.
+        """
+        # A disk that does not answer holds the writer in `release`.
+        is_free = spare.path is not None and self._moving.acquire(timeout=1.0)
+        has_moved = False
+        try:
+            if is_free:
+                with callers:
+                    has_moved = not self.is_closed and all(
+                        spare._put(segment, self._lines_in(segment)) for segment in range(SEGMENTS)
+                    )
+                    if has_moved:
+                        for name in _OF_THE_FILE:
+                            mine, theirs = getattr(self, name), getattr(spare, name)
+                            setattr(self, name, theirs)
+                            setattr(spare, name, mine)
+                        if self._descriptor is not None:
+                            _held[id(self)] = self
+        finally:
+            if is_free:
+                self._moving.release()
+        if has_moved:
+            # Wherever the old file is now, nothing of it is written a second time.
+            spare._empty()
+        spare.close(remove=spare.is_in_place)
+        return has_moved
+
+    def keep(self, lines: Sequence[bytes]) -> None:
+        """Put lines that had no room where a repair finds them, as the process ends. Only a mapped journal has room.
+
+        Raises:
+            OSError: the system has no memory for them.
+        """
+        if (
+            self._written_to is not None
+            or self._descriptor is None
+            or not is_file(self._descriptor, self._identity)
+        ):
+            return
+        segment, start, fill = SEGMENTS, self._start_of(SEGMENTS), 0
+        for line in lines:
+            if fill + len(line) > self._segment_bytes:
+                segment, fill = segment + 1, 0
+                start = self._start_of(segment)
+            if segment == MAX_SEGMENTS:
+                return
+            if not fill:
+                allocate(self._descriptor, start, self._segment_bytes)
+            self._memory[start + fill : start + fill + len(line)] = line
+            fill += len(line)
+            self._words[COMMITTED + segment] = fill
 
     def close(self, *, remove: bool) -> None:
         """Release the memory; the file itself stays for recovery unless `remove`."""
@@ -357,34 +288,55 @@ class Journal:
             self.is_closed = True
         if self.path is None or self._descriptor is None:
             return
-        _held.pop(id(self), None)
-        descriptor, self._descriptor, self._written_to = self._descriptor, None, None
+        descriptor = self._descriptor
         if not remove and is_file(descriptor, self._identity):
             with suppress(OSError):
                 _write_all(descriptor, struct.pack("=Q", 1), 8 * CLOSED)
-        _let_go(self._memory, self._words, descriptor, self._identity)
+        self._release_file()
         if remove:
             _unlink(self.path)
 
     def forget(self) -> None:
         """In a forked child: keep the parent's journal from ever being touched here, or kept locked."""
         _held.pop(id(self), None)
-        descriptor, self._descriptor, self._written_to = self._descriptor, None, None
-        if self.path is None or descriptor is None:
+        if self.path is None or self._descriptor is None:
             return
-        memory, words = self._memory, self._words
+        size = len(self._memory)
+        self._release_file()
         # The pages belong to the parent too: a late call in the child writes to memory of its own.
-        self._memory = _own_memory(self._segment_bytes, len(memory))
+        self._memory = _own_memory(self._segment_bytes, size)
         self._words = memoryview(self._memory)[: WORDS * 8].cast("Q")
-        _let_go(memory, words, descriptor, self._identity)
+
+    def _release_file(self) -> None:
+        """Close the memory and the file."""
+        _held.pop(id(self), None)
+        descriptor, self._descriptor, self._written_to = self._descriptor, None, None
+        self._words.release()
+        if descriptor is not None and is_file(descriptor, self._identity):
+            with suppress(
+                BufferError
+            ):  # a thread that was in the middle of a copy when its process was forked
+                self._memory.close()
+            os.close(descriptor)
+        else:
+            # A script has closed descriptors by their numbers. The map has one of its own, whose number may be that of
+            # a file of the script's by now, and would close it.
+            _never_closed.append(self._memory)
+
+    def _empty(self) -> None:
+        """Leave nothing in the file that could be recovered."""
+        for segment in range(SEGMENTS):
+            self._words[COMMITTED + segment] = 0
+        descriptor = self._descriptor
+        if descriptor is not None and is_file(descriptor, self._identity):
+            with suppress(OSError):
+                os.ftruncate(descriptor, HEADER_BYTES)
 
     def _write_out(self, descriptor: int, data: bytes, at: int) -> None:
         try:
-            written = pwrite(descriptor, data, at)
-            if written != len(data):
-                _write_all(descriptor, data[written:], at + written)
+            _write_all(descriptor, data, at)
         except OSError as error:
-            pass_on_interrupt(error)
+            _raise_if_not_of_the_system(error)
             # The record is written from memory. A failing disk may take long, so it is tried only once.
             self.trouble = f"{type(error).__name__}: {error}"
             self._written_to = None
@@ -392,46 +344,29 @@ class Journal:
     def _start_of(self, segment: int) -> int:
         return HEADER_BYTES + segment * self._segment_bytes
 
-    def _begin_segment(self) -> bool:
-        """Queue the current segment and start another; False if there is no free segment."""
-        source = self._free
-        if not source:
-            source = self._unbacked
-            if not source or not self._back(source[0]):
-                return False
-        segment = source[0]
+    def _lines_in(self, segment: int) -> bytes:
         start = self._start_of(segment)
+        return self._memory[start : start + self._words[COMMITTED + segment]]
+
+    def _put(self, segment: int, lines: bytes) -> bool:
+        start = self._start_of(segment)
+        if self._written_to is not None:
+            self._write_out(self._written_to, lines, start)
+        self._memory[start : start + len(lines)] = lines
+        self._words[COMMITTED + segment] = len(lines)
+        return self.trouble is None
+
+    def _begin_segment(self) -> bool:
+        """Continue in the other segment; False if it was not emptied yet."""
+        other = 1 - self._active
+        if self._words[COMMITTED + other]:
+            return False
+        start = self._start_of(other)
         # A signal handler may raise out of any call, so there are no calls from here on: all or nothing.
-        del source[0]
-        self._filled += (self._active,)
-        self._active = segment
-        self._commit_word = COMMITTED + segment
+        self._active = other
+        self._commit_word = COMMITTED + other
         self._base = self._end = start
         self._limit = start + self._segment_bytes
-        return True
-
-    def _back(self, segment: int) -> bool:
-        """Allocate memory for a segment if there is enough: data loaders use the tmpfs too."""
-        assert self._descriptor is not None
-        if not is_file(self._descriptor, self._identity):
-            return False
-        try:
-            space = os.fstatvfs(self._descriptor)
-            left_free = space.f_bavail * space.f_frsize - self._segment_bytes
-            if left_free < min(space.f_blocks * space.f_frsize // 2, _LEFT_FREE_BYTES):
-                return False
-            allocate(self._descriptor, self._start_of(segment), self._segment_bytes)
-        except OSError as error:
-            pass_on_interrupt(error)
-            return False
-        return True
-
-    def _give_back(self, segment: int) -> bool:
-        """Return a segment's memory to the system; False if the system does not take it."""
-        try:
-            self._memory.madvise(mmap.MADV_REMOVE, self._start_of(segment), self._segment_bytes)
-        except (AttributeError, OSError, ValueError):
-            return False
         return True
 
 
@@ -445,8 +380,7 @@ def journals_in(folder: Path, *, of_others: bool = False) -> Iterator[Path]:
     """Yield the journals in `folder`, of all writers or `of_others` only; those of a run's earlier sessions first."""
     try:
         names = os.listdir(folder)
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return
     paths = [folder / name for name in names if name.startswith(PREFIX) and name.endswith(SUFFIX)]
     if of_others:
@@ -510,8 +444,7 @@ def hold_abandoned(path: Path, *, is_gone: bool = False) -> AbandonedJournal | N
     try:
         os.close(open_regular(path))
         descriptor = os.open(path, os.O_RDWR | SAFELY)
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return None
     held = None
     try:
@@ -523,9 +456,9 @@ def hold_abandoned(path: Path, *, is_gone: bool = False) -> AbandonedJournal | N
                 head = None
             # Another process recovered and removed it since it was opened.
             if head is not None and os.fstat(descriptor).st_nlink:
-                held = AbandonedJournal(path, descriptor, head, _lines(descriptor, head, pause_s=_BREATH_S))
-    except OSError as error:
-        pass_on_interrupt(error)
+                held = AbandonedJournal(path, descriptor, head, _lines(descriptor, head, pause_s=_PAUSE_S))
+    except OSError:
+        pass
     finally:
         if held is None:
             os.close(descriptor)
@@ -546,27 +479,9 @@ def _is_in_use(path: Path, head: Head, has_lock: bool, is_gone: bool) -> bool:
         # This process wrote it before it executed its program again, which holds none of it.
         return False
     if has_lock:
-        return _is_mapped_by(head.pid, path) if head.is_mapped else lives is True
+        # A mapped file stays locked without a descriptor.
+        return not head.is_mapped and lives is True
     return lives is True or (lives is None and not is_gone)
-
-
-def remove_unbegun(path: Path) -> None:
-    """Remove the journal at `path` if its process was killed some minutes ago, before anything was written to it."""
-    try:
-        os.close(open_regular(path))
-        descriptor = os.open(path, os.O_RDWR | SAFELY)
-    except OSError:
-        return
-    try:
-        status = os.fstat(descriptor)
-        is_old = time.time() - status.st_mtime > _UNBEGUN_S
-        is_empty = is_ours(status) and not any(pread(descriptor, HEADER_BYTES, 0))
-        if is_old and is_empty and try_lock(descriptor):
-            _unlink(path)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)
 
 
 def pending_lines(path: Path) -> list[tuple[int, bytes]]:
@@ -592,8 +507,7 @@ def record_file_of(path: Path) -> Path | None:
 def _opened(path: Path) -> Iterator[int | None]:
     try:
         descriptor = open_regular(path)
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         yield None
         return
     try:
@@ -602,43 +516,16 @@ def _opened(path: Path) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _let_go(
-    memory: mmap.mmap,
-    words: memoryview,
-    descriptor: int | None,
-    identity: tuple[int, int],
-    *,
-    is_emptied: bool = False,
-) -> None:
-    """Close a journal's memory and file; with `is_emptied` nothing is left to recover."""
-    if is_emptied:
-        words[COMMITTED:CLOSED] = memoryview(bytes(8 * (CLOSED - COMMITTED))).cast("Q")
-    words.release()
-    is_open = descriptor is not None and is_file(descriptor, identity)
-    if descriptor is not None and not is_open:
-        # A script has closed descriptors by their numbers. The map has one of its own, whose number may be that of
-        # a file of the script's by now, and would close it.
-        _never_closed.append(memory)
-    if not any(memory is kept for kept in _never_closed):
-        with suppress(BufferError):  # a thread that was in the middle of a copy when its process was forked
-            memory.close()
-    if descriptor is not None and is_open:
-        if is_emptied:
-            with suppress(OSError):
-                os.ftruncate(descriptor, HEADER_BYTES)
-        os.close(descriptor)
-
-
 def _own_memory(segment_bytes: int, size: int = 0) -> mmap.mmap:
     """Return private memory, which a forked child does not share."""
-    size = size or HEADER_BYTES + _ALWAYS * segment_bytes
+    size = size or HEADER_BYTES + SEGMENTS * segment_bytes
     if hasattr(mmap, "MAP_PRIVATE"):
         return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return mmap.mmap(-1, size)
 
 
 def _lock_new(descriptor: int) -> None:
-    for _ in range(_LOCK_TRIES):
+    for _ in range(round(_LOCK_WAIT_S / 0.01)):
         if try_lock(descriptor) is not False:
             return
         time.sleep(0.01)
@@ -654,13 +541,10 @@ def _write_all(descriptor: int, data: bytes, at: int) -> None:
         written = pwrite(descriptor, data, at)
 
 
-def _is_mapped_by(pid: int, path: Path) -> bool:
-    """Return whether a process has the file mapped; its name is random, so no other file has it."""
-    try:
-        return path.name in Path(f"/proc/{pid}/maps").read_text("utf-8", "surrogateescape")
-    except OSError as error:
-        pass_on_interrupt(error)
-        return False
+def _raise_if_not_of_the_system(error: OSError) -> None:
+    """Raise what a signal handler of the script has raised on its thread, such as a `TimeoutError` without a number."""
+    if error.errno is None:
+        raise error
 
 
 def _session_of(path: Path) -> int:
@@ -675,7 +559,7 @@ def _lines(descriptor: int, head: Head, *, pause_s: float = 0.0) -> list[tuple[i
     left = min(os.fstat(descriptor).st_size, MAX_SEGMENTS * SEGMENT_BYTES)
     found: dict[int, bytes] = {}
     for segment, committed in enumerate(head.words[COMMITTED:CLOSED]):
-        if not head.is_mapped and segment >= _ALWAYS:
+        if not head.is_mapped and segment >= SEGMENTS:
             break
         start = HEADER_BYTES + segment * segment_bytes
         length = min(committed if head.is_mapped else segment_bytes, segment_bytes, left)
@@ -684,7 +568,7 @@ def _lines(descriptor: int, head: Head, *, pause_s: float = 0.0) -> list[tuple[i
         if not head.is_mapped:
             data = data.partition(b"\0")[0]
         for number, line in enumerate(data.split(b"\n")[:-1], 1):
-            if pause_s and not number % _BREATH_LINES:
+            if pause_s and not number % _PAUSE_LINES:
                 time.sleep(pause_s)
             try:
                 seq = decode(line).get("seq")
@@ -696,7 +580,5 @@ def _lines(descriptor: int, head: Head, *, pause_s: float = 0.0) -> list[tuple[i
 
 
 def _unlink(path: Path) -> None:
-    try:
+    with suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError as error:
-        pass_on_interrupt(error)

@@ -2,48 +2,44 @@
 
 from __future__ import annotations
 
-import math
 import os
 import re
 import stat
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from toolkit.telemetry.runfolder.codec import RecordError, decode
 from toolkit.telemetry.runfolder.journal.head import Head, id_key
 from toolkit.telemetry.runfolder.journal.journal import (
     PREFIX,
     SUFFIX,
-    AbandonedJournal,
     head_of,
     hold_abandoned,
     journals_in,
     pending_lines,
-    remove_unbegun,
     shared_memory_folders,
 )
 from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVATE, RANKS, rank_file
 from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.telemetry.runfolder.parts import another_programs_file
-from toolkit.telemetry.runfolder.portable import SAFELY, is_locked, pread, this_user, try_lock
-from toolkit.telemetry.runfolder.reader import Cursor, last_record, read_from
-from toolkit.telemetry.runfolder.records import LOST, START, Record
+from toolkit.telemetry.runfolder.portable import is_locked, pread, this_user, try_lock
+from toolkit.telemetry.runfolder.reader import last_record, read_from
+from toolkit.telemetry.runfolder.records import START
 from toolkit.telemetry.runfolder.safefile import (
     give_to_owner,
     open_regular,
     open_to_write,
-    rename_over,
     why_not_ours,
     write_all,
 )
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.runfolder.status import RUNNING, STALLED, work_out_status
-from toolkit.telemetry.runfolder.table.csv_table import ALL, SHORT, columns_for, form_of_table, write_rows
-from toolkit.telemetry.runfolder.table.kept_table import keep_fuller
+from toolkit.telemetry.runfolder.table.columns import Columns
+from toolkit.telemetry.runfolder.table.csv_table import BuiltTable, build_table, table_form
 
 _T = TypeVar("_T")
 
@@ -67,45 +63,24 @@ _START_WITHIN_BYTES: Final = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OrphanedJournal:
-    """A journal with records of a run whose folder is not where it was."""
-
-    path: Path
-    records: int
-    run_id: str
-    folder: Path
-    """Where the run's folder was."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
     """The result of a repair."""
 
     recovered: int = 0
     """Records that were only in the journal."""
-    rows: int = 0
-    bad_lines: int = 0
-    undeclared: int = 0
-    """Sequence numbers that are in no record and in no `lost` record."""
+    table: BuiltTable = field(default_factory=lambda: BuiltTable(columns=Columns()))
+    """The table, with what was found in the records."""
     in_use: bool = False
     """A live process writes the run, so nothing was changed."""
     of_others: tuple[tuple[Path, int], ...] = ()
     """Journals of this run that belong to another user, with the user id."""
-    orphans: tuple[OrphanedJournal, ...] = field(default=())
-    """Journals of killed runs of this log directory whose folder is gone."""
-    foreign: int = 0
-    """Number of records, if another program wrote all of them."""
-    left_alone: bool = False
-    """Another program wrote the table and the records, so it was not rebuilt."""
-    kept: Path | None = None
-    """Path of the old table, if it had more data than the records."""
 
 
 def repair_run(folder: Path) -> Repair:
     """Recover the records in the journals of `folder`'s dead sessions, and rebuild its table.
 
     A run that a live process writes is left alone, and so is the table of a run of another program. A table with more
-    data than the records is kept beside the new one.
+    data than the records is kept next to the new one.
 
     Raises:
         OSError: the folder is another program's, or cannot be written.
@@ -123,36 +98,21 @@ def repair_run(folder: Path) -> Repair:
             return Repair(in_use=True)
         recovered += count
     remove_half_done(folder)
-    about: dict[str, Any] = {
-        "recovered": recovered,
-        "of_others": tuple(_of_others(folder)),
-        "orphans": tuple(_orphans_beside(folder)),
-    }
+    of_others = tuple(_of_others(folder))
     try:
         # Same readers as the records; a table is never executable.
         mode = stat.S_IMODE(records.lstat().st_mode) & 0o666
     except FileNotFoundError:
-        return Repair(**about)
-    table = folder / METRICS_CSV
-    built = _build_table(records, table, mode=mode, form=table_form(folder), keep=True)
-    read = built.records
-    return Repair(
-        **about,
-        rows=read.count,
-        bad_lines=read.bad_lines,
-        undeclared=read.undeclared,
-        foreign=read.foreign if read.are_foreign else 0,
-        left_alone=built.left_alone,
-        kept=built.kept,
-    )
+        return Repair(recovered=recovered, of_others=of_others)
+    table = build_table(records, folder / METRICS_CSV, mode=mode, form=table_form(folder), keep=True)
+    return Repair(recovered=recovered, of_others=of_others, table=table)
 
 
 def is_being_written(record_file: Path, *, within_s: float = _LOCK_PATIENCE_S) -> bool:
     """Return whether a live session, in any container of this machine, has `record_file` locked."""
     try:
         descriptor = open_regular(record_file)
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return False
     try:
         return is_locked(descriptor, within_s=within_s) is True
@@ -186,36 +146,35 @@ def journals_of(folder: Path) -> list[tuple[Path, Path]]:
                 is_here = place == real_folder or _is_here(path, head, real_folder, record_file)
             else:
                 # Neither run.json nor a start record names it: decide by its location.
-                is_here = run.is_nameless and (place == real_folder or _was_made_for(real_folder, head))
+                is_here = run.is_nameless and (
+                    place == real_folder or _folder_of(head.record_file) == real_folder
+                )
                 is_here = is_here and _continues(pending_lines(path), record_file)
             if is_here:
                 found.append((head.session, path, record_file))
     return [(path, record_file) for _, path, record_file in sorted(found, key=lambda entry: entry[0])]
 
 
-def recover_killed(path: Path, near: Path) -> OrphanedJournal | None:
-    """Write out the journal at `path` if it is one of a killed run on the disk of the folder `near`, and remove it.
+def recover_killed(path: Path, near: Path) -> None:
+    """Write out the journal at `path` if it is one of a killed run in the log directory of `near`, and remove it.
 
-    Returns what it holds where the run's folder is not where it was; the journal is then kept.
+    The journal of a run that is not where it was is kept.
 
     Raises:
         OSError: the record file takes nothing now; the journal is kept.
     """
     head = head_of(path)
-    if head is None:
-        remove_unbegun(path)
-        return None
     # Another disk may not answer and would block the exit of this process.
-    journal = hold_abandoned(path) if is_on_same_disk(head.record_file, near) else None
+    if head is None or _folder_of(head.record_file).parent != Path(os.path.realpath(near)).parent:
+        return
+    journal = hold_abandoned(path)
     if journal is None:
-        return None
+        return
     is_done = not journal.lines
     try:
-        record_file = None if is_done else _find_folder(journal, near)
+        record_file = None if is_done else _record_file_of(journal.head, near)
         if record_file is not None:
             is_done = _append_missing(journal.lines, record_file) is not None
-            return None
-        return None if is_done else _orphan(journal)
     finally:
         journal.close(remove=is_done)
 
@@ -260,8 +219,7 @@ class _RunAt:
     def _manifest(self) -> Manifest | None:
         try:
             return read_manifest(self._folder)
-        except (OSError, ManifestError) as error:
-            pass_on_interrupt(error)
+        except (OSError, ManifestError):
             return None
 
     @cached_property
@@ -269,8 +227,7 @@ class _RunAt:
         """The run's id by its first start record, for a folder whose run.json is missing."""
         try:
             chunk = read_from(self._folder / METRICS_JSONL, max_bytes=_START_WITHIN_BYTES)
-        except OSError as error:
-            pass_on_interrupt(error)
+        except OSError:
             return None
         ids = (record.get("run_id") for record in chunk.records if record.get("event") == START)
         return next((id_key(run_id) for run_id in ids if isinstance(run_id, str)), None)
@@ -285,45 +242,28 @@ def _folder_of(record_file: Path) -> Path:
     return record_file.parent.parent if record_file.parent.name == RANKS else record_file.parent
 
 
-def _was_made_for(real_folder: Path, head: Head) -> bool:
-    # Do not access another disk: it may not answer.
-    made_for = _folder_of(head.record_file)
-    return is_on_same_disk(head.record_file, real_folder) and os.path.realpath(made_for) == str(real_folder)
-
-
 def _is_here(path: Path, head: Head, real_folder: Path, record_file: Path) -> bool:
     """Return whether a journal belongs to the run in `real_folder`, which may have been moved here."""
-    if _was_made_for(real_folder, head):
-        return True
     made_for = _folder_of(head.record_file)
-    try:
+    if made_for == real_folder:
+        return True
+    with suppress(OSError):
         if os.path.samefile(made_for, real_folder):
             return True
-    except OSError as error:
-        pass_on_interrupt(error)
     # A copy has the same id. As long as the original is there, the records are the original's.
     return not _RunAt(made_for).may_own(head) and _continues(pending_lines(path), record_file)
 
 
-def _find_folder(journal: AbandonedJournal, near: Path) -> Path | None:
+def _record_file_of(head: Head, near: Path) -> Path | None:
     """Return the record file that a journal belongs to, where it was made; None if the run is not there any more.
 
     In a log directory of several users another one may have put a folder there with the same run.json: it has to belong
     to this user, or to whom the folder `near`, a run of this user's, belongs.
     """
-    folder = Path(os.path.realpath(_folder_of(journal.head.record_file)))
-    record_file = rank_file(folder, journal.head.rank)
+    folder = _folder_of(head.record_file)
+    record_file = rank_file(folder, head.rank)
     is_trusted = _owner_of(folder) in (this_user(), _owner_of(near)) and _is_inside(record_file, folder)
-    return record_file if is_trusted and _RunAt(folder).may_own(journal.head) else None
-
-
-def _orphan(journal: AbandonedJournal) -> OrphanedJournal:
-    return OrphanedJournal(
-        path=journal.path,
-        records=len(journal.lines),
-        run_id=journal.head.id_key,
-        folder=_folder_of(journal.head.record_file),
-    )
+    return record_file if is_trusted and _RunAt(folder).may_own(head) else None
 
 
 def _continues(lines: list[tuple[int, bytes]], record_file: Path) -> bool:
@@ -335,8 +275,7 @@ def rank_files(folder: Path) -> list[Path]:
     """Return the record files of the run's other ranks."""
     try:
         return [folder / RANKS / name for name in os.listdir(folder / RANKS)]
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return []
 
 
@@ -355,26 +294,11 @@ def _of_others(folder: Path) -> Iterator[tuple[Path, int]]:
                 yield path, int(owner or 0)
 
 
-def _orphans_beside(folder: Path) -> Iterator[OrphanedJournal]:
-    """Yield the journals of this user's dead runs that were in the same log directory and are not any more."""
-    beside = Path(os.path.realpath(folder)).parent
-    for place in shared_memory_folders():
-        for path in journals_in(place):
-            head = head_of(path)
-            is_beside = head is not None and _folder_of(head.record_file).parent == beside
-            journal = hold_abandoned(path) if is_beside else None
-            if journal is not None:
-                if journal.lines and _find_folder(journal, folder) is None:
-                    yield _orphan(journal)
-                journal.close(remove=False)
-
-
 def _owner_of(path: Path) -> int | None:
     """Return the number of the user that owns a file; None if files have no owners."""
     try:
         return os.lstat(path).st_uid if this_user() is not None else None
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return _NO_OWNER
 
 
@@ -435,37 +359,17 @@ def adopt_journal(path: Path, record_file: Path, *, is_gone: bool) -> list[tuple
     return [(seq, line) for seq, line in journal.lines if seq > last_seq]
 
 
-def is_on_same_disk(record_file: Path, folder: Path) -> bool:
-    """Return whether a journal's `record_file` is on the disk of `folder`, without accessing that disk."""
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
-    except OSError as error:
-        pass_on_interrupt(error)
-        return record_file.parent.parent == folder.parent
-    points = [
-        re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), mount.split()[4]) for mount in mounts
-    ]
-    return _mount_point(record_file, points) == _mount_point(Path(os.path.realpath(folder)), points)
-
-
-def _mount_point(path: Path, points: list[str]) -> str:
-    above = {str(path), *map(str, path.parents)}
-    return max((point for point in points if point in above), key=len, default="")
-
-
 def remove_half_done(folder: Path) -> None:
     """Remove what a kill left of files that were about to be renamed into their place."""
     try:
         names = os.listdir(folder)
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return
     for name in names:
         if HALF_DONE.fullmatch(name):
             try:
                 os.unlink(folder / name)
-            except OSError as error:
-                pass_on_interrupt(error)
+            except OSError:
                 continue
 
 
@@ -515,133 +419,3 @@ def _seq_of(line: bytes) -> int | None:
     except RecordError:
         return None
     return seq if type(seq) is int else None
-
-
-def table_form(folder: Path, asked: str | None = None) -> str:
-    """Return the form that the table of the run in `folder` has: for who writes it, and for who builds it again.
-
-    It is what is `asked` for, else what the run said it was, else that of the table that is there, else the short one.
-    """
-    if asked is not None:
-        return asked
-    try:
-        said = read_manifest(folder).table
-    except (OSError, ManifestError) as error:
-        pass_on_interrupt(error)
-        said = None
-    return said or form_of_table(folder / METRICS_CSV) or SHORT
-
-
-def build_table(
-    record_file: Path, table: Path, *, mode: int = PRIVATE.file, form: str = ALL
-) -> tuple[int, int]:
-    """Build `table` from the records alone; return the number of rows and of unreadable lines."""
-    read = _build_table(record_file, table, mode=mode, form=form).records
-    return read.count, read.bad_lines
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Built:
-    records: _Records
-    left_alone: bool = False
-    kept: Path | None = None
-
-
-def _build_table(record_file: Path, table: Path, *, mode: int, form: str, keep: bool = False) -> _Built:
-    """Build the table; with `keep`, an old table that has more data is kept."""
-    columns = columns_for(form)
-    records = _Records(record_file, has_row=columns.has_row)
-    for record in records:
-        columns.add_new_of(record)
-    if records.are_foreign:
-        if keep and os.path.lexists(table):
-            return _Built(records=records, left_alone=True)
-        for record in records.of_others():
-            columns.add_new_of(record)
-        rows = records.of_others()
-    else:
-        # The run may be live: a new record may have fields without a column here.
-        records = _Records(record_file, upto_seq=records.last_seq, has_row=columns.has_row)
-        rows = iter(records)
-    kept = None
-    temporary = table.with_name(f".{table.name}.{os.urandom(6).hex()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | SAFELY, mode)
-    try:
-        try:
-            give_to_owner(descriptor, record_file)
-            write_rows(descriptor, columns, (columns.parts(record) for record in rows))
-        finally:
-            os.close(descriptor)
-        if keep:
-            kept = keep_fuller(table, temporary)
-        rename_over(temporary, table)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    return _Built(records=records, kept=kept)
-
-
-class _Records:
-    """The records of a file that have a row, each once, by `seq`; those without one only where all are such."""
-
-    def __init__(self, path: Path, *, has_row: Callable[[Record], bool], upto_seq: float = math.inf) -> None:
-        self._has_row = has_row
-        self.count = 0
-        self.last_seq = -1
-        self.bad_lines = 0
-        self.foreign = 0
-        self._absent = 0
-        self._declared = 0
-        self._path = path
-        self._upto_seq = upto_seq
-
-    @property
-    def undeclared(self) -> int:
-        """Number of sequence numbers that are in no record and in no `lost` record."""
-        return max(0, self._absent - self._declared)
-
-    @property
-    def are_foreign(self) -> bool:
-        """Whether another program wrote all of them."""
-        return self.foreign > 0 and self.last_seq < 0
-
-    def of_others(self) -> Iterator[Record]:
-        """Yield the records of another program that have a row: as many as there were when they were counted."""
-        left, self.count, cursor = self.foreign, 0, Cursor()
-        while left > 0:
-            chunk = read_from(self._path, cursor)
-            for record in chunk.records[:left]:
-                if self._has_row(record):
-                    self.count += 1
-                    yield record
-            left -= len(chunk.records)
-            if chunk.next_offset == cursor.offset:
-                return
-            cursor = chunk.cursor
-
-    def __iter__(self) -> Iterator[Record]:
-        cursor = Cursor()
-        last_row = -1
-        while True:
-            chunk = read_from(self._path, cursor)
-            self.bad_lines += chunk.bad_count
-            for record in chunk.records:
-                seq = record.get("seq")
-                self.foreign += type(seq) is not int
-                if type(seq) is not int or seq > self._upto_seq:
-                    continue
-                if seq > self.last_seq:
-                    self._absent += seq - self.last_seq - 1
-                    self.last_seq = seq
-                    # What was logged after the end had no number.
-                    is_gap = record.get("event") == LOST and "from_seq" in record
-                    if is_gap and type(record.get("records")) is int:
-                        self._declared += record["records"]
-                # The order of the rows alone counts, as it does where they are appended.
-                if seq > last_row and self._has_row(record):
-                    last_row = seq
-                    self.count += 1
-                    yield record
-            if chunk.next_offset == cursor.offset:
-                return
-            cursor = chunk.cursor

@@ -79,7 +79,7 @@ class RankCells:
         first, last = int(self._low // width), int(self._high // width)
         ranks = sorted(self._row_of)
         rows = [self._row_of[rank] for rank in ranks]
-        # The new cell of each of the old ones; those behind the last have no values.
+        # The new cell of each of the old ones; those after the last have no values.
         into = np.minimum(
             (self._first + np.arange(MAX_CELLS)) // int(width / self._width) - first, last - first
         )
@@ -227,7 +227,7 @@ class RankReader:
         """Read one block of a rank's file and return whether there is more."""
         file = self._files.get(rank)
         if file is None:
-            # Forgotten a moment ago, because another file was replaced.
+            # Forgotten just now, because another file was replaced.
             return False
         try:
             block = file.source.read_block(file.cursor, max_bytes=_BLOCK_BYTES)

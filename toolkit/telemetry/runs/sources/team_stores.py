@@ -172,7 +172,7 @@ class TeamStores:
         return sum(store.empty_trash() for store in self.stores.values())
 
     def state(self) -> StoreState:
-        """Return what is behind each team's runs."""
+        """Return the store of each team's runs."""
         found = self._each(lambda _, store: store.state())
         return StoreState(
             kind="engine",

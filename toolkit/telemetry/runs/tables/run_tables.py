@@ -115,7 +115,7 @@ class RunTables:
         self.list_again()
 
     def list_again(self) -> None:
-        """Look for new runs, unless that was a moment ago."""
+        """Look for new runs, unless that was just done."""
         if time.monotonic() - self._listed_at > _LIST_EVERY_S:
             listed = self.folders.list_runs()
             labels = card_labels(listed.cards)

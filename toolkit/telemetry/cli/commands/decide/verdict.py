@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--more", metavar="N", type=whole(1, 100), default=MORE, help=how_many)
     add_json_argument(parser)
     parser.epilog = (
-        "Runs beside a single NEW or BEST that differ from it in nothing but the seed count as its repeats. "
+        "Runs in the folder of a single NEW or BEST that differ from it in nothing but the seed count as its repeats. "
         "Exit code: 0 keep (better); 1 discard (worse, or not shown to be better); 3 run again (not decided); "
         "2 if a run could not be read."
     )
@@ -65,11 +65,11 @@ def run(args: argparse.Namespace) -> int:
         return refuse(chosen)
     metric, goal = chosen
     guard = Guard()
-    beside = list_runs([runs[0].path.absolute().parent for runs in lists]).runs
-    listed = {id(each.card): each for runs in (*lists, beside) for each in runs}
+    nearby = list_runs([runs[0].path.absolute().parent for runs in lists]).runs
+    listed = {id(each.card): each for runs in (*lists, nearby) for each in runs}
     answer = verdict_on(
         [[each.card for each in runs] for runs in lists],
-        [each.card for each in beside],
+        [each.card for each in nearby],
         metric=metric,
         goal=goal,
         points_of=lambda card: guard.call("reading", _points, listed[id(card)], metric),

@@ -19,7 +19,7 @@ from toolkit.telemetry.runfolder.status import LOST
 JSON_FORM: Final = """\
 `{"runs": […]}`; each has `path`, `repaired`, `reason` (why not, or `null`), `recovered`, `rows`, `bad_lines`, \
 `undeclared` (records missing and not declared lost), `foreign`, `ended` (the status that run.json was given, or \
-`null`), `kept_table`, `orphans` (`path`, `records`, `run_id`, `folder`) and `of_others` (`path`, `user`)."""
+`null`), `kept_table` and `of_others` (`path`, `user`)."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -91,21 +91,12 @@ def _as_json(folder: Path, found: tuple[Repair, str | None] | str) -> dict[str, 
         "repaired": True,
         "reason": None,
         "recovered": repair.recovered,
-        "rows": repair.rows,
-        "bad_lines": repair.bad_lines,
-        "undeclared": repair.undeclared,
-        "foreign": repair.foreign,
+        "rows": repair.table.rows,
+        "bad_lines": repair.table.bad_lines,
+        "undeclared": repair.table.undeclared,
+        "foreign": repair.table.foreign,
         "ended": ended,
-        "kept_table": None if repair.kept is None else str(repair.kept),
-        "orphans": [
-            {
-                "path": str(left.path),
-                "records": left.records,
-                "run_id": left.run_id,
-                "folder": str(left.folder),
-            }
-            for left in repair.orphans
-        ],
+        "kept_table": None if repair.table.kept is None else str(repair.table.kept),
         "of_others": [{"path": str(path), "user": user} for path, user in repair.of_others],
     }
 
@@ -115,16 +106,9 @@ def _print(folder: Path, repair: Repair, ended: str | None) -> None:
         why = ": it ended without an end record" if ended == LOST else ", as the end record does"
         _say(f"{folder}: run.json now says {ended}{why}")
     _say(f"{folder}: {_outcome(repair)}")
-    if repair.kept is not None:
-        _say(
-            f"{folder}: the old metrics.csv had data that the records lack; it was kept as {repair.kept.name}"
-        )
-    for left in repair.orphans:
-        run = f"run {left.run_id}"
-        _say(
-            f"{folder}: {left.path} holds {left.records} records of {run}, whose folder is no longer at "
-            f"{left.folder}: repair the folder where it is now, or delete the file"
-        )
+    kept = repair.table.kept
+    if kept is not None:
+        _say(f"{folder}: the old metrics.csv had data that the records lack; it was kept as {kept.name}")
     for path, user in repair.of_others:
         refuse(
             f"{folder}: {path} may hold more records of this run and belongs to user {user}: "
@@ -137,12 +121,13 @@ def _say(line: str) -> None:
 
 
 def _outcome(repair: Repair) -> str:
-    if repair.foreign:
-        table = "was not changed" if repair.left_alone else f"now has {repair.rows} rows"
-        bad = f", {repair.bad_lines} unreadable lines" if repair.bad_lines else ""
-        return f"{repair.foreign} records of another program, which need no repair; metrics.csv {table}{bad}"
-    undeclared = f", {repair.undeclared} records missing and not declared lost" if repair.undeclared else ""
+    table = repair.table
+    if table.foreign:
+        outcome = "was not changed" if table.left_alone else f"now has {table.rows} rows"
+        bad = f", {table.bad_lines} unreadable lines" if table.bad_lines else ""
+        return f"{table.foreign} records of another program, which need no repair; metrics.csv {outcome}{bad}"
+    undeclared = f", {table.undeclared} records missing and not declared lost" if table.undeclared else ""
     return (
-        f"{repair.recovered} records recovered, {repair.rows} rows in metrics.csv, "
-        f"{repair.bad_lines} unreadable lines{undeclared}"
+        f"{repair.recovered} records recovered, {table.rows} rows in metrics.csv, "
+        f"{table.bad_lines} unreadable lines{undeclared}"
     )

@@ -48,9 +48,9 @@ def serve(options: Sequence[str], *, prog: str) -> int:
 
 
 def _dashboard() -> str | None:
-    """Return what the dashboard's package is called: in a checkout that is not installed it is beside `toolkit`."""
+    """Return what the dashboard's package is called: in a checkout that is not installed it is next to `toolkit`."""
     if find_spec("ai_toolkit_telemetry.dashboard") is not None:
         return "ai_toolkit_telemetry.dashboard"
-    beside = find_spec("dashboard")
-    is_ours = beside is not None and beside.origin == str(_CHECKOUT / "dashboard" / "__init__.py")
+    found = find_spec("dashboard")
+    is_ours = found is not None and found.origin == str(_CHECKOUT / "dashboard" / "__init__.py")
     return "dashboard" if is_ours else None

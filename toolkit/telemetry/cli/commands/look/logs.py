@@ -22,8 +22,8 @@ from toolkit.telemetry.cli.chosen_run import (
 )
 from toolkit.telemetry.cli.terminal import add_json_argument, painted
 from toolkit.telemetry.runfolder.evidence.output_log import (
-    BESIDE,
     NOTE,
+    OTHER,
     STDERR,
     STREAMS,
     OutputLine,
@@ -41,7 +41,7 @@ not known), `stream` (`stdout`, `stderr`, `other` for C code and child processes
 `null`), `session` and `text`."""
 
 _LOOK_EVERY_S: Final = 0.5
-_STYLES: Final = {STREAMS[STDERR]: "yellow", STREAMS[BESIDE]: "dim", STREAMS[NOTE]: "dim"}
+_STYLES: Final = {STREAMS[STDERR]: "yellow", STREAMS[OTHER]: "dim", STREAMS[NOTE]: "dim"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,10 +93,10 @@ def _show(folder: Path, args: argparse.Namespace, matches: Callable[[str], objec
             refuse(log.problem)
         upto = log.count - (args.follow and log.is_last_open)
         if args.around is not None:
-            moment = _time_of(folder / METRICS_JSONL, args.around)
-            if isinstance(moment, str):
-                return refuse(moment)
-            upto = min(log.count, log.at_time(moment) + args.lines // 2)
+            when = _time_of(folder / METRICS_JSONL, args.around)
+            if isinstance(when, str):
+                return refuse(when)
+            upto = min(log.count, log.at_time(when) + args.lines // 2)
         for line in reversed([*islice(filter(is_shown, log.newest_first(upto)), args.lines)]):
             _print(line, args)
         identity, last = log.identity, log.lines(upto - 1, upto)
@@ -132,13 +132,13 @@ def _time_of(path: Path, step: int) -> float | str:
         chunk = read_from(path, cursor)
         cursor = chunk.cursor
         for record in chunk.records:
-            at, moment = record.get("global_step"), number_in(record.get("time"))
-            if record.get("event") != STEP or type(at) is not int or moment is None:
+            at, time_s = record.get("global_step"), number_in(record.get("time"))
+            if record.get("event") != STEP or type(at) is not int or time_s is None:
                 continue
             low, high = at if low < 0 else min(low, at), max(high, at)
             # Steps in between are folded into the next record.
             if at >= step and (found is None or at <= best):
-                best, found = at, moment
+                best, found = at, time_s
         if not chunk.records and not chunk.bad_count:
             break
     if found is None:

@@ -41,7 +41,7 @@ _NOT_LOGGED: Final = frozenset({"epoch", "max_steps", "first_step", "steps_folde
 _EVENT: Final = re.compile(rb'^\{"event": ?"([A-Za-z0-9_./-]{1,60})"', re.MULTILINE)
 _WIDEST: Final = 16
 _MOST_OTHERS: Final = 30
-_MOST_BYTES_BEHIND: Final = 1 << 27
+_MOST_TAIL_BYTES: Final = 1 << 27
 """Of a log, in which the last steps are looked for: a file may have a hole of a terabyte."""
 _MOST_EVENTS: Final = 20
 _MOST_ROWS: Final = 100_000
@@ -189,7 +189,7 @@ def _last_steps(log: Path, rows: int) -> list[Record]:
     within, size = 64 * 1024, os.lstat(log).st_size
     while True:
         found = [record for record in tail_records(log, within) if record.get("event") == STEP]
-        if len(found) >= rows or within >= min(size, _MOST_BYTES_BEHIND):
+        if len(found) >= rows or within >= min(size, _MOST_TAIL_BYTES):
             return found[-rows:]
         within *= 8
 

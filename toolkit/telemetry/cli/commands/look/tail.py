@@ -128,7 +128,7 @@ def _tail_ours(folder: Path, args: argparse.Namespace) -> int:
 
 
 def _last_records(path: Path, args: argparse.Namespace) -> tuple[Sequence[Record], Cursor]:
-    """Return the last records that are shown, and the cursor behind them, reading as little as possible."""
+    """Return the last records that are shown, and the cursor after them, reading as little as possible."""
     size = os.lstat(path).st_size
     within = _BLOCK_BYTES
     while True:
@@ -201,10 +201,10 @@ def _print(record: Record, args: argparse.Namespace) -> None:
         }
         print(json.dumps(chosen, allow_nan=False), flush=True)
         return
-    moment = record.get("time")
+    timestamp = record.get("time")
     clock = "        "
-    if isinstance(moment, (int, float)) and 0 < moment < 4e9:
-        clock = datetime.fromtimestamp(moment).astimezone().strftime("%H:%M:%S")
+    if isinstance(timestamp, (int, float)) and 0 < timestamp < 4e9:
+        clock = datetime.fromtimestamp(timestamp).astimezone().strftime("%H:%M:%S")
     event = str(record.get("event"))
     step = record.get("global_step")
     begin = f"{clock} {event[:14]:<8} {f'{step:,}' if isinstance(step, int) else '':>9}  "

@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", metavar="SHELL", choices=SHELLS, help="bash, zsh or fish")
     parser.epilog = (
         'It needs `pip install shtab`. For bash, add `eval "$(telemetry completion bash)"` to ~/.bashrc; for zsh, the '
-        "same with zsh to ~/.zshrc, behind compinit; for fish, run `telemetry completion fish > "
+        "same with zsh to ~/.zshrc, after compinit; for fish, run `telemetry completion fish > "
         "~/.config/fish/completions/telemetry.fish`."
     )
 

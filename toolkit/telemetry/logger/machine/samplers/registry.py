@@ -36,7 +36,7 @@ def default_samplers(log_dir: Path, guard: Guard | None = None) -> list[Sampler]
         import_where_there_are_gpus()
     found = [make(log_dir, guard) for make in SAMPLERS]
     # Of what most machines lack, no thread is started to find that out. Two makers' GPUs would have the same numbers:
-    # beside NVIDIA's, others are in the processor.
+    # besides NVIDIA's, others are in the processor.
     if not has_nvidia_driver() and has_amd_gpus():
         found.append(AmdSampler(guard=guard))
     return found

@@ -1,4 +1,4 @@
-"""How many completions a stretch of steps may bring, and how many it brought beyond that."""
+"""How many completions a range of steps may bring, and how many it brought beyond that."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import math
 from numbers import Integral
 from typing import Any, Final
 
-_MOST_STRETCHES: Final = 64
-"""Stretches that are remembered: completions of an earlier step may come late, and count where they belong."""
+_MOST_RANGES: Final = 64
+"""Ranges of steps that are remembered: completions of an earlier step may come late, and count where they belong."""
 
 
-class Stretch:
+class StepRange:
     """So many steps, and what came in them from one source."""
 
     __slots__ = ("dropped", "first_step", "last_step", "said", "source", "written")
@@ -26,30 +26,30 @@ class Stretch:
 
 
 class Budget:
-    """Divides the steps into stretches of `interval`, apart for each source of completions."""
+    """Divides the steps into ranges of `interval`, apart for each source of completions."""
 
     def __init__(self, interval: int) -> None:
         self._interval = interval
-        self._stretches: dict[tuple[str, int], Stretch] = {}
+        self._ranges: dict[tuple[str, int], StepRange] = {}
         self._newest: dict[str, int] = {}
 
-    def stretch_of(self, source: str, step: Any) -> tuple[Stretch, bool]:
-        """Return the stretch of `step`, and whether it is a new one; an invalid step is in the newest."""
+    def range_of(self, source: str, step: Any) -> tuple[StepRange, bool]:
+        """Return the range of `step`, and whether it is a new one; an invalid step is in the newest."""
         whole = _whole(step)
         number = self._newest.get(source, 0) if whole is None else whole // self._interval
-        found = self._stretches.get((source, number))
+        found = self._ranges.get((source, number))
         if found is not None:
             return found, False
         first = number * self._interval
-        new = self._stretches[source, number] = Stretch(source, first, first + self._interval - 1)
+        new = self._ranges[source, number] = StepRange(source, first, first + self._interval - 1)
         self._newest[source] = number
-        if len(self._stretches) > _MOST_STRETCHES:
-            del self._stretches[next(iter(self._stretches))]
+        if len(self._ranges) > _MOST_RANGES:
+            del self._ranges[next(iter(self._ranges))]
         return new, True
 
-    def untold(self) -> list[Stretch]:
-        """Return the stretches whose latest drops are in no record."""
-        return [stretch for stretch in self._stretches.values() if stretch.dropped != stretch.said]
+    def unreported(self) -> list[StepRange]:
+        """Return the ranges whose latest drops are in no record."""
+        return [steps for steps in self._ranges.values() if steps.dropped != steps.said]
 
 
 def _whole(step: Any) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 
 from toolkit.telemetry.core.run_context import RunContext
 from toolkit.telemetry.logger.options.blocks import CompletionOptions
-from toolkit.telemetry.logger.records.completions.budget import Budget, Stretch
+from toolkit.telemetry.logger.records.completions.budget import Budget, StepRange
 from toolkit.telemetry.logger.records.completions.fitting import fit
 from toolkit.telemetry.logger.records.completions.readable import readable
 from toolkit.telemetry.logger.records.device_scalars import PendingScalar
@@ -37,7 +37,7 @@ class CompletionRecorder:
     """The completions of one session. Safe to use from several threads.
 
     A completion that is written is safe from a kill when `put` returns, like any record. Those beyond the budget are
-    counted; the newest of them are held, and written when the run ends within the stretch that they are from.
+    counted; the newest of them are held, and written when the run ends within the range of steps that they are from.
     """
 
     def __init__(
@@ -67,12 +67,12 @@ class CompletionRecorder:
         wall, elapsed = self._wall(), self._elapsed()
         self._before_first()
         with self._lock:
-            stretch, is_new = self._budget.stretch_of(source, step)
+            steps, is_new = self._budget.range_of(source, step)
             if is_new:
                 self._leave_earlier(source)
-            is_within = stretch.written < self.options.buffer
-            stretch.written += is_within
-            stretch.dropped += not is_within
+            is_within = steps.written < self.options.buffer
+            steps.written += is_within
+            steps.dropped += not is_within
         named = self._with_texts(step, given)
         if is_within:
             fields, pending = self._values.fields(named)
@@ -80,26 +80,26 @@ class CompletionRecorder:
             return
         # Of a structure nothing is taken from a device: what is never written would keep its place there for good.
         fields, _ = self._values.fields(self._values.tree(named))
-        held = _Held(stretch, wall, elapsed, _shortened(fields))
+        held = _Held(steps, wall, elapsed, _shortened(fields))
         with self._lock:
             self._held.append(held)
-        if stretch.dropped == 1:
+        if steps.dropped == 1:
             # At once, so that a kill does not hide that something is missing; how much is said in the end.
-            self._tell(stretch)
+            self._report(steps)
 
     def close(self) -> None:
         """Write the newest that were held, and say how many are missing."""
         with self._lock:
-            # A stretch that is long over is remembered by nothing else.
-            stretches = [held.stretch for held in self._held]
+            # A range that is long over is remembered by nothing else.
+            ranges = [held.steps for held in self._held]
             while self._held:
                 held = self._held.popleft()
-                held.stretch.dropped -= 1
-                held.stretch.written += 1
+                held.steps.dropped -= 1
+                held.steps.written += 1
                 self._record_queue.put(COMPLETION, held.wall, held.elapsed, fit(held.fields))
-            for stretch in (*stretches, *self._budget.untold()):
-                if stretch.dropped != stretch.said:
-                    self._tell(stretch)
+            for steps in (*ranges, *self._budget.unreported()):
+                if steps.dropped != steps.said:
+                    self._report(steps)
 
     def _with_texts(self, step: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of a completion: its texts as texts, several rewards by their functions' names."""
@@ -112,33 +112,33 @@ class CompletionRecorder:
         return named
 
     def _leave_earlier(self, source: str) -> None:
-        """Let go of what the source's earlier stretches hold, since those are the newest no more, and say how many."""
-        kept = [held for held in self._held if held.stretch.source != source]
+        """Drop what the source's earlier ranges hold, since those are the newest no more, and say how many."""
+        kept = [held for held in self._held if held.steps.source != source]
         self._held.clear()
         self._held.extend(kept)
-        for stretch in self._budget.untold():
-            self._tell(stretch)
+        for steps in self._budget.unreported():
+            self._report(steps)
 
-    def _tell(self, stretch: Stretch) -> None:
-        stretch.said = stretch.dropped
+    def _report(self, steps: StepRange) -> None:
+        steps.said = steps.dropped
         fields: dict[str, Any] = {
-            "from_step": stretch.first_step,
-            "to_step": stretch.last_step,
-            "written": stretch.written,
-            "dropped": stretch.dropped,
+            "from_step": steps.first_step,
+            "to_step": steps.last_step,
+            "written": steps.written,
+            "dropped": steps.dropped,
         }
-        if stretch.source != SCRIPT:
-            fields["split"] = stretch.source
+        if steps.source != SCRIPT:
+            fields["split"] = steps.source
         self._record_queue.put(COMPLETIONS_DROPPED, self._wall(), self._elapsed(), fields)
 
 
 class _Held:
     """A completion that waits whether it is among the last ones."""
 
-    __slots__ = ("elapsed", "fields", "stretch", "wall")
+    __slots__ = ("elapsed", "fields", "steps", "wall")
 
-    def __init__(self, stretch: Stretch, wall: float, elapsed: float, fields: dict[str, Any]) -> None:
-        self.stretch = stretch
+    def __init__(self, steps: StepRange, wall: float, elapsed: float, fields: dict[str, Any]) -> None:
+        self.steps = steps
         self.wall = wall
         self.elapsed = elapsed
         self.fields = fields

@@ -16,7 +16,7 @@ _LEAST_FOR_TEXTS: Final = MAX_RECORD_BYTES // 2
 _MOST_BYTES_A_CHARACTER: Final = 6
 _KEPT_IN_FRONT: Final = 2 / 3
 _AROUND: Final = 2_048
-"""Characters before and behind a cut that are looked at for a secret that it goes through."""
+"""Characters before and after a cut that are looked at for a secret that it goes through."""
 
 
 def fit(fields: dict[str, Any]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ _SPEAKERS: Final = ("user", "assistant")
 def readable(value: Any, plain: Callable[[Any], Any]) -> str | None:
     """Return `value` as a text; None for None. `plain` makes lists and mappings of plain values of anything.
 
-    A chat is its messages, each behind the name of who speaks; a single message is its text.
+    A chat is its messages, each after the name of who speaks; a single message is its text.
     """
     # The type is asked, not the value: one of the caller's own may answer with an exception.
     kind = type(value)

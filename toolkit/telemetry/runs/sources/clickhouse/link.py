@@ -54,7 +54,7 @@ class EngineLink:
         """Return the rows of a SELECT without FORMAT, whose columns have `types`.
 
         Raises:
-            EngineError: it failed, or the engine did not answer a moment ago.
+            EngineError: it failed, or the engine did not answer just now.
         """
         return self._run(lambda engine: engine.rows(sql, *types))
 
@@ -62,7 +62,7 @@ class EngineLink:
         """Return the rows of a SELECT without FORMAT of numbers alone, as an array of `row`.
 
         Raises:
-            EngineError: it failed, or the engine did not answer a moment ago.
+            EngineError: it failed, or the engine did not answer just now.
         """
         data = self._run(lambda engine: engine.query(f"{sql} FORMAT RowBinary"))
         if len(data) % row.itemsize:

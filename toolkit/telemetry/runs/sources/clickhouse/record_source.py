@@ -138,7 +138,7 @@ class EngineSource:
         return f"run_id = {quote(self.run_id)} AND rank = {self.rank} AND gen = {gen}"
 
     def read_block(self, cursor: Cursor, *, max_bytes: int) -> Block:
-        """Return the complete lines behind `cursor`, up to the first that is missing."""
+        """Return the complete lines after `cursor`, up to the first that is missing."""
         taken = self.taken()
         identity = Identity(0, taken.gen, 0, 0)
         is_replaced = cursor.offset > taken.end or cursor.identity not in (None, identity)

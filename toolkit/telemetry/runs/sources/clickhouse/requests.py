@@ -60,8 +60,8 @@ class EngineRequests:
         if self._key is None:
             return _NO_KEY
         if self._link.problem is not None:
-            return "The engine does not answer at the moment: nothing can be sent to the run."
-        node, note = clean(run.node), self._look(run).notes.get("")
+            return "The engine does not answer now: nothing can be sent to the run."
+        node, note = clean(run.node), self._requests_of(run).notes.get("")
         if note is None:
             return f"{node} does not deliver requests: its shipper runs without --deliver-requests."
         if self._runs.engine_time - note.received > SILENT_S:
@@ -106,7 +106,7 @@ class EngineRequests:
 
     def delivery(self, run: EngineRun, request_id: str) -> Delivery:
         """Return what is known of a request that the run has not answered."""
-        known = self._look(run)
+        known = self._requests_of(run)
         note, expires = known.notes.get(request_id), known.asked.get(request_id)
         if note is not None and note.state != DELIVERED:
             return Delivery(text=clean(f"not delivered: {note.state}"), is_over=True)
@@ -129,7 +129,7 @@ class EngineRequests:
             known = self._by_run.get(run.run_id) or _RunRequests()
             return keep_recent(self._by_run, run.run_id, known, _MAX_RUNS)
 
-    def _look(self, run: EngineRun) -> _RunRequests:
+    def _requests_of(self, run: EngineRun) -> _RunRequests:
         """Ask what the courier of a run reported, about once a second; while the engine is silent, as it was."""
         known = self._of(run)
         if time.monotonic() - known.looked_at < _LOOK_EVERY_S:

@@ -277,7 +277,7 @@ class ClickHouseStore(StoreQueries):
             return ProjectSettings()
 
     def set_project_settings(self, project: str | None, settings: ProjectSettings) -> None:
-        """Save the choices for a project in the engine, beside the labels of runs."""
+        """Save the choices for a project in the engine, next to the labels of runs."""
         self._require_write_access()
         self._insert_labels(
             LabelRow(

@@ -1,4 +1,4 @@
-"""Run folders as the logger leaves them, written in a moment and with whatever content a test asks for."""
+"""Makes run folders of any content: written at once, or by the real logger; and logs of other tools."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.runfolder.codec import encode
 from toolkit.telemetry.runfolder.key_values import key_values_in
 from toolkit.telemetry.runfolder.labels import Labels, write_labels
@@ -20,7 +21,7 @@ from toolkit.telemetry.runfolder.process import boot_id, host_name, process_star
 from toolkit.telemetry.runfolder.status import HEARTBEAT_S
 
 BEGAN = 1_700_000_000.0
-"""When a run that has ended began; a live one begins so that its last record is of this moment."""
+"""When a run that has ended began; a live one begins so that its last record is of now."""
 
 SECONDS_A_STEP = 0.5
 
@@ -56,7 +57,7 @@ def write_run(
 
     Records: `records` as they are, or else for each of `sessions` (its steps, one after the other; a later one may
     begin again at an earlier step) a start record, a step record a step with the values of `curves` (a list along all
-    sessions, or a function of the step), and an end record. `extra` follows behind. `ranks` adds the files of others.
+    sessions, or a function of the step), and an end record. `extra` follows. `ranks` adds the files of others.
 
     `status` is what the dashboard will find: finished, stopped, failed, lost, running, stalled, starting (the last
     three in the name of this very process, or of `pid`), or None for a folder without run.json. `age_s` is how long
@@ -104,7 +105,7 @@ def write_run(
 
 
 def append(folder: Path, records: Iterable[Mapping[str, Any]], *, path: Path | None = None) -> None:
-    """Write `records` behind what is in the folder's record file, or in `path`."""
+    """Write `records` after what is in the folder's record file, or in `path`."""
     with (path or folder / METRICS_JSONL).open("ab") as file:
         file.writelines(encode(dict(record)) for record in records)
 
@@ -121,6 +122,33 @@ def step_record(step: int, *, session: int = 1, began: float = BEGAN, **metrics:
         "nan_inf_detected": False,
         **metrics,
     }
+
+
+def completion(step: int, text: str = "because", **fields: Any) -> dict[str, Any]:
+    """Return the record of a completion."""
+    return {
+        "event": "completion",
+        "time": 1.7e9,
+        "session": 1,
+        "global_step": step,
+        "completion": text,
+        **fields,
+    }
+
+
+def log_run(log_dir: Path, name: str, losses: Iterable[float], **options: Any) -> Path:
+    """Return a finished run, written by the real logger, one step for each loss."""
+    with TelemetryLogger(name, log_dir=log_dir, log_every=1, system=False, **options) as log:
+        for step, loss in enumerate(losses, start=1):
+            log.log_step(step, train_loss=loss, accuracy=1 - loss)
+    return log_dir / name
+
+
+def write_table(path: Path, losses: Iterable[float]) -> Path:
+    """Write a CSV file as another tool does."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("step,train/loss\n" + "".join(f"{step},{loss}\n" for step, loss in enumerate(losses)))
+    return path
 
 
 def dead_pid() -> int:

@@ -1,0 +1,173 @@
+"""What public hooks do not report of a Trainer, with `phases=True`: methods of one trainer are patched."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
+
+from transformers import Trainer, TrainerCallback
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from toolkit.telemetry.integrations.method_patches import MethodPatches
+from toolkit.telemetry.integrations.open_phases import GuardedPhase
+from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.logger.records.batch_values import content_row
+from toolkit.telemetry.logger.records.loader_batches import LoaderBatches
+from toolkit.telemetry.runfolder.evidence.batches import BatchRow
+
+_LOOP: Final = (
+    *("_run_epoch", "_evaluate", "_finalize_training"),
+    *("get_batch_samples", "training_step", "_maybe_log_save_evaluate"),
+)
+"""What the Trainer calls after `on_train_begin`: an exception that ends the training leaves one of them."""
+_PROFILED: Final = (
+    *("training_step", "compute_loss", "prediction_step", "_prepare_inputs", "_save_checkpoint"),
+    "_generate_and_score_completions",
+)
+"""Methods of a trainer whose calls are timed one by one."""
+
+
+class TrainerPhases:
+    """Patches methods of a trainer and of its accelerator, until `stop`; `fail` gets what ends the training."""
+
+    def __init__(self, trainer: Any, log: TelemetryLogger, fail: Callable[[BaseException], None]) -> None:
+        self.saved: tuple[str, float] | None = None
+        """The folder of the last checkpoint, and the seconds it took."""
+        self.scaler = getattr(trainer.accelerator, "scaler", None)
+        self._trainer, self._log, self._fail = trainer, log, fail
+        self._patches = MethodPatches(log.guard)
+        self._losses: list[Any] = []
+        """Of the current step's micro-batches, divided for the accumulation, before `logging_nan_inf_filter`."""
+        self._norms: list[Any] = []
+        self._loaders: LoaderBatches | None = None
+        self._batches_before = 0
+        self._depth = 0
+        """How many of the loop's methods are running, one inside the other."""
+        for name in _LOOP:
+            self._patches.wrap(trainer, name, self._reporting_failures)
+        self._patches.wrap(trainer.callback_handler, "call_event", self._reporting_failures)
+        if log.is_live:
+            self._time(trainer, log)
+
+    def begin_step(self) -> None:
+        """Forget the values of the previous step."""
+        self._losses.clear()
+        self._norms.clear()
+
+    def end_step(self) -> dict[str, Any]:
+        """Return the loss and the gradient norm of the step that ended."""
+        losses, norm = self._losses, self._norms[-1] if self._norms else None
+        loss = _number_if_here(losses[0] if len(losses) == 1 else sum(losses) if losses else None)
+        # A norm spread over ranks would need all of them; the Trainer logs it as a number.
+        return {
+            "train_loss": loss,
+            "grad_norm": None if hasattr(norm, "placements") else _number_if_here(norm),
+        }
+
+    def stop(self) -> None:
+        """Restore the trainer's methods."""
+        if self._loaders is not None:
+            self._loaders.stop()
+        self._patches.undo()
+
+    def _reporting_failures(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._depth += 1
+            try:
+                return original(*args, **kwargs)
+            except BaseException as error:
+                # The caller of an evaluation within an epoch may catch its exception and continue.
+                if self._depth == 1:
+                    with self._log.guard.catch("recording the training's failure"):
+                        self._fail(error)
+                raise
+            finally:
+                self._depth -= 1
+
+        return call
+
+    def _time(self, trainer: Any, log: TelemetryLogger) -> None:
+        job, patches = log.training, self._patches
+        # First, so that they do not time the patches below.
+        for name in _PROFILED:
+            called = f"{type(trainer).__name__}.{name}"
+            patches.wrap(trainer, name, partial(log.profile, name=called))
+        patches.around(trainer, "training_step", after=lambda loss, *_, **__: self._losses.append(loss))
+        # The first is of newer versions, which do not call the other for every kind of training.
+        norms = (trainer, "_get_grad_norm"), (trainer.accelerator, "clip_grad_norm_")
+        owner, name = next(one for one in norms if hasattr(*one))
+        patches.around(owner, name, after=lambda norm, *_, **__: self._norms.append(norm))
+        self._loaders = internals(log).loader_batches(self._keep_batch)
+        patches.time(trainer, "get_batch_samples", job.data_loading)
+        patches.around(trainer, "get_batch_samples", before=self._follow, after=self._keep_unfollowed)
+        patches.time(trainer, "compute_loss", job.forward)
+        patches.time(trainer.accelerator, "backward", job.backward)
+        patches.time(trainer, "prediction_step", job.validation_iteration)
+        patches.time(trainer, "evaluation_loop", job.validation_loop)
+        patches.wrap(trainer, "_save_checkpoint", self._timing_saves)
+
+    def _keep_batch(self, row: BatchRow | None) -> None:
+        internals(self._log).keep_batch(row, self._trainer.state.global_step + 1)
+
+    def _follow(self, batches: Any, *_: Any, **__: Any) -> None:
+        """Follow the loader of an iteration before it begins; that of a resumed epoch is made only just before."""
+        if self._loaders is None:
+            return
+        self._batches_before = self._loaders.taken
+        # Asked first: it is true in the midst of an iteration, of Python 3.11 or later.
+        if getattr(batches, "gi_suspended", False) or not inspect.isgenerator(batches):
+            return
+        if inspect.getgeneratorstate(batches) == inspect.GEN_CREATED and batches.gi_frame is not None:
+            self._loaders.follow(batches.gi_frame.f_locals.get("self"))
+
+    def _keep_unfollowed(self, found: Any, *_: Any, **__: Any) -> None:
+        if self._loaders is not None and self._loaders.taken == self._batches_before:
+            # A loader of another kind.
+            for batch in found[0]:
+                self._keep_batch(content_row(batch))
+
+    def _timing_saves(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        trainer, log = self._trainer, self._log
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            path, step, began = None, trainer.state.global_step, time.monotonic()
+            with log.guard.catch("finding a checkpoint's folder"):
+                trial = kwargs["trial"] if "trial" in kwargs else args[1]
+                # There is no public name for the checkpoint folder of a hyperparameter search's trial.
+                folder = trainer._get_output_dir(trial)  # noqa: SLF001
+                path = os.path.join(folder, f"{PREFIX_CHECKPOINT_DIR}-{step}")
+            with GuardedPhase(log.guard, lambda: log.training.checkpoint_save(step, path=path)):
+                saved = original(*args, **kwargs)
+            if path is not None:
+                self.saved = path, time.monotonic() - began
+            return saved
+
+        return call
+
+
+def calling_trainer(callback: TrainerCallback) -> Any:
+    """Return the trainer that is calling a hook of `callback`; None if unknown.
+
+    The Trainer passes everything but itself to its callbacks, so it is looked up in the frames above.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        # `f_locals` copies the variables and keeps them alive: read it only if needed.
+        found = frame.f_locals.get("self") if "self" in frame.f_code.co_varnames else None
+        if isinstance(found, Trainer) and callback in found.callback_handler.callbacks:
+            return found
+        frame = frame.f_back
+    return None
+
+
+def _number_if_here(value: Any) -> Any:
+    """Return the number that a tensor in host memory holds, which needs no waiting; anything else as it is."""
+    kind = type(value)
+    if kind.__name__ == "Tensor" and kind.__module__ == "torch" and value.is_cpu and value.numel() == 1:
+        return value.item()
+    return value
