@@ -213,7 +213,7 @@ def test_loggers_that_are_made_together_look_at_the_machine_once(monkeypatch, tm
         return found_by(probe)
 
     monkeypatch.setattr(environment, "describe_environment", describe)
-    monkeypatch.setattr(start_record, "_MOMENT_S", 1e9)
+    monkeypatch.setattr(start_record, "_SHARED_WITHIN_S", 1e9)
     assert found() == found() == {"host": "here"}
     assert len(asked) == 1
 
@@ -222,7 +222,7 @@ def test_loggers_that_are_made_together_look_at_the_machine_once(monkeypatch, tm
     assert found() == {"host": "here"}
     assert len(asked) == 2
 
-    monkeypatch.setattr(start_record, "_MOMENT_S", 0.0)
+    monkeypatch.setattr(start_record, "_SHARED_WITHIN_S", 0.0)
     assert found() == {"host": "here"}
     assert len(asked) == 3
 
@@ -232,7 +232,7 @@ def test_what_one_logger_failed_to_find_the_next_one_asks_for_again(monkeypatch)
         raise RuntimeError("no")
 
     monkeypatch.setattr(environment, "describe_environment", fail)
-    monkeypatch.setattr(start_record, "_MOMENT_S", 1e9)
+    monkeypatch.setattr(start_record, "_SHARED_WITHIN_S", 1e9)
     for _ in range(2):
         guard = Guard()
         probe = EnvironmentProbe(guard)

@@ -20,7 +20,7 @@ from toolkit.telemetry.core.run_context import RunContext
 from toolkit.telemetry.logger.printed.log_file import Line, LogFile
 from toolkit.telemetry.logger.printed.native_output import NativeOutput
 from toolkit.telemetry.logger.printed.screen import Screen
-from toolkit.telemetry.logger.printed.taps import TAPS, is_forwarded
+from toolkit.telemetry.logger.printed.taps import LONG, TAPS, is_forwarded
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.evidence.output_log import NOTE, OTHER, STDERR
 from toolkit.telemetry.runfolder.layout import output_file
@@ -37,8 +37,6 @@ _REST: Final = 8
 """How many times as long as a turn took the next one waits: in a flood of output the training keeps its processor, and
 what came too fast is counted."""
 _LAST: Final = 200
-_LONG: Final = 1_000
-"""Characters of a text that are always kept."""
 _MOST_LONG: Final = 1_000_000
 """Characters of texts longer than usual that wait at one time."""
 
@@ -101,12 +99,10 @@ class OutputWriter:
 
     def _shortened(self, text: str) -> str:
         """Return as much of a long text as there is room for, on the thread that prints it."""
-        if len(text) <= _LONG:
-            return text
-        kept = text[: max(_LONG, _MOST_LONG - self._long)]
+        kept = text[: max(LONG, _MOST_LONG - self._long)]
         if len(kept) < len(text):
             # Half a secret would not be recognised as one.
-            kept = kept[: max(kept.rfind(" "), len(kept) - 2 * _LONG)]
+            kept = kept[: max(kept.rfind(" "), len(kept) - 2 * LONG)]
         self._long += len(kept)
         # With its end, so that the next line is a line of its own.
         end = "\n" if text.endswith("\n") else ""
@@ -184,7 +180,7 @@ class OutputWriter:
             self._native.expect(stream, text)
             if "\n" in text:
                 self._add(stream, screen.take_done(now), now)
-        self._long = sum(len(text) for *_, text in list(self._queue) if len(text) > _LONG)
+        self._long = sum(len(text) for *_, text in list(self._queue) if len(text) > LONG)
         if self._lost > lost:
             passed = self._native.skip()
             self._note(

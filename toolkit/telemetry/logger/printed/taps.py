@@ -19,8 +19,8 @@ from typing import Any, Final
 
 _MAX_STREAMS: Final = 8
 
-_SHORT: Final = 200
-"""Characters up to which a text is put as it is."""
+LONG: Final = 1_000
+"""Characters from which on a text is shortened before it is put."""
 Put = Callable[[tuple[int, float, int, str]], object]
 """Takes a call of `write`: how many there were before in this process, its time, the number of its stream, which is odd
 for standard error, and its text. Must not raise."""
@@ -37,29 +37,26 @@ class StreamTaps:
 
     def __init__(self) -> None:
         self._takers: dict[int, tuple[Put, Shorten]] = {}
-        self._puts: list[Put] = []
+        self._calls: list[tuple[Put, Shorten]] = []
         self._taps: list[_Tap] = []
         self._numbers = itertools.count()
         self._count = itertools.count()
 
     def join(self, owner: object, put: Put, shorten: Shorten) -> int:
-        """Call `put` for each write from now on, with a long text as `shorten` returns it; return the first count.
-
-        In a flood of prints every call counts: `put` should be the `append` of a deque.
-        """
+        """Call `put` for each write from now on, with a long text as `shorten` returns it; return the first count."""
         self._takers[id(owner)] = (put, shorten)
-        self._puts[:] = [put for put, _ in self._takers.values()]
+        self._calls[:] = self._takers.values()
         self.follow()
         # Everyone gets one with nothing in it: no count is missing from anyone's.
         first = next(self._count)
-        for put in self._puts:
+        for put, _ in self._calls:
             put((first, time.time(), 0, ""))
         return first
 
     def leave(self, owner: object) -> None:
         """Stop for `owner`."""
         if self._takers.pop(id(owner), None) is not None:
-            self._puts[:] = [put for put, _ in self._takers.values()]
+            self._calls[:] = self._takers.values()
             if not self._takers:
                 self.release()
 
@@ -75,14 +72,10 @@ class StreamTaps:
             if len(self._taps) >= _MAX_STREAMS:
                 # The script replaces it again and again: release the oldest one.
                 self._taps.pop(0).release()
-            tap = _Tap(stream, 2 * next(self._numbers) + is_error, self._puts, self._put_long, self._count)
+            tap = _Tap(stream, 2 * next(self._numbers) + is_error, self._calls, self._count)
             if tap.is_on:
                 self._taps.append(tap)
                 streams.append(stream)
-
-    def _put_long(self, count: int, number: int, text: str) -> None:
-        for put, shorten in list(self._takers.values()):
-            put((count, time.time(), number, shorten(text)))
 
     def release(self) -> None:
         """Restore each stream's own `write`, unless it was replaced in the meantime."""
@@ -102,12 +95,7 @@ class _Tap:
     """
 
     def __init__(
-        self,
-        stream: Any,
-        number: int,
-        puts: list[Put],
-        put_long: Callable[[int, int, str], None],
-        counter: Iterator[int],
+        self, stream: Any, number: int, takers: list[tuple[Put, Shorten]], counter: Iterator[int]
     ) -> None:
         own: Any = getattr(stream, "__dict__", None)
         self.is_on = isinstance(own, dict)
@@ -123,12 +111,9 @@ class _Tap:
         def write(*given: Any, **named: Any) -> int:
             text = given[0] if given else next(iter(named.values()), "")
             if isinstance(text, str):
-                if len(text) <= _SHORT:
-                    written = (count(), now(), number, text)
-                    for put in puts:
-                        put(written)
-                else:
-                    put_long(count(), number, text)
+                nth = count()
+                for put, shorten in takers:
+                    put((nth, now(), number, text if len(text) <= LONG else shorten(text)))
             return original(*given, **named)
 
         # Weak references: a temporary replacement of the output may be large.

@@ -271,11 +271,9 @@ class LiveRun:
         self,
         *,
         config: Any = None,
-        lora: Mapping[str, Any] | None = None,
-        model: Mapping[str, Any] | None = None,
-        training: Mapping[str, Any] | None = None,
         others: Mapping[str, Any] | None = None,
         reads_settings: bool = False,
+        **about: Any,
     ) -> None:
         """Write a start record; what is not known yet of the machine, settings and data follows in another record.
 
@@ -285,14 +283,8 @@ class LiveRun:
         self._has_started = True
         self.steps.step_at_start = self._gate.last_step
         try:
-            self._put_start(
-                config=config,
-                lora=lora,
-                model=model,
-                training=training,
-                others=others or {},
-                reads_settings=reads_settings,
-            )
+            config = config if config is not None else self._config or None
+            self._put_start(config, about, others or {}, reads_settings=reads_settings)
         finally:
             # Whatever went wrong: records that waited for it are written.
             self.pipeline.record_queue.await_no_start()
@@ -301,25 +293,17 @@ class LiveRun:
 
     def _put_start(
         self,
-        *,
         config: Any,
-        lora: Mapping[str, Any] | None,
-        model: Mapping[str, Any] | None,
-        training: Mapping[str, Any] | None,
+        about: Mapping[str, Any],
         others: Mapping[str, Any],
+        *,
         reads_settings: bool,
     ) -> None:
-        fields = start_fields(
-            run_name=self.session_folder.manifest.display_name,
-            config=config if config is not None else self._config or None,
-            lora=lora,
-            model=model,
-            training=training,
-        )
+        fields = start_fields(run_name=self.session_folder.manifest.display_name, config=config, **about)
         if not isinstance(fields.get("config", {}), (dict, list)):
             self._guard.report_misuse(
-                f"the config is a {type(config or self._config).__name__}, which has no names and values; it should "
-                "be a mapping, a namespace, a dataclass or the like"
+                f"the config is a {type(config).__name__}, which has no names and values; it should be a mapping, a "
+                "namespace, a dataclass or the like"
             )
         paths = data_paths(others.get("data"), fields.get("config"))
         if data_paths(others.get("data"), None):
@@ -424,7 +408,7 @@ class LiveRun:
 
         All of it takes no longer than `close_timeout`, whatever hangs: who comes first leaves time for the rest. When
         the process ends, all its runs share that time. Who interrupts it, with Ctrl-C or a time limit of their own,
-        waits a moment longer: the end is written first.
+        waits a little longer: the end is written first.
 
         Raises:
             BaseException: what interrupted it.
@@ -434,7 +418,7 @@ class LiveRun:
         interrupt: BaseException | None = None
         try:
             self._conclude(status, reason, error, deadline)
-        except BaseException as caught:  # noqa: BLE001 - it is raised again, behind the end
+        except BaseException as caught:  # noqa: BLE001 - it is raised again, after the end
             interrupt = caught
             deadline = min(deadline, time.monotonic() + _ONCE_INTERRUPTED_S)
             if not self._rest_is_put:
@@ -442,10 +426,10 @@ class LiveRun:
             with self._guard.catch("giving up the last messages"):
                 self.pipeline.give_up_messages()
         try:
-            left_undone = self._let_go(status, reason, error, deadline)
-        except BaseException as caught:  # noqa: BLE001 - it is raised again, behind the end
+            left_undone = self._finish(status, reason, error, deadline)
+        except BaseException as caught:  # noqa: BLE001 - it is raised again, after the end
             interrupt = interrupt or caught
-            left_undone = self._let_go(status, reason, error, time.monotonic() + _ONCE_INTERRUPTED_S)
+            left_undone = self._finish(status, reason, error, time.monotonic() + _ONCE_INTERRUPTED_S)
         if interrupt is not None:
             raise interrupt
         return left_undone
@@ -518,7 +502,7 @@ class LiveRun:
             self._put_start_if_held_up()
         self._rest_is_put = True
 
-    def _let_go(self, status: str, reason: str, error: BaseException | None, deadline: float) -> list[str]:
+    def _finish(self, status: str, reason: str, error: BaseException | None, deadline: float) -> list[str]:
         """Write the end record, close the files and stop the threads; where that was interrupted, do the rest of it."""
         timeout_s = self._close_s
 

@@ -41,7 +41,7 @@ _LISTS: Final = frozenset({"lora_target_modules", "lora_ignore_modules"})
 
 _MUCH: Final = 48_000
 """Characters of a start record from which on the 64 KiB of a record may be too few."""
-_MOMENT_S: Final = 5.0
+_SHARED_WITHIN_S: Final = 5.0
 """Loggers that are made within so many seconds share a description of the machine."""
 _BREATH_S: Final = 0.0005
 """Long enough for the training to run in between."""
@@ -95,7 +95,7 @@ class _Probe:
 
     def finds_the_same_as(self, other: _Probe) -> bool:
         """Return whether `other` would find the same: a commit or an installation takes longer."""
-        is_recent = other._began - self._began < _MOMENT_S
+        is_recent = other._began - self._began < _SHARED_WITHIN_S
         return is_recent and other._about == self._about and not self._has_failed
 
     def _run(self) -> None:
@@ -129,9 +129,9 @@ def start_fields(
     *,
     run_name: str,
     config: Any,
-    lora: Any,
-    model: Any,
-    training: Any,
+    lora: Any = None,
+    model: Any = None,
+    training: Any = None,
     guard: Guard | None = None,
     values: PlainValues | None = None,
 ) -> dict[str, Any]:
