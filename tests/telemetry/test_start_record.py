@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import threading
-import time
 
 import pytest
 
@@ -149,26 +148,6 @@ def test_samples_of_a_step_are_counted_where_they_can_be(given, samples):
 def found_by(probe):
     assert probe.is_done(PATIENCE_S)
     return probe.result()
-
-
-def test_a_machine_that_answers_late_delays_no_one(monkeypatch):
-    may_answer = threading.Event()
-
-    def slowly(guard):
-        may_answer.wait(100)
-        return {"host": "here"}
-
-    monkeypatch.setattr(environment, "describe_environment", slowly)
-    probe = EnvironmentProbe(Guard())
-    probe.start()
-    began = time.monotonic()
-
-    assert not probe.is_done(0.05)
-    assert time.monotonic() - began < 50
-
-    may_answer.set()
-
-    assert found_by(probe) == {"host": "here"}
 
 
 def test_a_script_that_is_over_before_its_machine_is_described_has_it_in_its_records(monkeypatch, tmp_path):
