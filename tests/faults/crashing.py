@@ -140,4 +140,11 @@ def _comparable(text: str) -> list[str]:
     # A thread's and a process's number may differ; findings say that a loss of always 1 is one. Where Python waits for
     # the result of a pool depends on whether it is there already.
     text = re.sub(r'0x[0-9a-f]+|(?<=Process-)\d+|(?<=Thread-)\d+|(?<=futures/_base.py", line )\d+', "…", text)
+    # What failed in a thread of ours while memory had run out is reported, with the lines that it was at.
+    text = re.sub(
+        r"^\[telemetry\] .*\(MemoryError\).*\n(?:Traceback .*\n(?: .*\n)*MemoryError.*\n)?",
+        "",
+        text,
+        flags=re.MULTILINE,
+    )
     return [line for line in text.splitlines() if not line.startswith("[telemetry] ")]

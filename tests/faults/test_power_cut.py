@@ -311,17 +311,3 @@ def test_the_next_session_takes_rows_away_whose_records_went_with_the_power(tmp_
     records = read_from(tmp_path / "metrics.jsonl").records
     table = assert_table_matches(tmp_path, records)
     assert table["session"].tolist() == [record["session"] for record in records]
-
-
-def test_a_table_that_lacks_nothing_but_the_newest_rows_is_not_built_again(tmp_path):
-    (tmp_path / "metrics.jsonl").write_bytes(b"".join(_LINES[:5]))
-    build_table(tmp_path / "metrics.jsonl", tmp_path / "metrics.csv")
-    before = os.stat(tmp_path / "metrics.csv").st_ino
-    (tmp_path / "metrics.jsonl").write_bytes(b"".join(_LINES))
-
-    mirror = CsvMirror(tmp_path, mode=0o600, form=ALL)
-    offset = mirror.start_at()
-    mirror.close()
-
-    assert offset == len(b"".join(_LINES[:5]))
-    assert os.stat(tmp_path / "metrics.csv").st_ino == before
