@@ -233,9 +233,9 @@ def _config(start: Mapping[str, Any]) -> dict[str, Any]:
 def _environment(meta: RunMeta) -> None:
     found = {
         key: value
-        for source in (meta.start, meta.environment)
+        for source, names in ((meta.start, _MACHINE), (meta.environment, (*_MACHINE, "data")))
         for key, value in source.items()
-        if key in _MACHINE
+        if key in names
     }
     if not found:
         st.info("The run has not logged its environment.", icon=":material/info:")

@@ -76,7 +76,7 @@ def config_for(url, folder):
 def train(config):
     with TelemetryLogger.from_config(config) as log:
         # On a slow machine that may take longer than a start record waits for it.
-        log._run._probe.result(60.0)
+        log._run._probe.is_done(60.0)
         log.log_start()
         for step in range(1, 4):
             log.log_step(step, train_loss=1.0 / step)

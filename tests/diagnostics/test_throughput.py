@@ -46,7 +46,8 @@ def beside_others(records, *, from_step, cpu_percent=40.0, gpu_gb=4.0):
     ]
     for name, value in (("cpu_percent", cpu_percent), ("gpu/0/mem_used_gb", gpu_gb)):
         records = changed(records, name, lambda step, old, new=value: new if step >= from_step else old)
-    return [records[0], {"event": "environment", "cpu": {"logical": 8}}, *records[1:]]
+    late = [{"event": "environment", **found} for found in ({"cpu": {"logical": 8}}, {"data": []})]
+    return [records[0], *late, *records[1:]]
 
 
 def _drop_beside_others(**others):

@@ -9,11 +9,12 @@ import math
 import sys
 from dataclasses import replace
 from pathlib import Path
-from unittest import mock
 
+import pytest
+
+from tests.telemetry.logged import describe_at_once
 from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.logger.machine import environment
 from toolkit.telemetry.core.clock import ManualClock
 
 CONFIG = {
@@ -47,7 +48,8 @@ MACHINE = {
 def main(log_dir: Path) -> None:
     """Write two sessions of one run into `log_dir`."""
     clock = ManualClock(wall=1_703_123_456.789)
-    with mock.patch.object(environment, "describe_environment", return_value=MACHINE):
+    with pytest.MonkeyPatch.context() as patch:
+        describe_at_once(patch, MACHINE)
         log = first_session(log_dir, clock)
         clock.advance(3600.25)
         second_session(log_dir, clock)

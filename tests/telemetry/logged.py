@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.records import read_records
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.logger.machine import environment, start_look
+from toolkit.telemetry.logger.session.start_record import EnvironmentProbe
 
 PATIENCE_S = 60.0
 """How long a test waits for what comes soon, unless the machine pauses."""
@@ -19,6 +21,13 @@ def records_of(log, event=None, *, of_any_type=False):
     """Return the records that are in the file once all is flushed, strictly parsed; only those of one kind if asked."""
     log.flush(PATIENCE_S)
     return read_records(log.run_folder, event, of_any_type=of_any_type)
+
+
+def describe_at_once(monkeypatch, found):
+    """Have `found` be all that loggers find of the machine, and known when they start: no record of it comes late."""
+    monkeypatch.setattr(environment, "describe_environment", lambda guard: dict(found))
+    monkeypatch.setattr(EnvironmentProbe, "start", lambda probe: probe._probe.job.take_turn())
+    monkeypatch.setattr(start_look, "settings", dict)
 
 
 class Arriving:

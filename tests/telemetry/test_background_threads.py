@@ -37,7 +37,7 @@ def test_a_logger_with_defaults_has_at_most_four_threads_and_none_once_it_is_clo
     log = make()
     log.log_step(1, train_loss=0.5)
     # Those that describe the machine end by themselves.
-    assert log._run._probe.result(PATIENCE_S) is not None
+    assert log._run._probe.is_done(PATIENCE_S)
     wait_until(lambda: threads() <= 4)
     log.close()
 
@@ -50,7 +50,7 @@ def test_many_loggers_have_hardly_more_threads_than_one(make, threads, count):
     for log in logs:
         log.log_step(1, train_loss=0.5)
     for log in logs:
-        assert log._run._probe.result(PATIENCE_S) is not None
+        assert log._run._probe.is_done(PATIENCE_S)
     wait_until(lambda: threads() <= min(count, 16))
     for log in logs:
         log.close()

@@ -77,7 +77,7 @@ def keeper_of(folder, session=1, said=None, guard=None):
     of_session = SimpleNamespace(session=session, started=time.time())
     return CodeKeeper(
         SimpleNamespace(folder=folder, modes=PRIVATE, session=of_session),
-        lambda: {"git": describe_repository()},
+        SimpleNamespace(is_done=lambda timeout_s: True, result=lambda: {"git": describe_repository()}),
         lambda fields, is_last: is_last and (said.append(fields) if said is not None else True) is not False,
         guard or Guard(),
     )

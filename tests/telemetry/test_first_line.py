@@ -12,16 +12,15 @@ import threading
 import pytest
 
 from tests.records import read_records
-from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
+from tests.telemetry.logged import PATIENCE_S, describe_at_once, make_logger, records_of
 from toolkit.telemetry.core.clock import ManualClock
-from toolkit.telemetry.logger.machine import environment
 from toolkit.telemetry.logger.session import live_run
 from toolkit.telemetry.runfolder.journal.repair import repair_run
 
 
 @pytest.fixture(autouse=True)
 def _a_machine_that_is_described_at_once(monkeypatch):
-    monkeypatch.setattr(environment, "describe_environment", lambda guard: {})
+    describe_at_once(monkeypatch, {})
 
 
 @pytest.fixture

@@ -18,12 +18,11 @@ import pytest
 import torch
 
 from tests.records import read_records
-from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
+from tests.telemetry.logged import PATIENCE_S, describe_at_once, make_logger, records_of
 from tests.waiting import wait_until
 from toolkit.telemetry import MemorySink, OptionsError, TelemetryLogger, TelemetryOptions
 from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.logger import logger as logger_module
-from toolkit.telemetry.logger.machine import environment
 from toolkit.telemetry.logger.machine.checkpoint_files import look_at
 from toolkit.telemetry.logger.writing.writer import Writer
 from toolkit.telemetry.runfolder.codec import encode
@@ -35,19 +34,16 @@ TOKEN = "hf_" + "a1B2" * 9
 
 @pytest.fixture(autouse=True)
 def _a_machine_that_is_described_at_once(monkeypatch):
-    monkeypatch.setattr(environment, "describe_environment", lambda guard: {"host": "here", "os": "an os"})
+    describe_at_once(monkeypatch, {"host": "here", "os": "an os"})
 
 
 @pytest.fixture
 def make(tmp_path):
     made = []
 
-    def make(name="r", *, is_described=True, **options):
+    def make(name="r", **options):
         log = make_logger(tmp_path / "logs", name, **options)
         made.append(log)
-        if is_described and log.is_live:
-            # Else a separate record describes the machine, where the test takes half a second.
-            log._run._probe.result(PATIENCE_S)
         return log
 
     yield make

@@ -11,17 +11,16 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.lengths import longer
-from tests.telemetry.logged import make_logger, records_of
+from tests.telemetry.logged import describe_at_once, make_logger, records_of
 from toolkit.telemetry.integrations.batch_sizes import BatchSizes, size_of
 from toolkit.telemetry.logger import training
 from toolkit.telemetry.logger.logger_internals import internals
-from toolkit.telemetry.logger.machine import environment
 from toolkit.telemetry.testing import MemorySink, settle, steps_of
 
 
 @pytest.fixture(autouse=True)
 def _a_machine_that_is_described_at_once(monkeypatch):
-    monkeypatch.setattr(environment, "describe_environment", lambda guard: {})
+    describe_at_once(monkeypatch, {})
 
 
 @pytest.fixture

@@ -3,12 +3,11 @@
 import dataclasses
 import json
 import threading
-import time
 
 import pytest
 
 from tests.records import read_records
-from tests.telemetry.logged import make_logger
+from tests.telemetry.logged import PATIENCE_S, make_logger
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine import environment
@@ -146,24 +145,9 @@ def test_samples_of_a_step_are_counted_where_they_can_be(given, samples):
     assert samples_per_step(given) == samples
 
 
-def test_a_machine_that_answers_late_delays_no_one(monkeypatch):
-    may_answer = threading.Event()
-
-    def slowly(guard):
-        may_answer.wait(100)
-        return {"host": "here"}
-
-    monkeypatch.setattr(environment, "describe_environment", slowly)
-    probe = EnvironmentProbe(Guard())
-    probe.start()
-    began = time.monotonic()
-
-    assert probe.result(0.05) is None
-    assert time.monotonic() - began < 50
-
-    may_answer.set()
-
-    assert probe.result(60) == {"host": "here"}
+def found_by(probe):
+    assert probe.is_done(PATIENCE_S)
+    return probe.result()
 
 
 def test_a_script_that_is_over_before_its_machine_is_described_has_it_in_its_records(monkeypatch, tmp_path):
@@ -191,7 +175,7 @@ def test_a_machine_that_cannot_be_described_is_counted(monkeypatch):
     probe = EnvironmentProbe(guard)
     probe.start()
 
-    assert probe.result(60) == {}
+    assert found_by(probe) == {}
     assert guard.counts == {"describing the machine: RuntimeError": 1}
 
 
@@ -205,10 +189,10 @@ def test_loggers_that_are_made_together_look_at_the_machine_once(monkeypatch, tm
     def found():
         probe = EnvironmentProbe(Guard())
         probe.start()
-        return probe.result(60)
+        return found_by(probe)
 
     monkeypatch.setattr(environment, "describe_environment", describe)
-    monkeypatch.setattr(start_record, "_MOMENT_S", 1e9)
+    monkeypatch.setattr(start_record, "_SHARED_WITHIN_S", 1e9)
     assert found() == found() == {"host": "here"}
     assert len(asked) == 1
 
@@ -217,7 +201,7 @@ def test_loggers_that_are_made_together_look_at_the_machine_once(monkeypatch, tm
     assert found() == {"host": "here"}
     assert len(asked) == 2
 
-    monkeypatch.setattr(start_record, "_MOMENT_S", 0.0)
+    monkeypatch.setattr(start_record, "_SHARED_WITHIN_S", 0.0)
     assert found() == {"host": "here"}
     assert len(asked) == 3
 
@@ -227,13 +211,13 @@ def test_what_one_logger_failed_to_find_the_next_one_asks_for_again(monkeypatch)
         raise RuntimeError("no")
 
     monkeypatch.setattr(environment, "describe_environment", fail)
-    monkeypatch.setattr(start_record, "_MOMENT_S", 1e9)
+    monkeypatch.setattr(start_record, "_SHARED_WITHIN_S", 1e9)
     for _ in range(2):
         guard = Guard()
         probe = EnvironmentProbe(guard)
         probe.start()
 
-        assert probe.result(60) == {}
+        assert found_by(probe) == {}
         assert guard.total == 1
 
 

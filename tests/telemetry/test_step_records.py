@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from tests.lengths import longer
 from tests.records import read_records
-from tests.telemetry.logged import Arriving, make_logger, records_of
+from tests.telemetry.logged import Arriving, describe_at_once, make_logger, records_of
 from toolkit.telemetry.core.clock import ManualClock
-from toolkit.telemetry.logger.machine import environment
 from toolkit.telemetry.logger.records.device_scalars import DeviceScalars, PendingScalar
 from toolkit.telemetry.logger.writing.pipeline import RecordPipeline
 
@@ -23,7 +22,7 @@ tries = settings(max_examples=longer(12, 25), deadline=None)
 @pytest.fixture(autouse=True, scope="module")
 def _a_machine_that_is_described_at_once():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(environment, "describe_environment", lambda guard: {})
+        describe_at_once(patch, {})
         yield
 
 

@@ -7,9 +7,8 @@ import threading
 import pytest
 
 from tests.records import read_records
-from tests.telemetry.logged import make_logger
+from tests.telemetry.logged import describe_at_once, make_logger
 from toolkit.telemetry.core.clock import ManualClock, WallTimes
-from toolkit.telemetry.logger.machine import environment
 from toolkit.telemetry.timing.history import read_run_time
 from toolkit.telemetry.timing.ledger import LedgerBuilder
 
@@ -18,7 +17,7 @@ HOUR = 3600.0
 
 @pytest.fixture(autouse=True)
 def _a_machine_that_is_described_at_once(monkeypatch):
-    monkeypatch.setattr(environment, "describe_environment", lambda guard: {})
+    describe_at_once(monkeypatch, {})
 
 
 @pytest.fixture

@@ -90,12 +90,18 @@ def test_what_is_not_finite_is_shown_as_it_is(tmp_path):
     assert values[1:] == [-math.inf, math.inf]
 
 
-def test_the_start_record_is_shown_as_text_without_secrets(tmp_path):
-    write(tmp_path, {**START, "config": {"hf_token": "abc", "lr": 1e-4, "note": "```<script>"}})
+def test_the_start_record_and_what_follows_it_are_shown_as_text_without_secrets(tmp_path):
+    write(
+        tmp_path,
+        {**START, "config": {"hf_token": "abc", "lr": 1e-4, "note": "```<script>"}},
+        {**START, "event": "environment", "host": "here"},
+    )
 
     (event,) = read(tmp_path).Tensors("config/text_summary")
     text = event.tensor_proto.string_val[0].decode()
+    (described,) = read(tmp_path).Tensors("environment/text_summary")
 
+    assert b'"host": "here"' in described.tensor_proto.string_val[0]
     assert all(line.startswith("    ") for line in text.splitlines())
     assert json.loads(text) == {
         "run_name": "greyjacket",

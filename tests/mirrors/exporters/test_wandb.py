@@ -122,7 +122,10 @@ def exported(tmp_path_factory):
 
         def export():
             exporter.write(
-                [{**START, "config": {"hf_token": "abc", "lr": 1e-4, "note": SECRET, "deep": {"a": [1]}}}]
+                [
+                    {**START, "config": {"hf_token": "abc", "lr": 1e-4, "note": SECRET, "deep": {"a": [1]}}},
+                    {**START, "event": "environment", "host": "here"},
+                ]
             )
             exporter.write([step(i, loss=1 / i) for i in range(1, 1201)])
             exporter.write(
@@ -203,6 +206,7 @@ def test_the_configuration_is_sent_masked(exported):
     found = config(kept_by_wandb(exported[0]))
 
     assert found["config"] == {"hf_token": "***", "lr": 1e-4, "note": "***", "deep": {"a": [1]}}
+    assert found["host"] == "here"
 
 
 def test_curves_are_drawn_over_the_global_step(exported):

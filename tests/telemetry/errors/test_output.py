@@ -44,7 +44,7 @@ def listen(replace):
 
     yield begin
     for tail in tails:
-        tail.let_go()
+        tail.release()
 
 
 def test_the_last_lines_of_both_streams_are_kept_in_their_order(listen):
@@ -89,7 +89,7 @@ def test_each_stream_gets_its_own_write_back(replace):
     tail.follow()
     assert "write" in vars(out)
     assert err.write is not theirs
-    tail.let_go()
+    tail.release()
 
     assert vars(out) == {}
     assert err.write is theirs
@@ -109,7 +109,7 @@ def test_a_write_that_someone_put_on_top_of_it_stays(replace):
         return ours(text)
 
     out.write = theirs
-    tail.let_go()
+    tail.release()
     print("x")
 
     assert out.write is theirs
@@ -152,7 +152,7 @@ def test_a_stream_that_cannot_be_followed_is_left_alone(monkeypatch, stream):
     if stream is not None:
         print("said")
         assert stream.text == "said\n"
-    tail.let_go()
+    tail.release()
 
     assert tail.last_lines() == []
 
@@ -162,7 +162,7 @@ def test_memory_is_bounded_and_a_huge_text_is_reported_by_its_end(listen):
     for _ in range(100):
         print("x" * 1_000_000, "the end")
 
-    assert sum(len(text) for _, text in tail._printed) < 3_000_000
+    assert sum(len(text) for *_, text in tail._printed) < 3_000_000
     assert tail.last_lines()[-1].endswith("the end")
 
 

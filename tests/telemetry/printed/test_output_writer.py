@@ -166,9 +166,33 @@ def test_a_flood_is_dropped_with_a_count_and_the_last_lines_are_kept(tmp_path, s
     assert waiting <= output_writer._MOST_WAITING
     lines = [line.text for line in read(log)]
     (note,) = [line for line in lines if "came too fast" in line]
-    kept = [line for line in lines if line.isdecimal()]
+    kept = [line for line in lines if line.lstrip("… ").isdecimal()]
     assert kept[-1] == str(count - 1)
     assert len(kept) + int(note.split()[1].replace(",", "")) in (count, count + 1)
+
+
+def test_a_line_is_whole_or_marked_as_cut_where_writes_were_lost(tmp_path, streams, monkeypatch):
+    streams()
+    monkeypatch.setattr(output_writer, "_EVERY_S", 3600.0)
+    log = make_logger(tmp_path, output=True, quiet=True)
+    output, parts, printed = log._run.output, 5, set()
+    for burst in range(3):
+        for number in range(output_writer._MOST_WAITING // parts + burst + 2):
+            printed.add("-".join(f"{burst}.{number}.{part}" for part in range(parts)))
+            for part in range(parts):
+                sys.stdout.write(f"{burst}.{number}.{part}" + "-\n"[part == parts - 1])
+        while output._queue:
+            output._turn()
+        sys.stderr.write("half of a line")
+        output._turn()
+    log.close()
+
+    lines = [line.text for line in read(log)]
+    assert len(lines) > output_writer._MOST_WAITING // parts
+    assert all(
+        line in printed or "…" in line or "telemetry" in line or line == "half of a line" for line in lines
+    )
+    assert any("half of a line …" in line for line in lines)
 
 
 def test_memory_for_huge_texts_is_bounded_and_what_is_cut_is_said(tmp_path):
@@ -281,8 +305,8 @@ def test_dots_without_end_are_broken_into_lines(tmp_path, streams):
 def test_a_file_that_is_emptied_or_closed_is_read_as_far_as_it_goes(tmp_path):
     program = """
 import os, sys
-from toolkit.telemetry.logger.printed.beside import FilesBeside
-beside = FilesBeside()
+from toolkit.telemetry.logger.printed.native_output import NativeOutput
+beside = NativeOutput()
 def read():
     beside.look()
     print(beside.read(is_end=False), file=sys.stderr)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.telemetry.logged import PATIENCE_S, make_logger
-from toolkit.telemetry.logger.machine import environment
+from tests.telemetry.logged import PATIENCE_S, describe_at_once, make_logger
 from toolkit.telemetry.logger.training import saving
 
 
 @pytest.fixture(autouse=True)
 def _a_machine_that_is_described_at_once(monkeypatch):
-    monkeypatch.setattr(environment, "describe_environment", lambda guard: {"host": "here", "os": "an os"})
+    describe_at_once(monkeypatch, {"host": "here", "os": "an os"})
 
 
 @pytest.fixture(autouse=True)

@@ -101,7 +101,8 @@ class Examiner:
         elif row.event == START:
             self._begin_session(record)
         elif row.event == ENVIRONMENT:
-            incidents.processors = whole_in(mapping_in(record.get("cpu")).get("logical")) or 0
+            found = whole_in(mapping_in(record.get("cpu")).get("logical"))
+            incidents.processors = found or incidents.processors
         elif is_rank_0 and values:
             self._follow_steps(row)
         if is_rank_0 and len(values) == len(shape.fields):

@@ -34,7 +34,7 @@ from toolkit.telemetry.runfolder.metrics import (
     position_of,
 )
 from toolkit.telemetry.runfolder.reader import records_of
-from toolkit.telemetry.runfolder.records import END, EPOCH, NON_FINITE, START, STEP, Record
+from toolkit.telemetry.runfolder.records import END, ENVIRONMENT, EPOCH, NON_FINITE, START, STEP, Record
 from toolkit.telemetry.runfolder.redone import counts, redone_from
 
 Row = tuple[int, str, "int | None", "float | None", dict[str, float]]
@@ -109,7 +109,7 @@ class ExportedRun:
                     min(timestamp, self.started) if self.started == self.started else float(timestamp)
                 )
                 self.ended = max(timestamp, self.ended) if self.ended == self.ended else float(timestamp)
-            if event == START:
+            if event in (START, ENVIRONMENT):
                 own = {name: value for name, value in record.items() if name not in _NOT_CONFIG}
                 if self.keeps_names:
                     own = record.get(CONFIG) or {}

@@ -190,7 +190,7 @@ class TelemetryLogger(TimingCalls):
         The machine, the packages and the code's state are added here.
         """
         self._live().put_start(
-            config=config, lora=lora, model=model, training=training, others=fields, wait_s=2.0
+            config=config, lora=lora, model=model, training=training, others=fields, reads_settings=True
         )
 
     @guarded

@@ -32,6 +32,7 @@ from toolkit.telemetry.runfolder.reader import (
     tail_records,
 )
 from toolkit.telemetry.runfolder.records import (
+    ENVIRONMENT,
     EPOCH,
     NON_FINITE,
     SPREAD,
@@ -156,7 +157,7 @@ class KeyValues:
         """Take the next records of the run."""
         for record in records:
             event = record.get("event")
-            if event == START:
+            if event in (START, ENVIRONMENT):
                 self.config = {**(self.config or {}), **settings_of(record)}
             elif event in CARRIES_METRICS and event != SYSTEM:
                 self._take_metrics(event, record)
@@ -340,7 +341,7 @@ def key_values_in(log: Path) -> KeyValues:
         return _all_in(log, redone_in(log).limits)
     found, tail = KeyValues(), tail_records(log, _TAIL_BYTES)
     head = read_from(log, max_bytes=_HEAD_BYTES).records
-    found.take(record for record in head if record.get("event") == START)
+    found.take(record for record in head if record.get("event") in (START, ENVIRONMENT))
     found.take(_that_count(tail, redone_from(tail)))
     found.forget_best(found.evaluations)
     return found

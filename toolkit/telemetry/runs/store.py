@@ -266,6 +266,19 @@ class Health:
         return self.bytes_read / whole if whole else 1.0
 
 
+MOST_STARTS: Final = 20
+
+
+def of_newest_session(records: Sequence[Record]) -> Record:
+    """Return the fields of the newest session's records, given newest first; of a field the newest one."""
+    sessions = [session if type(session := one.get("session")) is int else 0 for one in records]
+    newest = max(sessions, default=0)
+    found: Record = {}
+    for record, session in zip(reversed(records), reversed(sessions), strict=True):
+        found |= record if session == newest else {}
+    return found
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunMeta:
     """Everything about one run except its curves."""

@@ -395,7 +395,7 @@ class ControlPoller:
         self._settle(case, request.name, "applied")
 
     def _settle_waiting(self, case: Case, status: str, reason: str) -> None:
-        """Settle every part that is not being delivered at this moment, and take it out of the way."""
+        """Settle every part that is not being delivered now, and take it out of the way."""
         for part in case.left - case.running:
             self._settle(case, part, status, reason)
         for queue in (self._held, self._waiting):

@@ -30,7 +30,7 @@ def may_record(rank: Rank) -> bool:
 class RankClaim:
     """The right to record the run of this launch: the process that has locked a file in the log directory has it.
 
-    The last rank waits a moment for rank 0. The lock ends with the process, however that ends. Where there are no
+    The last rank waits briefly for rank 0. The lock ends with the process, however that ends. Where there are no
     locks, both may record.
     """
 

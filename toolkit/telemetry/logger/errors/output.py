@@ -30,13 +30,13 @@ class OutputTail:
 
     def follow(self) -> None:
         """Wrap the current `sys.stdout` and `sys.stderr`; earlier ones stay wrapped."""
-        self._taps.join(self, self._take, self._shortened)
+        self._taps.join(self, self._keep, self._shortened)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Restore each stream's own `write`, unless someone else listens."""
         self._taps.leave(self)
 
-    def _take(self, written: tuple[int, float, int, str]) -> None:
+    def _keep(self, written: tuple[int, float, int, str]) -> None:
         self._printed.append((written[2], self._shortened(written[3])))
 
     def _shortened(self, text: str) -> str:
@@ -85,13 +85,13 @@ class SharedTail:
                 before, self._tail = self._tail, OutputTail(lines, TAPS)
                 self._tail.follow()
                 if before is not None:
-                    before.let_go()
+                    before.release()
 
     def leave(self, owner: object) -> None:
         """Stop for `owner`; with the last one, the streams' own `write` is restored."""
         if self._wanted.pop(id(owner), None) is not None and not self._wanted and self._tail is not None:
             tail, self._tail = self._tail, None
-            tail.let_go()
+            tail.release()
 
     def last_lines(self, owner: object) -> list[str]:
         """Return the last lines of output, as many as `owner` asked for."""

@@ -23,42 +23,52 @@ _MOST_FILES: Final = 2_000
 _MOST_HASHED: Final = 64
 _HEAD_BYTES: Final = 4_096
 _LONGEST_S: Final = 0.2
-_LONGEST_WAIT_S: Final = 0.5
-_MOMENT_S: Final = 0.02
-"""Waited for in any case: the settings take a hundredth of it."""
+_LATEST_S: Final = 5.0
+"""After so long the record of what was found is written without the data on a disk that does not answer."""
 
 
 class StartLook:
-    """A look at the data of a run and at the settings of its packages, as it is started.
+    """A look at the data of a run and, unless they are known, at the settings of its packages, as it is started.
 
-    On a thread of its own: a disk that hangs holds up nothing, and a function that torch compiles is not broken apart.
+    In the background: a disk that hangs holds up nothing, and a function that torch compiles is not broken apart.
     """
 
-    def __init__(self, given: Any, config: Any, guard: Guard) -> None:
-        self._paths = data_paths(given, config)
+    def __init__(self, paths: Sequence[str], guard: Guard, *, with_settings: bool) -> None:
+        self._paths = paths
+        self._with_settings = with_settings
         self._settings: dict[str, Any] = {}
         self._found: list[dict[str, Any]] = []
-        self._job = background_job("telemetry-start", self._look, may_block=True)
-        # Where the system refuses a thread, the start record is written without this.
+        self._latest = time.monotonic() + _LATEST_S
+        self._job = background_job("telemetry-start", self._read, may_block=True)
+        # Where the system refuses a thread, the run is logged without this.
         with guard.catch("starting a thread"):
             self._job.start()
 
-    def result(self, timeout_s: float) -> dict[str, Any]:
-        """Return the fields `determinism`, `seeds` and `data` that there are; wait at most `timeout_s` for the data."""
-        if self._job.is_started:
-            self._job.join(max(_MOMENT_S, min(timeout_s, _LONGEST_WAIT_S)))
-        fields = {name: value for name, value in self._settings.items() if value}
+    def is_done(self, timeout_s: float) -> bool:
+        """Wait at most `timeout_s`; return whether everything was looked at, or is not waited for any longer."""
+        return not self._job.is_started or self._job.join(timeout_s) or time.monotonic() > self._latest
+
+    def result(self) -> dict[str, Any]:
+        """Return the fields `determinism`, `seeds` and `data`, and which paths were not looked at in time."""
+        fields = dict(self._settings)
         if self._paths:
             found = list(self._found)
             late = [{"path": path, "problem": "not looked at in time"} for path in self._paths[len(found) :]]
             fields["data"] = [*found, *late]
         return fields
 
-    def _look(self) -> None:
-        self._settings = {"determinism": determinism(os.environ), "seeds": seeds(os.environ)}
+    def _read(self) -> None:
+        if self._with_settings:
+            self._settings = settings()
         deadline = time.monotonic() + _LONGEST_S
         for path in self._paths:
             self._found.append(_describe(path, deadline))
+
+
+def settings() -> dict[str, Any]:
+    """Return the fields `determinism` and `seeds`, as they are now."""
+    found = {"determinism": determinism(os.environ), "seeds": seeds(os.environ)}
+    return {name: value for name, value in found.items() if value}
 
 
 def data_paths(given: Any, config: Any) -> list[str]:

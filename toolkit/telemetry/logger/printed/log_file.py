@@ -1,4 +1,4 @@
-"""output.log, open for appending, with the time of each line in the file beside it; at most so many bytes."""
+"""output.log, open for appending, with the time of each line in a second file; at most so many bytes."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class LogFile:
         self._open_line = b""
 
     def append(self, lines: Sequence[Line], open_line: str = "") -> None:
-        """Write `lines`, and behind them the line that is being written, if there is one.
+        """Write `lines`, and after them the line that is being written, if there is one.
 
         Raises:
             OSError: the disk took none of them. What it took is taken back; call again.
@@ -120,7 +120,7 @@ class LogFile:
         return descriptor
 
     def _take_over(self, descriptor: int, status: os.stat_result) -> None:
-        """Go on behind what is there: of an earlier session, or of whoever else wrote to the file."""
+        """Continue after what is there: of an earlier session, or of whoever else wrote to the file."""
         self.identity, self._size, self._open_line = identity_of(status), status.st_size, b""
         if self._size and pread(descriptor, 1, self._size - 1) != b"\n":
             # A session that was killed was writing this line.

@@ -17,8 +17,8 @@ from typing import Final
 from toolkit.telemetry.core.background import background_job
 from toolkit.telemetry.core.lifetime import process_ends
 from toolkit.telemetry.core.run_context import RunContext
-from toolkit.telemetry.logger.printed.beside import FilesBeside
 from toolkit.telemetry.logger.printed.log_file import Line, LogFile
+from toolkit.telemetry.logger.printed.native_output import NativeOutput
 from toolkit.telemetry.logger.printed.screen import Screen
 from toolkit.telemetry.logger.printed.taps import LONG, TAPS, is_forwarded
 from toolkit.telemetry.privacy.masking import Masker
@@ -57,9 +57,11 @@ class OutputWriter:
         self._long = 0
         self._screens: dict[int, Screen] = {}
         self._before: tuple[int, str] = (-1, "")
+        self._broken_off: set[int] | None = None
+        """Streams that were written to since writes were lost; None if none were."""
         self._lines: list[Line] = []
         """Lines that the disk has not taken yet."""
-        self._beside: FilesBeside | None = None
+        self._native: NativeOutput | None = None
         self._is_closed = False
         self._hurry_at = 0.0
 
@@ -67,13 +69,13 @@ class OutputWriter:
         """Keep what is printed from now on."""
         if self._is_on:
             with self._guard.catch("keeping the output"):
-                self._beside = FilesBeside()
+                self._native = NativeOutput()
                 self._next = TAPS.join(self, self._queue.append, self._shortened)
                 self._job.start(_EVERY_S)
 
     def close(self, timeout_s: float, error: BaseException | None = None) -> None:
         """Write what is left, at most for `timeout_s`; the traceback of `error` too, if it then ends the script."""
-        if self._beside is None:
+        if self._native is None:
             # It is off, or was not started.
             return
         with self._guard.catch("keeping the output"):
@@ -86,7 +88,7 @@ class OutputWriter:
             else:
                 self._job.run_here(timeout_s)
             if error is not None and not process_ends():
-                # The interpreter prints it when the run is closed already: behind the end of a `with` block.
+                # The interpreter prints it when the run is closed already: after the end of a `with` block.
                 atexit.register(self._add_traceback, id(error))
 
     def after_fork_in_child(self) -> None:
@@ -126,53 +128,61 @@ class OutputWriter:
 
     def _write(self) -> bool:
         """Write what waits, or a part of it; return whether there is more."""
-        assert self._beside is not None
+        assert self._native is not None
         if not self._lines:
             # Before the queue is looked at: what Python's streams have written by now is in it.
-            passed = self._beside.look()
+            passed = self._native.look()
             if self._is_closed and time.monotonic() > self._hurry_at:
                 # There is only time for the last lines; the others are counted as lost.
-                passed += self._beside.skip()
+                passed += self._native.skip()
+                if len(self._queue) > _LAST:
+                    self._break_off(time.time())
                 while len(self._queue) > _LAST:
                     self._queue.popleft()
             passed += self._collect()
             if not self._queue:
                 now = time.time()
-                beside = self._beside.read(is_end=self._is_closed)
-                self._lines += [Line(now, OTHER, text) for text in beside]
+                native = self._native.read(is_end=self._is_closed)
+                self._lines += [Line(now, OTHER, text) for text in native]
             if passed:
-                self._note(f"{passed:,} bytes beside Python's own output came too fast to be looked at")
+                self._note(f"{passed:,} bytes of output that is not Python's came too fast to be looked at")
             self._lines = _masked(self._lines)
         self._file.append(self._lines, "" if self._is_closed else self._open_line())
         self._lines = []
-        self._beside.leave_out(self._file.identity)
-        return bool(self._queue) or self._beside.has_more
+        self._native.leave_out(self._file.identity)
+        return bool(self._queue) or self._native.has_more
 
     def _note(self, text: str) -> None:
         self._lines.append(Line(time.time(), NOTE, f"[telemetry] {text}"))
 
     def _collect(self) -> int:
-        """Turn what waits into lines; return how many bytes beside it were passed over."""
-        assert self._beside is not None
+        """Turn what waits into lines; return how many bytes of native output were passed over."""
+        assert self._native is not None
         lost, passed, taken = self._lost, 0, 0
         while self._queue and taken < _MOST_AT_ONCE:
             number, now, stream, text = self._queue.popleft()
             taken += 50 + len(text)
             # A thread may have been overtaken between counting and appending.
             self._lost += number - self._next if number >= self._next else -1
+            if number > self._next and len(self._queue) + 1 >= _MOST_WAITING:
+                # It was full: the oldest writes went.
+                self._break_off(now)
             self._next = max(self._next, number + 1)
             if is_forwarded(stream, text, self._before):
                 self._before = (-1, "")
                 continue
             self._before = (stream, text)
             screen = self._screens.setdefault(stream, Screen())
+            if self._broken_off is not None and stream not in self._broken_off:
+                self._broken_off.add(stream)
+                screen.write("… ", now)
             screen.write(text, now)
-            self._beside.expect(stream, text)
+            self._native.expect(stream, text)
             if "\n" in text:
                 self._add(stream, screen.take_done(now), now)
         self._long = sum(len(text) for *_, text in list(self._queue) if len(text) > LONG)
         if self._lost > lost:
-            passed = self._beside.skip()
+            passed = self._native.skip()
             self._note(
                 f"{self._lost - lost:,} writes to the output before this line came too fast to be kept"
             )
@@ -184,6 +194,14 @@ class OutputWriter:
                 # The script may replace its streams again and again.
                 del self._screens[stream]
         return passed
+
+    def _break_off(self, now: float) -> None:
+        """Mark lines as cut that were being written before a gap; how the next ones began is not known either."""
+        self._broken_off = set()
+        for stream, screen in self._screens.items():
+            if screen.open_line():
+                screen.write(" …\n", now)
+                self._add(stream, screen.take_done(now), now)
 
     def _add(self, stream: int, texts: list[str], now: float) -> None:
         self._lines += [Line(now, STDERR if stream % 2 else 0, text) for text in texts]

@@ -5,7 +5,7 @@ them later is wrapped too; one that cannot be wrapped is left alone.
 
 The descriptors stay as they are. A pipe in their place would show what C code writes too, but whoever reads it needs
 the interpreter's lock: with that held, a full pipe stops the training. And a pipe is no terminal, so progress bars
-would look different. `beside.py` has what can be had without that.
+would look different. `native_output.py` has what can be had without that.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class StreamTaps:
         if self._takers.pop(id(owner), None) is not None:
             self._calls[:] = self._takers.values()
             if not self._takers:
-                self.let_go()
+                self.release()
 
     def follow(self) -> None:
         """Wrap the current `sys.stdout` and `sys.stderr`; earlier ones stay wrapped."""
@@ -71,16 +71,16 @@ class StreamTaps:
                 continue
             if len(self._taps) >= _MAX_STREAMS:
                 # The script replaces it again and again: release the oldest one.
-                self._taps.pop(0).let_go()
+                self._taps.pop(0).release()
             tap = _Tap(stream, 2 * next(self._numbers) + is_error, self._calls, self._count)
             if tap.is_on:
                 self._taps.append(tap)
                 streams.append(stream)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Restore each stream's own `write`, unless it was replaced in the meantime."""
         while self._taps:
-            self._taps.pop().let_go()
+            self._taps.pop().release()
 
 
 TAPS: Final = StreamTaps()
@@ -125,7 +125,7 @@ class _Tap:
         else:
             own["write"] = write
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Restore the stream's own `write`."""
         own = getattr(self.stream(), "__dict__", {})
         if own.get("write") is not self._write() or not own:

@@ -18,6 +18,7 @@ from toolkit.telemetry.core.background import background_job
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.own_code import OwnCode, find_own_code, own_modules
 from toolkit.telemetry.logger.machine.repository import changed_names, changes_in
+from toolkit.telemetry.logger.session.start_record import EnvironmentProbe
 from toolkit.telemetry.logger.writing.session_folder import SessionFolder
 from toolkit.telemetry.privacy.diff_masking import mask_diff
 from toolkit.telemetry.privacy.masking import Masker
@@ -52,7 +53,7 @@ class CodeKeeper:
     def __init__(
         self,
         session_folder: SessionFolder,
-        environment: Callable[[], Mapping[str, Any] | None],
+        probe: EnvironmentProbe,
         put: Callable[[Mapping[str, Any], bool], bool],
         guard: Guard,
     ) -> None:
@@ -63,7 +64,7 @@ class CodeKeeper:
         self._modes = session_folder.modes
         self._session = session_folder.session.session
         self._began = session_folder.session.started
-        self._environment, self._put = environment, put
+        self._probe, self._put = probe, put
         self._guard = guard
         self._code: OwnCode | None = None
         self._known: dict[str, Any] = {}
@@ -97,10 +98,9 @@ class CodeKeeper:
         with self._guard.catch("keeping the code"):
             is_last = self._is_closing
             if self._code is None:
-                environment = self._environment()
-                if environment is None and not is_last:
+                if not is_last and not self._probe.is_done(0.0):
                     return 0.1
-                self._keep_first(environment or {})
+                self._keep_first(self._probe.result())
             self._keep_modules()
             self._has_looked = True
             self._is_said = self._is_said or self._put(self._fields(), is_last)

@@ -402,7 +402,7 @@ class LoggerLifetime:
 
     def _become_inert(self) -> None:
         self.is_live = False
-        # For a thread that is in `log_step` at this moment.
+        # For a thread that is in `log_step` now.
         self._gate.due_at = -NEVER
         self._steps = NOWHERE
         self._folding = {}

@@ -1,4 +1,4 @@
-"""Everything behind a live logger: its folder, its threads, and what they tell each other."""
+"""What a live logger is made of: its folder, its threads, and their events."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import os
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +27,7 @@ from toolkit.telemetry.logger.machine.other_trackers import TrackerWatch
 from toolkit.telemetry.logger.machine.peak_memory import peak_memory
 from toolkit.telemetry.logger.machine.samplers.registry import default_samplers
 from toolkit.telemetry.logger.machine.shared_sampling import SharedSampling
-from toolkit.telemetry.logger.machine.start_look import StartLook
+from toolkit.telemetry.logger.machine.start_look import StartLook, data_paths, settings
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.logger.printed.output_writer import OutputWriter
 from toolkit.telemetry.logger.records.completions.completion_recorder import CompletionRecorder
@@ -121,12 +123,13 @@ class LiveRun:
         self._rest_is_put = False
         self._has_ended = False
         self._close_s = options.close_timeout
-        self._environment_is_written = False
         self._training: dict[str, Any] = {}
         self._probe = EnvironmentProbe(guard)
+        self._looks: deque[EnvironmentProbe | StartLook] = deque([self._probe])
+        """What is still to be written of the machine, the settings and the data."""
         self._code: CodeKeeper | None = None
         if options.code and session_folder.rank == 0:
-            self._code = CodeKeeper(session_folder, partial(self._probe.result, 0.0), self._put_code, guard)
+            self._code = CodeKeeper(session_folder, self._probe, self._put_code, guard)
         self._sampling = self._make_sampling() if options.system else None
         self.rank_control = self._make_control(rank, context) if options.control else None
         self.spans = SpanRecorder(
@@ -268,20 +271,20 @@ class LiveRun:
         self,
         *,
         config: Any = None,
-        lora: Mapping[str, Any] | None = None,
-        model: Mapping[str, Any] | None = None,
-        training: Mapping[str, Any] | None = None,
         others: Mapping[str, Any] | None = None,
-        wait_s: float,
+        reads_settings: bool = False,
+        **about: Any,
     ) -> None:
-        """Write a start record, with the machine's description if that is there within `wait_s`."""
+        """Write a start record; what is not known yet of the machine, settings and data follows in another record.
+
+        With `reads_settings` this thread reads the settings: not in a step, which torch may be compiling.
+        """
+        self._starting_thread = threading.get_ident()
         self._has_started = True
         self.steps.step_at_start = self._gate.last_step
-        self._starting_thread = threading.get_ident()
         try:
-            self._put_start(
-                config=config, lora=lora, model=model, training=training, others=others, wait_s=wait_s
-            )
+            config = config if config is not None else self._config or None
+            self._put_start(config, about, others or {}, reads_settings=reads_settings)
         finally:
             # Whatever went wrong: records that waited for it are written.
             self.pipeline.record_queue.await_no_start()
@@ -290,34 +293,32 @@ class LiveRun:
 
     def _put_start(
         self,
-        *,
         config: Any,
-        lora: Mapping[str, Any] | None,
-        model: Mapping[str, Any] | None,
-        training: Mapping[str, Any] | None,
-        others: Mapping[str, Any] | None,
-        wait_s: float,
+        about: Mapping[str, Any],
+        others: Mapping[str, Any],
+        *,
+        reads_settings: bool,
     ) -> None:
-        fields = start_fields(
-            run_name=self.session_folder.manifest.display_name,
-            config=config if config is not None else self._config or None,
-            lora=lora,
-            model=model,
-            training=training,
-        )
+        fields = start_fields(run_name=self.session_folder.manifest.display_name, config=config, **about)
         if not isinstance(fields.get("config", {}), (dict, list)):
             self._guard.report_misuse(
-                f"the config is a {type(config or self._config).__name__}, which has no names and values; it should "
-                "be a mapping, a namespace, a dataclass or the like"
+                f"the config is a {type(config).__name__}, which has no names and values; it should be a mapping, a "
+                "namespace, a dataclass or the like"
             )
-        look = StartLook((others or {}).get("data"), fields.get("config"), self._guard)
-        environment = None if self._environment_is_written else self._probe.result(wait_s)
-        self._environment_is_written = self._environment_is_written or environment is not None
+        paths = data_paths(others.get("data"), fields.get("config"))
+        if data_paths(others.get("data"), None):
+            others = {name: value for name, value in others.items() if name != "data"}
+        # Ranks are compared once their machines are known, and by their data: both come together.
+        found = {} if paths and self.world_size > 1 else self._found()
+        if reads_settings:
+            found |= settings()
+        if paths or not reads_settings:
+            self._looks.append(StartLook(paths, self._guard, with_settings=not reads_settings))
         tags = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
         ranks = {"world_size": self.world_size} if self.world_size > 1 else {}
         counted = {FIRST_STEP: 0} if self._counts_from_zero else {}
         # Secrets are masked where the record is taken.
-        described = self._values.tree({**(others or {}), **look.result(wait_s), **(environment or {})})
+        described = self._values.tree({**others, **found})
         plain = of_one_type({**job_fields(os.environ), **ranks, **fields, **tags, **counted, **described})
         kept = {
             f"x_{name}" if name in records.ENVELOPE else name: value
@@ -407,7 +408,7 @@ class LiveRun:
 
         All of it takes no longer than `close_timeout`, whatever hangs: who comes first leaves time for the rest. When
         the process ends, all its runs share that time. Who interrupts it, with Ctrl-C or a time limit of their own,
-        waits a moment longer: the end is written first.
+        waits a little longer: the end is written first.
 
         Raises:
             BaseException: what interrupted it.
@@ -417,7 +418,7 @@ class LiveRun:
         interrupt: BaseException | None = None
         try:
             self._conclude(status, reason, error, deadline)
-        except BaseException as caught:  # noqa: BLE001 - it is raised again, behind the end
+        except BaseException as caught:  # noqa: BLE001 - it is raised again, after the end
             interrupt = caught
             deadline = min(deadline, time.monotonic() + _ONCE_INTERRUPTED_S)
             if not self._rest_is_put:
@@ -425,10 +426,10 @@ class LiveRun:
             with self._guard.catch("giving up the last messages"):
                 self.pipeline.give_up_messages()
         try:
-            left_undone = self._let_go(status, reason, error, deadline)
-        except BaseException as caught:  # noqa: BLE001 - it is raised again, behind the end
+            left_undone = self._finish(status, reason, error, deadline)
+        except BaseException as caught:  # noqa: BLE001 - it is raised again, after the end
             interrupt = interrupt or caught
-            left_undone = self._let_go(status, reason, error, time.monotonic() + _ONCE_INTERRUPTED_S)
+            left_undone = self._finish(status, reason, error, time.monotonic() + _ONCE_INTERRUPTED_S)
         if interrupt is not None:
             raise interrupt
         return left_undone
@@ -464,9 +465,7 @@ class LiveRun:
             self._wait_for_start(at_most(0.1, 0.5))
         with self._guard.catch("describing the machine"):
             # A script that takes milliseconds is over before its machine is described.
-            if not self._environment_is_written:
-                self._probe.result(at_most(0.2, 0.25))
-                self._put_environment()
+            self._put_environment(at_most(0.2, 0.25), is_last=True)
         if self._code is not None:
             with self._guard.catch("keeping the code"):
                 self._code.close(at_most(0.2, 0.25))
@@ -503,7 +502,7 @@ class LiveRun:
             self._put_start_if_held_up()
         self._rest_is_put = True
 
-    def _let_go(self, status: str, reason: str, error: BaseException | None, deadline: float) -> list[str]:
+    def _finish(self, status: str, reason: str, error: BaseException | None, deadline: float) -> list[str]:
         """Write the end record, close the files and stop the threads; where that was interrupted, do the rest of it."""
         timeout_s = self._close_s
 
@@ -537,7 +536,7 @@ class LiveRun:
 
     def _put_start_if_none(self) -> None:
         if not self._has_started:
-            self.put_start(wait_s=0.0)
+            self.put_start()
 
     def _wait_for_start(self, timeout_s: float) -> None:
         """Wait for a start record that another thread is writing: after the end record it would be lost."""
@@ -644,14 +643,24 @@ class LiveRun:
             step = {"global_step": self._gate.last_step} if self._gate.last_step >= 0 else {}
             self.put(records.SYSTEM, {**step, **latest, **({"not_answering": stale} if stale else {})})
 
-    def _put_environment(self) -> None:
-        """Write what the start record could not wait for."""
-        if self._has_started and not self._environment_is_written:
-            environment = self._probe.result(0.0)
-            if environment is not None:
-                self._environment_is_written = True
-                if environment:
-                    self.pipeline.put(records.ENVIRONMENT, self._values.tree(environment))
+    def _put_environment(self, timeout_s: float = 0.0, *, is_last: bool = False) -> None:
+        """Write what was not known yet for the start record."""
+        if self._has_started and self._starting_thread is None:
+            found = self._found(timeout_s, is_last=is_last)
+            if found:
+                self.pipeline.put(records.ENVIRONMENT, self._values.tree(found))
+
+    def _found(self, timeout_s: float = 0.0, *, is_last: bool = False) -> dict[str, Any]:
+        """Return what was found and not written yet; nothing while a part is missing, unless it is the last time."""
+        deadline = time.monotonic() + timeout_s
+        are_done = [look.is_done(max(0.0, deadline - time.monotonic())) for look in tuple(self._looks)]
+        found: dict[str, Any] = {}
+        if all(are_done) or is_last:
+            # Each is taken by one thread.
+            for _ in are_done:
+                with suppress(IndexError):
+                    found |= self._looks.popleft().result()
+        return found
 
     def _put_code(self, fields: Mapping[str, Any], is_last: bool) -> bool:
         if self._has_started or is_last:

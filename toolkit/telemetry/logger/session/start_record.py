@@ -41,7 +41,7 @@ _LISTS: Final = frozenset({"lora_target_modules", "lora_ignore_modules"})
 
 _MUCH: Final = 48_000
 """Characters of a start record from which on the 64 KiB of a record may be too few."""
-_MOMENT_S: Final = 5.0
+_SHARED_WITHIN_S: Final = 5.0
 """Loggers that are made within so many seconds share a description of the machine."""
 _BREATH_S: Final = 0.0005
 """Long enough for the training to run in between."""
@@ -60,7 +60,7 @@ class EnvironmentProbe:
         self._probe = _Probe(describe_environment, guard)
 
     def start(self) -> None:
-        """Begin, unless another logger of this process has done so a moment ago."""
+        """Begin, unless another logger of this process has just done so."""
         global _newest
         newest = _newest
         if newest is not None and newest.finds_the_same_as(self._probe):
@@ -69,11 +69,15 @@ class EnvironmentProbe:
         self._probe.job.start()
         _newest = self._probe
 
-    def result(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the description, waiting at most `timeout_s` for it; None where it is not there yet."""
+    def is_done(self, timeout_s: float) -> bool:
+        """Wait at most `timeout_s` for the description; return whether it is there, or will not come."""
         job = self._probe.job
         # Where the system refused a thread there is nothing to wait for.
-        return None if job.is_started and not job.join(timeout_s) else self._probe.found
+        return not job.is_started or job.join(timeout_s)
+
+    def result(self) -> dict[str, Any]:
+        """Return the description, as far as there is one."""
+        return self._probe.found
 
 
 class _Probe:
@@ -90,8 +94,8 @@ class _Probe:
         self._about = (describe, os.getpid(), _current_folder(), list(sys.argv), "torch" in sys.modules)
 
     def finds_the_same_as(self, other: _Probe) -> bool:
-        """Return whether `other` would find the same: a commit or an installation takes longer than a moment."""
-        is_recent = other._began - self._began < _MOMENT_S
+        """Return whether `other` would find the same: a commit or an installation takes longer."""
+        is_recent = other._began - self._began < _SHARED_WITHIN_S
         return is_recent and other._about == self._about and not self._has_failed
 
     def _run(self) -> None:
@@ -99,7 +103,7 @@ class _Probe:
             found = self._describe(self._guard)
             masker = Masker()
             for part in found.values():
-                # Patterns are compiled when a text first needs them: here one after the other, and not in one stretch
+                # Patterns are compiled when a text first needs them: here one after the other, and not all at once
                 # when the record is taken.
                 masker.mask(part)
                 time.sleep(_BREATH_S)
@@ -125,9 +129,9 @@ def start_fields(
     *,
     run_name: str,
     config: Any,
-    lora: Any,
-    model: Any,
-    training: Any,
+    lora: Any = None,
+    model: Any = None,
+    training: Any = None,
     guard: Guard | None = None,
     values: PlainValues | None = None,
 ) -> dict[str, Any]:

@@ -25,7 +25,7 @@ _WHY: Final = "logged after close()"
 _FORKS: Final = 512
 _STDERR: Final = 2
 _MOST_AT_THE_END: Final = 100
-"""Records about calls that are declared at once while the process ends: no later moment is certain to come."""
+"""Records about calls that are declared at once while the process ends: no later time is certain to come."""
 
 
 def call_that_writes(method: str) -> str | None:
@@ -87,7 +87,7 @@ class LateCalls:
                 atexit.register(self._declare)
                 threading.Thread(target=self._declare, name="telemetry-late", daemon=True).start()
         if process_ends() and threading.current_thread() is not threading.main_thread():
-            # Such a thread may be stopped for good at any moment, also while it has standard error locked.
+            # Such a thread may be stopped for good at any time, also while it has standard error locked.
             return
         self._guard.report_misuse(
             f"{call} was called after close(), when nothing is written any more; call close() last, and log inside "

@@ -1,6 +1,6 @@
 """Follows the record file in the background, and hands its records to one sink.
 
-The file itself is the queue: a sink that is slow or hangs lags behind, and costs no memory and no record.
+The file itself is the queue: a sink that is slow or hangs is late, and costs no memory and no record.
 """
 
 from __future__ import annotations

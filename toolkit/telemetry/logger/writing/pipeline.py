@@ -141,7 +141,7 @@ class RecordPipeline:
     def start(self) -> None:
         """Start the jobs, the most needed first: a machine may refuse their threads."""
         if self._journal.path is None:
-            trouble = "neither shared memory nor the run folder took one: a kill may cost the last moments"
+            trouble = "neither shared memory nor the run folder took one: a kill may cost the last records"
             self.guard.report("making a journal", OSError(trouble))
         elif self._options.journal == "shm" and self._journal.path.parent == self.session_folder.folder:
             trouble = "telemetry.journal is shm, and there is no shared memory that takes one: it is in the run folder"
@@ -230,7 +230,7 @@ class RecordPipeline:
         spare = Journal.create(places, self.session_folder.record_file, self._owner)
         if not journal.move_to(spare, self.record_queue.lock):
             if journal.path is not None:
-                trouble = f"{why}, and no other could be made: a kill may cost the last moments"
+                trouble = f"{why}, and no other could be made: a kill may cost the last records"
                 self.guard.report("keeping the journal", OSError(trouble))
             return
         if self.session_folder.writes_manifest:
@@ -377,16 +377,16 @@ class RecordPipeline:
         mirrors = self._all_mirrors()
         for mirror in mirrors:
             mirror.end()
-        behind = [
+        late = [
             mirror.sink.name
             for mirror in mirrors
             if not mirror.close(max(least_s, deadline - time.monotonic()))
         ]
-        if behind and self.session_folder.writes_manifest and self.manifest.latest is not None:
-            reason = f"{self.manifest.latest.reason}{INCOMPLETE}{', '.join(behind)}"
+        if late and self.session_folder.writes_manifest and self.manifest.latest is not None:
+            reason = f"{self.manifest.latest.reason}{INCOMPLETE}{', '.join(late)}"
             self.manifest = self.manifest.with_latest(reason=reason)
             self._manifest_writer.put(self.manifest)
-        return [f"{name} did not take everything in time" for name in behind]
+        return [f"{name} did not take everything in time" for name in late]
 
     def _journal_name(self) -> str | None:
         return None if self._journal.path is None else str(self._journal.path)

@@ -135,7 +135,7 @@ def _join_announced(
     place: _Place, run: Announcement, options: TelemetryOptions, guard: Guard
 ) -> SessionFolder:
     folder = place.log_dir / run.folder
-    # Another machine may see a new folder on a file server a moment later.
+    # Another machine may see a new folder on a file server a little later.
     deadline = time.monotonic() + (0.0 if run.boot_id == boot_id() else _WAIT_FOR_FILE_SERVER_S)
     while True:
         # The same path on another disk is another folder, and so is that of an earlier session which rank 0 left.

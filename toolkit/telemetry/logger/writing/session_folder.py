@@ -162,7 +162,7 @@ def _resume(
     """Return the folder of a new session of an earlier run, or why it cannot be resumed."""
     folder = run[0]
     with alone_in(folder):
-        # Another process may have resumed it a moment ago.
+        # Another process may have just resumed it.
         earlier = manifest_of(folder) or run[1]
         status = work_out_status(earlier, now)
         is_running = status.name in (RUNNING, STALLED) and not was_before_exec(earlier.latest)

@@ -32,7 +32,7 @@ from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.runfolder.status import RUNNING
 
 WAIT_FOR_OTHERS_S = 5.0
-"""Seconds that another process may take to resume or recover the same run at this moment."""
+"""Seconds that another process may take to resume or recover the same run now."""
 _MOST_SESSIONS = 500
 """A job that is restarted all day has thousands of sessions: run.json lists the newest, the records have all."""
 
@@ -97,8 +97,8 @@ def _last_sign_of(folder: Path, manifest: Manifest) -> float | None:
     record = _last_record(rank_file(folder, 0))
     latest = manifest.latest
     if record is not None and latest is not None and record.get("session") == latest.session:
-        moment = record.get("time")
-        signs += [moment] if isinstance(moment, float) else []
+        at = record.get("time")
+        signs += [at] if isinstance(at, float) else []
     return max(signs, default=None)
 
 
@@ -109,7 +109,7 @@ def still_locked(folder: Path) -> str | None:
         locked = next(
             (path for path in (rank_file(folder, 0), *rank_files(folder)) if is_being_written(path)), None
         )
-        # A process that recovers the run has the file locked for a moment.
+        # A process that recovers the run has the file locked for a short time.
         if locked is None or time.monotonic() > deadline:
             return None if locked is None else locked.name
         time.sleep(0.02)
@@ -160,7 +160,7 @@ def recover(folder: Path, guard: Guard) -> Recovered | None:
 
 @contextmanager
 def alone_in(folder: Path, wait_s: float | None = None) -> Iterator[None]:
-    """Keep other processes from resuming the run in `folder` at this moment, where the system has locks."""
+    """Keep other processes from resuming the run in `folder` now, where the system has locks."""
     descriptor = None
     try:
         try:

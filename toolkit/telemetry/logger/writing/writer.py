@@ -161,7 +161,7 @@ class Writer:
     def is_drained(self) -> bool:
         """Whether all that was taken is in the record file, as far as it is not synced."""
         queue = self._record_queue
-        # In this order: a batch that is handed over is neither in the queue nor in the file's hands for a moment.
+        # In this order: a batch that is handed over is neither in the queue nor in the file for a short time.
         return queue.is_empty and queue.journal.is_released and not self._file.has_rest
 
     def _turn(self) -> None:

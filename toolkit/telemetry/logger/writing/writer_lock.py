@@ -13,7 +13,7 @@ from toolkit.telemetry.runfolder.portable import inherited_descriptors, try_lock
 from toolkit.telemetry.runfolder.safefile import NO_FILE, identity_of, is_file, open_to_write
 
 _REFUSED_TIMES: Final = 5
-"""A reader that looks whether a file is locked has it locked for a moment; a writer keeps it."""
+"""A reader that looks whether a file is locked has it locked for a short time; a writer keeps it."""
 
 
 class WriterLock:
@@ -58,9 +58,9 @@ class WriterLock:
             self._asking.start()
 
     def close(self) -> None:
-        """Let go of the lock."""
+        """Release the lock."""
         self._is_closed = True
-        self._let_go()
+        self._release()
 
     def forget(self) -> None:
         """In a forked child: let go of the copy of the descriptor, which would keep the parent's lock alive."""
@@ -75,7 +75,7 @@ class WriterLock:
                     os.close(descriptor)
 
     def _ask(self, identity: tuple[int, int]) -> None:
-        self._let_go()
+        self._release()
         self._opening = identity
         try:
             descriptor = open_to_write(self._path, os.O_RDWR, only_name=False)
@@ -90,16 +90,16 @@ class WriterLock:
         if answer:
             self._held = identity
         else:
-            self._let_go()
+            self._release()
         if answer is None:
             self._without_locks = identity
         self._refused = self._refused + 1 if answer is False else 0
         if self._refused == _REFUSED_TIMES:
             self._on_conflict()
         if self._is_closed:
-            self._let_go()
+            self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._held = NO_FILE
         while self._open:
             opened = self._open.pop()

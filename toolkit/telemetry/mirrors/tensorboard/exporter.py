@@ -14,7 +14,7 @@ from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.mirrors.shared.scalars import scalars_of, without_envelope
 from toolkit.telemetry.mirrors.tensorboard.event_file import EventFile
 from toolkit.telemetry.privacy.masking import mask_secrets
-from toolkit.telemetry.runfolder.records import SAMPLE, START, Record
+from toolkit.telemetry.runfolder.records import ENVIRONMENT, SAMPLE, START, Record
 from toolkit.telemetry.runfolder.safefile import NotInside, read_inside
 
 _LARGEST_STEP: Final = 2**63 - 1
@@ -67,8 +67,9 @@ class TensorBoardExporter:
 
     def _fill(self, messages: _Messages, summary: Any, record: Record) -> None:
         event = record.get("event")
-        if event == START:
-            messages.add_text(summary, "config/text_summary", _as_markdown(record))
+        if event in (START, ENVIRONMENT):
+            tag = "config" if event == START else "environment"
+            messages.add_text(summary, f"{tag}/text_summary", _as_markdown(record))
         elif event == SAMPLE:
             image = read_image(self._run_folder, record.get("path"))
             if image is not None:

@@ -18,7 +18,7 @@ from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.mirrors.shared.scalars import plain_attributes, scalars_of, without_envelope
 from toolkit.telemetry.mirrors.shared.span_filter import SpanFilter
 from toolkit.telemetry.privacy.masking import Masker, mask_secrets
-from toolkit.telemetry.runfolder.records import END, SPAN, SPAN_EVENT, START, TAGS, Record
+from toolkit.telemetry.runfolder.records import END, ENVIRONMENT, SPAN, SPAN_EVENT, START, TAGS, Record
 from toolkit.telemetry.runfolder.untrusted import is_number
 
 _log = logging.getLogger("toolkit.telemetry")
@@ -69,7 +69,7 @@ class WandbExporter:
         rows: list[dict[str, Any]] = []
         for record in batch:
             event = record.get("event")
-            if event in (START, TAGS):
+            if event in (START, ENVIRONMENT, TAGS):
                 config.update(masker.mask(without_envelope(record)))
             elif event == END:
                 self._ended_well = record.get("status") in ("finished", "stopped")

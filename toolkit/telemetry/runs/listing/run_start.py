@@ -10,9 +10,8 @@ from toolkit.telemetry.runfolder.records import START
 from toolkit.telemetry.runfolder.untrusted import is_number
 from toolkit.telemetry.runs.listing.config_diff import flatten
 from toolkit.telemetry.runs.settings import setting_text
-from toolkit.telemetry.runs.store import RunStore
+from toolkit.telemetry.runs.store import MOST_STARTS, RunStore, of_newest_session
 
-_MAX_STARTS: Final = 20
 _MAX_TEXT: Final = 60
 
 # Label, and the names that trainers use for it, the usual one first.
@@ -41,13 +40,7 @@ def start_of(store: RunStore, key: str) -> dict[str, Any]:
 
     A trainer writes one when the process starts, with the command line, and one when the model is loaded.
     """
-    records = store.events(key, (START,), limit=_MAX_STARTS)
-    newest = max((_session(record) for record in records), default=0)
-    found: dict[str, Any] = {}
-    for record in reversed(records):
-        if _session(record) == newest:
-            found.update(record)
-    return {**store.meta(key).start, **found}
+    return {**store.meta(key).start, **of_newest_session(store.events(key, (START,), limit=MOST_STARTS))}
 
 
 def training_settings(start: Mapping[str, Any]) -> list[str]:
@@ -84,8 +77,3 @@ def _text(name: str, value: Any) -> str:
     if is_number(value) and "warmup" in name and "ratio" not in name and value == int(value):
         return f"{int(value):,} steps"
     return setting_text(value)[:_MAX_TEXT]
-
-
-def _session(record: Mapping[str, Any]) -> int:
-    session = record.get("session")
-    return session if type(session) is int else 0

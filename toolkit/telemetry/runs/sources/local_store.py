@@ -32,7 +32,7 @@ from toolkit.telemetry.runfolder.labels import (
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL, RANKS, rank_file
 from toolkit.telemetry.runfolder.manifest import Manifest
 from toolkit.telemetry.runfolder.node_folders import record_files
-from toolkit.telemetry.runfolder.records import START, Record
+from toolkit.telemetry.runfolder.records import ENVIRONMENT, START, Record
 from toolkit.telemetry.runfolder.safefile import NotInside, read_inside
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.columns.run_log import MIN_CACHED_BYTES, RunLog
@@ -48,6 +48,7 @@ from toolkit.telemetry.runs.sources.foreign_log import ForeignLog
 from toolkit.telemetry.runs.sources.rank_grid import RankReader
 from toolkit.telemetry.runs.sources.store_queries import StoreQueries, evict, keep_recent
 from toolkit.telemetry.runs.store import (
+    MOST_STARTS,
     CacheState,
     Health,
     Points,
@@ -61,6 +62,7 @@ from toolkit.telemetry.runs.store import (
     TimeSpent,
     Trashed,
     UnknownRun,
+    of_newest_session,
 )
 
 _RANKS_EVERY_S: Final = 2.0
@@ -181,13 +183,12 @@ class LocalStore(StoreQueries):
                 origin=foreign.origin(),
             )
         newest = self._log(key).events((START,), 1)
-        environment = self._log(key).events(("environment",), 1)
         return RunMeta(
             card=self.card(key),
             manifest=found.manifest,
             labels=found.labels,
             start=newest[0] if newest else read_start(found.folder / METRICS_JSONL),
-            environment=environment[0] if environment else {},
+            environment=of_newest_session(self._log(key).events((ENVIRONMENT,), MOST_STARTS)),
             writable=self._write_refusal() is None and os.access(found.folder, os.W_OK),
         )
 

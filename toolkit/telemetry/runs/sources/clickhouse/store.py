@@ -24,7 +24,7 @@ from toolkit.telemetry.runfolder.labels import (
 )
 from toolkit.telemetry.runfolder.manifest import Manifest
 from toolkit.telemetry.runfolder.reader import BadLine, parse_line
-from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES, START
+from toolkit.telemetry.runfolder.records import ENVIRONMENT, MAX_LINE_BYTES, START
 from toolkit.telemetry.runs.formatting import clean
 from toolkit.telemetry.runs.rank_grid import RankGrid
 from toolkit.telemetry.runs.sources.clickhouse.columns import EngineLog, load_together
@@ -36,6 +36,7 @@ from toolkit.telemetry.runs.sources.clickhouse.requests import EngineRequests
 from toolkit.telemetry.runs.sources.clickhouse.runs import EngineRun, EngineRuns
 from toolkit.telemetry.runs.sources.store_queries import StoreQueries, evict, keep_recent
 from toolkit.telemetry.runs.store import (
+    MOST_STARTS,
     CacheState,
     Delivery,
     Feed,
@@ -49,6 +50,7 @@ from toolkit.telemetry.runs.store import (
     StoreUnavailable,
     Trashed,
     UnknownRun,
+    of_newest_session,
 )
 
 _MAX_GRIDS: Final = 100
@@ -124,13 +126,12 @@ class ClickHouseStore(StoreQueries):
         """Return everything about a run except its curves."""
         run = self._find(key)
         newest = self._log(key).events((START,), 1)
-        environment = self._log(key).events(("environment",), 1)
         return RunMeta(
             card=self.card(key),
             manifest=run.manifest,
             labels=run.labels,
             start=newest[0] if newest else self._first_record(key),
-            environment=environment[0] if environment else {},
+            environment=of_newest_session(self._log(key).events((ENVIRONMENT,), MOST_STARTS)),
             writable=self._write_refusal() is None,
             control_refusal=self._requests.refusal(run),
         )

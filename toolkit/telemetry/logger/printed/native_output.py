@@ -32,7 +32,7 @@ _MOST_MIXES: Final = 50
 _END: Final = re.compile(r"[\r\n]")
 
 
-class FilesBeside:
+class NativeOutput:
     """The regular files among the descriptors 1 and 2, read from where they are now."""
 
     def __init__(self) -> None:
@@ -79,7 +79,9 @@ class FilesBeside:
         shown = [without_controls(line) for line in found]
         begun = {without_controls(text).strip() for text in self._begun.values()}
         others = [
-            line for line in shown if (key := line.strip()) and not self._take(key) and key not in begun
+            line
+            for line in shown
+            if (key := line.strip()) and not self._is_expected(key) and key not in begun
         ]
         known = begun | self._expected.keys() if others else begun
         # A bar on standard error and a line on standard output share a line of the file.
@@ -96,7 +98,7 @@ class FilesBeside:
         """Pass over what is there; return how many bytes that is."""
         return sum(file.skip() for file in self._files.values())
 
-    def _take(self, line: str) -> bool:
+    def _is_expected(self, line: str) -> bool:
         if line not in self._expected:
             return False
         self._expected[line] -= 1
