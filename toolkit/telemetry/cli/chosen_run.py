@@ -71,8 +71,10 @@ def chosen_run(path: Path) -> Path:
     return found.folder
 
 
-def found_at(path: Path, only: str | None = None) -> Found:
+def found_at(path: Path, only: str | None = None, *, deleted: bool = False) -> Found:
     """Return our run at `path`, the newest of a folder of runs, else the runs of other tools; `only` in one format.
+
+    With `deleted`, also those that were deleted in the tool that wrote them.
 
     Raises:
         FileNotFoundError: there is none; the message says why.
@@ -87,7 +89,7 @@ def found_at(path: Path, only: str | None = None) -> Found:
             sources = find_sources(path, only=only)
         except OSError as error:
             raise FileNotFoundError(no_run_in(path)) from error
-        others = [source for source in sources.runs if not source.info.deleted]
+        others = [source for source in sources.runs if deleted or not source.info.deleted]
         if not others:
             raise FileNotFoundError(no_run_in(path, sources.notes, deleted=len(sources.runs)))
         return Found(None, others, sources.notes)

@@ -81,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the run's folder, its last rows and how to open it; return 2 if there is nothing to show."""
-    found = found_at(args.run, args.format)
+    found = found_at(args.run, args.format, deleted=True)
     if found.folder is None or args.json or args.metrics:
         return _show_series(args, found)
     return _show_steps(found.folder, args.rows)
