@@ -12,8 +12,9 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from toolkit.telemetry.core.background import PeriodicTasks, Task
+from toolkit.telemetry.core.background import FILES
 from toolkit.telemetry.core.lifetime import code_of, seconds_to_close
+from toolkit.telemetry.core.periodic import PeriodicTasks, Task
 from toolkit.telemetry.core.ranks import Rank
 from toolkit.telemetry.core.run_context import RunContext
 from toolkit.telemetry.core.sink import Sink
@@ -170,13 +171,13 @@ class LiveRun:
         modes = session_folder.modes
         self.output = OutputWriter(session_folder.folder, context, mode=modes.file, is_on=options.output)
         self.periodic = PeriodicTasks(
-            self._tasks(), clock=clock, guard=guard, disk=session_folder.folder.parent
+            self._tasks(), clock=clock, guard=guard, kind=FILES, disk=session_folder.folder.parent
         )
         # A thread of its own: a disk that does not answer holds up the other one, and is a reason to hang.
         watching = [Task(*task) for task in self.errors.tasks]
         if self.pipeline.waits_for_no_disk:
             watching.append(Task(*self._keeping_the_journal))
-        self._watchman = PeriodicTasks(watching, clock=clock, guard=guard, name="telemetry-watch")
+        self._watchman = PeriodicTasks(watching, clock=clock, guard=guard)
 
     def _make_sampling(self) -> SharedSampling | None:
         with self._guard.catch("setting up the samplers"):

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.background import FILES, background_job
 from toolkit.telemetry.core.guard import Guard, MisuseError, describe_error
 from toolkit.telemetry.core.run_context import RunContext
 from toolkit.telemetry.core.sink import DeliveringSink, Sink
@@ -621,7 +621,7 @@ class _ManifestWriter:
         self._on_disk: Manifest | None = None
         """What a power cut leaves for certain, without what every heartbeat changes."""
         self._closing = False
-        self._job = background_job("telemetry-manifest", self._turn, may_block=True, disk=folder.parent)
+        self._job = background_job("telemetry-manifest", self._turn, FILES, folder.parent)
 
     def start(self) -> None:
         """Begin. Raises RuntimeError where the system refuses a thread."""
@@ -632,7 +632,7 @@ class _ManifestWriter:
         if is_gone:
             self._on_disk = None
         self._newest.append(manifest)
-        self._job.wake(is_urgent=False)
+        self._job.wake()
 
     def close(self, timeout_s: float) -> bool:
         """Write what waits and stop; False where the disk did not take it in time."""
