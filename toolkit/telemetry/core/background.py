@@ -83,7 +83,7 @@ class Job:
     @property
     def is_started(self) -> bool:
         """Whether it takes turns, or took all: it was started, and the system has granted a thread."""
-        return self.is_over or (self._was_added and self._worker.has_thread)
+        return self.is_over or (self._was_added and self._worker.was_granted_a_thread)
 
     def is_due(self, now: float) -> bool:
         """Return whether it is to take a turn now, and is not taking one."""
@@ -174,11 +174,13 @@ class Worker:
         """The thread that takes the next turn. One that was replaced ends after the turn that held it up."""
         self._job: Job | None = None
         """What that thread does now."""
+        self._granted_in: int | None = None
+        """The process that was granted a thread; None where it was refused."""
 
     @property
-    def has_thread(self) -> bool:
+    def was_granted_a_thread(self) -> bool:
         """Whether a thread runs the jobs; that of a parent does not in a forked child."""
-        return _is_alive(self._thread)
+        return self._granted_in == os.getpid()
 
     def add(self, job: Job) -> None:
         """Run `job` from now on. Raises RuntimeError where the system refuses a thread."""
@@ -192,7 +194,7 @@ class Worker:
 
     def have_thread(self) -> None:
         """Have a thread that runs the jobs. Raises RuntimeError where the system refuses it."""
-        if not self.has_thread:
+        if not _is_alive(self._thread):
             self.start_thread()
 
     def start_thread(self) -> None:
@@ -204,7 +206,10 @@ class Worker:
             self._thread.start()
         except (RuntimeError, MemoryError):
             self._thread = before
+            if not _is_alive(before):
+                self._granted_in = None
             raise
+        self._granted_in = os.getpid()
 
     def forget_thread(self) -> None:
         """In a forked child: the thread is the parent's. A job that has forked is not to run the others there."""
@@ -213,7 +218,7 @@ class Worker:
     def help_out(self, now: float) -> None:
         """Start another thread if jobs are due, and the thread is held up or has ended; without it they wait."""
         job = self._job
-        is_available = self.has_thread and not (job is not None and job.is_held_up(now))
+        is_available = _is_alive(self._thread) and not (job is not None and job.is_held_up(now))
         if not is_available and any(job.is_due(now) for job in self.jobs):
             with suppress(RuntimeError, MemoryError):
                 self.start_thread()
