@@ -87,7 +87,7 @@ def test_the_private_network_is_reached_only_if_the_yaml_allows_it(tmp_path, rec
 def test_a_run_folder_chooses_neither_the_receiver_nor_the_variable_of_a_message(
     tmp_path, monkeypatch, capsys
 ):
-    """A downloaded run would have `telemetry message` send any variable to any address, as a token."""
+    """A downloaded run would have `telemetry setup message` send any variable to any address, as a token."""
     from tests.mirrors.messages.local_receivers import receiving
 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI-canary")
@@ -98,9 +98,9 @@ def test_a_run_folder_chooses_neither_the_receiver_nor_the_variable_of_a_message
             start = {"event": "start", "seq": 0, "session": 1, "config": {"telemetry": {"messages": [block]}}}
             (run / "metrics.jsonl").write_text(json.dumps(start) + "\n")
 
-            assert main(["message", str(run)]) == 2
+            assert main(["setup", "message", str(run)]) == 2
             assert "is not trusted" in capsys.readouterr().err
-        assert main(["message", "--show", str(run)]) == 0
+        assert main(["setup", "message", "--show", str(run)]) == 0
 
     assert thief.got == []
     assert "canary" not in capsys.readouterr().out

@@ -72,6 +72,6 @@ result["refused"] += [one["message"] for one in refused]
 turned, _ = run("turned", {**allowed, "url": "http://turned.corp.test/latest/meta-data"})
 result["refused"] += [one["reason"] for one in turned if one["event"] == "message"]
 # The folder says allow_private too, and is not asked.
-result["from_folder"] = main(["message", str(folder)])
+result["from_folder"] = main(["setup", "message", str(folder)])
 result["arrived"], result["after"] = before, len(got) - before
 print(json.dumps(result))
