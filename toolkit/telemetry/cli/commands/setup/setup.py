@@ -37,4 +37,5 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do what was asked."""
-    return _FORMS[args.form][0].run(args)
+    code: int = _FORMS[args.form][0].run(args)
+    return code
