@@ -21,7 +21,7 @@ from toolkit.telemetry.core.checks import (
 )
 from toolkit.telemetry.core.fields import option, options_of
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.logger.training.iteration_window import IterationSizes
+from toolkit.telemetry.logger.training.sums import IterationSizes
 
 SYNC: Final = "sync"
 ASYNC: Final = "async"
