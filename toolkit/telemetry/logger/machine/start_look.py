@@ -9,10 +9,9 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.background import MACHINE, background_job
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.software import determinism, seeds
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.runfolder.untrusted import leaves
 
 _NAMES: Final = frozenset(
@@ -39,7 +38,7 @@ class StartLook:
         self._settings: dict[str, Any] = {}
         self._found: list[dict[str, Any]] = []
         self._latest = time.monotonic() + _LATEST_S
-        self._job = background_job("telemetry-start", self._read, may_block=True)
+        self._job = background_job("telemetry-start", self._read, MACHINE)
         # Where the system refuses a thread, the run is logged without this.
         with guard.catch("starting a thread"):
             self._job.start()
@@ -105,7 +104,6 @@ def _describe(path: str, deadline: float) -> dict[str, Any]:
                     break
                 files.append(found)
     except OSError as error:
-        pass_on_interrupt(error)
         return {**about, "problem": error.strerror or type(error).__name__}
     files.sort(key=lambda file: file[0])
     about |= {"files": len(files), "bytes": sum(file.st_size for _, file in files)}
@@ -141,7 +139,6 @@ def _hash_of_heads(root: str, files: Sequence[tuple[str, os.stat_result]], deadl
             try:
                 with open(path, "rb") as file:
                     digest.update(file.read(_HEAD_BYTES))
-            except OSError as error:
-                pass_on_interrupt(error)
+            except OSError:
                 return None
     return digest.hexdigest()

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.background import FILES, background_job
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.own_code import OwnCode, find_own_code, own_modules
 from toolkit.telemetry.logger.session.start_record import EnvironmentProbe
@@ -25,7 +25,6 @@ from toolkit.telemetry.privacy.source_masking import begins_statement, mask_code
 from toolkit.telemetry.runfolder.evidence.code_snapshot import CODE, MOST_BYTES, CodeSnapshot, read_code
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL, make_folders
 from toolkit.telemetry.runfolder.safefile import replace_file
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 _SOURCES: Final = frozenset(
     ".py .pyi .pyx .sh .yaml .yml .toml .json .cfg .ini .c .cc .cpp .cu .cuh .h .hpp .jinja .r .jl".split()
@@ -56,9 +55,7 @@ class CodeKeeper:
         put: Callable[[Mapping[str, Any], bool], bool],
         guard: Guard,
     ) -> None:
-        self.job = background_job(
-            "telemetry-code", self._turn, may_block=True, disk=session_folder.folder.parent
-        )
+        self.job = background_job("telemetry-code", self._turn, FILES, session_folder.folder.parent)
         self._folder = session_folder.folder
         self._modes = session_folder.modes
         self._session = session_folder.session.session
@@ -84,7 +81,7 @@ class CodeKeeper:
     def look_again(self) -> None:
         """Have modules kept that were imported since the last look."""
         if len(sys.modules) != self._modules_seen:
-            self.job.wake(is_urgent=False)
+            self.job.wake()
 
     def close(self, timeout_s: float) -> None:
         """Have the last modules kept, and wait for it at most `timeout_s`."""
@@ -188,11 +185,9 @@ class CodeKeeper:
             return
         try:
             text, why = self._read(name, path)
-        except UnicodeDecodeError as error:
-            pass_on_interrupt(error)
+        except UnicodeDecodeError:
             text, why = "", "not a text in UTF-8"
         except OSError as error:
-            pass_on_interrupt(error)
             text, why = "", error.strerror or type(error).__name__
         if not why:
             try:
@@ -298,6 +293,5 @@ def _pieces(lines: list[str]) -> Iterator[list[str]]:
 def _is_same(path: Path, data: bytes) -> bool:
     try:
         return not path.is_symlink() and path.stat().st_size == len(data) and path.read_bytes() == data
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return False

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.background import MACHINE, background_job
 from toolkit.telemetry.core.config_mapping import mapping_in, resolved
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.start_fields import (
@@ -23,7 +23,6 @@ from toolkit.telemetry.logger.records.plain_values import PlainValues, number_in
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.codec import bounded
 from toolkit.telemetry.runfolder.records import OF_THE_JOB, well_known
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.runfolder.untrusted import is_number
 
 _NUMBERS: Final = frozenset(
@@ -85,7 +84,7 @@ class _Probe:
 
     def __init__(self, describe: Callable[[Guard], dict[str, Any]], guard: Guard) -> None:
         self.found: dict[str, Any] = {}
-        self.job = background_job("telemetry-environment", self._run, may_block=True)
+        self.job = background_job("telemetry-environment", self._run, MACHINE)
         self._describe = describe
         self._guard = guard
         self._has_failed = False
@@ -120,8 +119,7 @@ _newest: _Probe | None = None
 def _current_folder() -> str | None:
     try:
         return os.getcwd()
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return None
 
 
