@@ -83,7 +83,6 @@ OF_OTHER_WORK = (
     "tests/telemetry/test_start_record.py",
     "tests/telemetry/test_sync.py",
     "tests/telemetry/test_writer_lock.py",
-    "tests/trainer/",
     "toolkit/telemetry/logger/control/",
     "toolkit/telemetry/logger/errors/",
     "toolkit/telemetry/logger/machine/",

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from toolkit.telemetry.cli.chosen_run import LOGS, chosen_run, printable, refuse, status_of
 from toolkit.telemetry.cli.terminal import add_json_argument, print_json
+from toolkit.telemetry.importers.training_yaml import read_training_yaml
 from toolkit.telemetry.logger.options import (
     OptionsError,
     TelemetryOptions,
@@ -31,7 +32,6 @@ from toolkit.telemetry.privacy.secret_shapes import MASK
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL, safe_run_name
 from toolkit.telemetry.runfolder.reader import read_from, tail_records
 from toolkit.telemetry.runfolder.records import START
-from toolkit.telemetry.trainer.config import read_training_yaml
 
 _OFF: Final = "off"
 _SHOWN: Final = "shown"
