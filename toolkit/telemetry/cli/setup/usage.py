@@ -10,7 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.cli.chosen_run import LOGS, chosen_run, printable, refuse
+from toolkit.telemetry.cli.chosen_run import LOGS, printable, refuse
+from toolkit.telemetry.cli.run_list import chosen_run
 from toolkit.telemetry.cli.terminal import add_json_argument, print_json
 from toolkit.telemetry.importers.training_yaml import read_training_yaml
 from toolkit.telemetry.logger.machine.environment import describe_environment
