@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.logger.training.phase import Phase
+from toolkit.telemetry.logger.training.phases import Phase
 
 
 class OpenPhases:

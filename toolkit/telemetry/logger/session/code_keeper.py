@@ -14,10 +14,9 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.background import FILES, background_job
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.own_code import OwnCode, find_own_code, own_modules
-from toolkit.telemetry.logger.machine.repository import changed_names, changes_in
 from toolkit.telemetry.logger.session.start_record import EnvironmentProbe
 from toolkit.telemetry.logger.writing.session_folder import SessionFolder
 from toolkit.telemetry.privacy.diff_masking import mask_diff
@@ -56,9 +55,7 @@ class CodeKeeper:
         put: Callable[[Mapping[str, Any], bool], bool],
         guard: Guard,
     ) -> None:
-        self.job = background_job(
-            "telemetry-code", self._turn, may_block=True, disk=session_folder.folder.parent
-        )
+        self.job = background_job("telemetry-code", self._turn, FILES, session_folder.folder.parent)
         self._folder = session_folder.folder
         self._modes = session_folder.modes
         self._session = session_folder.session.session
@@ -84,7 +81,7 @@ class CodeKeeper:
     def look_again(self) -> None:
         """Have modules kept that were imported since the last look."""
         if len(sys.modules) != self._modules_seen:
-            self.job.wake(is_urgent=False)
+            self.job.wake()
 
     def close(self, timeout_s: float) -> None:
         """Have the last modules kept, and wait for it at most `timeout_s`."""
@@ -109,6 +106,9 @@ class CodeKeeper:
 
     def _keep_first(self, environment: Mapping[str, Any]) -> None:
         """Keep the script and what git says has changed."""
+        # Imported in the background: it starts programs.
+        from toolkit.telemetry.logger.machine.repository import changed_names, changes_in
+
         self._code = code = find_own_code()
         self._earlier = list(read_code(self._folder).values())
         self._room -= sum(file.stat().st_size for file in (self._folder / CODE).rglob("*") if file.is_file())
@@ -235,6 +235,8 @@ class CodeKeeper:
             return
         assert self._code is not None
         after = {}
+        from toolkit.telemetry.logger.machine.repository import changed_names
+
         for name in changed_names(diff):
             with suppress(OSError, UnicodeDecodeError):
                 after[name], _ = self._read(name, self._code.root / name)

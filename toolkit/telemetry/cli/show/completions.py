@@ -1,4 +1,4 @@
-"""`telemetry completions`: show or search what the model of a run answered."""
+"""`telemetry show --completions`: what the model of a run answered, the newest or what is searched for."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import argparse
 import json
 import textwrap
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.argument_types import whole
-from toolkit.telemetry.cli.chosen_run import add_run_argument, found_at, printable, refuse
+from toolkit.telemetry.cli.chosen_run import printable, refuse
+from toolkit.telemetry.cli.run_list import as_given, found_at, say_if_cut
 from toolkit.telemetry.importers.as_records import completions_of
-from toolkit.telemetry.importers.source import RunSource
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.reader import BadLine, Block, blocks_of, lines_of, parse_line
 from toolkit.telemetry.runfolder.records import (
@@ -36,32 +36,22 @@ JSON_FORM: Final = """\
 one record of the event `completion` per line, as `metrics.jsonl` has it."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the run and which completions to show."""
-    add_run_argument(parser)
-    parser.add_argument("--rows", metavar="N", type=whole(), default=5, help="show the newest N (default: 5)")
-    parser.add_argument(
-        "--search", metavar="TEXT", default="", help="show only completions that contain this text"
-    )
-    parser.add_argument("--full", action="store_true", help="show whole texts instead of their first line")
-    parser.add_argument("--json", action="store_true", help="print the records as JSON, one per line")
-
-
 def run(args: argparse.Namespace) -> int:
     """Print the newest completions, newest last; return 1 if there are none."""
-    at = found_at(args.run)
-    folder = at.folder or args.run
-    records = _read(at.others) if at.folder is None else _completions_in(at.folder / METRICS_JSONL)
+    runs = found_at(args.run).runs
+    say_if_cut(runs)
+    folder = as_given(runs[0].path, args.run) if runs[0].source is None else args.run
+    records = chain.from_iterable(
+        _completions_in(run.path / METRICS_JSONL) if run.source is None else completions_of(run.source)
+        for run in runs
+    )
     found: deque[Record] = deque(maxlen=args.rows)
     known = matching = 0
-    try:
-        for record in records:
-            known += 1
-            if _contains(record, args.search.casefold()):
-                matching += 1
-                found.append(record)
-    except OSError as error:
-        return refuse(f"{folder}: {error.strerror or error}")
+    for record in records:
+        known += 1
+        if _contains(record, args.search.casefold()):
+            matching += 1
+            found.append(record)
     if not found:
         refuse(
             f"{folder}: none of {known:,} completions contains {args.search!r}"
@@ -76,11 +66,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(folder, found, matching, args.full)
     return 0
-
-
-def _read(sources: Sequence[RunSource]) -> Iterator[Record]:
-    for source in sources:
-        yield from completions_of(source)
 
 
 def _completions_in(path: Path) -> Iterator[Record]:
