@@ -654,7 +654,7 @@ def test_pages_tables_and_agents_say_what_the_doctor_says(tmp_path, bad, doctor,
         assert list(on_page.notes) == found["notes"]
         said = [(one["kind"], one["severity"]) for one in found["findings"]]
         assert [tuple(row) if isinstance(row, list) else tuple(row.values()) for row in table] == said
-        answer = agents_doctor(agents, run=name).facts["findings"]
+        answer = READING["doctor"](agents, run=name).facts["findings"]
         assert sorted((one["kind"], one["severity"]) for one in answer) == sorted(said)
 
 
