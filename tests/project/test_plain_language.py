@@ -73,11 +73,8 @@ OF_OTHER_WORK = (
     "tests/telemetry/compat/",
     "tests/telemetry/integrations/",
     "tests/trainer/",
-    "toolkit/telemetry/logger/control/",
     "toolkit/telemetry/logger/machine/",
     "toolkit/telemetry/logger/printed/",
-    "toolkit/telemetry/logger/session/",
-    "toolkit/telemetry/logger/writing/",
 )
 """Folders and files whose words are not replaced yet."""
 
