@@ -47,7 +47,6 @@ class Writer:
     ) -> None:
         self.trouble: str | None = None
         """Why the disk takes no records now, or None while it does."""
-        self.sync_failures = 0
         self.disk = file.path.parents[1]
         """The folder of the runs, which is on the same disk."""
         self._record_queue = record_queue
@@ -124,7 +123,6 @@ class Writer:
 
     def _note_failed_sync(self, error: OSError) -> None:
         self._sync_failed = True
-        self.sync_failures += 1
         self._guard.report("syncing the records", error)
         self._job.wake()
 
