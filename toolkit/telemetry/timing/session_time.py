@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeGuard
+from typing import Final
 
 from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runfolder.untrusted import is_number
@@ -117,10 +117,7 @@ class SessionTime:
 
     def take_step(self, record: Record, at: float) -> None:
         """Take a step record: a boundary, and the end of an interval of steps."""
-        step = record.get("global_step")
         recorded = self._recorded_seconds(record)
-        if self._is_usual(step, at) and self._take_usual_step(step, at, recorded):
-            return
         step = step_in(record)
         if step is None:
             self._end_segment(at, self._step, recorded)
@@ -280,33 +277,6 @@ class SessionTime:
         sums.move(EARLY, REST, self.first_steps_s)
         return sums
 
-    # ------------------------------------------------------------ ordinary steps
-
-    def _is_usual(self, step: Any, at: float) -> TypeGuard[int]:
-        """Whether nothing but training happened since the last boundary."""
-        return (
-            type(step) is int
-            and self._last_logged is not None
-            and self._last_logged == self._step
-            and step > self._last_logged
-            and at > self._boundary_at
-            and not self._marks
-            and self._cover.is_empty
-            and self._own_cover.is_empty
-        )
-
-    def _take_usual_step(self, step: int, at: float, recorded: list[float] | None) -> bool:
-        """Do what `take_step` does at a fifth of the cost; False, with nothing done, if the step is not ordinary."""
-        length = at - self._boundary_at
-        if not self.timeline.extend(self._step, step, length, recorded, self._power, at):
-            return False
-        self._step = self._last_logged = step
-        self._boundary_at = at
-        self._cover.start_at(at)
-        self._own_cover.start_at(at)
-        self._get_to(step)
-        return True
-
     # ------------------------------------------------------------ boundaries
 
     def _recorded_seconds(self, record: Record) -> list[float] | None:
@@ -364,8 +334,7 @@ class SessionTime:
         early = min(rest, self._early_left_s) if self._has_begun else rest
         seconds[EARLY] += early
         rest -= early
-        own_s = sum(own[slot] for slot in _OWN_SLOTS)
-        if own_s > 0.0:
+        if any(own) and (own_s := sum(own[slot] for slot in _OWN_SLOTS)) > 0.0:
             fraction = min(1.0, rest / own_s)
             for slot in _OWN_SLOTS:
                 seconds[slot] += own[slot] * fraction
@@ -455,11 +424,6 @@ class SpanCover:
         self._since = 0.0
         self._intervals: list[tuple[float, float]] = []
         self._open: dict[str, tuple[float, int]] = {}
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no span with an entry has ended since the last boundary."""
-        return not self._intervals
 
     def start_at(self, at: float) -> None:
         """Start over at `at`; what is open stays open."""
