@@ -124,7 +124,7 @@ YAMLS = (
 )
 
 
-@pytest.mark.parametrize("command", [["usage"], ["message", "--show"], ["train"]])
+@pytest.mark.parametrize("command", [["setup", "usage"], ["setup", "message", "--show"], ["train"]])
 def test_a_yaml_that_would_run_something_is_only_refused(tmp_path, monkeypatch, capsys, command):
     mark = tmp_path / "executed"
     monkeypatch.chdir(tmp_path)
@@ -147,7 +147,7 @@ def test_a_yaml_that_grows_when_it_is_unfolded_ends_in_time(tmp_path, capsys):
     path = tmp_path / "bomb.yaml"
     path.write_text("\n".join([*levels, "telemetry: {}", "config: {name: x}"]))
     script = "import sys; from toolkit.telemetry.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    for arguments in (["usage"], ["message", "--show"]):
+    for arguments in (["setup", "usage"], ["setup", "message", "--show"]):
         done = run_python(
             ["-c", script, *arguments, path],
             capture_output=True,
