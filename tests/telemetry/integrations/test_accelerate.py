@@ -242,24 +242,6 @@ def test_a_second_training_in_one_process_is_another_run(tmp_path):
         assert (saved["global_step"], Path(saved["checkpoint_path"]).name) == (2, turn)
 
 
-def test_trackers_that_are_initialised_twice_write_everything_once(tmp_path):
-    tracker = tracker_of(tmp_path)
-    accelerator = Accelerator(cpu=True, log_with=tracker)
-    same = {"loss": 1.0}
-    for _ in range(2):
-        accelerator.init_trackers("project", config={"lr": 0.1})
-        accelerator.log(same)
-        accelerator.log(same)
-        accelerator.get_tracker("telemetry").log({"loss": 2.0})
-        accelerator.end_training()
-
-    for run in ("r", "r-2"):
-        found = read_records(tmp_path / f"logs/{run}/metrics.jsonl")
-        assert len([r for r in found if r["event"] == "start"]) == 1
-        steps = [(r["global_step"], r["loss"]) for r in found if r["event"] == "step"]
-        assert steps == [(1, 1.0), (2, 1.0), (3, 2.0)]
-
-
 def test_a_training_that_goes_back_saves_at_the_step_where_it_is(tmp_path):
     tracker = tracker_of(tmp_path)
     accelerator = Accelerator(cpu=True, log_with=tracker)

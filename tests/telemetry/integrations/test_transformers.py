@@ -216,7 +216,7 @@ def test_with_phases_a_failure_is_recorded_and_raised_unchanged(tmp_path):
     assert not {"training_step", "_run_epoch"} & set(vars(trainer))
 
 
-@pytest.mark.parametrize("hook", ["on_epoch_begin", "on_epoch_end", "on_step_end"])
+@pytest.mark.parametrize("hook", ["on_epoch_end", "on_step_end"])
 def test_with_phases_another_callback_that_fails_ends_the_run(tmp_path, hook):
     def fail(trainer, state, control):
         raise KeyboardInterrupt if hook == "on_step_end" else RuntimeError("another callback's")
