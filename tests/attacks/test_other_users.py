@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -98,13 +101,16 @@ def test_whose_folders_are_joined_and_taken_from(log_dir, log_dir_of, folder_of,
     assert (why_not_ours(log_dir, folder, takes=True) is None) is may_take
 
 
-def test_doctor_says_which_runs_may_not_be_read(log_dir, capfd, monkeypatch):
+def test_doctor_says_which_runs_may_not_be_read(capfd, monkeypatch, request):
+    # The folders of pytest belong to this user alone.
+    log_dir = Path(tempfile.mkdtemp())
+    request.addfinalizer(lambda: shutil.rmtree(log_dir))
+    os.chmod(log_dir, 0o1777)
     an_ordinary_run(log_dir, "theirs")
     open_to_all = an_ordinary_run(log_dir, "open")
     for path in (open_to_all, *open_to_all.rglob("*")):
         os.chmod(path, 0o777)
     os.chmod(log_dir / "theirs", 0o700)
-    # The folders above belong to this user alone.
     monkeypatch.chdir(log_dir)
     places = (".", "theirs")
     for place in places:
@@ -125,4 +131,4 @@ def test_doctor_says_which_runs_may_not_be_read(log_dir, capfd, monkeypatch):
 
     assert code >> 4 == 2
     assert "open: " in said.out
-    assert said.err.count("theirs: Permission denied") == 2
+    assert said.err.count("theirs cannot be listed (Permission denied)") == 2

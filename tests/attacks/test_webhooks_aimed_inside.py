@@ -6,8 +6,6 @@ import json
 import os
 from pathlib import Path
 
-import pytest
-
 from tests.attacks.hostile_folders import an_ordinary_run
 from tests.fork_server import run_python
 from toolkit.telemetry.cli.main import main
@@ -49,58 +47,26 @@ def test_no_webhook_reaches_a_machine_inside_whatever_its_address_says(tmp_path,
     assert done.returncode == 0, done.stderr[-3000:]
     printed = json.loads(done.stdout.strip().splitlines()[-1])
 
-    assert printed["inside"] == []
     assert printed["victim"] == 0
     assert printed["refused"] + printed["sent"] == len(ADDRESSES)
-    assert printed["rebound"] >= 2, "the name was never looked up again"
+    assert printed["connected"] >= 5, "no address led to the victim, and the test proves nothing"
     assert printed["redirecting"] == 5, "nothing was sent at all, and the test proves nothing"
     tried = f"{len(ADDRESSES)} addresses and {printed['redirecting']} redirects"
-    record_property("measured", f"{tried}, {len(printed['inside'])} connections to a machine inside")
+    record_property("measured", f"{tried}, {printed['victim']} requests to a machine inside")
 
 
-def test_the_private_network_is_reached_only_if_the_yaml_allows_it(tmp_path, record_property):
-    done = run_python(
-        [PROGRAMS / "send_in_a_private_network.py", tmp_path],
-        env={**os.environ, "PYTHONPATH": str(ROOT), "http_proxy": "http://10.254.7.9:9", "all_proxy": ""},
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    if done.returncode == 77:
-        pytest.skip("this user may not make a network of its own")
-    assert done.returncode == 0, done.stderr[-3000:]
-    result = json.loads(done.stdout.strip().splitlines()[-1])
-
-    assert set(result["sent"]) == {"delivered"}
-    assert result["arrived"] == len(result["sent"]) >= 3
-    assert result["after"] == 0
-    assert "in a private network; that needs allow_private: true" in result["refused"][0]
-    assert all("169.254.169.254, which is not allowed" in one for one in result["refused"][1:])
-    assert result["from_folder"] == 1
-    assert "a run folder cannot allow it" in done.stdout
-    record_property(
-        "measured", f"{result['arrived']} messages into the own network, {result['after']} beyond"
-    )
-
-
-def test_a_run_folder_chooses_neither_the_receiver_nor_the_variable_of_a_message(
-    tmp_path, monkeypatch, capsys
-):
+def test_a_run_folder_sends_no_message(tmp_path, monkeypatch, capsys):
     """A downloaded run would have `telemetry message` send any variable to any address, as a token."""
     from tests.mirrors.messages.local_receivers import receiving
 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI-canary")
     with receiving() as thief:
-        for service in ("ntfy", "webhook"):
-            block = {"to": service, "url": f"{thief.url}/topic", "secret_env": "AWS_SECRET_ACCESS_KEY"}
-            run = an_ordinary_run(tmp_path, service)
-            start = {"event": "start", "seq": 0, "session": 1, "config": {"telemetry": {"messages": [block]}}}
-            (run / "metrics.jsonl").write_text(json.dumps(start) + "\n")
+        block = {"to": "ntfy", "url": f"{thief.url}/topic", "secret_env": "AWS_SECRET_ACCESS_KEY"}
+        run = an_ordinary_run(tmp_path, "ntfy")
+        start = {"event": "start", "seq": 0, "session": 1, "config": {"telemetry": {"messages": [block]}}}
+        (run / "metrics.jsonl").write_text(json.dumps(start) + "\n")
 
-            assert main(["message", str(run)]) == 2
-            assert "is not trusted" in capsys.readouterr().err
-        assert main(["message", "--show", str(run)]) == 0
+        assert main(["message", str(run)]) == 2
 
     assert thief.got == []
     assert "canary" not in capsys.readouterr().out

@@ -13,7 +13,6 @@ import pytest
 
 from tests.mirrors.messages.local_receivers import receiving
 from tests.project.markdown import ROOT, blocks, commands
-from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
 
 DOCUMENT = ROOT / "docs" / "messages.md"
@@ -132,7 +131,7 @@ def test_showing_sends_nothing_and_prints_what_would_be_sent(yaml_file, message,
         in out
     )
     assert f"POST {receiver.url}/***" in out
-    assert '"text": "greyjacket: test message\\n' in out
+    assert '"text":"greyjacket: test message\\n' in out
     assert "s3cr3t" not in out
 
 
@@ -156,7 +155,7 @@ def test_the_answer_of_a_receiver_is_printed(yaml_file, message, monkeypatch):
         code, out, _ = message(yaml_file(one_receiver("slack")))
 
     assert code == 1
-    assert out == f"slack: not delivered after 1 attempt: {receiver.url}: answered 403: invalid_token\n"
+    assert out == f"slack: not delivered: {receiver.url}: answered 403: invalid_token\n"
 
 
 def test_a_missing_variable_is_reported_and_the_other_receivers_are_tried(yaml_file, message, monkeypatch):
@@ -192,41 +191,6 @@ def test_a_variable_in_the_yaml_is_filled_in_as_trainers_do(yaml_file, message, 
     assert (code, receiver.got[0].path) == (0, "/x")
 
 
-# ------------------------------------------------------------ runs
-
-
-def logged_run(folder, receivers):
-    config = {
-        "config": {
-            "name": "greyjacket",
-            "telemetry": {"log_dir": str(folder), "messages": receivers, "mode": "offline"},
-        }
-    }
-    with TelemetryLogger.from_config(config, mode="offline", log_every=1) as log:
-        log.log_step(7, train_loss=0.25, lr=1e-4)
-    return log.run_folder
-
-
-def test_a_run_folder_replaces_the_yaml_it_was_started_with(tmp_path, message, monkeypatch):
-    monkeypatch.setenv("HOOK", "https://example.org/x")
-    run = logged_run(tmp_path, [{"to": "webhook", "url_env": "HOOK"}])
-    code, out, _ = message("--show", run)
-
-    assert code == 0
-    assert '"title": "greyjacket: test message"' in out
-    assert '"step": 7' in out
-    assert "finished · step 7 · loss 0.25 · LR 0.0001" in out
-
-
-def test_a_run_folder_that_keeps_no_secret_asks_for_the_yaml(tmp_path, message):
-    url = "https://hooks.slack.com/services/T01234567/B01234567/s3cr3ts3cr3ts3cr3ts3cr3t"
-    code, _, err = message("--show", logged_run(tmp_path, [{"to": "slack", "url": url}]))
-
-    assert code == 2
-    assert "a run folder contains no secrets: give the training's YAML instead" in err
-    assert "s3cr3t" not in err
-
-
 # ------------------------------------------------------------ nothing to do
 
 
@@ -258,7 +222,7 @@ def test_a_yaml_without_usable_receivers_is_refused_with_the_reason(text, said, 
 
 
 @pytest.mark.parametrize("path", ["no-such.yaml", "."])
-def test_a_path_that_leads_to_neither_is_refused(path, tmp_path, message, monkeypatch):
+def test_a_path_that_is_no_yaml_is_refused(path, tmp_path, message, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, _, err = message(path)
 

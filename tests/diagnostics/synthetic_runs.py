@@ -163,7 +163,7 @@ def curve(
 
 
 def run_of(losses: Iterable[Any], *, every: int = 1, **others: Iterable[Any]) -> list[Record]:
-    """Return bare step records with these training losses, and with `others` beside them; None leaves one out."""
+    """Return bare step records with these training losses, and with `others` added to them; None leaves one out."""
     rows = zip(losses, *others.values(), strict=True)
     return [
         {
@@ -180,7 +180,7 @@ def run_of(losses: Iterable[Any], *, every: int = 1, **others: Iterable[Any]) ->
 
 
 def evaluated(records: Iterable[Record], vals: Iterable[float], *, each: int) -> list[Record]:
-    """Return `records` with an evaluation behind every `each` step records, for as long as there are `vals`."""
+    """Return `records` with an evaluation after every `each` step records, for as long as there are `vals`."""
     result: list[Record] = []
     left = iter(vals)
     steps = 0
@@ -227,7 +227,7 @@ def among_ranks(
     noise: float = 0.05,
     log_every: int = 10,
 ) -> Iterator[Record]:
-    """Yield a run's records with those of its other ranks behind each of its steps; they wait for each other.
+    """Yield a run's records with those of its other ranks after each of its steps; they wait for each other.
 
     `extra` is the share of a step by which a part of a rank's step takes longer.
     """

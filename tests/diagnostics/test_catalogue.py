@@ -10,7 +10,7 @@ from tests.diagnostics.synthetic_runs import added, changed, clean_run, curve, e
 from tests.diagnostics.test_data_repeated import epochs
 from tests.diagnostics.test_reinforcement import explodes, rl_run
 from tests.diagnostics.test_start_of_run import leaking, still
-from tests.diagnostics.test_throughput import beside_others
+from tests.diagnostics.test_throughput import next_to_others
 from tests.diagnostics.test_underflow import norms
 from toolkit.telemetry.diagnostics import silent_ranks
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, describe, short
@@ -107,8 +107,8 @@ def _faulty_runs():
         yield changed(changed(run, "grad_norm", _from(first, 0.0)), "train_loss", _from(first, 1.7))
     slower = changed(run, "samples_per_sec", _between(2000, 1 << 60, 0.4))
     yield slower
-    yield beside_others(slower, from_step=2000, cpu_percent=95.0)
-    yield beside_others(slower, from_step=2000, gpu_gb=20.0)
+    yield next_to_others(slower, from_step=2000, cpu_percent=95.0)
+    yield next_to_others(slower, from_step=2000, gpu_gb=20.0)
     yield changed(clean_run(1, with_rate=False), "sec_per_step", _between(2000, 1 << 60, 2.5))
     yield added(run, "data_time_s", lambda step: 0.3)
     yield changed(run, "gpu_util", _between(1000, 1 << 60, 0.3))

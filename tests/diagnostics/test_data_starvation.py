@@ -42,7 +42,7 @@ def test_a_short_wait_and_slow_first_batches_of_epochs_are_nothing(seed):
     assert detect(_waiting(seed, lambda step: 0.95 if step % 200 < 40 else 0.15), "data_starvation") == []
 
 
-def test_a_loop_that_counts_waiting_beside_the_step_is_read_rightly():
+def test_a_loop_that_counts_waiting_apart_from_the_step_is_read_rightly():
     assert detect(_waiting(1, lambda step: 1.2), "data_starvation")[0].evidence["share_pct"] < 65
 
 

@@ -179,7 +179,7 @@ def slow_rank(folder, *, slow_from, skew_s=0.0, ranks=3):
 
 
 @pytest.mark.parametrize("skew_s", [0.0, -3.0, 2.0])
-def test_other_ranks_are_read_beside_the_first(tmp_path, skew_s):
+def test_other_ranks_are_read_with_the_first(tmp_path, skew_s):
     found = diagnose(slow_rank(tmp_path / "run", slow_from=2000, skew_s=skew_s))
 
     (finding,) = found.findings

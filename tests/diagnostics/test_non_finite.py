@@ -114,7 +114,7 @@ def test_an_infinite_norm_right_after_a_nan_does_not_make_light_of_it():
     assert "finds its range" not in finding.message
 
 
-def test_a_loss_of_exactly_0_beside_a_nan_gradient_is_a_nan_that_the_trainer_hides():
+def test_a_loss_of_exactly_0_next_to_a_nan_gradient_is_a_nan_that_the_trainer_hides():
     losses, norms = _with(0.0, range(30, 60)), _norms(math.nan, range(30, 60))
 
     (finding,) = detect(_run(losses=losses, grad_norm=norms), "nan")

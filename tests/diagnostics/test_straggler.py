@@ -110,7 +110,7 @@ def synchronous(
 
 
 def in_turn(records):
-    """Return the records of all ranks, each step of one behind that of the other."""
+    """Return the records of all ranks, each step of one after that of the other."""
     return [
         record for step in itertools.zip_longest(*records.values()) for record in step if record is not None
     ]

@@ -30,7 +30,7 @@ def test_a_speed_that_falls_and_stays_is_one_incident(seed, speed_noise, with_ra
     assert abs(finding.evidence["lost_pct"] - 50) < 12
 
 
-def beside_others(records, *, from_step, cpu_percent=40.0, gpu_gb=4.0):
+def next_to_others(records, *, from_step, cpu_percent=40.0, gpu_gb=4.0):
     """Return records of a machine of which other programs use more from this step on."""
     records = [
         {
@@ -50,14 +50,14 @@ def beside_others(records, *, from_step, cpu_percent=40.0, gpu_gb=4.0):
     return [records[0], *late, *records[1:]]
 
 
-def _drop_beside_others(**others):
+def _drop_next_to_others(**others):
     records = _slower(clean_run(1), 0.5, from_step=2000)
-    (finding,) = detect(beside_others(records, from_step=2000, **others), "throughput_drop")
+    (finding,) = detect(next_to_others(records, from_step=2000, **others), "throughput_drop")
     return finding
 
 
 def test_other_programs_that_the_records_of_the_machine_show_are_named_with_what_they_use():
-    on_processors, on_gpu = _drop_beside_others(cpu_percent=95.0), _drop_beside_others(gpu_gb=20.0)
+    on_processors, on_gpu = _drop_next_to_others(cpu_percent=95.0), _drop_next_to_others(gpu_gb=20.0)
 
     assert "have used 70 % of all processors since then, 15 % before" in on_processors.message
     assert "17 GB of the GPU's memory have not been the run's since then, 1 GB before" in on_gpu.message
@@ -67,7 +67,7 @@ def test_other_programs_that_the_records_of_the_machine_show_are_named_with_what
 
 @pytest.mark.parametrize("others", [{}, {"cpu_percent": 60.0}, {"gpu_gb": 4.5}])
 def test_no_program_is_blamed_where_those_records_do_not_show_it(others):
-    finding = _drop_beside_others(**others)
+    finding = _drop_next_to_others(**others)
 
     assert "since then" not in finding.message
     assert not [text for text in finding.causes if "nother pro" in text]

@@ -13,7 +13,7 @@ def norms(share, *, seed=1, records=300, begins=100):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_norms_that_are_often_zero_beside_a_scale_at_its_minimum_are_a_warning(seed):
+def test_norms_that_are_often_zero_with_a_scale_at_its_minimum_are_a_warning(seed):
     records = run_of(curve(1), grad_norm=norms(0.5, seed=seed), loss_scale=[1.0] * 300)
 
     (finding,) = detect(records, "underflow")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import errno
+import itertools
 import json
 import os
 import shutil
@@ -368,10 +369,11 @@ def _wait_until_written(run, step):
 
 
 def _numbered_rows(table):
-    """Return how many rows a table has, 0 where they are not those of the records 0, 1, 2, …"""
+    """Return how many rows a table has, 0 where one is no record's (not every record has one)."""
     text = table.read_text() if table.exists() else ""
     rows = list(csv.DictReader(text[: text.rfind("\n") + 1].splitlines()))
-    return len(rows) if [row.get("seq") for row in rows] == [str(seq) for seq in range(len(rows))] else 0
+    numbers = [int(text) if (text := row.get("seq") or "").isdigit() else -1 for row in rows]
+    return len(rows) if numbers[:1] == [0] and all(a < b for a, b in itertools.pairwise(numbers)) else 0
 
 
 class _immutable:

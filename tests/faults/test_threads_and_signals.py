@@ -110,19 +110,6 @@ def test_each_ordinary_exception_of_the_scripts_signal_handler_arrives(tmp_path,
     record_property("measured", f"{ended.number('raised'):.0f} raised in calls of ours, all of them arrived")
 
 
-def test_what_a_signal_handler_raises_where_we_expect_the_systems_errors_arrives(
-    tmp_path, start, record_property
-):
-    # A TimeoutError is an OSError, too.
-    part, most = longer(("runfolder", 6), ("", 10_000))
-    ended = start(PROGRAMS / "raise_at_lines.py", tmp_path, part, most).end(longer(220, 3_000))
-
-    assert ended.code == 0, ended.err
-    assert ended.number("raised") >= longer(5, 20)
-    assert ended.number("arrived") == ended.number("raised"), ended.out
-    record_property("measured", f"raised at {ended.number('raised'):.0f} lines, all of them arrived")
-
-
 def test_an_object_that_logs_while_it_is_destroyed_is_no_trouble(tmp_path, start):
     ended = start(
         PROGRAMS / "log_while_destroyed.py",

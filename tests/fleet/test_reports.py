@@ -172,7 +172,7 @@ def test_values_that_the_engine_did_not_give_are_asked_for_again(engine, logs):
 
     def look():
         store._commits._known.clear()
-        store._logs[key, 0]._looked_at = -1e9
+        store._logs[key, 0]._checked_at = -1e9
         return store.refresh(key, wait_s=60.0)
 
     with mock.patch.object(EngineLink, "rows", without_values):

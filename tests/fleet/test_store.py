@@ -119,7 +119,7 @@ def look_now(store, key):
     """Refresh, although the engine was asked just now."""
     store._commits._known.clear()
     store._runs.look_again()
-    store._log(key)._looked_at = -math.inf
+    store._log(key)._checked_at = -math.inf
     store.refresh(key, wait_s=PATIENCE_S)
 
 

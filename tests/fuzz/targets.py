@@ -29,14 +29,15 @@ import orjson
 
 from toolkit.telemetry.cli import main as command_line
 from toolkit.telemetry.core.clock import SystemClock
+from toolkit.telemetry.core.outbox import NotSentError
+from toolkit.telemetry.core.post import refusal
 from toolkit.telemetry.diagnostics.error_details import details_of
 from toolkit.telemetry.diagnostics.examiner import examine
 from toolkit.telemetry.diagnostics.policy import policy_of_run
 from toolkit.telemetry.logger.control.poller import ControlPoller
 from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions, options_from_config
-from toolkit.telemetry.mirrors.messages.delivery import refusal
-from toolkit.telemetry.mirrors.messages.services import SERVICES, NotDelivered
-from toolkit.telemetry.mirrors.messages.web_address import AddressError, web_address
+from toolkit.telemetry.mirrors.messages.address import AddressError, web_address
+from toolkit.telemetry.mirrors.messages.services import SERVICES
 from toolkit.telemetry.mirrors.one_logger_file.exporter import OneLoggerFileExporter
 from toolkit.telemetry.mirrors.shared.scalars import scalars_of
 from toolkit.telemetry.privacy.masking import Masker
@@ -712,7 +713,7 @@ def fuzz_masking(data: bytes) -> None:
 
 @_target(
     "toolkit.telemetry.mirrors.messages",
-    "toolkit.telemetry.mirrors.messages.web_address",
+    "toolkit.telemetry.core.post",
     tokens=(
         *_JSON,
         *b'"code": "ok":false "msg": https:// [::1] @ %00'.split(),
@@ -724,7 +725,7 @@ def fuzz_answers(data: bytes) -> None:
     for service in SERVICES.values():
         try:
             service.check(data)
-        except NotDelivered as error:
+        except NotSentError as error:
             _require_short(error, 500)
             str(error).encode("utf-8")
     refused = refusal(500, data, text)
@@ -735,8 +736,8 @@ def fuzz_answers(data: bytes) -> None:
     except AddressError as error:
         _require_short(error, 500)
     else:
-        assert text.startswith(f"{address.scheme}:") or text.lower().startswith(f"{address.scheme}:")
-        assert not any(letter in address.target + address.authority for letter in "\r\n\0 ")
+        assert text.lower().startswith(("http:", "https:"))
+        assert not any(letter in address.url for letter in "\r\n\0 ")
 
 
 @_target("toolkit.telemetry.mirrors", tokens=_JSON + _RECORD + _SPAN)

@@ -70,27 +70,14 @@ OPTIMIZERS = {
 
 OF_OTHER_WORK = (
     "dashboard/vendor/plotly-cartesian-4.1.1.min.js",
-    "tests/diagnostics/",
-    "tests/reports/",
-    "tests/runs/",
     "tests/telemetry/compat/",
-    "tests/telemetry/errors/",
     "tests/telemetry/integrations/",
-    "tests/telemetry/printed/",
-    "tests/telemetry/test_background_threads.py",
-    "tests/telemetry/test_mirror.py",
-    "tests/telemetry/test_record_file.py",
-    "tests/telemetry/test_start_record.py",
-    "tests/telemetry/test_sync.py",
-    "tests/telemetry/test_writer_lock.py",
     "tests/trainer/",
     "toolkit/telemetry/logger/control/",
-    "toolkit/telemetry/logger/errors/",
     "toolkit/telemetry/logger/machine/",
     "toolkit/telemetry/logger/printed/",
     "toolkit/telemetry/logger/session/",
     "toolkit/telemetry/logger/writing/",
-    "toolkit/telemetry/reports/",
 )
 """Folders and files whose words are not replaced yet."""
 

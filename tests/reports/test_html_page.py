@@ -116,7 +116,7 @@ def test_every_drawn_point_was_logged(page):
     assert number > 100
 
 
-def test_a_stretch_of_nan_is_a_band_with_its_count(report):
+def test_a_range_of_nan_is_a_band_with_its_count(report):
     assert 'class="nan"' in report.html
     assert "10 values of train_loss are NaN or infinite" in report.html
 

@@ -64,11 +64,11 @@ class Stuck:
 
     def __init__(self, method):
         self.method = method
-        self.hangs, self.let_go = threading.Event(), threading.Event()
+        self.hangs, self.released = threading.Event(), threading.Event()
 
     def __call__(self, *args):
         self.hangs.set()
-        self.let_go.wait(PATIENCE_S)
+        self.released.wait(PATIENCE_S)
         return self.method(*args)
 
 
@@ -88,7 +88,7 @@ def test_a_disk_that_hangs_under_one_logger_holds_up_no_other(make, monkeypatch)
         assert other.flush(PATIENCE_S)
     other.close()
     for one in stuck:
-        one.let_go.set()
+        one.released.set()
 
     assert len(records_of(other, "step")) == 3
     assert held.flush(PATIENCE_S)
@@ -102,11 +102,11 @@ class Sink:
     name = "own"
 
     def __init__(self):
-        self.threads, self.let_go = set(), threading.Event()
+        self.threads, self.released = set(), threading.Event()
 
     def write(self, batch):
         self.threads.add(threading.current_thread())
-        self.let_go.wait(PATIENCE_S)
+        self.released.wait(PATIENCE_S)
 
     def close(self):
         self.threads.add(threading.current_thread())
@@ -119,7 +119,7 @@ def test_a_mirror_of_the_scripts_own_is_called_on_one_thread_and_holds_up_no_oth
     wait_until(lambda: sink.threads)
     other.log_step(1, train_loss=0.5)
     assert other.flush(PATIENCE_S)
-    sink.let_go.set()
+    sink.released.set()
     with_sink.close()
 
     assert [thread.name for thread in sink.threads] == ["telemetry-own"]

@@ -82,10 +82,10 @@ class Hanging(MemorySink):
 
     def __init__(self):
         super().__init__("hanging")
-        self.let_go = threading.Event()
+        self.released = threading.Event()
 
     def write(self, batch):
-        self.let_go.wait(100)
+        self.released.wait(100)
         super().write(batch)
 
 
@@ -252,7 +252,7 @@ def test_a_sink_that_hangs_delays_no_one(following):
     assert not one.mirror.close(0.1)
     assert time.monotonic() - began < 50
 
-    one.sink.let_go.set()
+    one.sink.released.set()
 
     assert one.mirror.close(PATIENCE_S)
     assert seqs(one.sink) == [0]
@@ -336,7 +336,7 @@ def test_lines_that_are_no_record_are_not_handed_over(following):
     assert seqs(one.sink) == [1]
 
 
-def test_records_that_a_failed_sync_took_for_a_moment_are_not_missed(tmp_path, monkeypatch):
+def test_records_that_a_failed_sync_took_briefly_are_not_missed(tmp_path, monkeypatch):
     # A disk that is busy may take longer than a second over the file that is put right below.
     monkeypatch.setattr(mirror_module, "_PATIENCE_S", PATIENCE_S)
     path = tmp_path / "metrics.jsonl"
@@ -350,7 +350,7 @@ def test_records_that_a_failed_sync_took_for_a_moment_are_not_missed(tmp_path, m
     mirror.start()
     wait_until(lambda: mirror._patience_s != PATIENCE_S)
     with path.open("r+b") as file:
-        # In place: a file that is shorter for a moment is another one to its readers.
+        # In place: a file that is shorter for a short time is another one to its readers.
         file.write(whole)
     assert mirror.close(PATIENCE_S)
     assert [record["seq"] for record in sink.records] == list(range(20))

@@ -66,7 +66,7 @@ def test_a_line_that_was_written_in_part_is_begun_again_behind_what_another_proc
 
 
 def _takes(count):
-    """Return a write that takes so many bytes, and nothing behind them."""
+    """Return a write that takes so many bytes, and nothing after them."""
     write, left = os.write, [count]
 
     def take(descriptor, data):
@@ -81,7 +81,7 @@ def _takes(count):
     ("theirs", "spoilt"),
     [(b"half a line", [SECOND[:-1]]), (b"a line\n", []), (b"a line\nand half", [SECOND[:-1]])],
 )
-def test_a_line_that_another_process_spoils_at_the_very_moment_is_known(
+def test_a_line_that_another_process_spoils_at_the_same_time_is_known(
     file, path, monkeypatch, theirs, spoilt
 ):
     write(file, FIRST)

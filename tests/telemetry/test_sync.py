@@ -37,7 +37,7 @@ def test_a_sync_in_the_midst_of_writing_again_does_not_count(log, monkeypatch):
         raise OSError(5, "Input/output error")
 
     def put(descriptor, data, offset):
-        # Another thread syncs at this moment, and the disk says yes.
+        # Another thread syncs now, and the disk says yes.
         other = threading.Thread(target=lambda: answers.append(writer.sync()))
         other.start()
         other.join(PATIENCE_S)

@@ -207,7 +207,7 @@ def test_a_run_says_which_file_it_has_locked_as_long_as_it_lives(tmp_path):
     assert not is_being_written(records)
 
 
-def test_a_lock_that_a_reader_has_for_a_moment_does_not_keep_a_run_from_being_resumed(tmp_path, monkeypatch):
+def test_a_lock_that_a_reader_has_briefly_does_not_keep_a_run_from_being_resumed(tmp_path, monkeypatch):
     monkeypatch.setattr(sessions, "WAIT_FOR_OTHERS_S", 60.0)
     with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False) as log:
         log.log_step(0, train_loss=1.0)

@@ -1,4 +1,4 @@
-"""Sends messages to forbidden addresses and over redirects, and prints which machines were reached.
+"""Sends messages to forbidden addresses and over redirects, and prints what arrived at a machine inside.
 
 python aim_webhooks_inside.py LOG_DIR ADDRESSES
 """
@@ -16,14 +16,14 @@ from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger.options import OptionsError
 from toolkit.telemetry.mirrors.messages.options import MOST_RECEIVERS, MessageOptions
 
-reached, looked_up = [], {}
+ours, reached, looked_up = ("127.0.0.1", "::1", "::ffff:127.0.0.1"), [], {}
 
 
 def watch(event, arguments):
     if event == "socket.connect":
         where = arguments[1][0]
         reached.append(where)
-        if where in ("93.184.216.34", "2606:2800:220:1::1"):
+        if where not in ours:
             raise ConnectionRefusedError("no one is there")
 
 
@@ -74,15 +74,13 @@ with receiving() as victim, receiving() as redirecting:
             system=False,
             csv=False,
             control=False,
-            messages=(batch := receivers[number : number + MOST_RECEIVERS]),
+            messages=receivers[number : number + MOST_RECEIVERS],
         )
         log.log_start()
         sent += len(log._options.message_options)
         log.flush()
-        if any("rebinding" in receiver["url"] for receiver in batch):
-            wait_until(lambda: looked_up.get("rebinding.evil.test", 0) >= 2)
         log.close()
-    inside = [where for where in reached if where not in ("93.184.216.34", "2606:2800:220:1::1")]
+    connected = sum(where in ours for where in reached)
     for number in range(5):
         log = TelemetryLogger(
             f"redirected{number}",
@@ -99,12 +97,11 @@ with receiving() as victim, receiving() as redirecting:
     print(
         json.dumps(
             {
-                "inside": inside,
+                "connected": connected,
                 "victim": len(victim.got),
                 "refused": refused,
                 "sent": sent,
                 "redirecting": len(redirecting.got),
-                "rebound": looked_up.get("rebinding.evil.test", 0),
             }
         )
     )

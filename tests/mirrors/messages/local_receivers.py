@@ -13,9 +13,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from toolkit.telemetry.mirrors.messages.address import web_address
 from toolkit.telemetry.mirrors.messages.options import MessageOptions
 from toolkit.telemetry.mirrors.messages.receiver import Receiver
-from toolkit.telemetry.mirrors.messages.web_address import web_address
 
 
 class Got:
@@ -49,7 +49,7 @@ class HttpReceiver:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                got = Got(self.path, dict(self.headers.items()), body)
+                got = Got(self.path, self.headers, body)
                 receiver.got.append(got)
                 usual = receiver._usual(got) if callable(receiver._usual) else receiver._usual
                 status, headers, answer = receiver.answers.pop(0) if receiver.answers else (200, {}, usual)
@@ -61,7 +61,7 @@ class HttpReceiver:
                 self.wfile.write(answer)
 
             def do_GET(self):
-                receiver.got.append(Got(self.path, dict(self.headers.items()), b"GET"))
+                receiver.got.append(Got(self.path, self.headers, b"GET"))
                 self.send_response(200)
                 self.end_headers()
 

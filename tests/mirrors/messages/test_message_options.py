@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
-from toolkit.telemetry.mirrors.messages.milestones import milestone_from
+from toolkit.telemetry.mirrors.messages.address import AddressError, web_address
+from toolkit.telemetry.mirrors.messages.milestones import MilestoneWatch, milestone_from
 from toolkit.telemetry.mirrors.messages.options import OCCASIONS, MessageOptions
+from toolkit.telemetry.mirrors.messages.receiver import warning_about
 
 SLACK = "https://hooks.slack.com/services/T000/B000/s3cr3ts3cr3t"
 
@@ -59,8 +61,8 @@ def test_a_whole_receiver_is_taken_over():
             "messages[0].url goes to hooks.slack.com over unencrypted http",
         ),
         (
-            {"to": "webhook", "url": "https://10.1.1.1/x"},
-            "messages[0].url goes to 10.1.1.1, which is in a private network; that needs allow_private: true",
+            {"to": "webhook", "url": "http://10.1.1.1/x"},
+            "messages[0].url goes to 10.1.1.1 over unencrypted http; it must be https, or in your own network",
         ),
         ({"to": "webhook", "url": 5}, "messages[0].url is a int without an address"),
         (
@@ -132,8 +134,12 @@ def test_a_refusal_shows_no_secret(block):
 def test_a_bound_is_passed_on_its_side(text, passed, not_passed):
     milestone = milestone_from("m", text)
 
-    assert milestone.is_passed_by(passed)
-    assert not milestone.is_passed_by(not_passed)
+    def is_reached(value):
+        record = {"event": "eval", milestone.metric: value}
+        return MilestoneWatch([milestone]).take(record) != []
+
+    assert is_reached(passed)
+    assert not is_reached(not_passed)
 
 
 @pytest.mark.parametrize(
@@ -159,3 +165,76 @@ def test_any_other_expression_is_refused_with_what_is_allowed(text):
         assert '"val_loss < 0.1"' in said
         assert '"every 1000 steps"' in said
         assert len(said) < 1000
+
+
+# ------------------------------------------------------------ addresses
+
+
+@pytest.mark.parametrize(
+    ("url", "shown", "target"),
+    [
+        ("https://hooks.slack.com/services/T/B/x", "https://hooks.slack.com", "/services/T/B/x"),
+        ("https://example.org", "https://example.org", ""),
+        ("https://example.org:8443/a?b=c", "https://example.org:8443", "/a?b=c"),
+        ("https://example.org/a#part", "https://example.org", "/a"),
+        ("http://localhost:9000/a", "http://localhost:9000", "/a"),
+        ("http://[::1]:5/", "http://[::1]:5", "/"),
+        ("HTTPS://Example.ORG/A", "https://example.org", "/A"),
+    ],
+)
+def test_of_an_address_only_the_host_is_shown(url, shown, target):
+    address = web_address(url)
+
+    assert (address.shown, address.target) == (shown, target)
+    assert "T/B" not in repr(address) + str(address)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://example.org/hook", "over unencrypted http"),
+        ("http://10.0.0.5/hook", "allow_private: true"),
+        ("http://127.0.0.1.example.org/", "over unencrypted http"),
+        ("https://user:word@example.org/", "login"),
+        ("https://example.org@10.0.0.1/", "login"),
+        ("ftp://example.org/", "not an https address"),
+        ("file:///etc/passwd", "not an https address"),
+        ("example.org/hook", "not an https address"),
+        ("https://", "not an https address"),
+        ("", "not an https address"),
+        ("https://example.org:0/", "host or port"),
+        ("https://example.org:99999/", "host or port"),
+        ("https://exa mple.org/", "percent-encoded"),
+        ("https://example.org/\r\nX: y", "percent-encoded"),
+        ("https://exämple.org/", "percent-encoded"),
+        ("https://[::1/", "host or port"),
+        ("https://exam|ple.org/", "host or port"),
+    ],
+)
+def test_any_other_address_is_refused_with_the_reason_and_without_its_path(url, said):
+    with pytest.raises(AddressError) as refusal:
+        web_address(url)
+
+    assert said in str(refusal.value)
+    assert "/hook" not in str(refusal.value).replace("hooks.example.org", "")
+    assert "word" not in str(refusal.value)
+
+
+def test_http_in_the_own_network_has_to_be_allowed():
+    [one] = receivers({"to": "ntfy", "url": "http://ntfy.lan/training", "allow_private": True})
+
+    assert one.url.shown == "http://ntfy.lan"
+
+
+@pytest.mark.parametrize(
+    ("service", "url", "is_warned"),
+    [
+        ("slack", "https://hooks.slack.com/services/T/B/s3cr3t", True),
+        ("webhook", "https://hooks.slack.com/services/T/B/s3cr3t", False),
+        ("slack", "http://localhost:1/x", False),
+    ],
+)
+def test_a_secret_address_in_the_options_is_warned_of(service, url, is_warned):
+    [options] = receivers({"to": service, "url": url})
+
+    assert (warning_about(options) is not None) is is_warned

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from toolkit.telemetry.core.formatting import duration
-from toolkit.telemetry.mirrors.messages.message import RunState, cut
+from toolkit.telemetry.core.formatting import cut, duration
+from toolkit.telemetry.mirrors.messages.message import RunState
 from toolkit.telemetry.mirrors.messages.milestones import MilestoneWatch, milestone_from
 from toolkit.telemetry.mirrors.messages.run_events import RunEventReader
 

@@ -169,7 +169,7 @@ def test_findings_are_not_read_until_a_user_examines(tmp_path, store):
     assert findings_of(store, "r") == []
 
 
-def test_values_beside_a_moment_are_those_just_before_and_just_after(tmp_path, store):
+def test_values_around_a_time_are_those_just_before_and_just_after(tmp_path, store):
     write_run(
         tmp_path, "r", curves={"train_loss": float, "rare": float}, sessions=(range(100),), began=1000.0
     )

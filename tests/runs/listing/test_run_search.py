@@ -23,7 +23,7 @@ from toolkit.telemetry.runs.listing.search import (
 )
 from toolkit.telemetry.runs.store import RunCard, RunQuery
 
-MOMENT = datetime(2026, 11, 2, 18, 0).timestamp()
+SEARCHED_AT = datetime(2026, 11, 2, 18, 0).timestamp()
 
 
 def card(name="Grey Jacket v2", **changes):
@@ -74,7 +74,7 @@ def card(name="Grey Jacket v2", **changes):
     ],
 )
 def test_it_finds(text):
-    assert matches(parse(text, MOMENT), card())
+    assert matches(parse(text, SEARCHED_AT), card())
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def test_it_finds(text):
     ],
 )
 def test_it_does_not_find(text):
-    assert not matches(parse(text, MOMENT), card())
+    assert not matches(parse(text, SEARCHED_AT), card())
 
 
 def test_a_number_that_is_absent_or_no_number_matches_no_bound():

@@ -14,7 +14,7 @@ def test_a_chart_draws_what_fits_its_names_patterns_and_formulas():
     assert chart.curves(NAMES) == ["val_loss", "loss/a", "loss/b", "= val_loss / lr"]
 
 
-def test_a_view_is_kept_beside_the_runs_and_read_back(tmp_path):
+def test_a_view_is_kept_with_the_runs_and_read_back(tmp_path):
     chart = OwnChart(title="Losses", metrics=("loss/*", "= lr * 2"), axis="metric:tokens")
     view = NamedView(name="Mine", charts=(chart,), columns=("name", "= step"), search="lr>1", sort="-= step")
     write_project(tmp_path, "p", with_view(ProjectSettings(), view))

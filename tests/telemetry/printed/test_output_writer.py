@@ -301,15 +301,15 @@ def test_dots_without_end_are_broken_into_lines(tmp_path, streams):
     assert sum(len(text) for text in said(log)) == 100_000
 
 
-@pytest.mark.skipif(not ON_LINUX, reason="files are read beside Python's streams on Linux only")
+@pytest.mark.skipif(not ON_LINUX, reason="files are read next to Python's streams on Linux only")
 def test_a_file_that_is_emptied_or_closed_is_read_as_far_as_it_goes(tmp_path):
     program = """
 import os, sys
 from toolkit.telemetry.logger.printed.native_output import NativeOutput
-beside = NativeOutput()
+native = NativeOutput()
 def read():
-    beside.look()
-    print(beside.read(is_end=False), file=sys.stderr)
+    native.look()
+    print(native.read(is_end=False), file=sys.stderr)
 os.write(1, b"one, which is long\\n"); read()
 os.ftruncate(1, 0); os.lseek(1, 0, 0); os.write(1, b"  two\\n"); read()
 os.close(1); read()

@@ -53,6 +53,16 @@ def both_ends(text: str, longest: int) -> str:
     return f"{first} … {len(text) - len(first) - len(last):,} characters … {last}"
 
 
+def cut(text: str, longest: int) -> str:
+    """Return `text`, truncated to `longest` characters."""
+    return text if len(text) <= longest else text[: longest - 2].rstrip() + " …"
+
+
+def one_line(text: str) -> str:
+    """Return `text` on one line, without control characters."""
+    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+
+
 def words(text: str) -> frozenset[str]:
     """Return the words of `text`: a set of many names that stays readable in the source."""
     return frozenset(text.split())

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import wraps
+from functools import partial, wraps
+from traceback import walk_tb
 from types import ModuleType
 from typing import Any, Concatenate, Final, ParamSpec, Protocol, TextIO, TypeVar, overload
-
-from toolkit.telemetry.runfolder.script_interrupts import interrupt_within, pass_on_interrupt
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -21,6 +22,9 @@ _C = TypeVar("_C")
 _D = TypeVar("_D")
 
 
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_traceback_of: Final = vars(BaseException)["__traceback__"].__get__
+"""An exception's own class may hide that attribute."""
 _MAX_KINDS = 500
 _OTHER_KINDS = "failures of other kinds"
 
@@ -110,8 +114,8 @@ class Guard:
             if self.strict:
                 raise error
             doing = str(error)
-        else:
-            pass_on_interrupt(error)
+        elif is_from_signal_handler(error):
+            raise error
         self.report(doing, error)
 
     def report_misuse(self, sentence: str, kind: str = "") -> None:
@@ -158,7 +162,8 @@ class Guard:
                 self._reporting.busy = False
         except Exception as failure:
             # A broken logging handler or `__str__` of the user must not reach the loop either.
-            pass_on_interrupt(failure)
+            if is_from_signal_handler(failure):
+                raise
             self.counts["reporting a failure"] = self.counts.get("reporting a failure", 0) + 1
 
 
@@ -221,12 +226,32 @@ def guarded_step(method: Callable[[Any, _A, _B, _C, _D], None]) -> Callable[[Any
     return call
 
 
+def is_from_signal_handler(error: BaseException) -> bool:
+    """Return whether a signal handler of the script, registered now, raised `error`: the script's, not ours.
+
+    Python runs a handler on the main thread, in the middle of whatever that is doing, such as one of our calls.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return False
+    codes = [frame.f_code for frame, _ in walk_tb(_traceback_of(error))]
+    others = {id(code) for code in codes if not code.co_filename.startswith(_PACKAGE)}
+    return bool(others) and any(
+        id(_code_of(signal.getsignal(number))) in others for number in signal.valid_signals()
+    )
+
+
+def _code_of(handler: Any) -> object:
+    while isinstance(handler, partial):
+        handler = handler.func
+    # Of an object, the method that makes it callable.
+    return getattr(handler, "__code__", None) or getattr(type(handler).__call__, "__code__", None)
+
+
 def describe_error(error: BaseException, longest: int = 500) -> str:
     """Return the type and message of `error`, truncated to `longest` characters; never fails."""
     try:
         text = str(error)
-    except Exception as failure:
-        pass_on_interrupt(failure)
+    except Exception:
         text = "its message could not be read"
     return f"{type(error).__name__}: {text[:longest]}" if text else type(error).__name__
 
@@ -250,11 +275,8 @@ class _Catch:
             if not self._guard.strict:
                 self._guard.report(str(error), error)
             return not self._guard.strict
-        interrupt = interrupt_within(error)
-        if interrupt is error:
+        if is_from_signal_handler(error):
             return False
-        if interrupt is not None:
-            raise interrupt
         self._guard.report(self._doing, error)
         return True
 

@@ -9,8 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
-
 _NOTICE_WITHIN_S = 0.25
 
 Turn = Callable[[], "float | None"]
@@ -173,9 +171,9 @@ class WakeUp:
             return
         try:
             self._sleeping.release()
-        except RuntimeError as error:
+        except RuntimeError:
             # Another thread has just woken it.
-            pass_on_interrupt(error)
+            pass
 
     def wait(self, timeout_s: float) -> None:
         """Wait until it is woken, at most `timeout_s`; an hour at most."""

@@ -7,7 +7,7 @@ import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
@@ -15,8 +15,12 @@ from toolkit.telemetry.core.guard import Guard
 
 _T = TypeVar("_T")
 
+MOST_ATTEMPTS: Final = 5
 _MOST_WAITING: Final = 100
-_MOST_FAILURES: Final = 5
+_LONGEST_ASKED_S: Final = 120.0
+"""Even if the other side asks for a longer pause."""
+_LAST_PAUSE_S: Final = 0.2
+_MINUTE_S: Final = 60.0
 _RANDOM: Final = random.Random()
 """Not the module's own, whose sequence belongs to the script."""
 
@@ -35,92 +39,162 @@ def backoff_s(
 class NotSentError(OSError):
     """An item was not delivered; the text says why."""
 
+    def __init__(
+        self, why: str, *, status: int = 0, most_attempts: int = MOST_ATTEMPTS, retry_after_s: float = 0.0
+    ) -> None:
+        super().__init__(why)
+        self.status = status
+        """Of the answer; 0 if there was none."""
+        self.most_attempts = most_attempts
+        """How often it may be tried in all."""
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(slots=True)
+class Delivery(Generic[_T]):
+    """An item on its way."""
+
+    item: _T
+    attempts: int = 0
+    began: float = field(default_factory=time.monotonic)
+
 
 class Outbox(Generic[_T]):
-    """Sends items in their order; `put` never waits, and what does not fit is left out.
+    """Sends items in their order on a thread of its own, and calls `on_result` with each and its failure if any.
 
-    A failure is reported, and the item tried again after a pause. After five failures in a row nothing more is sent.
-    The thread starts with the first item, and a forked child has none.
+    `put` never waits. A `NotSentError` of `send` is retried after a pause, up to five times. Items beyond `per_minute`
+    or a hundred that wait become one by `combine`; without it, those beyond a hundred are left out.
+    A forked child has no such thread.
     """
 
     def __init__(
-        self, name: str, send: Callable[[_T], None], *, guard: Guard, first_pause_s: float = 30.0
+        self,
+        name: str,
+        send: Callable[[_T], None],
+        *,
+        on_result: Callable[[Delivery[_T], NotSentError | None], None],
+        guard: Guard,
+        first_pause_s: float = 1.0,
+        combine: Callable[[Sequence[_T]], _T] | None = None,
+        per_minute: float = math.inf,
     ) -> None:
         self._name = name
         self._send = send
+        self._on_result = on_result
         self._guard = guard
         self._first_pause_s = first_pause_s
+        self._combine = combine
+        self._per_minute = per_minute
         self._changed = threading.Condition()
-        self._waiting: deque[_T] = deque()
-        self._failures = 0
-        self._is_off = False
+        self._waiting: list[_T] = []
+        self._in_flight: Delivery[_T] | None = None
+        self._sent_at: deque[float] = deque()
+        """When something was sent in the last minute."""
         self._is_closing = False
+        self._is_over = False
         self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread; else the first item does, which an interpreter that is shutting down may not."""
+        with self._changed:
+            if self._thread is None:
+                thread_name = f"telemetry-{self._name.replace(' ', '-')}"
+                self._thread = threading.Thread(target=self._run, name=thread_name, daemon=True)
+                self._thread.start()
 
     def put(self, item: _T) -> None:
         """Queue `item`."""
         with self._changed:
-            if self._is_off or len(self._waiting) >= _MOST_WAITING:
+            if self._is_over:
                 return
+            if len(self._waiting) >= _MOST_WAITING:
+                if self._combine is None:
+                    return
+                self._waiting = [self._combine(self._waiting)]
             self._waiting.append(item)
             self._changed.notify_all()
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name=f"telemetry-{self._name.replace(' ', '-')}", daemon=True
-                )
-                self._thread.start()
+        self.start()
 
-    def close(self, timeout_s: float) -> None:
-        """Try once more to send what waits, at most for `timeout_s`; nothing is sent later."""
+    def hurry(self) -> None:
+        """Send what waits now, at once and as one item if that can be; pauses become short."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
-        if self._thread is not None:
-            self._thread.join(timeout_s)
-        left = self._switch_off()
-        if left:
-            self._report("", f"{left} of them could not be sent before the run closed")
+
+    def close(self, deadline: float) -> None:
+        """Wait until `deadline` (monotonic) for what is to be sent, and report the rest; nothing is sent later."""
+        self.hurry()
+        with self._changed:
+            self._changed.wait_for(self._is_idle, max(0.0, deadline - time.monotonic()))
+            if self._in_flight is not None and not self._is_over:
+                left = NotSentError("no response before the run closed; it may have arrived")
+                self._on_result(self._in_flight, left)
+            if self._waiting:
+                for item in self._all_that_wait():
+                    self._on_result(Delivery(item), NotSentError("not sent before the run closed"))
+            self._is_over = True
+            self._changed.notify_all()
+
+    def _is_idle(self) -> bool:
+        return not (self._waiting or self._in_flight) or self._thread is None or not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (item := self._next()) is not None:
-            is_last, is_sent = self._is_closing, False
+        while (delivery := self._next()) is not None:
+            failure: NotSentError | None = NotSentError("not sent because of an internal error")
             with self._guard.catch(f"sending {self._name}"):
-                self._send(item)
-                is_sent = True
+                failure = self._deliver(delivery)
             with self._changed:
-                if is_sent and self._waiting:
-                    self._waiting.popleft()
-                self._failures = 0 if is_sent else self._failures + 1
-            if not is_sent and self._has_to_end(is_last=is_last):
-                return
+                # What was not sent in time is reported already.
+                if not self._is_over:
+                    self._on_result(delivery, failure)
+                self._in_flight = None
+                self._changed.notify_all()
 
-    def _has_to_end(self, *, is_last: bool) -> bool:
-        """Wait after a failure; return whether that was the last attempt."""
-        if self._failures >= _MOST_FAILURES and not self._is_off:
-            self._switch_off()
-            self._report("further ", f"{self._failures} failures in a row; no more are sent")
+    def _next(self) -> Delivery[_T] | None:
+        """Wait for the next item that may be sent; None when it is over."""
         with self._changed:
-            if not is_last and not self._is_off:
-                pause_s = backoff_s(self._failures, first_s=self._first_pause_s, longest_s=3600.0)
-                self._changed.wait_for(lambda: self._is_closing or self._is_off, pause_s)
-            return is_last or self._is_off
+            while not self._is_over:
+                now = time.monotonic()
+                while self._sent_at and now - self._sent_at[0] >= _MINUTE_S:
+                    self._sent_at.popleft()
+                allowed = self._per_minute - len(self._sent_at)
+                if self._waiting and (self._is_closing or allowed > 0):
+                    if self._is_closing or len(self._waiting) > allowed:
+                        self._waiting = self._all_that_wait()
+                    self._in_flight = Delivery(self._waiting.pop(0))
+                    self._sent_at.append(now)
+                    return self._in_flight
+                if self._is_closing:
+                    return None
+                self._changed.wait(self._sent_at[0] + _MINUTE_S - now if self._waiting else None)
+            return None
 
-    def _next(self) -> _T | None:
-        """Wait for the next item; None when there are no more."""
+    def _all_that_wait(self) -> list[_T]:
+        waiting, self._waiting = self._waiting, []
+        return waiting if self._combine is None else [self._combine(waiting)]
+
+    def _deliver(self, delivery: Delivery[_T]) -> NotSentError | None:
+        """Send an item, with a limited number of attempts; return the last failure if it was not delivered."""
+        while True:
+            delivery.attempts += 1
+            try:
+                self._send(delivery.item)
+            except NotSentError as error:
+                if delivery.attempts >= error.most_attempts or not self._pause(delivery, error):
+                    return error
+            else:
+                return None
+
+    def _pause(self, delivery: Delivery[_T], error: NotSentError) -> bool:
+        """Wait before the next attempt; False if there is no more time for one."""
+        usual_s = backoff_s(
+            delivery.attempts, first_s=self._first_pause_s, longest_s=3600.0, growth=3.0, spread=0.5
+        )
+        pause_s = max(usual_s, min(error.retry_after_s, _LONGEST_ASKED_S))
         with self._changed:
-            self._changed.wait_for(lambda: self._waiting or self._is_closing or self._is_off)
-            return None if self._is_off or not self._waiting else self._waiting[0]
-
-    def _switch_off(self) -> int:
-        """Send nothing more; return how many wait."""
-        with self._changed:
-            left, self._is_off = len(self._waiting), True
-            self._waiting.clear()
-            self._changed.notify_all()
-            return left
-
-    def _report(self, which: str, why: str) -> None:
-        self._guard.report(f"sending {which}{self._name}", NotSentError(why))
+            if self._changed.wait_for(lambda: self._is_closing or self._is_over, pause_s):
+                self._changed.wait_for(lambda: self._is_over, min(pause_s, _LAST_PAUSE_S))
+            return not self._is_over
 
 
 FIRST_S: Final = 1.0

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from toolkit.telemetry.core.guard import Guard, describe_error, warn
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -55,8 +54,6 @@ class Plugin:
         try:
             return function(*args, **kwargs)
         except (Exception, SystemExit) as error:
-            if isinstance(error, Exception):
-                pass_on_interrupt(error)
             self.problem = describe_error(error)
             raise PluginError(f"{self}: {self.problem}") from error
 

@@ -11,7 +11,6 @@ from typing import Any, Final
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
 from toolkit.telemetry.runfolder.safefile import open_regular, replace_file
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 LINEAGE_FILE: Final = "telemetry_run.json"
 """A file in a checkpoint's folder that names its run."""
@@ -114,13 +113,11 @@ def run_id_in(checkpoint: Any) -> str | None:
         return None
     try:
         descriptor = open_regular(Path(checkpoint) / LINEAGE_FILE)
-    except (OSError, ValueError) as error:
-        pass_on_interrupt(error)
+    except (OSError, ValueError):
         return None
     try:
         found = json.loads(os.read(descriptor, _MAX_LINEAGE_BYTES))
-    except (OSError, ValueError) as error:
-        pass_on_interrupt(error)
+    except (OSError, ValueError):
         return None
     finally:
         os.close(descriptor)

@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Any, Final
 
 from toolkit.telemetry.core.formatting import words
-from toolkit.telemetry.privacy.message_services import MESSAGE_SERVICES
 from toolkit.telemetry.privacy.random_tokens import SHORTEST, mask_random_tokens
 from toolkit.telemetry.privacy.secret_names import Secrecy, is_working_directory, secrecy_of
 from toolkit.telemetry.privacy.token_shapes import long_runs, mask_tokens
@@ -128,8 +127,10 @@ _URL_LOGIN = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]{0,20}://)(?P<login
 
 # Addresses that are secrets themselves: anyone who knows one can post there.
 _WEBHOOK = re.compile(
-    rf"https?://(?:{'|'.join(service.webhook_pattern for service in MESSAGE_SERVICES if service.webhook_pattern)}"
-    r"""
+    r"""https?://(?:
+    open\.(?:feishu\.cn|larksuite\.com|larkoffice\.com)/open-apis/bot/(?:v[0-9]+/)?hook/
+    | hooks\.slack\.com/(?:services|workflows|triggers)/
+    | (?:\w+\.)?discord(?:app)?\.com/api/(?:v[0-9]+/)?webhooks/
     | [\w-]+\.webhook\.office\.com/
     | [\w.-]+\.logic\.azure\.com(?::[0-9]+)?/workflows/
     | [\w.-]+\.api\.powerplatform\.com(?::[0-9]+)?/powerautomate/

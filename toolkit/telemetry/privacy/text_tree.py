@@ -9,7 +9,6 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.privacy.message_services import SERVICE_BY_NAME
 from toolkit.telemetry.privacy.secret_names import Secrecy, is_working_directory, secrecy_of
 from toolkit.telemetry.privacy.secret_shapes import MASK, NO_SECRET, lines_of_a_key, looks_generated
 
@@ -24,6 +23,8 @@ _guard = Guard()
 
 ADDRESS_TO_SEND_TO: Final = "webhook_url"
 """The name given to the address of a message receiver."""
+RECEIVERS: Final = ("lark", "feishu", "slack", "discord", "ntfy", "webhook")
+"""What `to:` calls the services that messages are sent to."""
 SPEAKING_KEYS: Final = frozenset({"value", "url", "data", "stringData"})
 """Keys whose values may be named, or made a secret, by another key of the same mapping."""
 
@@ -186,6 +187,6 @@ def _name_in(key: str, mapping: Mapping[Any, Any]) -> str:
     if key == "url":
         # {"to": "slack", "url": …}: one of the receivers of a run's messages.
         to = mapping.get("to")
-        return ADDRESS_TO_SEND_TO if isinstance(to, str) and to in SERVICE_BY_NAME else key
+        return ADDRESS_TO_SEND_TO if isinstance(to, str) and to in RECEIVERS else key
     # {"kind": "Secret", "data": …}: a manifest of Kubernetes.
     return "secret" if mapping.get("kind") == "Secret" else key

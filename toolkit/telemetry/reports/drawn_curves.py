@@ -119,7 +119,7 @@ def _logged(found: Sequence[CurveTiles], metric: str, label: str, axis: str) -> 
 
 
 def _means(tiles: CurveTiles) -> tuple[np.ndarray, np.ndarray]:
-    """Return the points that count: means of stretches, or the logged values themselves."""
+    """Return the points that count: means of ranges, or the logged values themselves."""
     blocks = [block for block in tiles.blocks if not tiles.pieces[block.piece].is_superseded]
     if not blocks:
         return np.empty(0), np.empty(0)

@@ -1,4 +1,4 @@
-"""Charts as inline SVG that stretches with its page; axis labels are HTML next to it, so they keep their size."""
+"""Charts as inline SVG as wide as its page; axis labels are HTML next to it, so they keep their size."""
 
 from __future__ import annotations
 

@@ -18,7 +18,6 @@ from typing import Any, Final, TypeAlias
 from toolkit.telemetry.runfolder.layout import CONTROL
 from toolkit.telemetry.runfolder.portable import DIRECTORY, SAFELY, has_dir_fd
 from toolkit.telemetry.runfolder.safefile import UnsafeFile, open_regular, replace_file, why_not_ours_alone
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.runfolder.untrusted import LARGEST_WHOLE, is_number
 
 KnobValue: TypeAlias = bool | int | float | str
@@ -173,8 +172,7 @@ def peek(run_folder: Path) -> Signature | None:
     """
     try:
         status = os.lstat(run_folder / CONTROL)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        pass_on_interrupt(error)
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
 

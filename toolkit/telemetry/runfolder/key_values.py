@@ -360,15 +360,18 @@ class ValuesThatCount:
     def read(self, log: Path, manifest: Manifest | None, until: float = math.inf) -> KeyValues | None:
         """Return what is in `log` in place of what `manifest` says; None if that counts.
 
-        It is read before `until`, a monotonic time, and once a minute: the file of a live run always changes.
+        It is read before `until`, a monotonic time, and once a minute while the run lives: then it always changes.
         """
+        has_ended = (
+            manifest is not None and manifest.latest is not None and manifest.latest.status != "running"
+        )
         is_known = manifest is not None and manifest.config is not None
         if manifest is not None and is_known:
             is_resumed = manifest.latest is not None and manifest.latest.session > 1
             if not (is_resumed and manifest.evaluations):
                 return None
         known, now_s = self._found.get(log), time.monotonic()
-        if (known is None or now_s > known[1]) and now_s < until:
+        if (known is None or has_ended or now_s > known[1]) and now_s < until:
             with suppress(OSError):
                 status = os.lstat(log)
                 signature = (status.st_mtime_ns, status.st_size, status.st_ino)

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
-
 METRICS_JSONL: Final = "metrics.jsonl"
 METRICS_CSV: Final = "metrics.csv"
 CONTROL: Final = "control.json"
@@ -125,8 +123,7 @@ def claim_folder(log_dir: Path, name: str, modes: Modes) -> Path:
         folder = log_dir / candidate
         try:
             make_run_folder(folder, modes)
-        except FileExistsError as error:
-            pass_on_interrupt(error)
+        except FileExistsError:
             continue
         return folder
     raise FileExistsError(f"{log_dir} has thousands of runs called {name!r}; choose another name")
@@ -153,8 +150,7 @@ def make_folders(folder: Path, mode: int) -> None:
         # Another process may make it now; and a link to nothing, or a file, is an error.
         try:
             os.mkdir(folder, mode)
-        except FileExistsError as error:
-            pass_on_interrupt(error)
+        except FileExistsError:
             if not folder.is_dir():
                 raise
 

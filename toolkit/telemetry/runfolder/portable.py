@@ -8,8 +8,6 @@ import threading
 from contextlib import suppress
 from typing import Final
 
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
-
 try:
     import fcntl
 except ImportError:  # Windows
@@ -71,7 +69,6 @@ def allocate(descriptor: int, offset: int, length: int) -> None:
             os.posix_fallocate(descriptor, offset, length)
             return
         except OSError as error:
-            pass_on_interrupt(error)
             # Not every file system can, and not every C library then does it by writing.
             if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
                 raise
@@ -124,7 +121,6 @@ def _flock(descriptor: int, kind: str, within_s: float) -> bool | None:
         try:
             fcntl.flock(descriptor, getattr(fcntl, kind) | fcntl.LOCK_NB)
         except OSError as error:
-            pass_on_interrupt(error)
             answers.append(False if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN) else None)
         else:
             answers.append(True)
@@ -153,8 +149,7 @@ def off_the_usual_numbers(descriptor: int) -> int:
     for lowest in (_HIGH, _HIGH // 4):
         try:
             high = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, lowest)
-        except OSError as error:
-            pass_on_interrupt(error)
+        except OSError:
             continue
         os.close(descriptor)
         return high

@@ -9,8 +9,6 @@ import time
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
-
 _INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC
 """The number that Linux gives to the pid namespace of the machine itself."""
 
@@ -24,8 +22,7 @@ def boot_id() -> str | None:
     """Return what names this boot of the machine, or None if the system does not say."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text("ascii").strip()
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return None
 
 
@@ -33,8 +30,7 @@ def pid_namespace() -> int | None:
     """Return the id of the pid namespace, as process numbers differ in a container; None if the system has none."""
     try:
         return os.stat("/proc/self/ns/pid").st_ino
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return None
 
 
@@ -69,11 +65,11 @@ def is_alive(pid: int, started: int | None) -> bool | None:
         return None
     try:
         os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError) as error:
-        pass_on_interrupt(error)
+    except (ProcessLookupError, OverflowError):
         return False
-    except PermissionError as error:
-        pass_on_interrupt(error)
+    except PermissionError:
+        # Another user's, so it is there.
+        pass
     fields = _fields_of(pid)
     if fields and fields[0] in _DEAD:
         return False
@@ -95,8 +91,7 @@ def _fields_of(pid: int) -> list[bytes]:
     """Return what the kernel says of a process, its state first; nothing if it does not say."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return []
     # The second field is the command in brackets and may itself hold brackets and spaces.
     return stat[stat.rfind(b")") + 2 :].split()

@@ -12,7 +12,6 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from toolkit.telemetry.runfolder.portable import DIRECTORY, NOFOLLOW, NONBLOCK, SAFELY, has_dir_fd, this_user
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 NO_FILE = (-1, -1)
 """The identity of no file."""
@@ -158,7 +157,6 @@ def is_file(descriptor: int, identity: tuple[int, int]) -> bool:
     try:
         return identity_of(os.fstat(descriptor)) == identity
     except OSError as error:
-        pass_on_interrupt(error)
         # Its disk or its server may be gone; it is still ours to close.
         return error.errno != errno.EBADF
 
@@ -203,7 +201,6 @@ def rename_over(source: Path, target: Path) -> None:
         try:
             os.replace(source, target)
         except PermissionError as error:
-            pass_on_interrupt(error)
             if not is_sharing_violation(error):
                 raise
             time.sleep(pause_s)
@@ -263,8 +260,7 @@ def why_not_ours(log_dir: Path, path: Path, *, takes: bool = False) -> str | Non
         trusted = {user} if takes else {user, os.stat(log_dir).st_uid}
         # The folder itself, and the link where it is one.
         owners = {os.lstat(path).st_uid, os.stat(path).st_uid}
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return None
     if owners <= trusted or owners <= {*trusted, _owner_of_what_we_make(log_dir)}:
         return None
@@ -280,8 +276,7 @@ def _owner_of_what_we_make(log_dir: Path) -> int | None:
             return os.lstat(tried).st_uid
         finally:
             os.rmdir(tried)
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return None
 
 

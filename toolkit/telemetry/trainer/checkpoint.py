@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -117,7 +117,7 @@ def read_checkpoint(path: Path) -> FoundCheckpoint:
         return FoundCheckpoint(path=path, state=TrainingState(**tensors["state"]), tensors=tensors)
     except OSError as error:
         raise CheckpointError(f"{path}, which cannot be resumed: {error}") from error
-    except (RuntimeError, EOFError, KeyError, TypeError, ValueError, pickle.UnpicklingError) as error:
+    except (RuntimeError, EOFError, KeyError, TypeError, ValueError, UnpicklingError) as error:
         raise CheckpointError(f"{path}, whose {_resume_path(path).name} is not of this trainer") from error
 
 

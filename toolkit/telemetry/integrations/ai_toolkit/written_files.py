@@ -11,7 +11,6 @@ from typing import Final
 
 from toolkit.telemetry.runfolder.layout import SAMPLES, make_folders
 from toolkit.telemetry.runfolder.safefile import copy_file
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 _SAMPLE: Final = re.compile(r"__(?P<step>\d{1,9})_(?P<index>\d+)\.[A-Za-z0-9]+$")
 _STEP: Final = re.compile(r"_\d{9}(?!\d)")
@@ -104,6 +103,5 @@ def _stem(path: Path) -> str:
 def _entries(folder: Path) -> list[Path]:
     try:
         return list(folder.iterdir())
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return []

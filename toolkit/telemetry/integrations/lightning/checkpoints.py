@@ -9,7 +9,6 @@ from typing import Any, Final
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
 from toolkit.telemetry.integrations.lightning.trainer_values import put_state
 from toolkit.telemetry.integrations.logger_setup import log_save_since
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 # File times come from a clock that the kernel advances a few hundred times a second.
 _CLOCK_STEP_S: Final = 0.05
@@ -90,8 +89,7 @@ def _time_of(path: str) -> float | None:
     """Return when a file on a disk of this machine was written; a link to another checkpoint is left out."""
     try:
         return None if os.path.islink(path) else os.stat(path).st_mtime
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return None
 
 

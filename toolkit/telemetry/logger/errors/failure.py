@@ -24,8 +24,8 @@ _LONGEST_IN_FULL: Final = 4_000
 """The same for an error record: the message of a worker process contains its whole traceback."""
 _LONGEST_READ: Final = 10_000_000
 """Characters of a message that are read."""
-_LONGEST_BESIDE: Final = 1_000
-_LINES_BESIDE: Final = 12
+_LONGEST_OF_OTHERS: Final = 1_000
+_LINES_OF_OTHERS: Final = 12
 """Limits for each cause and each exception of a group: the error itself is more important."""
 _MAX_NOTES: Final = 10
 _MAX_CHAIN: Final = 5
@@ -95,14 +95,14 @@ class _Description:
         with self._guard.catch("reading an exception"):
             fields["type"] = str(type(error).__name__)
             fields["module"] = str(type(error).__module__)
-        fields["message"] = _message(error, self._masker, _LONGEST_IN_FULL if is_main else _LONGEST_BESIDE)
+        fields["message"] = _message(error, self._masker, _LONGEST_IN_FULL if is_main else _LONGEST_OF_OTHERS)
         if link is not None:
             fields["link"] = link
         with self._guard.catch("reading a traceback"):
             trace = _trace_of(error)
             stack = exception_stack([*(walk_around(trace) if is_main else ()), *walk_trace(trace)])
             lines = vars(error).get(STACK) or self._masker.mask(stack.lines(self._shown))
-            fields["stack"] = lines if is_main else lines[-_LINES_BESIDE:]
+            fields["stack"] = lines if is_main else lines[-_LINES_OF_OTHERS:]
             if is_main and (self._source or self._local_values):
                 fields["frames"] = stack.frames(
                     self._shown,

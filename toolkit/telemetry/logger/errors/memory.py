@@ -10,7 +10,6 @@ from typing import Any, Final
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.samplers.torch_memory import TorchMemorySampler
 from toolkit.telemetry.logger.machine.torch_backends import backends_in_use
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 _MB: Final = 1024**2
 _GB: Final = 1024**3
@@ -123,6 +122,5 @@ def _lines(path: Path) -> list[str]:
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             return [line.rstrip("\n") for line, _ in zip(file, range(_MAX_LINES), strict=False)]
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return []

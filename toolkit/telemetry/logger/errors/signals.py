@@ -17,7 +17,6 @@ from typing import Final
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.lifetime import close_all
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 NUMBERS: Final = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
 """Signals that schedulers, containers and closed terminals send."""
@@ -158,8 +157,7 @@ def _handled_in_c() -> set[int]:
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:
             caught = next((line.split()[1] for line in status if line.startswith("SigCgt:")), "0")
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return set()
     mask = int(caught, 16)
     return {number for number in NUMBERS if mask >> (number - 1) & 1}

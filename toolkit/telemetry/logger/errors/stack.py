@@ -19,7 +19,6 @@ from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.errors.local_values import shown_locals
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.privacy.source_masking import mask_code
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 MAX_FRAMES: Final = 30
 _OUTERMOST: Final = 5
@@ -170,8 +169,7 @@ def path_shower() -> Callable[[str], str]:
     home = os.path.expanduser("~")
     try:
         here = os.getcwd()
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         here = home
     folders = [
         (folder + os.sep, shown) for folder, shown in ((here, ""), (home, "~" + os.sep)) if len(folder) > 1

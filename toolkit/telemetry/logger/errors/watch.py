@@ -100,9 +100,9 @@ class ErrorWatch:
         if options.exit_code:
             EXITS.join(self, self._note_exit)
         if options.excepthook:
-            SCRIPT.join(self, lambda error, _: self._take(error, None, "excepthook"))
+            SCRIPT.join(self, lambda error, _: self._record(error, None, "excepthook"))
         if options.threads:
-            THREADS.join(self, lambda error, thread: self._take(error, thread, "thread"))
+            THREADS.join(self, lambda error, thread: self._record(error, thread, "thread"))
         if options.signals:
             limit_s = 1.0 + self._close_timeout_s
             if not SIGNALS.join(self, self._record_signal, timeout_s=limit_s, guard=self._guard):
@@ -143,7 +143,7 @@ class ErrorWatch:
         THREADS.leave(self)
         _OUTPUT.leave(self)
 
-    def _take(self, error: BaseException, thread: str | None, caught_by: str) -> None:
+    def _record(self, error: BaseException, thread: str | None, caught_by: str) -> None:
         with self._guard.catch("recording an error"):
             if self._recorder is not None:
                 self._recorder.take(error, caught_by=caught_by, thread=thread)

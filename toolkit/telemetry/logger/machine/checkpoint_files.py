@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +33,7 @@ def look_at(path: Any, timeout_s: float, guard: Guard) -> CheckpointFiles:
     looking = threading.Thread(target=look, name="telemetry-size", daemon=True)
     try:
         looking.start()
-    except RuntimeError as error:
-        pass_on_interrupt(error)
+    except RuntimeError:
         # No more threads: the checkpoint is recorded without its size.
         return CheckpointFiles()
     looking.join(timeout_s)
@@ -50,6 +48,5 @@ def _files_at(path: str | bytes) -> CheckpointFiles:
         with os.scandir(text) as entries:
             size = sum(entry.stat().st_size for entry in entries if entry.is_file())
         return CheckpointFiles(size=size, directory=text)
-    except (OSError, ValueError) as error:
-        pass_on_interrupt(error)
+    except (OSError, ValueError):
         return CheckpointFiles()

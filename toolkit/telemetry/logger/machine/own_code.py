@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
-
 _INSTALLED: Final = ("site-packages", "dist-packages")
 _MOST_FILES: Final = 200
 _COMMANDS: Final = ("bin", "Scripts")
@@ -39,9 +37,8 @@ def find_own_code() -> OwnCode:
         if script is not None and (_is_installed(script) or not script.is_file()):
             script = None
         folder = Path.cwd() if script is None else script.parent
-    except OSError as error:
+    except OSError:
         # It is gone.
-        pass_on_interrupt(error)
         script, folder = None, Path(os.sep)
     for above in (folder, *folder.parents):
         if (above / ".git").exists():
@@ -58,8 +55,7 @@ def own_modules(root: Path) -> list[str]:
         try:
             # A module that is loaded when it is first used would be loaded by asking it.
             file = object.__getattribute__(module, "__dict__").get("__file__")
-        except (AttributeError, TypeError) as error:
-            pass_on_interrupt(error)
+        except (AttributeError, TypeError):
             continue
         is_own = isinstance(file, str) and file.startswith(places) and file.endswith(".py")
         if is_own and not f"{name}.".startswith("toolkit.telemetry.") and not _is_installed(Path(file)):

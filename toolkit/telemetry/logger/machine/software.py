@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from toolkit.telemetry.runfolder.records import WELL_KNOWN_PACKAGES
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 _INSTALLED: Final = re.compile(r"(?P<name>.+?)-(?P<version>[0-9][^-]*)(?:-py[0-9.]+)?\.(?:dist|egg)-info")
 _MOST_PACKAGES: Final = 1_000
@@ -102,7 +101,7 @@ def _answers(asked: Mapping[str, Callable[[], Any]]) -> dict[str, Any]:
     for name, ask in asked.items():
         try:
             found[name] = ask()
-        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, RuntimeError, TypeError, ValueError):
             # Another version of a package, one that is being imported, or one that refuses mixed settings.
-            pass_on_interrupt(error)
+            pass
     return {name: value for name, value in found.items() if value is not None}

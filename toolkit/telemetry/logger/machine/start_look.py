@@ -12,7 +12,6 @@ from typing import Any, Final
 from toolkit.telemetry.core.background import background_job
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.software import determinism, seeds
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.runfolder.untrusted import leaves
 
 _NAMES: Final = frozenset(
@@ -105,7 +104,6 @@ def _describe(path: str, deadline: float) -> dict[str, Any]:
                     break
                 files.append(found)
     except OSError as error:
-        pass_on_interrupt(error)
         return {**about, "problem": error.strerror or type(error).__name__}
     files.sort(key=lambda file: file[0])
     about |= {"files": len(files), "bytes": sum(file.st_size for _, file in files)}
@@ -141,7 +139,6 @@ def _hash_of_heads(root: str, files: Sequence[tuple[str, os.stat_result]], deadl
             try:
                 with open(path, "rb") as file:
                     digest.update(file.read(_HEAD_BYTES))
-            except OSError as error:
-                pass_on_interrupt(error)
+            except OSError:
                 return None
     return digest.hexdigest()

@@ -26,7 +26,6 @@ from toolkit.telemetry.privacy.source_masking import begins_statement, mask_code
 from toolkit.telemetry.runfolder.evidence.code_snapshot import CODE, MOST_BYTES, CodeSnapshot, read_code
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL, make_folders
 from toolkit.telemetry.runfolder.safefile import replace_file
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 _SOURCES: Final = frozenset(
     ".py .pyi .pyx .sh .yaml .yml .toml .json .cfg .ini .c .cc .cpp .cu .cuh .h .hpp .jinja .r .jl".split()
@@ -186,11 +185,9 @@ class CodeKeeper:
             return
         try:
             text, why = self._read(name, path)
-        except UnicodeDecodeError as error:
-            pass_on_interrupt(error)
+        except UnicodeDecodeError:
             text, why = "", "not a text in UTF-8"
         except OSError as error:
-            pass_on_interrupt(error)
             text, why = "", error.strerror or type(error).__name__
         if not why:
             try:
@@ -294,6 +291,5 @@ def _pieces(lines: list[str]) -> Iterator[list[str]]:
 def _is_same(path: Path, data: bytes) -> bool:
     try:
         return not path.is_symlink() and path.stat().st_size == len(data) and path.read_bytes() == data
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return False

@@ -23,7 +23,6 @@ from toolkit.telemetry.logger.records.plain_values import PlainValues, number_in
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.codec import bounded
 from toolkit.telemetry.runfolder.records import OF_THE_JOB, well_known
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.runfolder.untrusted import is_number
 
 _NUMBERS: Final = frozenset(
@@ -120,8 +119,7 @@ _newest: _Probe | None = None
 def _current_folder() -> str | None:
     try:
         return os.getcwd()
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return None
 
 

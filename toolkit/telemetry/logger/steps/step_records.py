@@ -22,7 +22,6 @@ from toolkit.telemetry.logger.spans.totals import SpanTotals
 from toolkit.telemetry.logger.steps.step_speed import NO_POINT, StepSpeed, Window
 from toolkit.telemetry.runfolder.codec import fits_json
 from toolkit.telemetry.runfolder.records import LOSS_JUMP, MAX_RECORD_BYTES, NAN_INF_DETECTED, STEP
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 _MAX_PLAIN: Final = MAX_RECORD_BYTES - 4096
 _NUMBERS: Final = frozenset({float, int, bool})
@@ -266,9 +265,9 @@ class StepRecords:
         finally:
             try:
                 lock.release()
-            except RuntimeError as error:
+            except RuntimeError:
                 # Interrupted while another thread held it: there is nothing to release.
-                pass_on_interrupt(error)
+                pass
 
     def _complete(self, record: dict[str, Any], loss: float | None, window: Window) -> None:
         """Add to a record that is written what the caller did not say."""

@@ -14,7 +14,6 @@ from toolkit.telemetry.runfolder.journal.end_record import with_end_record
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.telemetry.runfolder.safefile import UnsafeFile, open_regular, why_not_ours
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 NOT_THE_CALLERS_FAULT = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE, errno.EINTR, errno.EAGAIN}
@@ -51,8 +50,7 @@ def folders_in(log_dir: Path) -> list[Path]:
     links: list[str] = []
     try:
         return [log_dir / name for name in (*folder_list.folders_in(log_dir, links), *links)]
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return []
 
 
@@ -60,8 +58,7 @@ def names_in(folder: Path) -> list[str]:
     """Return the names in `folder`; none if it cannot be listed."""
     try:
         return os.listdir(folder)
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return []
 
 
@@ -69,8 +66,7 @@ def manifest_of(folder: Path) -> Manifest | None:
     """Return the manifest of `folder` with the end that its records have; None without a readable one."""
     try:
         return with_end_record(read_manifest(folder), folder)
-    except (OSError, ManifestError) as error:
-        pass_on_interrupt(error)
+    except (OSError, ManifestError):
         return None
 
 
@@ -80,7 +76,7 @@ def not_ours(log_dir: Path, folder: Path) -> str | None:
         os.close(open_regular(rank_file(folder, 0), only_name=True))
     except UnsafeFile as error:
         return f"{folder.name} cannot be resumed: {error}; {A_FOLDER_OF_ITS_OWN}"
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
+        pass
     why = why_not_ours(log_dir, folder)
     return None if why is None else f"{why}; {A_FOLDER_OF_ITS_OWN}"

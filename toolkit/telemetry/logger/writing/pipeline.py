@@ -44,7 +44,6 @@ from toolkit.telemetry.runfolder.manifest import INCOMPLETE, Heartbeat, Manifest
 from toolkit.telemetry.runfolder.process import is_in_container
 from toolkit.telemetry.runfolder.reader import last_record
 from toolkit.telemetry.runfolder.records import ERROR, FINDING, LOST, MAX_RECORD_BYTES
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.runfolder.table.columns import ALL
 from toolkit.telemetry.runfolder.table.csv_table import table_form
 
@@ -670,6 +669,5 @@ def size_of(path: Path) -> int:
     """Return the size of a file; 0 where there is none."""
     try:
         return path.stat().st_size
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return 0

@@ -45,7 +45,6 @@ from toolkit.telemetry.runfolder.manifest import Manifest, Session, write_manife
 from toolkit.telemetry.runfolder.node_folders import part_name
 from toolkit.telemetry.runfolder.process import boot_id
 from toolkit.telemetry.runfolder.records import FORMAT
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.runfolder.status import RUNNING, STALLED, work_out_status
 
 _WAIT_FOR_RANK_ZERO_S = 30.0
@@ -178,7 +177,6 @@ def _as_rank(
     try:
         record_file.parent.mkdir(mode=place.modes.folder, exist_ok=True)
     except OSError as error:
-        pass_on_interrupt(error)
         if error.errno not in NOT_THE_CALLERS_FAULT:
             raise
     recovered = 0
@@ -207,7 +205,6 @@ def _recover_rank(folder: Path, rank: int, guard: Guard) -> tuple[int, list[tupl
         try:
             recovered += drain_when_free(path, record_file, wait_s=WAIT_FOR_OTHERS_S, is_gone=True) or 0
         except OSError as error:
-            pass_on_interrupt(error)
             guard.report("recovering a killed session", error)
             left_behind += adopt_journal(path, record_file, is_gone=True)
     return recovered, left_behind
@@ -233,7 +230,6 @@ def _open_part(
             if folder.is_symlink() or not folder.is_dir() or not_ours(place.log_dir, folder) is not None:
                 continue
         except OSError as error:
-            pass_on_interrupt(error)
             if error.errno not in NOT_THE_CALLERS_FAULT:
                 raise
             # It is made when the disk allows.

@@ -45,7 +45,6 @@ from toolkit.telemetry.runfolder.layout import (
 from toolkit.telemetry.runfolder.manifest import Manifest, Session, write_manifest
 from toolkit.telemetry.runfolder.node_folders import part_in
 from toolkit.telemetry.runfolder.records import FORMAT
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.runfolder.status import RUNNING, STALLED, work_out_status
 
 
@@ -133,7 +132,6 @@ def _new_folder(log_dir: Path, name: str, modes: Modes, options: TelemetryOption
     try:
         return claim_folder(log_dir, name, modes)
     except OSError as error:
-        pass_on_interrupt(error)
         if error.errno in NOT_THE_CALLERS_FAULT:
             return log_dir / next(
                 free for free in candidate_names(log_dir, name) if not os.path.lexists(log_dir / free)

@@ -28,7 +28,6 @@ from toolkit.telemetry.runfolder.process import boot_id, host_name, pid_namespac
 from toolkit.telemetry.runfolder.reader import last_record
 from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runfolder.safefile import identity_of
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 from toolkit.telemetry.runfolder.status import RUNNING
 
 WAIT_FOR_OTHERS_S = 5.0
@@ -125,8 +124,7 @@ def has_let_go(folder: Path, earlier: Manifest) -> bool:
         return False
     try:
         there = lock_name(identity_of(os.stat(rank_file(folder, 0), follow_symlinks=False)))
-    except OSError as error:
-        pass_on_interrupt(error)
+    except OSError:
         return False
     return latest.boot_id == boot_id() and latest.lock == there and not is_being_written(rank_file(folder, 0))
 
@@ -150,7 +148,6 @@ def recover(folder: Path, guard: Guard) -> Recovered | None:
                 return None
             recovered += count
         except OSError as error:
-            pass_on_interrupt(error)
             guard.report("recovering a killed session", error)
             if record_file.name == METRICS_JSONL:
                 left_behind += adopt_journal(path, record_file, is_gone=True)
@@ -169,9 +166,9 @@ def alone_in(folder: Path, wait_s: float | None = None) -> Iterator[None]:
                 deadline = time.monotonic() + (WAIT_FOR_OTHERS_S if wait_s is None else wait_s)
                 while try_lock(descriptor) is False and time.monotonic() < deadline:
                     time.sleep(0.02)
-        except OSError as error:
+        except OSError:
             # Not every folder may be opened.
-            pass_on_interrupt(error)
+            pass
         yield
     finally:
         if descriptor is not None:
@@ -187,6 +184,5 @@ def last_seq(record_file: Path) -> int:
 def _last_record(record_file: Path) -> Record | None:
     try:
         return last_record(record_file)
-    except FileNotFoundError as error:
-        pass_on_interrupt(error)
+    except FileNotFoundError:
         return None

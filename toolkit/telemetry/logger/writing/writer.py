@@ -12,7 +12,6 @@ from toolkit.telemetry.core.guard import Guard, describe_error
 from toolkit.telemetry.logger.records.record_queue import RecordQueue
 from toolkit.telemetry.logger.writing.record_appender import RecordFile
 from toolkit.telemetry.logger.writing.writer_lock import WriterLock
-from toolkit.telemetry.runfolder.script_interrupts import pass_on_interrupt
 
 _RETRY_S = 0.2
 _WAIT_FOR_SYNC_S = 1.0
@@ -124,7 +123,6 @@ class Writer:
                 return False
             return self._file.sync()
         except OSError as error:
-            pass_on_interrupt(error)
             self._note_failed_sync(error)
             return False
         finally:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from toolkit.telemetry.core.formatting import duration, short_number
+from toolkit.telemetry.core.formatting import cut, duration, short_number
 from toolkit.telemetry.mirrors.messages.milestones import Milestone
 from toolkit.telemetry.runfolder.records import steps_done
 
@@ -94,16 +94,6 @@ class Message:
         project = f"project {state.project}" if state.project else ""
         about = " · ".join(filter(None, (project, state.description)))
         return cut("\n".join(filter(None, (*self.lines, state.as_text(), about))), longest)
-
-
-def cut(text: str, longest: int) -> str:
-    """Return `text`, truncated to `longest` characters."""
-    return text if len(text) <= longest else text[: longest - 2].rstrip() + " …"
-
-
-def one_line(text: str) -> str:
-    """Return `text` on one line, without control characters."""
-    return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
 _MOST_LINES: Final = 20

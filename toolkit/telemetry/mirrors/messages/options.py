@@ -20,9 +20,9 @@ from toolkit.telemetry.core.checks import (
     wrong,
 )
 from toolkit.telemetry.core.fields import option, read_fields, required
+from toolkit.telemetry.mirrors.messages.address import AddressError, WebAddress, web_address
 from toolkit.telemetry.mirrors.messages.milestones import MILESTONES_ALLOWED, Milestone, milestone_from
-from toolkit.telemetry.mirrors.messages.web_address import AddressError, WebAddress, web_address
-from toolkit.telemetry.privacy.message_services import SERVICE_BY_NAME
+from toolkit.telemetry.mirrors.messages.services import ALIASES, SERVICES
 
 OCCASIONS: Final = ("start", "finish", "failure", "stall", "finding", "milestone")
 MOST_RECEIVERS: Final = 20
@@ -36,7 +36,8 @@ _LINK: Final = where(
 
 
 def _service(key: str, value: Any) -> str:
-    return SERVICE_BY_NAME[one_of(*SERVICE_BY_NAME)(key, value)].name
+    name: str = one_of(*SERVICES, *ALIASES)(key, value)
+    return ALIASES.get(name, name)
 
 
 def _occasions(key: str, value: Any) -> tuple[str, ...]:
@@ -84,16 +85,14 @@ class MessageOptions:
     name: str = ""
     """Its name in records: the service, with a number if there are several."""
     to: str = required(
-        "The service that takes the message.", Check(_service, f"one of {', '.join(SERVICE_BY_NAME)}")
+        "The service that takes the message.", Check(_service, f"one of {', '.join([*SERVICES, *ALIASES])}")
     )
     url: WebAddress | None = option(None, "Its address, if that is not a secret.", optional(_ADDRESS))
     url_env: str | None = option(None, "The environment variable that contains its address.", _VARIABLE)
     secret_env: str | None = option(
         None, "The environment variable that contains the signing secret or token.", _VARIABLE
     )
-    allow_private: bool = option(
-        False, "Allow an address in a private network, such as 10.0.0.5, and http there.", boolean
-    )
+    allow_private: bool = option(False, "Allow http to another machine, as in your own network.", boolean)
     when: tuple[str, ...] = option(
         # Not called `on`, which YAML reads as true.
         OCCASIONS,
@@ -144,7 +143,7 @@ def _receiver(key: str, value: Any) -> MessageOptions:
             f"{key} has {'neither url nor' if one.url is None else 'both url and'} url_env; it must have one of them "
             f"(url_env names an environment variable, for an address that is a secret)"
         )
-    if not SERVICE_BY_NAME[one.to].takes_secret and one.secret_env is not None:
+    if not SERVICES[one.to].takes_secret and one.secret_env is not None:
         raise wrong(f"{key}.secret_env", one.secret_env, f"absent: {one.to} has no secret but its address")
     return replace(one, place=key, url=_address(f"{key}.url", one.url, allow_private=one.allow_private))
 
@@ -157,7 +156,4 @@ def _address(key: str, url: Any, *, allow_private: bool) -> WebAddress | None:
     try:
         return web_address(url.strip(), allow_private=allow_private)
     except AddressError as error:
-        raise OptionsError(
-            f"{key} {error}; it must be an https address, an http one of this machine, or with allow_private: true "
-            f"either in your own network (not shown: it may be secret)"
-        ) from None
+        raise OptionsError(f"{key} {error} (not shown: it may be secret)") from None

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from toolkit.telemetry.core.formatting import both_ends, short_number
+from toolkit.telemetry.core.formatting import both_ends, cut, one_line, short_number
 from toolkit.telemetry.diagnostics.catalogue import title_of_kind
 from toolkit.telemetry.diagnostics.finding import CRITICAL, INFO, OPEN
-from toolkit.telemetry.mirrors.messages.message import Message, RunState, cut, one_line
+from toolkit.telemetry.mirrors.messages.message import Message, RunState
 from toolkit.telemetry.mirrors.messages.milestones import Milestone, MilestoneWatch
 from toolkit.telemetry.runfolder.records import (
     ERROR,

@@ -1,7 +1,7 @@
 """The services that take messages: for each a function that returns the request for a message.
 
-To add one, add its function and its line in `SERVICES` here, and its line in
-`toolkit/telemetry/privacy/message_services.py`.
+To add one, add its function and its line in `SERVICES` here, and its name in `RECEIVERS` of
+`toolkit/telemetry/privacy/text_tree.py`.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from toolkit.telemetry.mirrors.messages.message import Message, cut, one_line
-
-MOST_ATTEMPTS: Final = 5
+from toolkit.telemetry.core.formatting import cut, one_line
+from toolkit.telemetry.core.outbox import MOST_ATTEMPTS, NotSentError
+from toolkit.telemetry.mirrors.messages.message import Message
 
 
 class HttpRequest(NamedTuple):
@@ -31,23 +31,17 @@ class HttpRequest(NamedTuple):
     """Texts in it that must not be shown."""
 
 
-class NotDelivered(Exception):  # noqa: N818 - it says what happened
-    """A message was not delivered; the text says why, without secrets."""
-
-    def __init__(self, reason: str, *, most_attempts: int = 1, retry_after_s: float = 0.0) -> None:
-        super().__init__(reason)
-        self.most_attempts = most_attempts
-        """How often it may be tried in all."""
-        self.retry_after_s = retry_after_s
-
-
 class Service(NamedTuple):
     """How requests to one service are built and its responses are read."""
 
     request: Callable[[Message, str | None], HttpRequest]
     """Called for each attempt with a message and the secret."""
     check: Callable[[bytes], None] = lambda _: None
-    """Called with a response of status 200 to 299; raises `NotDelivered` if it is a refusal all the same."""
+    """Called with a response of status 200 to 299; raises `NotSentError` if it is a refusal all the same."""
+    takes_secret: bool = True
+    """Whether `secret_env` has a meaning: a token, or a key to sign with."""
+    has_secret_address: bool = False
+    """Whether anyone who knows an address of it can post there."""
 
 
 def _json_request(content: Mapping[str, Any], secrets: frozenset[str] = frozenset()) -> HttpRequest:
@@ -79,14 +73,14 @@ def _check_lark(body: bytes) -> None:
         content = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         # Perhaps a truncated response: the message may have arrived.
-        raise NotDelivered("the response is not JSON", most_attempts=2) from error
+        raise NotSentError("the response is not JSON", most_attempts=2) from error
     if not isinstance(content, dict):
-        raise NotDelivered("the response is not from a bot")
+        raise NotSentError("the response is not from a bot", most_attempts=1)
     code = content.get("code", content.get("StatusCode", 0))
     if code != 0:
         why = cut(one_line(str(content.get("msg", content.get("StatusMessage", "")))), 200)
         may_retry = isinstance(code, int) and code in _RATE_LIMITED
-        raise NotDelivered(
+        raise NotSentError(
             f"answered with code {cut(one_line(str(code)), 20)}: {why}",
             most_attempts=MOST_ATTEMPTS if may_retry else 1,
         )
@@ -115,7 +109,8 @@ def _check_slack(body: bytes) -> None:
     except orjson.JSONDecodeError:
         return
     if isinstance(content, dict) and content.get("ok") is False:
-        raise NotDelivered(f"refused: {cut(one_line(str(content.get('error', ''))), 200)}")
+        why = cut(one_line(str(content.get("error", ""))), 200)
+        raise NotSentError(f"refused: {why}", most_attempts=1)
 
 
 _MOST_UNITS: Final = 2000
@@ -223,9 +218,11 @@ def webhook(message: Message, secret: str | None) -> HttpRequest:
 
 
 SERVICES: Final = {
-    "lark": Service(lark, _check_lark),
-    "slack": Service(slack, _check_slack),
-    "discord": Service(discord),
+    "lark": Service(lark, _check_lark, has_secret_address=True),
+    "slack": Service(slack, _check_slack, takes_secret=False, has_secret_address=True),
+    "discord": Service(discord, takes_secret=False, has_secret_address=True),
     "ntfy": Service(ntfy),
     "webhook": Service(webhook),
 }
+ALIASES: Final = {"feishu": "lark"}
+"""What `to:` may also call a service."""

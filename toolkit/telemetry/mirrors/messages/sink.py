@@ -8,18 +8,17 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.core.outbox import NotSentError
-from toolkit.telemetry.mirrors.messages.delivery import DELIVERED, FAILED
-from toolkit.telemetry.mirrors.messages.message import Message, RunState
+from toolkit.telemetry.core.outbox import Delivery, NotSentError, Outbox
+from toolkit.telemetry.mirrors.messages.message import Message, RunState, combine
 from toolkit.telemetry.mirrors.messages.options import MessageOptions
 from toolkit.telemetry.mirrors.messages.receiver import ReceiverOff, receiver_from, warning_about
 from toolkit.telemetry.mirrors.messages.run_events import RunEventReader
-from toolkit.telemetry.mirrors.messages.sender import Sender
 from toolkit.telemetry.privacy.redaction import Redactor
 from toolkit.telemetry.runfolder.reader import blocks_of, lines_of, parse_line
 from toolkit.telemetry.runfolder.records import MESSAGE, Record
@@ -29,7 +28,8 @@ _log = logging.getLogger("toolkit.telemetry")
 
 DASHBOARD: Final = "http://localhost:8501"
 """The default address of the dashboard, on the run's own machine."""
-_DELIVERED: Final = (MESSAGE, DELIVERED)
+DELIVERED: Final = "delivered"
+FAILED: Final = "failed"
 
 
 class MessageSink:
@@ -53,7 +53,7 @@ class MessageSink:
         self._names = folder, run_state.run_name
         self._session = run_state.session
         self._record_file = record_file
-        self._put = put
+        self._put_record = put
         self._guard = guard
         self._receivers = receivers
         self._redactor = Redactor()
@@ -62,29 +62,33 @@ class MessageSink:
             redact=self._redactor.redact,
             milestones=[milestone for one in receivers for milestone in one.milestones],
         )
-        self._senders: list[Sender] = []
+        self._outboxes: list[tuple[MessageOptions, Outbox[Message]]] = []
         self._delivered: dict[str, set[str]] | None = None
         self._last_seq = -1
         self._is_concluded = False
         self._lock = threading.Lock()
-        self._off: list[tuple[str, ReceiverOff]] = []
-        for options in receivers:
-            try:
-                receiver = receiver_from(options, os.environ)
-            except ReceiverOff as error:
-                self._off.append((options.name, error))
-            else:
-                self._senders.append(Sender(receiver, report=self._record, guard=guard))
 
     def start(self) -> None:
-        """Start sending, and report which receivers are off and why."""
+        """Start a thread for each receiver, and report which are off and why."""
         for options in self._receivers:
             if (warning := warning_about(options)) is not None:
                 _log.warning("[telemetry] %s", warning)
-        for name, error in self._off:
-            self._guard.report(f"sending messages to {name}", error)
-        for sender in self._senders:
-            sender.start()
+            try:
+                receiver = receiver_from(options, os.environ)
+            except ReceiverOff as error:
+                self._guard.report(f"sending messages to {options.name}", error)
+                continue
+            outbox = Outbox(
+                f"messages to {options.name}",
+                receiver.send,
+                on_result=partial(self._record, options),
+                guard=self._guard,
+                combine=combine,
+                per_minute=options.per_minute,
+            )
+            # Before there is a message: an interpreter that is shutting down cannot start a thread.
+            outbox.start()
+            self._outboxes.append((options, outbox))
 
     def write(self, batch: Sequence[Record]) -> None:
         """Send messages about the events in `batch`."""
@@ -98,8 +102,8 @@ class MessageSink:
                 is_ours = record.get("session") == self._session
                 if is_ours and isinstance(seq, int) and seq > self._last_seq:
                     self._last_seq = seq
-                    for message in self._events.take(record):
-                        self._send(message)
+                    for message in () if self._is_concluded else self._events.take(record):
+                        self._put(message)
 
     def conclude(
         self, *, status: str, reason: str, failure: Record | None, elapsed_s: float, timeout_s: float
@@ -111,35 +115,50 @@ class MessageSink:
             end = self._events.end(
                 status=status, reason=reason, failure=failure, now=time.time(), elapsed_s=elapsed_s
             )
-            last = [self._for(sender, end) for sender in self._senders]
-        for sender, message in zip(self._senders, last, strict=True):
-            sender.hurry(message, deadline)
-        for sender in self._senders:
-            sender.give_up(deadline)
+            self._put(end)
+        for _, outbox in self._outboxes:
+            outbox.hurry()
+        for _, outbox in self._outboxes:
+            outbox.close(deadline)
 
     def close(self) -> None:
-        """Stop the senders; `conclude` has sent or given up what they had to send."""
-        for sender in self._senders:
-            sender.give_up(0.0)
+        """Send nothing more; `conclude` has sent or given up what there was."""
+        for _, outbox in self._outboxes:
+            outbox.close(0.0)
 
-    def _send(self, message: Message) -> None:
-        for sender in () if self._is_concluded else self._senders:
-            delivered = (self._delivered or {}).get(sender.receiver.options.name, set())
-            if delivered.isdisjoint(message.about) and (own := self._for(sender, message)) is not None:
-                sender.put(own)
+    def _put(self, message: Message) -> None:
+        """Queue `message` for each receiver that asked for such messages and did not get it in an earlier session."""
+        for options, outbox in self._outboxes:
+            is_wanted = message.milestone is None or message.milestone in options.milestones
+            is_new = (self._delivered or {}).get(options.name, set()).isdisjoint(message.about)
+            if is_wanted and is_new and message.occasion in options.when:
+                outbox.put(replace(message, link=link_to(self._names, options.link, self._redactor)))
 
-    def _for(self, sender: Sender, message: Message) -> Message | None:
-        """Return `message` with the receiver's link; None if it did not ask for such messages."""
-        options = sender.receiver.options
-        is_wanted = message.milestone is None or message.milestone in options.milestones
-        if message.occasion not in options.when or not is_wanted:
-            return None
-        return replace(message, link=link_to(self._names, options.link, self._redactor))
+    def _record(
+        self, options: MessageOptions, delivery: Delivery[Message], failure: NotSentError | None
+    ) -> None:
+        self._put_record(MESSAGE, fields_of(options, delivery, failure))
+        if failure is not None:
+            self._guard.report(f"sending messages to {options.name}", failure)
 
-    def _record(self, fields: dict[str, Any]) -> None:
-        self._put(MESSAGE, fields)
-        if fields["status"] == FAILED:
-            self._guard.report(f"sending messages to {fields['receiver']}", NotSentError(fields["reason"]))
+
+def fields_of(
+    options: MessageOptions, delivery: Delivery[Message], failure: NotSentError | None
+) -> dict[str, Any]:
+    """Return the fields of the `message` record about a delivery."""
+    message = delivery.item
+    return {
+        **({} if message.run_state.step is None else {"global_step": message.run_state.step}),
+        "receiver": options.name,
+        "service": options.to,
+        "occasion": message.occasion,
+        "status": DELIVERED if failure is None else FAILED,
+        "attempts": delivery.attempts,
+        "seconds": round(time.monotonic() - delivery.began, 3),
+        **({} if failure is None else {"reason": str(failure)}),
+        **({} if message.message_count == 1 else {"tells_of": message.message_count}),
+        "about": list(message.about),
+    }
 
 
 def link_to(names: tuple[str, str], link: str | None, redactor: Redactor) -> str:
@@ -165,6 +184,9 @@ def already_delivered(record_file: Path) -> dict[str, set[str]]:
         for position, line in lines_of(block):
             # Most lines are only searched for a word, so this takes no longer than reading the file.
             record = parse_line(position, line) if b'"about"' in line else None
-            if isinstance(record, dict) and (record.get("event"), record.get("status")) == _DELIVERED:
+            if isinstance(record, dict) and (record.get("event"), record.get("status")) == (
+                MESSAGE,
+                DELIVERED,
+            ):
                 delivered.setdefault(str(record.get("receiver")), set()).update(texts_in(record.get("about")))
     return delivered

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
+import time
 import uuid
 from collections.abc import Sequence
-from http.client import HTTPException
-from typing import Any, Final
+from typing import Any
 
 import orjson
 
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.core.outbox import NotSentError, Outbox
+from toolkit.telemetry.core.outbox import Delivery, NotSentError, Outbox
+from toolkit.telemetry.core.post import post
 from toolkit.telemetry.mirrors.usage.events import UsageEvents
 from toolkit.telemetry.runfolder.records import Record
-
-_REQUEST_TIMEOUT_S: Final = 5.0
 
 
 class UsageSink:
@@ -28,12 +25,14 @@ class UsageSink:
         self._url = f"{host.rstrip('/')}/batch/"
         self._host = host
         self._key = key
+        self._guard = guard
         self._close_s = close_s
         self._events = UsageEvents(session)
-        self._open = urllib.request.build_opener(_NoRedirects).open
         # Random for each session and stored nowhere, so that it identifies neither user nor run.
         self._distinct_id = str(uuid.uuid4())
-        self._outbox = Outbox("usage reports", self._send, guard=guard)
+        self._outbox = Outbox(
+            "usage reports", self._send, on_result=self._report, guard=guard, first_pause_s=30.0
+        )
 
     def write(self, batch: Sequence[Record]) -> None:
         """Queue the events of `batch`."""
@@ -43,24 +42,14 @@ class UsageSink:
 
     def close(self) -> None:
         """Wait a limited time for what is still to be sent."""
-        self._outbox.close(self._close_s)
+        self._outbox.close(time.monotonic() + self._close_s)
 
     def _send(self, event: dict[str, Any]) -> None:
-        """Send one event. The text of a NotSentError has neither the server's answer nor the key."""
-        request = urllib.request.Request(  # noqa: S310 - the options allow http and https alone
-            self._url,
-            orjson.dumps({"api_key": self._key, "batch": [event]}),
-            {"Content-Type": "application/json"},
-        )
-        try:
-            self._open(request, timeout=_REQUEST_TIMEOUT_S).close()
-        except urllib.error.HTTPError as error:
-            error.close()
-            raise NotSentError(f"{self._host} answered {error.code}") from None
-        except (OSError, HTTPException) as error:
-            raise NotSentError(f"{self._host} was not reached ({type(error).__name__})") from None
+        body = orjson.dumps({"api_key": self._key, "batch": [event]})
+        post(self._url, body, {"Content-Type": "application/json"})
 
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        """Return None: a redirect is a failure, so that events reach the configured server only."""
+    def _report(self, _: Delivery[dict[str, Any]], failure: NotSentError | None) -> None:
+        if failure is not None:
+            # Not what the server answers, which may repeat the key.
+            why = f"answered {failure.status}" if failure.status else str(failure)
+            self._guard.report("sending usage reports", NotSentError(f"{self._host}: {why}"))

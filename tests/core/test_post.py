@@ -1,19 +1,18 @@
-"""A POST goes to the address that was checked, requires a valid certificate, and ends in time."""
+"""A POST goes where it was sent to, requires a valid certificate, and an answer is short or an error."""
 
 from __future__ import annotations
 
 import socket
 import ssl
-import time
 
 import pytest
 
 from tests.mirrors.messages.local_receivers import certificate, never_answer, raw_receiving, receiving
-from toolkit.telemetry.mirrors.messages.delivery import LONGEST_ANSWER, post
-from toolkit.telemetry.mirrors.messages.services import HttpRequest, NotDelivered
-from toolkit.telemetry.mirrors.messages.web_address import web_address
+from toolkit.telemetry.core import post as posting
+from toolkit.telemetry.core.outbox import NotSentError
+from toolkit.telemetry.core.post import LONGEST_ANSWER, post
 
-REQUEST = HttpRequest(body=b'{"a":1}', headers={"Content-Type": "application/json"})
+BODY = b'{"a":1}'
 
 
 @pytest.fixture(autouse=True)
@@ -22,20 +21,20 @@ def _no_proxy(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def send(url, timeout_s=20.0):
-    return post(web_address(url), REQUEST, timeout_s=timeout_s)
+def send(url):
+    return post(url, BODY, {"Content-Type": "application/json"})
 
 
 def take_request(connection):
     """Read all of a request: to close a connection with something unread in it is to break it off."""
     data = b""
-    while not data.endswith(REQUEST.body) and (more := connection.recv(65536)):
+    while not data.endswith(BODY) and (more := connection.recv(65536)):
         data += more
 
 
-def refusal(url, **options):
-    with pytest.raises(NotDelivered) as refused:
-        send(url, **options)
+def failure(url):
+    with pytest.raises(NotSentError) as refused:
+        send(url)
     return refused.value
 
 
@@ -45,37 +44,44 @@ def test_a_request_arrives_as_it_was_made():
 
     [got] = receiver.got
     assert answer == b"ok"
-    assert (got.path, got.body) == ("/hook?a=b", b'{"a":1}')
-    assert got.headers["Host"] == f"127.0.0.1:{receiver.port}"
-    assert got.headers["Content-Length"] == "7"
-    assert got.headers["Connection"] == "close"
+    assert (got.path, got.body) == ("/hook?a=b", BODY)
 
 
 @pytest.mark.parametrize(
     ("header", "seconds"),
-    [("7", 7.0), ("1.5", 1.5), ("-3", -3.0), ("soon", 0.0), ("nan", 0.0), ("inf", 0.0), ("9" * 400, 0.0)],
+    [("7", 7.0), ("1.5", 1.5), ("soon", 0.0), ("nan", 0.0), ("inf", 0.0), ("9" * 400, 0.0)],
 )
 def test_how_long_a_service_wants_to_be_left_alone_is_read(header, seconds):
     with receiving((429, {"Retry-After": header}, b"slow down")) as receiver:
-        error = refusal(receiver.url)
+        error = failure(receiver.url)
 
-    assert str(error) == "answered 429: slow down"
+    assert (str(error), error.most_attempts) == ("answered 429: slow down", 5)
     assert error.retry_after_s == seconds
 
 
-# ------------------------------------------------------------ where it goes
+@pytest.mark.parametrize(("status", "most_attempts"), [(400, 1), (403, 1), (404, 1), (408, 5), (500, 5)])
+def test_only_a_refusal_that_may_pass_is_tried_again(status, most_attempts):
+    with receiving((status, {}, b"no")) as receiver:
+        error = failure(receiver.url)
+
+    assert (str(error), error.most_attempts) == (f"answered {status}: no", most_attempts)
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_is_a_failure(status):
+    with receiving() as other, receiving((status, {"Location": other.url}, b"")) as receiver:
+        error = failure(receiver.url)
+
+    assert str(error) == f"answered {status}, a redirect; redirects are not followed"
+    assert other.got == []
 
 
 @pytest.mark.parametrize(
     ("host", "said", "most_attempts"),
-    [
-        ("no-such-host.invalid", "", 5),
-        ("a" * 64 + ".example", "the host name", 1),
-        ("a..example", "the host name", 1),
-    ],
+    [("no-such-host.invalid", "", 5), ("a" * 64 + ".example", "the host name", 1)],
 )
 def test_a_host_name_that_leads_nowhere_is_reported(host, said, most_attempts):
-    error = refusal(f"https://{host}/")
+    error = failure(f"https://{host}/")
 
     assert str(error).startswith(said)
     assert error.most_attempts == most_attempts
@@ -85,76 +91,31 @@ def test_a_refused_connection_is_reported():
     # Bound, so that no other program can use the port, but not listening.
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
-        error = refusal(f"http://127.0.0.1:{held.getsockname()[1]}/")
+        error = failure(f"http://127.0.0.1:{held.getsockname()[1]}/")
 
     assert "refused" in str(error).lower()
     assert error.most_attempts == 5
 
 
-# ------------------------------------------------------------ how long it takes
-
-
-def test_a_service_that_does_not_answer_is_left_in_time():
+def test_a_service_that_does_not_answer_is_given_up(monkeypatch):
+    monkeypatch.setattr(posting, "TIMEOUT_S", 1.5)
     with raw_receiving(never_answer) as receiver:
-        # Long enough for it to be sent first, unless the machine pauses right then.
-        for timeout_s in (1.5, 3.0, 60.0):
-            error = refusal(receiver.url, timeout_s=timeout_s)
-            if error.most_attempts == 2:
-                break
+        error = failure(receiver.url)
 
-    assert str(error) == f"no response within {timeout_s:g} s"
-    assert error.most_attempts == 2
+    assert str(error) == "no response within 1.5 s"
 
 
-@pytest.mark.parametrize(
-    "drip", [b"H", b"HTTP/1.1 200 OK\r\nA: b\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"]
-)
-def test_a_service_that_answers_byte_by_byte_does_not_extend_the_timeout(drip):
-    def drop_by_drop(connection, is_closing):
-        connection.recv(65536)
-        connection.sendall(drip)
-        while not is_closing.wait(0.02):
-            connection.sendall(b"x")
-
-    with raw_receiving(drop_by_drop) as receiver:
-        began = time.monotonic()
-        error = refusal(receiver.url, timeout_s=0.5)
-        took = time.monotonic() - began
-
-    assert "no response within 0.5 s" in str(error)
-    assert took < 30, "a byte each 20 ms would have gone on for ever"
-
-
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"",
-        b"nonsense\r\n\r\n",
-        b"HTTP/1.1 abc OK\r\n\r\n",
-        b"\x00" * 100,
-        b"A" * 100_000,
-    ],
-)
-def test_what_is_no_response_is_not_a_success(said):
+@pytest.mark.parametrize("said", [b"", b"nonsense\r\n\r\n", b"HTTP/1.1 abc OK\r\n\r\n", b"A" * 100_000])
+def test_what_is_no_response_is_not_a_success_and_sent_once_more_at_most(said):
     def say(connection, is_closing):
         take_request(connection)
         connection.sendall(said)
 
     with raw_receiving(say) as receiver:
-        error = refusal(receiver.url)
+        error = failure(receiver.url)
 
     assert error.most_attempts == 2
-
-
-def test_a_body_that_breaks_off_does_not_take_back_the_status():
-    def say(connection, is_closing):
-        take_request(connection)
-        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhalf")
-
-    with raw_receiving(say) as receiver:
-        answer = send(receiver.url)
-
-    assert answer == b"half"
+    assert len(str(error)) <= 200
 
 
 def test_of_an_endless_answer_only_the_beginning_is_read():
@@ -170,17 +131,6 @@ def test_of_an_endless_answer_only_the_beginning_is_read():
     assert answer == b"x" * LONGEST_ANSWER
 
 
-def test_endless_headers_are_an_end():
-    def go_on(connection, is_closing):
-        connection.recv(65536)
-        connection.sendall(b"HTTP/1.1 200 OK\r\n")
-        while not is_closing.is_set():
-            connection.sendall(b"X-More: " + b"x" * 1000 + b"\r\n")
-
-    with raw_receiving(go_on) as receiver:
-        assert "headers" in str(refusal(receiver.url))
-
-
 # ------------------------------------------------------------ who answers
 
 
@@ -188,7 +138,7 @@ def test_a_certificate_of_someone_else_is_not_trusted(tmp_path, monkeypatch):
     tls, file = certificate(tmp_path, name="elsewhere.example.org")
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
     with receiving(tls=tls) as receiver:
-        error = refusal(f"https://localhost:{receiver.port}/")
+        error = failure(f"https://localhost:{receiver.port}/")
 
     assert "its certificate is not trusted: Hostname mismatch" in str(error)
     assert receiver.got == []
@@ -198,15 +148,12 @@ def test_a_certificate_that_is_known_is_trusted_for_its_name(tmp_path, monkeypat
     tls, file = certificate(tmp_path)
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
     with receiving(tls=tls) as receiver:
-        answer = send(f"https://localhost:{receiver.port}/x")
-
-    assert answer == b"ok"
-    assert receiver.got[0].headers["Host"] == f"localhost:{receiver.port}"
+        assert send(f"https://localhost:{receiver.port}/x") == b"ok"
 
 
 def test_a_service_that_does_not_speak_tls_gets_nothing():
     with receiving() as receiver:
-        refusal(f"https://localhost:{receiver.port}/")
+        failure(f"https://localhost:{receiver.port}/")
 
     assert receiver.got == []
 
@@ -248,7 +195,6 @@ def test_a_proxy_passes_the_connection_on_and_sees_nothing_of_it(tmp_path, monke
 
     assert answer == b"ok"
     assert receiver.got[0].path == "/secret/path"
-    assert receiver.got[0].headers["Host"] == "hooks.example.org"
     assert asked[0].startswith(b"CONNECT hooks.example.org:443 HTTP/1.")
     assert b"Proxy-Authorization: Basic bWU6cEBzcw==\r\n" in asked[0]
     assert b"secret" not in asked[0]
@@ -257,16 +203,9 @@ def test_a_proxy_passes_the_connection_on_and_sees_nothing_of_it(tmp_path, monke
 def test_a_proxy_that_says_no_is_reported_without_its_password(monkeypatch):
     with raw_receiving(passing_on([], answer=b"HTTP/1.1 407 Auth\r\n\r\n")) as proxy:
         monkeypatch.setenv("https_proxy", f"http://me:s3cr3t@127.0.0.1:{proxy.port}")
-        error = refusal("https://hooks.example.org/")
+        error = failure("https://hooks.example.org/")
 
     assert str(error) == "Tunnel connection failed: 407 Auth"
-
-
-@pytest.mark.parametrize("named", ["socks5://127.0.0.1:1", "https://127.0.0.1:1", "http://", "http://[::1"])
-def test_a_proxy_of_another_kind_is_refused(named, monkeypatch):
-    monkeypatch.setenv("https_proxy", named)
-
-    assert "https_proxy" in str(refusal("https://hooks.example.org/"))
 
 
 def test_this_machine_is_asked_directly(monkeypatch):
@@ -274,10 +213,3 @@ def test_this_machine_is_asked_directly(monkeypatch):
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     with receiving() as receiver:
         assert send(receiver.url) == b"ok"
-
-
-def test_a_name_that_no_proxy_excepts_is_asked_directly(monkeypatch):
-    monkeypatch.setenv("https_proxy", "http://127.0.0.1:1")
-    monkeypatch.setenv("no_proxy", ".invalid")
-
-    assert "refused" not in str(refusal("https://no-such-host.invalid/")), "as the proxy would have"
