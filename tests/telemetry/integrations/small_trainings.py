@@ -1,11 +1,16 @@
 """The same small training by each framework that has a callback of ours: what it was, as the framework itself says."""
 
+# Facts of a framework are class attributes, which nothing changes.
+# ruff: noqa: RUF012
+
 from __future__ import annotations
 
 import os
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
+
+from toolkit.telemetry.integrations.method_patches import _PatchedMethod
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
@@ -27,8 +32,8 @@ class Training:
 
 
 def patched_of(*owners: Any) -> set[str]:
-    """Return the methods of a class that objects have as attributes of their own."""
-    return {name for one in owners for name in vars(one) if callable(getattr(type(one), name, None))}
+    """Return the names of the methods of these objects that are patched."""
+    return {name for one in owners for name, value in vars(one).items() if isinstance(value, _PatchedMethod)}
 
 
 def _data():
@@ -60,7 +65,7 @@ class Transformers:
         "validation_loop": 2,
         "checkpoint_save_sync": 2,
     }
-    parts = {"data_loading": 4, "forward": 8, "backward": 4, "validation_iteration": 4}
+    parts = {"data_loading": 4, "forward": 4, "backward": 4, "validation_iteration": 4}
     wrapped = {"training_step", "compute_loss", "backward", "_run_epoch", "_save_checkpoint"}
     calls = ("__init__", "declare_action", "log_start", "log_step", "log_eval", "log_checkpoint", "log_epoch")
     reports_failures = False
@@ -288,7 +293,7 @@ class Keras:
 
         class Own(keras.callbacks.Callback):
             def on_train_batch_begin(self, batch, logs=None):
-                own.patched |= patched_of(self.model) & Keras.wrapped
+                own.patched |= patched_of(self.model)
                 if at_step is not None:
                     at_step(len(own.losses) + 1)
 
@@ -305,7 +310,7 @@ class Keras:
         try:
             model.fit(data, data.sum(1), validation_data=(data, data.sum(1)), callbacks=callbacks, **fit)
         finally:
-            own.left = patched_of(model) & Keras.wrapped
+            own.left = patched_of(model)
         own.weights = [float(value) for part in model.get_weights() for value in part.ravel()]
         return own
 

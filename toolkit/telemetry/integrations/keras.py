@@ -80,23 +80,24 @@ class TelemetryCallback(FrameworkRun, Callback):  # type: ignore[misc]  # Keras 
         if not self.is_live:
             return
         self._patches = MethodPatches(log.guard)
-        log.log_start(
-            config=config,
-            model={
-                "name": model.name,
-                "architecture": type(model).__name__,
-                "total_params": _count(model.weights),
-                "trainable_params": _count(model.trainable_weights),
-            },
-            training={
-                "framework": f"keras {keras_version}",
-                "max_steps": None if batches is None else self._step + batches,
-                "batch_size": config.get("batch_size"),
-                "optimizer": type(optimizer).__name__,
-                "learning_rate": config["optimizer"].get("learning_rate"),
-            },
-        )
-        log.declare_action("stop")
+        with self.guard.catch("writing the start record"):
+            log.log_start(
+                config=config,
+                model={
+                    "name": model.name,
+                    "architecture": type(model).__name__,
+                    "total_params": _count(model.weights),
+                    "trainable_params": _count(model.trainable_weights),
+                },
+                training={
+                    "framework": f"keras {keras_version}",
+                    "max_steps": None if batches is None else self._step + batches,
+                    "batch_size": config.get("batch_size"),
+                    "optimizer": type(optimizer).__name__,
+                    "learning_rate": config["optimizer"].get("learning_rate"),
+                },
+            )
+            log.declare_action("stop")
         # Not `on_train_batch_end`: because of that hook Keras would wait for the device in every step.
         record = functools.partial(self._record_step, model)
         self._patches.around(model, "train_function", after=record, failed=self.end_run)
