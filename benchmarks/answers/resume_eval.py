@@ -1,4 +1,4 @@
-"""How often `telemetry resume` says rightly whether a resume continued the same training, and names what broke it."""
+"""How often `telemetry why` says rightly whether a resume continued the same training, and names what broke it."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def _draw(store: RunStore, found: Stopping) -> None:
         if of_all:
             st.caption(of_all)
         if len(refused) > _MOST:
-            st.caption(f"{count(len(refused) - _MOST)} more: `telemetry stopping` lists them.")
+            st.caption(f"{count(len(refused) - _MOST)} more: `telemetry forecast --stopping` lists them.")
         if len(free) > 1:
             _button(store, free, f"Stop all {count(len(free))}")
         if kept:

@@ -45,7 +45,7 @@ def test_a_resumed_training_is_judged(kind, answer, cause, code, tmp_path, capsy
     resume_runs.make(case, tmp_path, b"some text, with easy parts: aaaaaaaaaaaa and others. " * 40)
     capsys.readouterr()
 
-    assert main(["resume", str(tmp_path / case.folder), "--json"]) == code
+    assert main(["why", str(tmp_path / case.folder), "--json"]) == code
 
     (found,) = json.loads(capsys.readouterr().out)["resumes"]
     assert (found["answer"], found["cause"], found["step"]) == (answer, cause, case.saved_at)

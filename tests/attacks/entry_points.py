@@ -102,18 +102,18 @@ def commands(run: Path, room: Path) -> Iterator[tuple[str, list[str]]]:
     """Yield a name and the arguments of each command that is given `run`."""
     to = room / os.urandom(6).hex()
     yield "show", ["show", str(run)]
-    for name in ("doctor", "time", "errors"):
-        yield name, [name, str(run)]
-        yield f"{name} --json", [name, "--json", str(run)]
+    for words in (["doctor"], ["time"], ["show", "--errors"]):
+        yield " ".join(words), [*words, str(run)]
+        yield f"{' '.join(words)} --json", [*words, "--json", str(run)]
     yield "time --spans", ["time", "--spans", str(run)]
     yield "logs", ["logs", "--grep", "o", str(run)]
-    yield "completions", ["completions", "--full", str(run)]
-    yield "completions --json", ["completions", "--json", str(run)]
-    yield "usage", ["usage", str(run)]
-    yield "message", ["message", "--show", str(run)]
-    yield "share --preview", ["share", "--preview", str(run)]
-    yield "share", ["share", str(run), "-o", f"{to}.zip"]
-    yield "trace", ["trace", str(run), "-o", f"{to}.json"]
+    yield "show --completions", ["show", "--completions", "--full", str(run)]
+    yield "show --completions --json", ["show", "--completions", "--json", str(run)]
+    yield "setup usage", ["setup", "usage", str(run)]
+    yield "setup message", ["setup", "message", "--show", str(run)]
+    yield "export --to zip --preview", ["export", "--to", "zip", "--preview", str(run)]
+    yield "export --to zip", ["export", "--to", "zip", str(run), "-o", f"{to}.zip"]
+    yield "export --to trace", ["export", "--to", "trace", str(run), "-o", f"{to}.json"]
     yield "status", ["status", str(run)]
     yield "repair", ["repair", str(run)]
 
@@ -215,7 +215,7 @@ def main(root: Path, out: Path, limit_s: float, memory: int, only: str) -> None:
         for name in names:
             for command, arguments in commands(root / name, room):
                 walk.take(f"{command}: {name!a}", lambda arguments=arguments: telemetry(arguments))
-        for command in ("show", "doctor", "time", "errors"):
+        for command in ("show", "doctor", "time"):
             walk.take(f"{command}: of all", lambda command=command: telemetry([command, str(root)]))
     if "store" in only or not only:
         store = LocalStore([root], cache_dir=room / "cache")

@@ -69,7 +69,7 @@ def test_no_address_that_a_run_sends_to_is_in_any_byte_of_it_or_of_its_bundle(tm
         )
     assert "ConnectionError" in done.stderr, done.stderr[-3000:]
     (folder,) = (tmp_path / "logs").iterdir()
-    assert main(["share", str(folder), "-o", str(tmp_path / "shared.zip")]) == 0
+    assert main(["export", "--to", "zip", str(folder), "-o", str(tmp_path / "shared.zip")]) == 0
     with zipfile.ZipFile(tmp_path / "shared.zip") as archive:
         members = {f"shared/{name}": archive.read(name) for name in archive.namelist()}
     files = {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
@@ -102,6 +102,6 @@ def test_a_run_of_an_older_version_is_shared_without_its_addresses(tmp_path):
     lines = [json.dumps(record) + "\n" for record in (start, error, bare)]
     (folder / "metrics.jsonl").write_text("".join(lines), encoding="utf-8")
 
-    assert main(["share", str(folder), "-o", str(tmp_path / "shared.zip")]) == 0
+    assert main(["export", "--to", "zip", str(folder), "-o", str(tmp_path / "shared.zip")]) == 0
     with zipfile.ZipFile(tmp_path / "shared.zip") as archive:
         assert not [name for name in archive.namelist() if b"garden" in archive.read(name)]

@@ -129,12 +129,19 @@ def test_terminal_escapes_in_a_run_name_are_printed_as_text(tmp_path, capfd):
     (folder / "run.json").write_text(json.dumps(manifest))
     main(["repair", str(folder)])
     for command in (
-        *("show", "doctor", "time", "errors", "completions", "share", "trace", "usage", "message"),
-        "status",
+        *(
+            ["show"],
+            ["show", "--errors"],
+            ["show", "--completions"],
+            ["doctor"],
+            ["time", "--spans"],
+            ["status"],
+        ),
+        *(["export", "--to", "zip", "--preview"], ["setup", "usage"], ["setup", "message"]),
+        ["export", "--to", "trace", "-o", str(tmp_path / NASTY[1:8])],
     ):
-        more = {"share": ["--preview"], "time": ["--spans"], "trace": ["-o", str(tmp_path / NASTY[1:8])]}
-        main([command, *more.get(command, []), str(folder)])
-        main([command, str(tmp_path / f"missing{NASTY[:9]}")])
+        main([*command, str(folder)])
+        main([*command, str(tmp_path / f"missing{NASTY[:9]}")])
     out, err = capfd.readouterr()
 
     assert "evil" in out

@@ -94,10 +94,17 @@ def test_a_linked_run_folder_is_neither_listed_nor_the_newest_nor_deleted_throug
     an_ordinary_run(root, "good")
     (root / "bait").symlink_to(secret)
     os.utime(root / "good" / "metrics.jsonl", (1, 1))
-    for command in ("show", "doctor", "time", "errors", "completions", "usage"):
-        main([command, str(root)])
-    main(["share", "--preview", str(root)])
-    main(["errors", "--json", str(root)])
+    for command in (
+        ["show"],
+        ["doctor"],
+        ["time"],
+        ["show", "--errors"],
+        ["show", "--completions"],
+        ["setup", "usage"],
+    ):
+        main([*command, str(root)])
+    main(["export", "--to", "zip", "--preview", str(root)])
+    main(["show", "--errors", "--json", str(root)])
     out, err = capsys.readouterr()
     store = LocalStore([root], cache_dir=None)
 
@@ -117,7 +124,7 @@ def test_a_bundle_of_a_hostile_run_has_plain_names_and_no_links_in_it(tmp_path):
         (folder / "notes.txt").symlink_to(tmp_path / "outside" / "0.png")
         (folder / "samples" / "1.png").symlink_to(tmp_path / "outside" / "0.png")
         (folder / "ranks" / "..00003.jsonl").write_bytes(as_line({"event": "step", "seq": 1}))
-        assert main(["share", str(folder), "-o", str(tmp_path / f"{number}.zip")]) == 0
+        assert main(["export", "--to", "zip", str(folder), "-o", str(tmp_path / f"{number}.zip")]) == 0
         with zipfile.ZipFile(tmp_path / f"{number}.zip") as archive:
             assert all(info.external_attr >> 28 in (0, 8) for info in archive.infolist()), "a link is in it"
             assert SECRET.encode() not in b"".join(archive.read(info) for info in archive.infolist())
@@ -139,8 +146,9 @@ def test_a_name_that_is_no_text_stops_no_command(tmp_path, capsys):
     commands = [
         *(["ls", str(logs), *more] for more in ([], ["--json"])),
         ["compare", str(good), ours, table],
-        *([name, ours] for name in ("doctor", "time", "tail", "errors", "repair")),
-        *([name, ours, "-o", str(tmp_path / name)] for name in ("trace", "share")),
+        *([name, ours] for name in ("doctor", "time", "tail", "repair")),
+        ["show", ours, "--errors"],
+        *(["export", ours, "--to", name, "-o", str(tmp_path / name)] for name in ("trace", "zip")),
         *(["show", run, "--json"] for run in (ours, table)),
         ["export", table, "--to", "run-folder", "--out", str(tmp_path / "folder")],
         *(

@@ -162,8 +162,9 @@ def test_an_export_does_not_write_through_a_planted_link(tmp_path, monkeypatch):
     for name in ("r-trace.json", f".r-trace.json.{os.getpid()}.tmp", "shared-run.zip"):
         (place / name).symlink_to(victim)
 
-    assert main(["trace", str(run)]) == 0
-    assert main(["share", str(run)]) == 2, "the name is taken, and is not written over"
+    for form in ("trace", "zip"):
+        for more in ([], ["--force"]):
+            assert main(["export", "--to", form, str(run), *more]) == 2, (
+                "the name is taken, and is not written over"
+            )
     assert victim.read_text() == "untouched"
-    assert stat.S_ISREG((place / "r-trace.json").lstat().st_mode)
-    assert json.loads((place / "r-trace.json").read_text())["traceEvents"]

@@ -62,7 +62,7 @@ def test_no_cell_and_no_header_of_any_table_is_a_formula(tmp_path, capsys, recor
     tables["built again"] = (tmp_path / "again.csv").read_text("utf-8")
     build_table(log.run_folder / "metrics.jsonl", tmp_path / "short.csv", form=SHORT)
     tables["short"] = (tmp_path / "short.csv").read_text("utf-8")
-    assert main(["share", str(log.run_folder), "-o", str(tmp_path / "b.zip")]) == 0
+    assert main(["export", "--to", "zip", str(log.run_folder), "-o", str(tmp_path / "b.zip")]) == 0
     with zipfile.ZipFile(tmp_path / "b.zip") as archive:
         (name,) = [name for name in archive.namelist() if name.endswith("metrics.csv")]
         tables["bundle"] = archive.read(name).decode("utf-8")

@@ -56,7 +56,7 @@ def test_no_webhook_reaches_a_machine_inside_whatever_its_address_says(tmp_path,
 
 
 def test_a_run_folder_sends_no_message(tmp_path, monkeypatch, capsys):
-    """A downloaded run would have `telemetry message` send any variable to any address, as a token."""
+    """A downloaded run would have `telemetry setup message` send any variable to any address, as a token."""
     from tests.mirrors.messages.local_receivers import receiving
 
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wJalrXUtnFEMI-canary")
@@ -66,7 +66,7 @@ def test_a_run_folder_sends_no_message(tmp_path, monkeypatch, capsys):
         start = {"event": "start", "seq": 0, "session": 1, "config": {"telemetry": {"messages": [block]}}}
         (run / "metrics.jsonl").write_text(json.dumps(start) + "\n")
 
-        assert main(["message", str(run)]) == 2
+        assert main(["setup", "message", str(run)]) == 2
 
     assert thief.got == []
     assert "canary" not in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`telemetry completion`: the scripts, tried in the shells that are installed."""
+"""`telemetry setup completion`: the scripts, tried in the shells that are installed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def bash(capsys, tmp_path):
     pytest.importorskip("shtab")
     if shutil.which("bash") is None:
         pytest.skip("bash is not installed")
-    main(["completion", "bash"])
+    main(["setup", "completion", "bash"])
     script = capsys.readouterr().out
     (tmp_path / "a_run").mkdir()
 
@@ -42,18 +42,18 @@ def bash(capsys, tmp_path):
 
 
 def test_bash_completes_commands_options_values_and_paths(bash):
-    assert bash("telemetry", "comp") == ["compare", "completion", "completions"]
+    assert bash("telemetry", "s") == ["setup", "ship", "show", "sql", "status"]
     assert set(SUBCOMMANDS) <= set(bash("telemetry", ""))
     assert bash("telemetry", "ls", "--de") == ["--deleted"]
     assert bash("telemetry", "compare", "--to", "") == ["text", "md", "csv"]
-    assert bash("telemetry", "completion", "f") == ["fish"]
+    assert bash("telemetry", "setup", "completion", "f") == ["fish"]
     assert bash("telemetry", "show", "a") == ["a_run"]
 
 
 @pytest.mark.parametrize("shell", ["zsh", "fish"])
 def test_the_other_shells_name_every_command(shell, capsys):
     pytest.importorskip("shtab")
-    assert main(["completion", shell]) == 0
+    assert main(["setup", "completion", shell]) == 0
     script = capsys.readouterr().out
     assert [name for name in SUBCOMMANDS if name not in script] == []
 
@@ -61,11 +61,11 @@ def test_the_other_shells_name_every_command(shell, capsys):
 def test_without_shtab_the_command_says_how_to_get_it(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "shtab", None)
 
-    assert main(["completion", "bash"]) == 2
+    assert main(["setup", "completion", "bash"]) == 2
     assert "pip install shtab" in capsys.readouterr().err
 
 
 def test_an_unknown_shell_is_refused():
     with pytest.raises(SystemExit) as ended:
-        main(["completion", "tcsh"])
+        main(["setup", "completion", "tcsh"])
     assert ended.value.code == 2

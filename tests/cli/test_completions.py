@@ -1,4 +1,4 @@
-"""`telemetry completions`: the newest, those that say something, and nothing that commands a terminal."""
+"""`telemetry show --completions`: the newest, those that say something, and nothing that commands a terminal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def answered(tmp_path, capsys):
 
 
 def test_the_newest_are_shown_with_their_numbers_and_texts(answered, capsys):
-    assert main(["completions", str(answered), "--rows", "2"]) == 0
+    assert main(["show", "--completions", str(answered), "--rows", "2"]) == 0
     printed = capsys.readouterr().out
 
     assert printed.splitlines() == [
@@ -40,7 +40,7 @@ def test_the_newest_are_shown_with_their_numbers_and_texts(answered, capsys):
 
 
 def test_a_text_is_searched_for_and_records_are_given_to_scripts(answered, capsys):
-    assert main(["completions", str(answered), "--search", "ANSWER 1", "--json"]) == 0
+    assert main(["show", "--completions", str(answered), "--search", "ANSWER 1", "--json"]) == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
     assert [record["global_step"] for record in records] == [15, 16, 17, 18, 19]
@@ -52,9 +52,9 @@ def test_a_long_text_is_cut_unless_it_is_asked_for_whole(tmp_path, capsys):
         log.log_completion(1, prompt=text, completion="x")
     capsys.readouterr()
 
-    assert main(["completions", str(tmp_path)]) == 0
+    assert main(["show", "--completions", str(tmp_path)]) == 0
     short = capsys.readouterr().out
-    assert main(["completions", str(tmp_path), "--full"]) == 0
+    assert main(["show", "--completions", str(tmp_path), "--full"]) == 0
     whole = capsys.readouterr().out
 
     assert "word …" in short
@@ -65,7 +65,7 @@ def test_a_long_text_is_cut_unless_it_is_asked_for_whole(tmp_path, capsys):
 
 
 def test_where_there_is_nothing_to_show_the_reason_is_given(answered, capsys):
-    assert main(["completions", str(answered), "--search", "elephant"]) == 1
+    assert main(["show", "--completions", str(answered), "--search", "elephant"]) == 1
 
     assert "none of 21 completions contains 'elephant'" in capsys.readouterr().err
 
@@ -73,7 +73,7 @@ def test_where_there_is_nothing_to_show_the_reason_is_given(answered, capsys):
 def test_a_run_without_any_says_how_to_get_some(tmp_path, capsys):
     TelemetryLogger("r", log_dir=tmp_path, system=False, csv=False).close()
 
-    assert main(["completions", str(tmp_path)]) == 1
+    assert main(["show", "--completions", str(tmp_path)]) == 1
     assert "log.log_completion(step, prompt=…, completion=…) writes one" in capsys.readouterr().err
 
 
@@ -83,13 +83,13 @@ def test_a_text_without_blanks_is_cut_in_its_middle_and_an_empty_one_has_its_nam
         log.log_completion(2, prompt="So: " + "x" * 200, completion="\n  indented\nlast")
     capsys.readouterr()
 
-    assert main(["completions", str(tmp_path)]) == 0
+    assert main(["show", "--completions", str(tmp_path)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[3] == "  prompt      " + ("为什么天空是蓝色的" * 20)[:98] + " …"
     assert lines[4].strip() == "completion"
     assert lines[7].startswith("  prompt      So: xxxxx")
 
-    assert main(["completions", str(tmp_path), "--full", "--rows", "1"]) == 0
+    assert main(["show", "--completions", str(tmp_path), "--full", "--rows", "1"]) == 0
     whole = capsys.readouterr().out.splitlines()
     assert [line.rstrip() for line in whole[-3:]] == [
         "  completion",

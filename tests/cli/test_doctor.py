@@ -244,7 +244,7 @@ def test_a_run_that_an_exception_ended_says_so_first(tmp_path, doctor):
     lines = out.splitlines()
     assert lines[0] == "failing: failed at step 5: ValueError: batch 3 is empty"
     assert re.fullmatch(r"    \S*test_doctor.py:\d+ in fail, in forward", lines[1])
-    assert lines[2] == f"    `telemetry errors {run}` shows the stack."
+    assert lines[2] == f"    `telemetry show {run} --errors` shows the stack."
     assert lines[3:] == [f"  nothing else wrong in {records_in(run)} records"]
 
 

@@ -17,7 +17,7 @@ def errors(capsys):
 
     def call(*arguments):
         capsys.readouterr()
-        code = main(["errors", *map(str, arguments)])
+        code = main(["show", "--errors", *map(str, arguments)])
         said = capsys.readouterr()
         return code, said.out, said.err
 

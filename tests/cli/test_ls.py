@@ -274,13 +274,14 @@ def test_a_run_of_another_tool_is_found_by_its_name_too_and_what_cannot_read_it_
     monkeypatch.setattr("toolkit.telemetry.cli.commands.look.sql.LOGS", tmp_path)
     write_table(tmp_path / "deep" / "theirs" / "metrics.csv", [1.0, 0.5])
     write_run(tmp_path, "ours", [0.5])
-    for command in ("ls", "show", "status", "tail", "doctor", "resume", "report"):
+    for command in ("ls", "show", "status", "tail", "doctor", "why", "report"):
         assert main([command, "theirs"]) != 2, command
     assert main(["compare", "theirs", "ours"]) == 0
     assert main(["sql", "select run from runs", "theirs", "--csv"]) == 0
     assert capsys.readouterr().out.endswith("run\ntheirs\n")
-    for command in ("time", "logs", "errors", "trace", "share", "ask"):
-        assert main([command, "theirs"]) == 2, command
+    exports = (["export", "--to", form] for form in ("trace", "zip"))
+    for command in (["time"], ["logs"], ["show", "--errors"], *exports, ["ask"]):
+        assert main([*command, "theirs"]) == 2, command
         assert "theirs is in the format table; only runs of telemetry's own logger" in capsys.readouterr().err
 
 

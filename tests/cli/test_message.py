@@ -1,4 +1,4 @@
-"""`telemetry message`: whether the messages that a training asks for would arrive, tried before the training is."""
+"""`telemetry setup message`: whether messages would arrive, tried before a training is."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def message(capsys):
 
     def call(*arguments):
         capsys.readouterr()
-        code = main(["message", *map(str, arguments)])
+        code = main(["setup", "message", *map(str, arguments)])
         said = capsys.readouterr()
         return code, said.out, said.err
 
@@ -75,7 +75,7 @@ def test_the_commands_of_the_document_send_what_its_yaml_asks_for(tmp_path, monk
         }
         done = {}
         for command in (shown, sent):
-            assert command.startswith("telemetry message ")
+            assert command.startswith("telemetry setup message ")
             words = [sys.executable, "-m", "toolkit.telemetry.cli", *shlex.split(command)[1:]]
             done[command] = subprocess.run(
                 words, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100

@@ -10,50 +10,44 @@ from toolkit.telemetry.cli.main import SUBCOMMANDS, main
 
 COMMANDS = {
     "ask": [["{run}", "--log-every", "5", "--timeout", "1"]],
-    "ai-toolkit": [["status", "{run}"], ["detach", "{run}"]],
     "compare": [["{run}", "{run}"], ["{run}", "--json"]],
-    "completions": [["{run}"], ["{run}", "--json"]],
     "doctor": [["{run}"], ["{run}", "--json", "--html", "{out}.html"]],
-    "errors": [["{run}"], ["{run}", "--json"]],
     "export": [
         ["{run}", "--to", "jsonl", "--out", "{out}.jsonl"],
         ["{run}", "--to", "trackio", "--out", "{out}-trackio"],
         ["{run}", "--to", "mlflow", "--out", "{out}-mlflow"],
         ["{run}", "--to", "run-folder", "--out", "{out}-logs"],
+        ["{run}", "--to", "trace", "--out", "{out}.trace.json"],
+        ["{run}", "--to", "zip", "--out", "{out}.zip"],
     ],
-    "forecast": [["{run}"], ["{run}", "--json"]],
+    "forecast": [["{run}"], ["{run}", "--json"], ["{run}", "--stopping"], ["{run}", "--stopping", "--json"]],
     "gc": [["{run}", "--yes", "--empty-runs", "--keep-best", "1", "--keep-cache"]],
     "ls": [["{run}"], ["{run}", "--json", "--deleted"]],
     "repair": [["{run}"]],
     "logs": [["{run}"], ["{run}", "--grep", "x"]],
     "report": [["{run}", "--html", "{out}.html", "--markdown", "{out}.md"], ["{run}", "--view", "compare"]],
-    "resume": [["{run}"], ["{run}", "--json"]],
     "rm": [["{run}", "--yes"]],
-    "share": [["{run}", "--output", "{out}.zip"]],
-    "show": [["{run}"], ["{run}", "--json"]],
+    "setup": [["ai-toolkit", "status", "{run}"], ["ai-toolkit", "detach", "{run}"]],
+    "show": [
+        ["{run}", *form, *json] for form in ([], ["--errors"], ["--completions"]) for json in ([], ["--json"])
+    ],
     "sql": [["from steps", "{run}"], ["from findings", "{run}", "--json"]],
     "status": [["{run}"]],
-    "stopping": [["{run}"], ["{run}", "--json"]],
     "tail": [["{run}"], ["{run}", "--json"]],
     "time": [["{run}"], ["{run}", "--json"]],
-    "trace": [["{run}", "--output", "{out}.trace.json"]],
     "verdict": [["{run}", "--against", "{run}"], ["{run}", "--against", "{run}", "--json"]],
-    "why": [["{run}", "{run}"], ["{run}", "{run}", "--json"]],
+    "why": [["{run}", *other, *json] for other in ([], ["{run}"]) for json in ([], ["--json"])],
 }
 OTHERS = {
     "archive": "takes run folders of ours only: tests/fleet",
-    "completion": "prints a script",
     "dashboard": "tests/dashboard/views/test_other_tools.py",
     "mcp": "serves until it is stopped: benchmarks/agents looks for changes",
-    "message": "reads a YAML",
     "metrics": "serves until it is stopped",
-    "plugins": "takes no folder",
     "copy": "reads and writes ClickHouse",
     "pull": "reads ClickHouse",
     "ship": "takes run folders of ours only: tests/fleet",
     "top": "draws until it is stopped",
     "train": "reads a YAML",
-    "usage": "takes no folder",
 }
 FEW = ("ai_toolkit/killed_wal", "swanlab/local_current", "wandb/offline_0_31")
 

@@ -13,11 +13,11 @@ def two_nodes(monkeypatch, tmp_path):
     return write_two_nodes(monkeypatch, tmp_path / "a", tmp_path / "b", steps=150)
 
 
-@pytest.mark.parametrize("command", ["show", "errors", "time", "doctor"])
+@pytest.mark.parametrize("command", [["show"], ["show", "--errors"], ["time"], ["doctor"]], ids=" ".join)
 def test_a_part_alone_is_named_as_what_it_is(two_nodes, capsys, command):
     _, part = two_nodes
 
-    assert main([command, str(part)]) != 0
+    assert main([*command, str(part)]) != 0
     assert (
         f"{part} is part of run on node A: ranks 2 to 3; rank 0's folder has the run"
         in capsys.readouterr().err
@@ -28,7 +28,7 @@ def test_the_newest_run_of_a_directory_is_never_a_part(two_nodes, capsys):
     whole, part = two_nodes
     bring_together(part, whole.parent)
 
-    assert main(["errors", str(whole.parent)]) == 0
+    assert main(["show", "--errors", str(whole.parent)]) == 0
     assert capsys.readouterr().out.startswith("run: ")
     assert main(["doctor", str(whole.parent), "--json"]) in (0, 1)
     found = json.loads(capsys.readouterr().out)

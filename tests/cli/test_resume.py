@@ -1,4 +1,4 @@
-"""`telemetry resume`: the answer, its evidence and its exit code; and the finding of the run itself."""
+"""`telemetry why`: the answer, its evidence and its exit code; and the finding of the run itself."""
 
 import json
 
@@ -21,7 +21,7 @@ def test_a_right_resume_is_the_same_training(tmp_path, capsys):
     _session(tmp_path, range(1, 21))
     _session(tmp_path, range(11, 26), resume=True)
 
-    assert main(["resume", str(tmp_path / "r")]) == 0
+    assert main(["why", str(tmp_path / "r")]) == 0
     assert "continued the same training, to the last digit" in " ".join(capsys.readouterr().out.split())
     assert not [record for record in read_run(tmp_path / "r").records if record["event"] == "finding"]
 
@@ -31,7 +31,7 @@ def test_a_wrong_resume_is_named_by_the_command_and_by_the_run_itself(tmp_path, 
     _session(tmp_path, range(11, 26), change=0.3, lr=0.01, resume=True)
     capsys.readouterr()
 
-    assert main(["resume", str(tmp_path / "r"), "--json"]) == 1
+    assert main(["why", str(tmp_path / "r"), "--json"]) == 1
     (answer,) = json.loads(capsys.readouterr().out)["resumes"]
     assert (answer["answer"], answer["cause"], answer["step"]) == ("different", "schedule_restarted", 10)
     assert {"what": "learning rate of step 11", "before": "0.1", "after": "0.01"}.items() <= next(
@@ -47,7 +47,7 @@ def test_what_cannot_be_said_has_an_exit_code_of_its_own(tmp_path, capsys):
     _session(tmp_path, range(1, 11))
     _session(tmp_path, range(11, 16), resume=True)
 
-    assert main(["resume", str(tmp_path / "r")]) == 3
+    assert main(["why", str(tmp_path / "r")]) == 3
     assert "cannot be said" in capsys.readouterr().out
 
 
@@ -56,7 +56,7 @@ def test_a_run_without_a_resume_is_one_sentence(tmp_path, capsys, steps):
     _session(tmp_path, steps)
     capsys.readouterr()
 
-    assert main(["resume", str(tmp_path / "r")]) == 0
+    assert main(["why", str(tmp_path / "r")]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
@@ -66,6 +66,6 @@ def test_a_torn_file_is_read_as_far_as_it_goes_and_nothing_is_said_in_a_sentence
     log = tmp_path / "r" / "metrics.jsonl"
     log.write_bytes(log.read_bytes()[:-700] + b'\xff{"event":"st')
 
-    assert main(["resume", str(tmp_path / "r")]) in (0, 3)
-    assert main(["resume", str(tmp_path / "nothing")]) == 2
+    assert main(["why", str(tmp_path / "r")]) in (0, 3)
+    assert main(["why", str(tmp_path / "nothing")]) == 2
     assert "no run found" in capsys.readouterr().err

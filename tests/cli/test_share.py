@@ -1,4 +1,4 @@
-"""`telemetry share` makes one zip of a run, says what is in it, and shows it first where asked."""
+"""`telemetry export --to zip` makes one zip of a run, says what is in it, and shows it first where asked."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def test_the_newest_run_is_shared_into_this_folder(folder, tmp_path, capsys):
-    assert main(["share", str(folder.parent)]) == 0
+    assert main(["export", "--to", "zip", str(folder.parent)]) == 0
 
     said = capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs", "shared-run.zip"]
@@ -37,7 +37,7 @@ def test_the_newest_run_is_shared_into_this_folder(folder, tmp_path, capsys):
 
 
 def test_a_preview_writes_nothing_and_does_not_command_the_terminal(folder, tmp_path, capsys):
-    assert main(["share", str(folder), "--preview", "--with-text"]) == 0
+    assert main(["export", "--to", "zip", str(folder), "--preview", "--include", "text"]) == 0
 
     said = capsys.readouterr().out
     assert [path.name for path in tmp_path.iterdir()] == ["logs"]
@@ -47,7 +47,10 @@ def test_a_preview_writes_nothing_and_does_not_command_the_terminal(folder, tmp_
 
 
 def test_texts_and_models_of_an_organisation_are_included_on_request(folder):
-    assert main(["share", str(folder), "--allow", "acme", "--with-text", "-o", "x.zip"]) == 0
+    assert (
+        main(["export", "--to", "zip", str(folder), "--allow", "acme", "--include", "text", "-o", "x.zip"])
+        == 0
+    )
     with zipfile.ZipFile("x.zip") as archive:
         records = archive.read("greyjacket/metrics.jsonl")
 
@@ -56,16 +59,33 @@ def test_texts_and_models_of_an_organisation_are_included_on_request(folder):
     assert b"/home/" not in records
 
 
-def test_failures_are_reported_and_a_file_that_exists_is_not_overwritten(folder, tmp_path, capsys):
+def test_failures_are_reported_and_only_an_earlier_zip_is_replaced(folder, tmp_path, capsys):
+    def share(*more):
+        return main(["export", str(folder), "--to", "zip", *map(str, more)])
+
     (tmp_path / "mine.zip").write_text("mine")
-    assert main(["share", str(folder), "-o", str(tmp_path / "mine.zip")]) == 2
-    assert main(["share", str(tmp_path / "nothing")]) == 2
-    assert main(["share", str(folder), "-o", str(tmp_path / "no" / "such" / "x.zip")]) == 2
+    (tmp_path / "link.zip").symlink_to(tmp_path / "nowhere.zip")
+    for name in ("mine.zip", "link.zip"):
+        assert share("--out", tmp_path / name) == share("--out", tmp_path / name, "--force") == 2
+    assert (share(), share(), share("--force")) == (0, 2, 0)
+    assert share("--wide") == main(["export", str(folder), "--to", "csv", "--preview"]) == 2
     (folder / "metrics.jsonl").unlink()
     (folder / "metrics.jsonl").symlink_to("/etc/hostname")
-    assert main(["share", str(folder)]) == 2
+    assert share("--out", "half.zip") == 2
 
     said = capsys.readouterr().err
-    for reason in ("already exists", "no run found", "No such file or directory", "symbolic link"):
-        assert reason in said
+    reasons = (
+        "exists already",
+        "was not written by",
+        "symbolic link",
+        "--wide is only for",
+        "--preview is only for",
+    )
+    assert [reason for reason in reasons if reason not in said] == []
     assert (tmp_path / "mine.zip").read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "link.zip",
+        "logs",
+        "mine.zip",
+        "shared-run.zip",
+    ]

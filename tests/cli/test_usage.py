@@ -1,4 +1,4 @@
-"""`telemetry usage`: what it prints is what is sent, and it sends nothing itself."""
+"""`telemetry setup usage`: what it prints is what is sent, and it sends nothing itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def usage(capsys):
 
     def call(*arguments):
         capsys.readouterr()
-        code = main(["usage", *map(str, arguments)])
+        code = main(["setup", "usage", *map(str, arguments)])
         said = capsys.readouterr()
         return code, said.out, said.err
 

@@ -153,7 +153,7 @@ def test_a_command_that_raises_is_named(python):
 
 
 def test_each_is_listed_and_a_broken_one_with_its_problem(python):
-    done = python("-m", "toolkit.telemetry.cli", "plugins", "--json")
+    done = python("-m", "toolkit.telemetry.cli", "setup", "plugins", "--json")
 
     rows = {(row["kind"], row["name"]): row for row in json.loads(done.stdout)["plugins"]}
     assert done.returncode == 1
@@ -169,6 +169,6 @@ def test_each_is_listed_and_a_broken_one_with_its_problem(python):
 
 @pytest.mark.parametrize(("said", "count"), [("off", 0), ("another-package", 0), ("toy-plugins, other", 20)])
 def test_a_variable_says_which_packages_may_bring_plug_ins(python, said, count):
-    done = python("-m", "toolkit.telemetry.cli", "plugins", "--json", TELEMETRY_PLUGINS=said)
+    done = python("-m", "toolkit.telemetry.cli", "setup", "plugins", "--json", TELEMETRY_PLUGINS=said)
 
     assert len(json.loads(done.stdout)["plugins"]) == count

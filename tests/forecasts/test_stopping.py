@@ -165,7 +165,7 @@ def write_sweep(root, levels, **more):
 def test_the_command_says_what_can_be_stopped_and_what_it_saves(tmp_path, capsys):
     write_sweep(tmp_path, (1.0, 1.01, 1.02, 4.0, 6.0))
 
-    assert main(["stopping", str(tmp_path), "--json"]) == 0
+    assert main(["forecast", "--stopping", str(tmp_path), "--json"]) == 0
 
     found = json.loads(capsys.readouterr().out)
     runs = {run["name"]: run for run in found["runs"]}
@@ -191,7 +191,7 @@ def test_the_command_says_what_can_be_stopped_and_what_it_saves(tmp_path, capsys
 def test_the_command_says_why_there_is_nothing(tmp_path, capsys, arguments, code, text):
     write_sweep(tmp_path, (1.0, 4.0))
 
-    assert main(["stopping", str(tmp_path), *arguments]) == code
+    assert main(["forecast", "--stopping", str(tmp_path), *arguments]) == code
     assert text in "".join(capsys.readouterr())
 
 

@@ -160,7 +160,7 @@ def test_the_time_between_two_starts_is_not_counted(folder):
 
 
 def test_a_shared_bundle_has_all_of_it(folder, tmp_path, said):
-    code, _ = said("share", folder, "-o", tmp_path / "shared.zip")
+    code, _ = said("export", "--to", "zip", folder, "-o", tmp_path / "shared.zip")
     with zipfile.ZipFile(tmp_path / "shared.zip") as bundle:
         (table,) = [name for name in bundle.namelist() if name.endswith("metrics.csv")]
         (lines,) = [name for name in bundle.namelist() if name.endswith("metrics.jsonl")]

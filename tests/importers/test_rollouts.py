@@ -23,7 +23,7 @@ SAMPLES = Path(__file__).with_name("rollouts")
 
 
 def completions(capsys, path, *more):
-    assert main(["completions", str(path), "--rows", "100", "--json", *more]) == 0
+    assert main(["show", "--completions", str(path), "--rows", "100", "--json", *more]) == 0
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 

@@ -52,7 +52,7 @@ def main_run(log_dir):
 
 @pytest.fixture(scope="module")
 def bundles(log_dir, tmp_path_factory):
-    """What `telemetry share` made of each of them: the members of its zip by name, and the zip itself."""
+    """What `telemetry export --to zip` made of each of them: the members of its zip by name, and the zip itself."""
     target = tmp_path_factory.mktemp("shared")
     found = []
     with pytest.MonkeyPatch.context() as patch:
@@ -61,7 +61,7 @@ def bundles(log_dir, tmp_path_factory):
         others = sorted(set(log_dir.iterdir()) - {main_run(log_dir)})
         for number, folder in enumerate([main_run(log_dir), *others[: longer(2, None)]]):
             path = target / f"{number}.zip"
-            assert main(["share", str(folder), "-o", str(path)]) == 0
+            assert main(["export", "--to", "zip", str(folder), "-o", str(path)]) == 0
             with zipfile.ZipFile(path) as archive:
                 members = {name.partition("/")[2]: archive.read(name) for name in archive.namelist()}
             found.append({**members, "the zip": path.read_bytes()})

@@ -197,8 +197,8 @@ with TelemetryLogger("greyjacket-2", log_dir="./logs") as log:
         ("doctor", 0, NOT_A_NUMBER, ""),
         ("doctor", 1, OUT_OF_MEMORY, ""),
         ("timeline", 0, NOT_A_NUMBER, ""),
-        ("errors", 0, None, "telemetry errors logs/flaky"),
-        ("completions", 0, None, "telemetry completions logs/rlhf --search green"),
+        ("errors", 0, None, "telemetry show logs/flaky --errors"),
+        ("completions", 0, None, "telemetry show logs/rlhf --completions --search green"),
     ],
 )
 def test_a_page_shows_what_its_command_prints(page, number, script, command, tmp_path):

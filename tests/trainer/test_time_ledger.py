@@ -97,7 +97,17 @@ def test_the_examples_time_adds_up_across_a_kill_and_a_resume(start, write, reco
     assert saved[-1]["attributes"]["checkpoint_size"] > 0
 
     trace = run_folder / "trace.json"
-    command = [sys.executable, "-m", "toolkit.telemetry.cli", "trace", str(run_folder), "-o", str(trace)]
+    command = [
+        sys.executable,
+        "-m",
+        "toolkit.telemetry.cli",
+        "export",
+        "--to",
+        "trace",
+        str(run_folder),
+        "-o",
+        str(trace),
+    ]
     finished = subprocess.run(
         command, capture_output=True, text=True, timeout=100, env={**os.environ, "PYTHONPATH": str(ROOT)}
     )

@@ -60,10 +60,10 @@ with TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, resume=True, close
 print(json.dumps(log.guard.counts))
 run = str(log.run_folder)
 codes = {}
-for command in ("repair", "doctor", "show", "errors", "time", "usage"):
-    codes[command] = main([command, run])
-codes["trace"] = main(["trace", run, "-o", sys.argv[1] + "/trace.json"])
-codes["share"] = main(["share", run, "-o", sys.argv[1] + "/shared.zip"])
+for command in ("repair", "doctor", "show", "show --errors", "time", "setup usage"):
+    codes[command] = main([*command.split(), run])
+codes["trace"] = main(["export", "--to", "trace", run, "-o", sys.argv[1] + "/trace.json"])
+codes["zip"] = main(["export", "--to", "zip", run, "-o", sys.argv[1] + "/shared.zip"])
 print(json.dumps(codes))
 
 from pathlib import Path

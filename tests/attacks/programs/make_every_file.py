@@ -41,8 +41,8 @@ def make(place, umask):
     write_request(log.run_folder, log_every=50)
     log.close()
     main(["repair", str(log.run_folder)])
-    main(["share", str(log.run_folder), "-o", "shared.zip"])
-    main(["trace", str(log.run_folder), "-o", "trace.json"])
+    main(["export", "--to", "zip", str(log.run_folder), "-o", "shared.zip"])
+    main(["export", "--to", "trace", str(log.run_folder), "-o", "trace.json"])
     for format_name in ("mlflow", "trackio", "csv", "jsonl"):
         out = str(place / "exported" / format_name)
         assert main(["export", str(log.run_folder), "--to", format_name, "--out", out]) == 0

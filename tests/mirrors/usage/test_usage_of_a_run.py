@@ -68,12 +68,12 @@ def test_a_run_is_reported_from_start_to_end(tmp_path, capsys, monkeypatch):
     [said] = capsys.readouterr().err.splitlines()
     assert said == (
         f"[telemetry] anonymous usage reports are sent to {server.url}: "
-        "`telemetry usage` prints them, DO_NOT_TRACK=1 stops them"
+        "`telemetry setup usage` prints them, DO_NOT_TRACK=1 stops them"
     )
 
 
 def test_what_is_sent_is_what_the_records_show(tmp_path):
-    """The events that `telemetry usage` prints are made of the records alone, and so are those that are sent."""
+    """The events that `telemetry setup usage` prints are made of the records alone, and so are those that are sent."""
     with receiving() as server:
         log = train(tmp_path, server.url)
         with (

@@ -27,7 +27,7 @@ def test_the_command_shows_what_the_lines_above_it_log(tmp_path):
     (command,) = commands(DOCUMENT)
     _, _, *arguments = shlex.split(command)
     shown = run_python(
-        ["-m", "toolkit.telemetry.cli", "completions", *arguments, "--json"],
+        ["-m", "toolkit.telemetry.cli", "show", "--completions", *arguments, "--json"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,

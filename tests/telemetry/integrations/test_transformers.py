@@ -493,7 +493,7 @@ BROKEN = (
     "log_start",
     "log_step",
     "make",
-    "start_span",
+    "span",
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.telemetry.logged import PATIENCE_S, describe_at_once, make_logger
-from toolkit.telemetry.logger.training import saving
+from toolkit.telemetry.logger.training import checkpoints
 
 
 @pytest.fixture(autouse=True)
@@ -15,7 +15,7 @@ def _a_machine_that_is_described_at_once(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def _time_to_look_at_checkpoints(monkeypatch):
-    monkeypatch.setattr(saving, "_LOOK_S", PATIENCE_S)
+    monkeypatch.setattr(checkpoints, "_LOOK_S", PATIENCE_S)
 
 
 @pytest.fixture

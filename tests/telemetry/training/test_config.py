@@ -6,7 +6,7 @@ import re
 from dataclasses import fields
 
 import pytest
-from nv_one_logger.api.config import OneLoggerConfig, OneLoggerErrorHandlingStrategy
+from nv_one_logger.api.config import OneLoggerConfig
 from nv_one_logger.training_telemetry.api.config import TrainingTelemetryConfig
 
 from tests.telemetry.logged import records_of
@@ -72,7 +72,7 @@ def test_the_whole_configuration_of_one_logger_is_taken():
         error_handling_strategy="disable_quietly_and_report_metric_error",
         telemetry_config=training,
     )
-    given = {name: getattr(theirs, name) for name in type(theirs).model_fields if name != "logger_config"}
+    given = {name: getattr(theirs, name) for name in type(theirs).model_fields}
 
     found = source(**given).now()
     assert source(**theirs.model_dump()).now() == found
@@ -88,8 +88,6 @@ def test_the_whole_configuration_of_one_logger_is_taken():
     ("given", "said"),
     [
         ({"enable_for_current_rank": False}, "`telemetry.ranks` says which ranks write"),
-        ({"error_handling_strategy": "retry"}, "`telemetry.strict: true`"),
-        ({"logger_config": {"log_level": "INFO"}}, "Python's logger 'toolkit.telemetry'"),
         ({"telemetry_config": 7}, "telemetry_config is 7; it must be OneLogger's TrainingTelemetryConfig"),
         ({"telemetry_config": {"perf_tag": "a"}, "perf_tag": "b"}, "given twice"),
         ({"telemetry_config": {"perf_tags": "a"}}, "did you mean 'perf_tag'"),
@@ -101,29 +99,12 @@ def test_an_unsupported_key_of_one_logger_names_its_replacement(given, said):
         source(**given)
 
 
-def test_a_stock_configuration_of_one_loggers_is_taken():
-    stock = OneLoggerConfig(application_name="greyjacket", world_size_or_fn=1, session_tag_or_fn="night")
-
-    found = source(**{name: getattr(stock, name) for name in OneLoggerConfig.model_fields}).now()
-
-    assert (found.application_name, found.session_tag) == ("greyjacket", "night")
-
-
 def test_every_key_of_one_loggers_is_known():
     for config in (OneLoggerConfig, TrainingTelemetryConfig):
-        for name in config.model_fields:
+        for name in config.model_fields.keys() - {"error_handling_strategy", "logger_config"}:
             with pytest.raises(ConfigError) as refused:
                 source(**{name: object()})
             assert "is not an option" not in str(refused.value), name
-
-
-def test_a_run_that_is_strict_takes_their_strategy_of_raising():
-    guard = Guard()
-    guard.strict = True
-    made = ConfigSource(guard)
-
-    made.take({"error_handling_strategy": OneLoggerErrorHandlingStrategy.PROPAGATE_EXCEPTIONS})
-    assert made.now() == TrainingConfig()
 
 
 @pytest.mark.parametrize(

@@ -45,9 +45,11 @@ def age(text: str) -> float:
     return float(match["number"]) * _UNITS[match["unit"]]
 
 
-def add_metric_arguments(parser: argparse.ArgumentParser) -> None:
+def add_metric_arguments(
+    parser: argparse.ArgumentParser, what: str = "what to compare (default: a validation loss, …)"
+) -> None:
     """Declare what runs are compared by."""
-    parser.add_argument("--metric", metavar="NAME", help="what to compare (default: a validation loss, …)")
+    parser.add_argument("--metric", metavar="NAME", help=what)
     add_goal_argument(parser)
 
 
@@ -66,3 +68,9 @@ def metric_and_goal(
     goal = args.goal or metric_direction(metric)
     unknown = f"whether a lower or a higher {metric} is better is not known: --goal min or --goal max"
     return (metric, goal) if goal else unknown
+
+
+def misplaced(args: argparse.Namespace, options: Iterable[str], belong_to: str) -> str | None:
+    """Return why one of these options was given in vain; None if none was."""
+    given = next((name for name in options if getattr(args, name)), None)
+    return None if given is None else f"--{given.replace('_', '-')} is only for {belong_to}"

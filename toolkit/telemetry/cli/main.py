@@ -15,48 +15,44 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Final, Protocol, cast
 
 from toolkit.telemetry.cli.chosen_run import refuse
-from toolkit.telemetry.cli.terminal import ReaderGoneError, only_text, turn_colours_off, write_any_text
+from toolkit.telemetry.cli.terminal import (
+    ReaderGoneError,
+    add_no_color_argument,
+    only_text,
+    turn_colours_off,
+    write_any_text,
+)
 from toolkit.telemetry.core import plugins
 
 SUBCOMMANDS: Final = {
-    "ai-toolkit": "record the trainings of an ai-toolkit checkout, by a file in its extensions",
     "archive": "write finished runs as Parquet, to S3 or a folder",
     "ask": "ask a live run to save, sample, stop or change a setting, and print its answer",
     "compare": "show runs side by side: settings that differ, last and best values",
-    "completion": "print a script that completes commands, options and paths in bash, zsh or fish",
-    "completions": "show or search what the model of a run answered",
     "copy": "back up, restore or move the tables of ClickHouse: labels, notes and requests, or everything",
     "dashboard": "show runs in a browser, from folders or from ClickHouse",
     "doctor": "show what is wrong with a run, the likely causes and what to try",
-    "errors": "show what failed in a run and where it hung, with stacks and counts",
-    "export": "write a run as a table or in the format of another tool, or another tool's run as a run folder",
-    "forecast": "say where the loss of a run will end, when the run ends, and what runs out before",
+    "export": "write a run as a table, for other tools, as a trace or as a zip to post; another tool's as a run folder",
+    "forecast": "say where a loss will end, when the run ends, what runs out before; which runs of a sweep can stop",
     "gc": "list what can be deleted, such as trash, old journals and caches, and delete it with --yes",
     "logs": "show what a run printed, search it, and follow it",
     "ls": "list runs, ours and those of other tools: status, last step, loss and age",
     "mcp": "answer an agent's questions about runs over the Model Context Protocol (MCP)",
-    "message": "test the messages that a training's YAML asks for: send one, or print it",
     "metrics": "show the runs of this machine to Prometheus, or write them for node_exporter",
-    "plugins": "list the plug-ins that are installed, and what is wrong with those that are skipped",
     "pull": "bring a run folder back from ClickHouse: its records byte for byte",
     "repair": "recover the records that a killed run left and rebuild its metrics.csv",
-    "rm": "move runs to the trash, with --yes",
-    "resume": "say whether a resumed run continued the same training, and if not, why",
     "report": "write runs as one HTML file with their data inside, or as Markdown to paste",
-    "share": "write a zip of a run that is safe to post, and list what was left out",
+    "rm": "move runs to the trash, with --yes",
+    "setup": "shell completion, an ai-toolkit checkout, a test of messages, usage reports, plug-ins",
     "ship": "copy the records of run folders into ClickHouse, as they are written",
-    "show": "show a run, ours or another tool's: its series and its last steps",
+    "show": "show a run, ours or another tool's: its series and last steps, its errors, what its model answered",
     "sql": "ask one SELECT over runs: their settings, steps, evaluations, spans, findings and requests",
     "status": "show whether a run is running, its step, loss, speed and time left",
-    "stopping": "say which live runs of a sweep can be stopped, what that saves, and the risk",
     "tail": "print the last records of a run, ours or another tool's, and new ones as they come",
-    "top": "show runs, curves, GPUs and findings live in the terminal",
     "time": "show where the time of a run went and how much of it was training",
-    "trace": "export the spans of a run as a Chrome trace, for Perfetto",
+    "top": "show runs, curves, GPUs and findings live in the terminal",
     "train": "train the example, or from any YAML, as run.py does",
     "verdict": "say whether a run is really better than the best one: keep, discard or run again",
-    "usage": "show whether anonymous usage reports are sent, and everything they contain",
-    "why": "say why two runs differ: where they depart, and which difference could have caused it",
+    "why": "say why two runs differ, or whether a resumed run continued the same training, and if not, why",
 }
 """Name and summary of each subcommand.
 
@@ -65,28 +61,30 @@ Those of plug-ins are looked for only where a name is not in this list, and for 
 """
 
 GROUPS: Final = {
-    "look": (
-        "Look at runs",
-        "ls top status show sql tail logs doctor forecast errors time completions dashboard",
-    ),
-    "decide": ("Decide", "compare resume why verdict stopping report ask"),
-    "keep": ("Keep and delete", "repair rm gc export trace"),
-    "send": ("Send", "share message metrics ship pull archive copy usage"),
-    "setup": ("Set up", "train ai-toolkit mcp completion plugins"),
+    "look": ("Look at runs", "ls top status show sql tail logs doctor forecast time dashboard"),
+    "decide": ("Decide", "compare why verdict report ask"),
+    "keep": ("Keep and delete", "repair rm gc export"),
+    "send": ("Send", "metrics ship pull archive copy"),
+    "setup": ("Set up", "train mcp setup"),
 }
 """The folders in `commands`: what one does, and the subcommands for it, in the order of the help."""
 
 ALIASES: Final = {"list": "ls"}
 RENAMED: Final = {
-    "attach": "ai-toolkit attach",
-    "detach": "ai-toolkit detach",
+    **{name: f"setup {name}" for name in ("ai-toolkit", "completion", "message", "plugins", "usage")},
+    "attach": "setup ai-toolkit attach",
+    "completions": "show --completions",
+    "detach": "setup ai-toolkit detach",
+    "errors": "show --errors",
     "formats": "ls --formats",
     "import": "export --to run-folder",
+    "resume": "why",
+    "share": "export --to zip",
     "ship --archive": "archive --to",
+    "stopping": "forecast --stopping",
+    "trace": "export --to trace",
 }
 """Earlier names of subcommands and options, and what to type today."""
-
-_NO_COLOUR_HELP: Final = "print no colours, as with the variable NO_COLOR"
 
 
 class Subcommand(Protocol):
@@ -165,7 +163,7 @@ def parser_of_all() -> argparse.ArgumentParser:
     for name, summary in SUBCOMMANDS.items():
         subcommand_of(name).add_arguments(commands.add_parser(name, help=summary))
     for each in (parser, *commands.choices.values()):
-        each.add_argument("--no-color", action="store_true", help=_NO_COLOUR_HELP)
+        add_no_color_argument(each)
     return parser
 
 
@@ -219,7 +217,7 @@ def _parser_for(
         epilog="`telemetry COMMAND --help` describes one; `list` is another name of `ls`.",
     )
     parser.add_argument("--version", action="version", version=f"telemetry {_installed_version()}")
-    parser.add_argument("--no-color", action="store_true", help=_NO_COLOUR_HELP)
+    add_no_color_argument(parser, default=False)
     commands = parser.add_subparsers(metavar="COMMAND", help=argparse.SUPPRESS, prog="telemetry")
 
     if requested is None:
@@ -240,10 +238,7 @@ def _parser_for(
     found = subcommand_of(name) if plugin is None else _PluginCommand(plugin)
     found.add_arguments(command_parser)
     if "-" in command_parser.prefix_chars:
-        # SUPPRESS, or the default would hide a --no-color before the name of the subcommand.
-        command_parser.add_argument(
-            "--no-color", action="store_true", default=argparse.SUPPRESS, help=_NO_COLOUR_HELP
-        )
+        add_no_color_argument(command_parser)
     return parser, command_parser, found
 
 

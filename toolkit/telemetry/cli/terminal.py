@@ -38,6 +38,12 @@ def add_json_argument(parser: argparse._ActionsContainer, what: str = "JSON") ->
     parser.add_argument("--json", action="store_true", help=f"print {what}; docs/cli.md describes it")
 
 
+def add_no_color_argument(parser: argparse.ArgumentParser, default: Any = argparse.SUPPRESS) -> None:
+    """Declare `--no-color`. Without a default, one before the name of a subcommand is not hidden."""
+    about = "print no colours, as with the variable NO_COLOR"
+    parser.add_argument("--no-color", action="store_true", default=default, help=about)
+
+
 def turn_colours_off() -> None:
     """Do what the variable NO_COLOR does."""
     os.environ["NO_COLOR"] = "1"

@@ -492,7 +492,7 @@ CATALOGUE: Final[dict[str, Kind]] = {
             "It was resumed with another batch size, other settings, other code, or another checkpoint.",
         ),
         advice=(
-            "`telemetry resume RUN` shows what was compared, step by step.",
+            "`telemetry why RUN` shows what was compared, step by step.",
             "Stop, correct what is loaded, and resume from step {start} again: the abandoned steps are kept.",
         ),
         remedies=(STOP,),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from toolkit.telemetry.exchange.exported_run import ExportedRun, ExportError
 from toolkit.telemetry.exchange.targets import (
@@ -90,12 +90,10 @@ def export(
         ExportError: `out` exists.
         OSError: it cannot be written.
     """
-    _check(out, format_name, force=force)
-    make_folders(out.parent, 0o775)
-    half = out.with_name(f".{out.name}.{os.urandom(6).hex()}.export")
     notes: list[str] = []
-    try:
-        if format_name in _TABLES:
+    is_table = format_name in _TABLES
+    with whole(out, is_ours=tables.is_ours if is_table else _has_mark, force=force) as half:
+        if is_table:
             points = _TABLES[format_name](runs, half, wide=wide)
             notes.append(tables.LOSES)
         else:
@@ -104,12 +102,6 @@ def export(
             half.mkdir(0o700, exist_ok=True)
             (half / MARK).touch(0o600)
             notes.append(loses)
-        if force:
-            _remove(out)
-        os.rename(half, out)
-    except BaseException:
-        _remove(half)
-        raise
     for run in runs:
         notes += run.notes
         if run.left_out:
@@ -128,19 +120,42 @@ def export(
     return Export(out=out, points=points, notes=tuple(dict.fromkeys(notes)))
 
 
-def _check(out: Path, format_name: str, *, force: bool) -> None:
+@contextmanager
+def whole(out: Path, *, is_ours: Callable[[Path], bool], force: bool = False) -> Iterator[Path]:
+    """Yield the path to write to; it becomes `out` when all of it is written. With `force` it replaces what is ours.
+
+    Raises:
+        ExportError: `out` exists.
+        OSError: it cannot be written.
+    """
+    if os.path.lexists(out):
+        if not force:
+            raise ExportError(
+                f"{out} exists already; name another place with --out, or replace it with --force"
+            )
+        is_usual = not out.is_symlink() and (out.is_file() or out.is_dir())
+        if not is_usual or not is_ours(out):
+            raise ExportError(f"{out} was not written by `telemetry export`, and is not replaced")
+    make_folders(out.parent, 0o775)
+    half = out.with_name(f".{out.name}.{os.urandom(6).hex()}.export")
     try:
-        status = os.lstat(out)
-    except FileNotFoundError:
-        return
-    if not force:
-        raise ExportError(f"{out} exists already; name another place with --out, or replace it with --force")
-    if format_name in _TABLES:
-        is_ours = stat.S_ISREG(status.st_mode) and tables.is_ours(out)
-    else:
-        is_ours = stat.S_ISDIR(status.st_mode) and os.path.lexists(out / MARK)
-    if not is_ours:
-        raise ExportError(f"{out} was not written by `telemetry export`, and is not replaced")
+        yield half
+        if force:
+            _remove(out)
+        os.rename(half, out)
+    except BaseException:
+        _remove(half)
+        raise
+
+
+def new_file(path: Path) -> BinaryIO:
+    """Return a file that did not exist, which only its owner can read."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    return os.fdopen(os.open(path, flags, 0o600), "wb")
+
+
+def _has_mark(out: Path) -> bool:
+    return os.path.lexists(out / MARK)
 
 
 def _remove(path: Path) -> None:

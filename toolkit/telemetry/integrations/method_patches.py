@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.integrations.open_phases import exit_arguments
-from toolkit.telemetry.logger.training.phase import Phase
+from toolkit.telemetry.logger.training.phases import Phase
 
 Method = Callable[..., Any]
 _MISSING: Final = object()

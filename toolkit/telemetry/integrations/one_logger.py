@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import OrderedDict
 from collections.abc import Mapping
 from enum import Enum
 from typing import Any, Final
@@ -26,7 +25,6 @@ from toolkit.telemetry.logger.spans.span import AnySpan
 from toolkit.telemetry.runfolder.records import ERROR
 from toolkit.telemetry.timing.names import FROM_ONE_LOGGER
 
-_IDS_KEPT: Final = 10_000
 # OneLogger writes these into the attributes; a record has its own field for each.
 _OWN_FIELDS: Final = frozenset({"timestamp_msec", "duration_msec"})
 
@@ -38,8 +36,8 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
     OneLogger. That run is named after OneLogger's application, unless `run_name` is given. With `log_steps`, each
     update of the training's metrics also becomes a step record, so that there are curves.
 
-    In a job of several ranks, rank 0 records; or the last rank, if OneLogger is enabled there and not on rank 0, as in
-    Megatron. The last rank waits up to two seconds for rank 0 before it begins.
+    In a job of several ranks, rank 0 or the last rank records: the one of the two that begins first. In Megatron
+    OneLogger is enabled on the last one alone.
 
     Nothing it does raises into OneLogger, except invalid options when it is created.
     """
@@ -62,10 +60,8 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
         self._run_name = run_name
         self._log_steps = log_steps
         self._open: dict[UUID, tuple[AnySpan, int]] = {}
-        self._ids: OrderedDict[UUID, str] = OrderedDict()
-        self._seen_iterations = 0
-        self._seen_samples = 0
-        self._seen_seconds = 0.0
+        self._totals = (0, 0, 0.0)
+        """Iterations, samples and seconds as of the last update."""
         self._claim: RankClaim | None = None
         self._is_other_rank_recording = False
 
@@ -89,10 +85,6 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
                 parent=self._parent_of(span),
             )
             self._open[span.id] = ours, _handled_exception()
-            if ours.id:
-                self._ids[span.id] = ours.id
-                if len(self._ids) > _IDS_KEPT:
-                    self._ids.popitem(last=False)
 
     @override
     def export_stop(self, span: Span) -> None:
@@ -147,15 +139,13 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
             return
         with self._guard.catch("taking a data error from OneLogger"):
             attributes = _plain(error.attributes)
-            about = {"type": "telemetry_data_error_type", "message": "error_message"}
-            internals(log).put(
-                ERROR,
-                {
-                    "source": "telemetry",
-                    "doing": "collecting OneLogger's data",
-                    **{name: attributes.get(theirs) for name, theirs in about.items()},
-                },
-            )
+            fields = {
+                "source": "telemetry",
+                "doing": "collecting OneLogger's data",
+                "type": attributes.get("telemetry_data_error_type"),
+                "message": attributes.get("error_message"),
+            }
+            internals(log).put(ERROR, fields)
 
     @override
     def close(self) -> None:
@@ -180,7 +170,7 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
     def _open_run(self, name: str) -> TelemetryLogger | None:
         rank = find_rank()
         if self._options.enabled and self._options.ranks == "zero" and may_record(rank):
-            self._claim = RankClaim(self._options, name, rank)
+            self._claim = RankClaim(self._options, name)
             if rank.rank == 0 and not self._claim.is_ours:
                 self._is_other_rank_recording = True
                 return None
@@ -192,14 +182,12 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
         return log
 
     def _parent_of(self, span: Span) -> str | None:
-        """Return the id of the nearest outer span with a record: OneLogger may not export the direct parent."""
+        """Return the id of the nearest open span with a record: OneLogger may not export the direct parent."""
         parent = span.parent_span
         while parent is not None:
-            # Open spans are never forgotten, and the oldest of them are the outermost.
-            still_open = self._open.get(parent.id)
-            found = still_open[0].id if still_open is not None else self._ids.get(parent.id)
-            if found:
-                return found
+            found = self._open.get(parent.id)
+            if found is not None and found[0].id:
+                return found[0].id
             parent = parent.parent_span
         return None
 
@@ -209,12 +197,15 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
 
     def _log_update(self, log: TelemetryLogger, update: Mapping[str, Any]) -> None:
         """Write a step record with the times since the last one; OneLogger's are totals of the whole job."""
-        iterations = int(update["num_iterations"]) - self._seen_iterations
-        samples = int(update["num_train_samples"]) - self._seen_samples
-        seconds = float(update["total_iteration_time_sec"]) - self._seen_seconds
-        self._seen_iterations += iterations
-        self._seen_samples += samples
-        self._seen_seconds += seconds
+        totals = (
+            int(update["num_iterations"]),
+            int(update["num_train_samples"]),
+            float(update["total_iteration_time_sec"]),
+        )
+        iterations, samples, seconds = (
+            now - before for now, before in zip(totals, self._totals, strict=True)
+        )
+        self._totals = totals
         others = {name: update[name] for name in _SHOWN if update.get(name) is not None}
         log.log_step(
             int(update["current_iteration"]),

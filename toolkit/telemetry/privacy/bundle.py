@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import stat
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 import orjson
 
@@ -37,6 +35,8 @@ from toolkit.telemetry.runfolder.layout import (
     RANKS,
     SAMPLES,
     TENSORBOARD,
+    other_ranks,
+    rank_file,
     safe_run_name,
 )
 from toolkit.telemetry.runfolder.manifest import (
@@ -49,12 +49,13 @@ from toolkit.telemetry.runfolder.manifest import (
 from toolkit.telemetry.runfolder.reader import BadLine, blocks_of, lines_of, parse_line
 from toolkit.telemetry.runfolder.table.csv_table import build_table, table_form
 
+INCLUDED: Final = ("text", "output", "code")
+"""What a bundle has only if it is asked for."""
 LEFT_OUT: Final = "left_out.json"
 README: Final = "README.txt"
 NAME: Final = "shared-run"
 """The name of every shared run, unless texts are included."""
 
-_RANK_FILE = re.compile(r"[0-9]{5}\.jsonl")
 _KNOWN: Final = frozenset(
     {
         *(CONTROL, LABELS, TENSORBOARD, ONE_LOGGER_FILE, SAMPLES, OUTPUT_LOG, OUTPUT_TIMES),
@@ -74,52 +75,42 @@ class Contents:
 
     folder: str
     """The folder that it unpacks to."""
+    members: tuple[str, ...]
     records: Mapping[str, int]
     """How many records each of its record files has."""
-    members: tuple[str, ...]
-    fields: Mapping[str, int]
-    """How many values were left out, by field."""
-    renamed: int
-    """How many names of metrics and settings were replaced."""
-    lines_left_out: int
     left_out: tuple[str, ...]
     """Files."""
+    lines_left_out: int
+    fields: Mapping[str, int]
+    """How many values were left out, by field."""
+    names_replaced: int
+    """How many names of metrics and settings read `name_1`, `name_2`."""
 
 
 class RunBundle:
-    """A run as it can be shared, read a megabyte at a time; with `with_text`, its other texts too, redacted.
-
-    With `with_output`, also what rank 0 printed, redacted, without the times of its lines.
+    """A run as it can be shared, read a megabyte at a time; with what of `INCLUDED` is asked for, redacted.
 
     Raises:
         OSError: the records are missing or cannot be read.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        organisations: Iterable[str] = (),
-        with_text: bool = False,
-        with_output: bool = False,
-        with_code: bool = False,
+        self, folder: Path, *, organisations: Iterable[str] = (), include: Collection[str] = ()
     ) -> None:
         self._folder = Path(os.path.abspath(folder))
         self._left_out: list[str] = []
         self._manifest = self._read_manifest()
         sessions = self._manifest.sessions if self._manifest else ()
         redactor = Redactor(names=[session.host for session in sessions])
-        self._redactor = redactor if with_text else None
-        self._output_redactor = redactor if with_output else None
-        self._code_redactor = redactor if with_code else None
+        text, output, code = (redactor if name in include else None for name in INCLUDED)
+        self._redactor, self._output_redactor, self._code_redactor = text, output, code
         self._shareable = Shareable(
             redactor=self._redactor,
             organisations=organisations,
             # A relative path starts where the training ran, most likely next to its logs.
             local_folders=(Path(), self._folder, *list(self._folder.parents)[:2]),
         )
-        self._files = [METRICS_JSONL, *_rank_files(self._folder)]
-        ours = {LABELS: with_text, OUTPUT_LOG: with_output, CODE: with_code}
+        ours = {LABELS: text, OUTPUT_LOG: output, CODE: code}
         self._left_out += _names_of_others(self._folder, [name for name, is_in in ours.items() if is_in])
         self._counts: dict[str, int] = {}
         self._bad_lines = 0
@@ -129,74 +120,75 @@ class RunBundle:
 
     def preview(self) -> Contents:
         """Return what the bundle would contain, without writing anything."""
-        with tempfile.TemporaryFile() as file, tempfile.TemporaryDirectory(prefix="share-") as folder:
-            return self._write_zip(file, Path(folder))
+        with tempfile.TemporaryDirectory(prefix="share-") as folder:
+            return self._write_folder(Path(folder))
 
     def write(self, target: Path) -> Contents:
-        """Write the bundle to `target`, completely or not at all, and return its contents.
+        """Write the bundle to `target`, a new file that only its owner can read, and return its contents.
 
         Raises:
-            FileExistsError: it exists already.
-            OSError: it cannot be written.
+            OSError: it exists already, or cannot be written.
         """
-        if os.path.lexists(target):
-            raise FileExistsError(f"{target} exists already")
         with tempfile.TemporaryDirectory(prefix=".share-", dir=target.parent) as temporary:
             folder = Path(temporary)
-            unfinished = folder / "bundle.zip"
-            # Readable by its owner only, until they have reviewed it.
-            with os.fdopen(os.open(unfinished, _NEW, 0o600), "wb") as file:
-                contents = self._write_zip(file, folder)
-            _put_in_place(unfinished, target)
+            contents = self._write_folder(folder)
+            with (
+                os.fdopen(os.open(target, _NEW, 0o600), "wb") as file,
+                zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive,
+            ):
+                for name in contents.members:
+                    # Neither when it was made nor by whom.
+                    entry = zipfile.ZipInfo(f"{self.name}/{name}", _FIRST_DAY)
+                    entry.compress_type = zipfile.ZIP_DEFLATED
+                    entry.create_system, entry.external_attr = 3, 0o644 << 16
+                    with (
+                        (folder / name).open("rb") as source,
+                        archive.open(entry, "w", force_zip64=True) as member,
+                    ):
+                        shutil.copyfileobj(source, member, 1024 * 1024)
         return contents
 
-    def _write_zip(self, file: BinaryIO, folder: Path) -> Contents:
-        members: list[str] = []
-
-        def add(name: str, path: Path) -> None:
-            with path.open("rb") as source, archive.open(self._entry(name), "w", force_zip64=True) as member:
-                shutil.copyfileobj(source, member, 1024 * 1024)
-            path.unlink()
-            members.append(name)
-
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-            for name in self._files:
-                path = folder / Path(name).name
-                with path.open("xb") as lines:
-                    lines.writelines(self._lines(name))
-                if name == METRICS_JSONL:
-                    build_table(path, folder / METRICS_CSV, form=table_form(self._folder))
-                add(name, path)
-                if name == METRICS_JSONL:
-                    add(METRICS_CSV, folder / METRICS_CSV)
-            if self._manifest is not None:
-                write_manifest(folder, self._shared_manifest(self._manifest))
-                add(MANIFEST, folder / MANIFEST)
-            labels = self._shared_labels()
-            if labels is not None:
-                write_labels(folder, labels)
-                add(LABELS, folder / LABELS)
-            if self._output_redactor is not None and self._write_output(folder / OUTPUT_LOG):
-                add(OUTPUT_LOG, folder / OUTPUT_LOG)
-            if self._code_redactor is not None:
-                for name, text in texts_of(self._folder).items():
-                    # Masked when it was kept, perhaps by an older version; paths and names may be in it.
-                    text = mask_diff(text, _mask_code, {}) if name.endswith(".diff") else text
-                    text = "\n".join(_mask_code(name, text.split("\n")))
-                    archive.writestr(self._entry(name), self._code_redactor.redact_text(text))
-                    members.append(name)
-            contents = Contents(
-                folder=self.name,
-                records=dict(self._counts),
-                members=(*members, LEFT_OUT, README),
-                fields=dict(self._shareable.left_out.most_common()),
-                renamed=self._shareable.renamed,
-                lines_left_out=self._bad_lines,
-                left_out=tuple(self._left_out),
-            )
-            archive.writestr(self._entry(LEFT_OUT), _list_of(contents))
-            archive.writestr(self._entry(README), _readme(contents))
+    def _write_folder(self, folder: Path) -> Contents:
+        """Write the run as it is shared into an empty folder."""
+        members = [METRICS_JSONL, METRICS_CSV]
+        self._write_records(folder, METRICS_JSONL)
+        build_table(folder / METRICS_JSONL, folder / METRICS_CSV, form=table_form(self._folder))
+        for path in _rank_files(self._folder):
+            members.append(path.relative_to(self._folder).as_posix())
+            self._write_records(folder, members[-1])
+        if self._manifest is not None:
+            write_manifest(folder, self._shared_manifest(self._manifest))
+            members.append(MANIFEST)
+        labels = self._shared_labels()
+        if labels is not None:
+            write_labels(folder, labels)
+            members.append(LABELS)
+        if self._output_redactor is not None and self._write_output(folder / OUTPUT_LOG):
+            members.append(OUTPUT_LOG)
+        if self._code_redactor is not None:
+            for name, text in texts_of(self._folder).items():
+                # Masked when it was kept, perhaps by an older version; paths and names may be in it.
+                text = mask_diff(text, _mask_code, {}) if name.endswith(".diff") else text
+                text = "\n".join(_mask_code(name, text.split("\n")))
+                _write(folder / name, self._code_redactor.redact_text(text).encode("utf-8", "replace"))
+                members.append(name)
+        contents = Contents(
+            folder=self.name,
+            members=(*members, LEFT_OUT, README),
+            records=dict(self._counts),
+            left_out=tuple(self._left_out),
+            lines_left_out=self._bad_lines,
+            fields=dict(self._shareable.left_out.most_common()),
+            names_replaced=self._shareable.renamed,
+        )
+        _write(folder / LEFT_OUT, _list_of(contents))
+        _write(folder / README, _readme(contents).encode())
         return contents
+
+    def _write_records(self, folder: Path, name: str) -> None:
+        (folder / name).parent.mkdir(exist_ok=True)
+        with (folder / name).open("xb") as file:
+            file.writelines(self._lines(name))
 
     def _write_output(self, target: Path) -> bool:
         """Write what was printed, as it is shared; return whether there is any."""
@@ -206,13 +198,6 @@ class RunBundle:
                 for line in log.lines(start, start + _LINES_AT_ONCE):
                     file.write(f"{self._output_redactor.redact_text(mask_text(line.text))}\n")
             return log.exists
-
-    def _entry(self, name: str) -> zipfile.ZipInfo:
-        entry = zipfile.ZipInfo(f"{self.name}/{name}", _FIRST_DAY)
-        entry.compress_type = zipfile.ZIP_DEFLATED
-        entry.create_system = 3
-        entry.external_attr = 0o644 << 16
-        return entry
 
     def _lines(self, name: str) -> Iterator[bytes]:
         """Yield the lines of a record file as they are shared; invalid ones are counted and omitted."""
@@ -287,7 +272,7 @@ def _list_of(contents: Contents) -> bytes:
     """Return what was left out as JSON: fields and numbers, never the values."""
     listed = {
         "fields": dict(contents.fields),
-        "names_replaced": contents.renamed,
+        "names_replaced": contents.names_replaced,
         "lines": contents.lines_left_out,
         "files": list(contents.left_out),
     }
@@ -307,20 +292,22 @@ Put this folder into a folder of runs, and the dashboard shows it:
   telemetry doctor .
   python run_dashboard.py --log-dir <the folder above this one>
 
-Names of metrics and settings that are not made of ordinary words read name_1, name_2: {contents.renamed:,}.
+Names of metrics and settings that are not made of ordinary words read name_1, name_2: {contents.names_replaced:,}.
 Values left out: {sum(contents.fields.values()):,}. Invalid lines left out: {contents.lines_left_out:,}.
 Files left out: {", ".join(contents.left_out) or "none"}.
 """
 
 
-def _rank_files(folder: Path) -> list[str]:
+def _write(target: Path, data: bytes) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data)
+
+
+def _rank_files(folder: Path) -> list[Path]:
     try:
-        if not stat.S_ISDIR(os.lstat(folder / RANKS).st_mode):
-            return []
-        names = sorted(os.listdir(folder / RANKS))
+        return [rank_file(folder, rank) for rank in other_ranks(folder)]
     except OSError:
         return []
-    return [f"{RANKS}/{name}" for name in names if _RANK_FILE.fullmatch(name)]
 
 
 def _names_of_others(folder: Path, included: Iterable[str]) -> list[str]:
@@ -333,16 +320,3 @@ def _names_of_others(folder: Path, included: Iterable[str]) -> list[str]:
     named = [name for name in others if name in _KNOWN]
     more = len(others) - len(named)
     return [*named, *([f"{more} other file{'s' if more > 1 else ''} or folders"] if more else [])]
-
-
-def _put_in_place(unfinished: Path, target: Path) -> None:
-    """Rename a file to its final name, unless that exists by now."""
-    try:
-        os.link(unfinished, target)
-    except FileExistsError:
-        raise
-    except OSError:
-        # Some file systems have no hard links; then there is a gap of microseconds.
-        if os.path.lexists(target):
-            raise FileExistsError(f"{target} exists already") from None
-        os.replace(unfinished, target)

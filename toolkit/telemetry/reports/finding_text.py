@@ -49,7 +49,7 @@ def ending_details(ending: Ending, stack_from: str) -> list[str]:
     lines = []
     if ending.error is not None:
         lines += place_of(ending.error)
-        lines.append(f"`telemetry errors {stack_from}` shows the stack.")
+        lines.append(f"`telemetry show {stack_from} --errors` shows the stack.")
     if ending.inside:
         lines.append(f"Open spans: {' > '.join(ending.inside)}.")
     if ending.hang is not None:

@@ -37,6 +37,7 @@ from toolkit.telemetry.timing.span_record import Sessions, Span, read_span, seco
 RankRecords = tuple[int, Iterable[Record]]
 """A rank and its records in file order; a second iteration gives the same records."""
 
+TRACE_BEGINS: Final = b'{"displayTimeUnit":"ms","otherData":{"run":'
 _HAPPENED: Final = frozenset({START, END, CHECKPOINT, SAMPLE, EPOCH, FINDING, ERROR, CONTROL_CHANGE})
 _LEFT_OUT: Final = frozenset({*ENVELOPE, "config", "environment"})
 _MOST_POINTS: Final = 10_000

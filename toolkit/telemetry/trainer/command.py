@@ -183,7 +183,9 @@ def start_in_checkout(checkout: Path, configs: Sequence[Path], *, name: str | No
     found = status(checkout)
     if not found.is_current:
         path = attach(checkout, all_jobs=found.all_jobs)
-        print(f"[run] attached: {path}; `telemetry ai-toolkit detach {checkout}` removes it", flush=True)
+        print(
+            f"[run] attached: {path}; `telemetry setup ai-toolkit detach {checkout}` removes it", flush=True
+        )
     pythons = [
         checkout / venv / inside
         for venv in ("venv", ".venv")

@@ -18,7 +18,7 @@ _MARK: Final = "# Written by `telemetry attach`, and replaced by it: changes mad
 # ai-toolkit imports every file of the folder before every job and catches no exceptions. So the file imports nothing
 # outside of its `try`, and catches everything.
 _TEXT: Final = '''\
-"""Telemetry for ai-toolkit's trainers; `telemetry ai-toolkit detach` removes it."""
+"""Telemetry for ai-toolkit's trainers; `telemetry setup ai-toolkit detach` removes it."""
 @MARK@
 
 TOOLKIT_FOLDER = @FOLDER@
@@ -146,7 +146,7 @@ def status(checkout: Path) -> Attachment:
     if path.is_file() and path.stat().st_size <= _MAX_BYTES:
         text = path.read_text("utf-8", "replace")
     if _MARK not in text:
-        raise AttachError(f"{path} was not written by `telemetry ai-toolkit attach`; it is left alone")
+        raise AttachError(f"{path} was not written by `telemetry setup ai-toolkit attach`; it is left alone")
     all_jobs = re.search(r"^ALL_JOBS = True$", text, re.MULTILINE) is not None
     folder = re.search(r"^TOOLKIT_FOLDER = (?:'([^\n]*)'|\"([^\n]*)\")$", text, re.MULTILINE)
     return Attachment(

@@ -26,7 +26,7 @@ from toolkit.telemetry.integrations.framework_run import FrameworkRun
 from toolkit.telemetry.integrations.logger_setup import run_id_in
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.logger.options import TelemetryOptions
-from toolkit.telemetry.logger.training.phase import Phase
+from toolkit.telemetry.logger.training.phases import Phase
 from toolkit.telemetry.timing.names import APPLICATION
 
 

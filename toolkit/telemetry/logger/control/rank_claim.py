@@ -1,10 +1,9 @@
-"""Which of two ranks records a run: the first one, or the last one where the first does not."""
+"""Which of two ranks, the first and the last, records a run: the one that begins first."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -12,12 +11,9 @@ from typing import Final
 from toolkit.telemetry.core.ranks import Rank, launch_id
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.runfolder.layout import make_folders
-from toolkit.telemetry.runfolder.portable import is_locked, try_lock
+from toolkit.telemetry.runfolder.portable import try_lock
 from toolkit.telemetry.runfolder.safefile import why_not_ours
 
-_WAIT_FOR_RANK_ZERO_S: Final = 2.0
-_LOOK_EVERY_S: Final = 0.05
-_TRIES: Final = 5
 _PATIENCE_S: Final = 5.0
 """How long a file server may take to answer a request for a lock."""
 
@@ -30,11 +26,10 @@ def may_record(rank: Rank) -> bool:
 class RankClaim:
     """The right to record the run of this launch: the process that has locked a file in the log directory has it.
 
-    The last rank waits briefly for rank 0. The lock ends with the process, however that ends. Where there are no
-    locks, both may record.
+    The lock ends with the process, however that ends. Where there are no locks, both may record.
     """
 
-    def __init__(self, options: TelemetryOptions, name: str, rank: Rank) -> None:
+    def __init__(self, options: TelemetryOptions, name: str) -> None:
         self.is_ours = True
         self._descriptor: int | None = None
         known_by = hashlib.blake2b(f"{name} {launch_id()}".encode(), digest_size=8).hexdigest()
@@ -42,15 +37,12 @@ class RankClaim:
         self._path = log_dir / f".one-rank-{known_by}"
         with suppress(OSError):
             make_folders(log_dir, 0o775)
-            if rank.rank:
-                self._wait_for_rank_zero()
-            descriptor = self._open()
-            for _ in range(_TRIES):
-                self.is_ours = try_lock(descriptor, within_s=_PATIENCE_S) is not False
-                if self.is_ours:
-                    break
-                # The last rank, when it looks, has it locked for an instant.
-                time.sleep(_LOOK_EVERY_S / 2)
+            why = why_not_ours(log_dir, self._path)
+            if why is not None:
+                raise PermissionError(why)
+            flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+            descriptor = os.open(self._path, flags, 0o600)
+            self.is_ours = try_lock(descriptor, within_s=_PATIENCE_S) is not False
             if self.is_ours:
                 self._descriptor = descriptor
             else:
@@ -66,21 +58,3 @@ class RankClaim:
         with suppress(OSError):
             os.close(self._descriptor)
         self._descriptor = None
-
-    def _wait_for_rank_zero(self) -> None:
-        deadline = time.monotonic() + _WAIT_FOR_RANK_ZERO_S
-        while time.monotonic() < deadline:
-            descriptor = self._open()
-            try:
-                if is_locked(descriptor, within_s=_PATIENCE_S):
-                    return
-            finally:
-                os.close(descriptor)
-            time.sleep(_LOOK_EVERY_S)
-
-    def _open(self) -> int:
-        why = why_not_ours(self._path.parent, self._path)
-        if why is not None:
-            raise PermissionError(why)
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-        return os.open(self._path, flags, 0o600)

@@ -1,126 +1,185 @@
-"""Counts checkpoints: the work each one saves, and how long the training waits for them."""
+"""Checkpoints: the work each one saves, and how long the training waits for them."""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import Any, Final
 
-from toolkit.telemetry.logger.machine.checkpoint_files import CheckpointFiles
-from toolkit.telemetry.logger.spans.span import AnySpan
-from toolkit.telemetry.logger.training.attributes import (
-    Attributes,
-    known,
-)
+from toolkit.telemetry.logger.machine.checkpoint_files import look_at
+from toolkit.telemetry.logger.spans.span import AnySpan, NoSpan
 from toolkit.telemetry.logger.training.config import ASYNC, SYNC
-from toolkit.telemetry.logger.training.iteration_window import Durations
+from toolkit.telemetry.logger.training.job import Job
+from toolkit.telemetry.logger.training.phases import Phase
+from toolkit.telemetry.logger.training.sums import Attributes, Sums, known
+from toolkit.telemetry.timing.names import (
+    CHECKPOINT_SAVE_ASYNC,
+    CHECKPOINT_SAVE_FINALIZATION,
+    CHECKPOINT_SAVE_SYNC,
+)
 
+_LOOK_S: Final = 0.2
+"""How long a success waits for the disk to report the checkpoint's size."""
 _MAX_PENDING: Final = 1000
 """Checkpoints whose success was not reported yet; beyond this number the oldest are forgotten."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSave:
-    """One checkpoint to save."""
+class Checkpoints:
+    """The checkpoints of a job. They may succeed in any order, reported by any thread."""
 
-    global_step: int
-    strategy: str
-    path: Any = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkDone:
-    """How much was done when a checkpoint began."""
-
-    iterations: int
-    samples: int | None
-    training_s: float
-    validation_s: float
-    flops: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PendingCheckpoint:
-    """A checkpoint that is being saved."""
-
-    save: CheckpointSave
-    work: WorkDone
-    span: AnySpan
-
-
-class CheckpointCounts:
-    """The checkpoints of this job. They may succeed in any order, reported by any thread."""
-
-    def __init__(self) -> None:
+    def __init__(self, job: Job) -> None:
+        self.job = job
         # A signal handler may save a checkpoint while another one is being saved.
         self._lock = threading.RLock()
         self._attempts = {SYNC: 0, ASYNC: 0}
-        self._times = {SYNC: Durations(), ASYNC: Durations()}
-        self._pending: dict[int, PendingCheckpoint] = {}
+        self._waits = {SYNC: Sums(), ASYNC: Sums()}
+        self._pending: dict[int, CheckpointSave] = {}
         self._succeeded = 0
         self._first_success: float | None = None
 
-    def attempt(self, save: CheckpointSave) -> Attributes:
-        """Count an attempt, and return its attributes."""
+    def save_of(self, global_step: Any, path: Any = None, strategy: str | None = None) -> CheckpointSave:
+        """Return the checkpoint that is meant; the strategy defaults to the configuration's."""
+        step = self.job.whole_or_none("global_step", global_step)
+        if strategy not in (None, SYNC, ASYNC):
+            self.job.guard.report_misuse("the strategy of a checkpoint must be 'sync' or 'async'")
+            strategy = None
+        return CheckpointSave(
+            self,
+            step if step is not None else self.job.completed,
+            path,
+            strategy or self.job.config.save_checkpoint_strategy,
+        )
+
+    def attempt(self, save: CheckpointSave) -> int:
+        """Count an attempt, and return how many there were."""
         with self._lock:
             self._attempts[save.strategy] += 1
-            return known(
-                checkpoint_strategy=save.strategy,
-                current_iteration=save.global_step,
-                save_checkpoint_attempt_count=self._attempts[save.strategy],
-            )
+            return self._attempts[save.strategy]
 
-    def begin(self, pending: PendingCheckpoint) -> None:
-        """Remember the checkpoint until it has succeeded."""
+    def remember(self, save: CheckpointSave) -> None:
+        """Remember a checkpoint until it has succeeded."""
         with self._lock:
-            self._pending[pending.save.global_step] = pending
+            self._pending[save.step] = save
             while len(self._pending) > _MAX_PENDING:
                 del self._pending[next(iter(self._pending))]
 
-    def take(self, global_step: int) -> PendingCheckpoint | None:
+    def forget(self, step: int) -> CheckpointSave | None:
         """Return the checkpoint that began at this step, once."""
         with self._lock:
-            return self._pending.pop(global_step, None)
+            return self._pending.pop(step, None)
 
     def succeed(
-        self,
-        save: CheckpointSave,
-        work: WorkDone | None,
-        *,
-        time: float,
-        files: CheckpointFiles,
-        training_started: float | None,
-    ) -> Attributes:
-        """Count a success, and return its attributes."""
-        with self._lock:
-            self._succeeded += 1
-            succeeded = self._succeeded
-            if self._first_success is None:
-                self._first_success = time
-            first = self._first_success
-        return known(
-            checkpoint_strategy=save.strategy,
-            current_iteration=save.global_step,
-            first_successful_save_checkpoint_timestamp_sec=first,
-            latest_successful_save_checkpoint_timestamp_sec=time,
-            save_checkpoint_success_count=succeeded,
-            productive_train_iterations=work.iterations if work else None,
-            productive_train_samples=work.samples if work else None,
-            productive_train_iterations_sec=work.training_s if work else None,
-            productive_validation_iterations_sec=work.validation_s if work else None,
-            productive_train_tflops=work.flops / 1e12 if work and work.flops is not None else None,
-            checkpoint_size=files.size,
-            checkpoint_directory=files.directory,
-            training_start_timestamp_sec=training_started,
-        )
+        self, global_step: Any, path: Any = None, size: Any = None, time: float | None = None
+    ) -> None:
+        """Record that the checkpoint of a step is saved, from any thread, and the work saved with it."""
+        job = self.job
+        if not job.log.is_live or not job.config.is_save_checkpoint_enabled:
+            return
+        save = self.save_of(global_step)
+        pending = self.forget(save.step)
+        where = job.application or job.loop
+        if pending is None:
+            job.guard.report_misuse("a checkpoint succeeded that never began, or succeeded twice")
+        else:
+            save = pending
+            # The span of an async checkpoint has ended by now.
+            where = save.span if save.strategy == SYNC else where
+        with job.guard.catch("recording a checkpoint"):
+            files = look_at(path if path is not None else save.path, _LOOK_S, job.guard)
+            given_size = job.whole_or_none("size", size)
+            at = time if time is not None else job.clock.wall()
+            with self._lock:
+                self._succeeded += 1
+                succeeded = self._succeeded
+                if self._first_success is None:
+                    self._first_success = at
+                first = self._first_success
+            attributes = known(
+                checkpoint_strategy=save.strategy,
+                current_iteration=save.step,
+                first_successful_save_checkpoint_timestamp_sec=first,
+                latest_successful_save_checkpoint_timestamp_sec=at,
+                save_checkpoint_success_count=succeeded,
+                **save.work,
+                checkpoint_size=given_size if given_size is not None else files.size,
+                checkpoint_directory=files.directory,
+                training_start_timestamp_sec=job.loop_started,
+            )
+            job.write(where, "save_checkpoint_success", attributes, time)
 
-    def end(self, save: CheckpointSave, seconds: float) -> Attributes:
+    def wait(self, save: CheckpointSave, seconds: float) -> Attributes:
         """Count how long the training waited, and return the totals so far."""
         with self._lock:
-            times = self._times[save.strategy]
-            times.add(seconds)
+            waits = self._waits[save.strategy]
+            waits.merge(Sums([seconds]))
             return known(
-                save_checkpoint_sync_time_total_sec=times.seconds,
-                save_checkpoint_sync_time_min_sec=times.shortest,
-                save_checkpoint_sync_time_max_sec=times.longest,
+                save_checkpoint_sync_time_total_sec=waits.seconds,
+                save_checkpoint_sync_time_min_sec=waits.shortest,
+                save_checkpoint_sync_time_max_sec=waits.longest,
             )
+
+
+class CheckpointSave(Phase):
+    """One checkpoint: a sync one is saved when its block ends, an async one when its success is reported."""
+
+    __slots__ = ("_checkpoints", "path", "step", "strategy", "work")
+
+    def __init__(self, checkpoints: Checkpoints, step: int, path: Any, strategy: str) -> None:
+        super().__init__(
+            checkpoints.job, CHECKPOINT_SAVE_SYNC if strategy == SYNC else CHECKPOINT_SAVE_ASYNC, {}
+        )
+        self._checkpoints = checkpoints
+        self.step, self.path, self.strategy = step, path, strategy
+        self.work: Attributes = {}
+        """How much was done when it began."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None and self.strategy == SYNC:
+            self._checkpoints.succeed(self.step)
+        self.end(error)
+
+    def begin(self, start_time: float | None = None) -> AnySpan:
+        """Begin to save a checkpoint of the work done so far."""
+        job = self._job
+        if not job.config.is_save_checkpoint_enabled:
+            return super().begin(start_time)
+        self._attributes = {
+            "checkpoint_strategy": self.strategy,
+            "current_iteration": self.step,
+            "save_checkpoint_attempt_count": self._checkpoints.attempt(self),
+        }
+        span = super().begin(start_time)
+        with job.guard.catch("beginning a checkpoint"):
+            self.work = job.work_done()
+            self._checkpoints.remember(self)
+        return span
+
+    def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
+        """Resume the training, and record how long it waited."""
+        job, span = self._job, self.span
+        if error is not None:
+            self._checkpoints.forget(self.step)
+        if not isinstance(span, NoSpan) and job.config.is_save_checkpoint_enabled:
+            with job.guard.catch("ending a checkpoint"):
+                if stop_time is not None and span.start is not None:
+                    seconds = max(0.0, stop_time - span.start)
+                else:
+                    seconds = job.clock.monotonic() - span.began
+                attributes = self._checkpoints.wait(self, seconds)
+                job.write(span, "sync_checkpoint_metrics_update", attributes, stop_time)
+        super().end(error, stop_time)
+
+
+class CheckpointFinalization(Phase):
+    """Finalising an async checkpoint, on any thread: it is saved when the block ends without an exception."""
+
+    __slots__ = ("_checkpoints", "_path", "_step")
+
+    def __init__(self, checkpoints: Checkpoints, global_step: Any, path: Any = None) -> None:
+        step = checkpoints.job.whole_or_none("global_step", global_step)
+        super().__init__(checkpoints.job, CHECKPOINT_SAVE_FINALIZATION, known(current_iteration=step))
+        self._checkpoints, self._step, self._path = checkpoints, global_step, path
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None:
+            self._checkpoints.succeed(self._step, self._path)
+        self.end(error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -21,13 +21,15 @@ from toolkit.telemetry.core.checks import (
 )
 from toolkit.telemetry.core.fields import option, options_of
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.logger.training.iteration_window import IterationSizes
+from toolkit.telemetry.logger.training.sums import IterationSizes
 
 SYNC: Final = "sync"
 ASYNC: Final = "async"
 
 _ALIAS: Final = "_or_fn"
 """OneLogger's spelling of a key whose value may be a function; here every value may be."""
+_ELSEWHERE: Final = ("error_handling_strategy", "logger_config")
+"""Keys of OneLogger's that change nothing: nothing raises here, and messages go to Python's own logging."""
 
 
 class ConfigError(OptionsError):
@@ -122,8 +124,7 @@ class ConfigSource:
 
     def __init__(self, guard: Guard) -> None:
         self._guard = guard
-        self._values: dict[str, Any] = {}
-        self._functions: dict[str, Callable[[], Any]] = {}
+        self._given: dict[str, Any] = {}
         self.sizes_change = False
         """Whether a size of an iteration is a function, which is then called for each iteration."""
 
@@ -133,61 +134,39 @@ class ConfigSource:
         Raises:
             ConfigError: a key or a value is wrong; the message names it and what is allowed.
         """
-        values: dict[str, Any] = {}
-        functions: dict[str, Callable[[], Any]] = {}
-        for spelling, value in self._of_ours(given).items():
-            name = _known(spelling, value)
-            if name in values or name in functions:
+        found: dict[str, Any] = {}
+        for spelling, value in _of_ours(given).items():
+            name = spelling.removesuffix(_ALIAS)
+            if name not in _OPTIONS:
+                raise ConfigError(str(unknown(spelling[:100], value, _OPTIONS)))
+            if name in found:
                 raise ConfigError(
                     f"{name} is given twice, as {name!r} and as {name + _ALIAS!r}; once is enough"
                 )
-            if callable(value):
-                functions[name] = value
-            else:
-                values[name] = _checked(name, value)
-        for name in (*values, *functions):
-            self._values.pop(name, None)
-            self._functions.pop(name, None)
-        self._values.update(values)
-        self._functions.update(functions)
-        self.sizes_change = not _OF_AN_ITERATION.isdisjoint(self._functions)
+            found[name] = value if callable(value) else _checked(name, value)
+        self._given.update(found)
+        self.sizes_change = any(callable(self._given.get(name)) for name in _OF_AN_ITERATION)
 
-    def _of_ours(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what was given without those keys of OneLogger that are set elsewhere here.
+    def now(self, names: Collection[str] | None = None) -> TrainingConfig:
+        """Return what is known now, of these names alone if any are given.
 
-        Raises:
-            ConfigError: one of them asks for something else than our default; the message says where to set it.
+        A function that fails or returns a wrong value is reported once and left out.
         """
-        found = dict(given)
-        nested = found.pop("telemetry_config", None)
-        if nested is not None:
-            within = _fields_of("telemetry_config", nested)
-            metadata = (found.pop("custom_metadata", None), within.pop("custom_metadata", None))
-            if any(metadata):
-                found["custom_metadata"] = _merged(*metadata)
-            for name, value in within.items():
-                if name in found:
-                    raise ConfigError(
-                        f"{name} is given twice, by itself and in telemetry_config; once is enough"
-                    )
-                found[name] = value
-        for name, (is_so_anyway, instead) in _INSTEAD.items():
-            if name in found and not is_so_anyway(found.pop(name), self._guard):
-                raise ConfigError(f"{name} is {shown(given.get(name))}: {instead}")
-        return found
-
-    def now(self) -> TrainingConfig:
-        """Return what is known now. A function that fails or returns a wrong value is reported once and left out."""
-        found = dict(self._values)
-        for name, function in self._functions.items():
-            with self._guard.catch(f"calling the function given as {name}"):
-                found[name] = _checked(name, function())
+        found: dict[str, Any] = {}
+        for name, value in self._given.items():
+            if names is None or name in names:
+                with self._guard.catch(f"calling the function given as {name}"):
+                    found[name] = _checked(name, value()) if callable(value) else value
         return TrainingConfig(**found)
+
+    def sizes_now(self) -> IterationSizes:
+        """Return what an iteration amounts to now, without asking any other function."""
+        return self.now(_OF_AN_ITERATION).sizes
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was given yet."""
-        return not self._values and not self._functions
+        return not self._given
 
     def ask(self, name: str, given: Any) -> Any:
         """Return what `given`, a value or a function, gives for the field `name`; None if it is wrong."""
@@ -195,25 +174,11 @@ class ConfigSource:
             return _checked(name, given() if callable(given) else given)
         return None
 
-    def sizes_now(self) -> IterationSizes:
-        """Return what an iteration amounts to now, without asking any other function."""
-        found = {name: self._values[name] for name in _OF_AN_ITERATION if name in self._values}
-        for name in _OF_AN_ITERATION & self._functions.keys():
-            with self._guard.catch(f"calling the function given as {name}"):
-                found[name] = _checked(name, self._functions[name]())
-        return TrainingConfig(**found).sizes
-
 
 _OF_AN_ITERATION: Final = frozenset(
     {"global_batch_size", "seq_length", "flops_per_sample", "is_log_throughput_enabled"}
 )
-
-
-def _known(spelling: str, value: Any) -> str:
-    name = spelling.removesuffix(_ALIAS)
-    if name not in _OPTIONS:
-        raise ConfigError(str(unknown(spelling[:100], value, _OPTIONS)))
-    return name
+_OPTIONS: Final = options_of(TrainingConfig)
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -223,61 +188,38 @@ def _checked(name: str, value: Any) -> Any:
         raise ConfigError(f"{error}, or a function that returns it") from None
 
 
-_OPTIONS: Final = options_of(TrainingConfig)
+def _of_ours(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was given, with what is in OneLogger's `telemetry_config` and without keys that we do not have.
+
+    Raises:
+        ConfigError: one of them asks for what is set elsewhere here; the message says where.
+    """
+    found = dict(given)
+    within = _fields_of("telemetry_config", found.pop("telemetry_config", None))
+    parts = [part.pop("custom_metadata", None) for part in (found, within)]
+    if any(parts):
+        odd = [part for part in parts if part is not None and not isinstance(part, Mapping)]
+        found["custom_metadata"] = odd[0] if odd else {**(parts[0] or {}), **(parts[1] or {})}
+    for name in found.keys() & within.keys():
+        raise ConfigError(f"{name} is given twice, by itself and in telemetry_config; once is enough")
+    for name in _ELSEWHERE:
+        found.pop(name, None)
+    is_enabled = found.pop("enable_for_current_rank", True)
+    if is_enabled is not True:
+        raise ConfigError(
+            f"enable_for_current_rank is {shown(is_enabled)}: here `telemetry.enabled: false` switches a process off, "
+            "and `telemetry.ranks` says which ranks write"
+        )
+    return found | within
 
 
 def _fields_of(name: str, config: Any) -> dict[str, Any]:
     """Return the fields of a configuration object of OneLogger's, or of a mapping of its keys."""
-    if isinstance(config, Mapping):
-        return dict(config)
+    if config is None or isinstance(config, Mapping):
+        return dict(config or {})
     # One of pydantic's, as OneLogger's are.
     fields = getattr(type(config), "model_fields", None)
     if not isinstance(fields, Mapping):
         allowed = "OneLogger's TrainingTelemetryConfig, or a mapping of its keys"
         raise ConfigError(str(wrong(name, config, allowed)))
     return {field: getattr(config, field) for field in fields}
-
-
-def _merged(*parts: Any) -> Any:
-    """Return the metadata of the application and of its training as one; what is no mapping is left to the check."""
-    odd = [part for part in parts if part is not None and not isinstance(part, Mapping)]
-    return odd[0] if odd else {key: value for part in parts if part for key, value in part.items()}
-
-
-def _is_strategy(value: Any, _: Guard) -> bool:
-    # The first is OneLogger's default, which says nothing about what was wanted.
-    return getattr(value, "value", value) in (
-        "propagate_exceptions",
-        "disable_quietly_and_report_metric_error",
-    )
-
-
-def _is_stock(value: Any, _: Guard) -> bool:
-    # The last one is what `model_dump` makes of it.
-    is_default = hasattr(type(value), "model_fields") and value == type(value)()
-    return value is None or is_default or value == _STOCK_LOGGER
-
-
-_STOCK_LOGGER: Final = {
-    "log_level": "INFO",
-    "log_format": "%(name)s - %(levelname)s - %(message)s",
-    "log_file_path_for_info": "onelogger.log",
-    "log_file_path_for_err": "onelogger.err",
-}
-
-
-_INSTEAD: Final[Mapping[str, tuple[Callable[[Any, Guard], bool], str]]] = {
-    "enable_for_current_rank": (
-        lambda value, _: value is True,
-        "here `telemetry.enabled: false` switches a process off, and `telemetry.ranks` says which ranks write",
-    ),
-    "error_handling_strategy": (
-        _is_strategy,
-        "here nothing raises into the training; `telemetry.strict: true` has calls that make no sense raise",
-    ),
-    "logger_config": (
-        _is_stock,
-        "here messages go to Python's logger 'toolkit.telemetry', whose level and handlers are set as any other's",
-    ),
-}
-"""Keys of OneLogger that we do not have: whether a value asks for our default, and what to use instead."""

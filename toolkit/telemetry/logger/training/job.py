@@ -1,358 +1,397 @@
-"""A training job: its phases begin and end here, its iterations are counted, and its events written."""
+"""A training job: its configuration, the work done so far, and its events.
+
+Fields of events that begin with `window_` are ours: they cover the iterations since the last such event, while
+OneLogger's own fields are totals for the job.
+"""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from numbers import Real
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from toolkit.telemetry.core.checks import whole_number
 from toolkit.telemetry.core.clock import Clock
+from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.ranks import find_rank
-from toolkit.telemetry.logger.spans.span import NO_SPAN, AnySpan
-from toolkit.telemetry.logger.training.attributes import (
-    CONFIG_UPDATE,
-    INITIALIZATION,
-    TRAINING_METRICS,
-    known,
-)
+from toolkit.telemetry.logger.errors.failure import describe_failure
+from toolkit.telemetry.logger.spans.span import NO_FAILURES, AnySpan
 from toolkit.telemetry.logger.training.config import ConfigSource, TrainingConfig
-from toolkit.telemetry.logger.training.event_writer import EventWriter
-from toolkit.telemetry.logger.training.job_log import JobLog
-from toolkit.telemetry.logger.training.job_state import Evaluations, JobState
-from toolkit.telemetry.logger.training.phase import PhaseKind
-from toolkit.telemetry.logger.training.progress import IterationProgress, PhaseSeconds
-from toolkit.telemetry.logger.training.saving import Saving
+from toolkit.telemetry.logger.training.sums import (
+    Attributes,
+    IterationSizes,
+    PartSeconds,
+    Sums,
+    Tally,
+    known,
+    over,
+)
 from toolkit.telemetry.privacy.masking import mask_secrets
-from toolkit.telemetry.timing import names
+from toolkit.telemetry.timing.names import (
+    TESTING_ITERATION,
+    TESTING_LOOP,
+    VALIDATION_ITERATION,
+    VALIDATION_LOOP,
+)
 
 _PACKAGE: Final = "ai-toolkit-telemetry"
 """The distribution whose version the events carry."""
+_RECORDED: Final = "_telemetry_has_recorded"
+_MAX_OF_A_TYPE: Final = 200
+"""Exceptions of one type that are recorded with their traceback: a loop may catch one in every step."""
 
 
-class Job:
-    """What the context managers and the callbacks share.
+class JobLog(Protocol):
+    """A logger as used by a job."""
 
-    Each phase has a `begin_…`, which returns its span, and an `end_…`, which takes that span and the exception raised
-    inside it. Times are wall-clock seconds; None means now. Nothing here raises, except for misuse with `strict`.
-    """
-
-    def __init__(self, log: JobLog, clock: Clock) -> None:
-        self._log = log
-        self._guard = log.guard
-        self._source = ConfigSource(log.guard)
-        self._phases = PhaseSeconds(log.span_totals)
-        self._progress = IterationProgress(self._phases)
-        self._state = JobState(self._progress)
-        self._events = EventWriter(log)
-        self.saving = Saving(log, clock, self._state, self._events)
-        self.validation, self.testing = self._state.validation, self._state.testing
-        self._first: AnySpan | None = None
-        """The first iteration; `_latest` is the last one so far."""
-        self._latest: AnySpan | None = None
+    guard: Guard
 
     @property
     def is_live(self) -> bool:
-        """Whether anything is written."""
-        return self._log.is_live
+        """Whether calls have an effect."""
+
+    @property
+    def run_id(self) -> str | None:
+        """The id of the run; None if nothing is written."""
+
+    @property
+    def given_tags(self) -> tuple[str | tuple[str, ...] | None, str | None]:
+        """The performance tag and the session tag of the options or of `set_tags`."""
+
+    def set_tags(self, *, perf_tag: str | None = None, session_tag: str | None = None) -> None:
+        """Change the tags of this session."""
+
+    def span(self, name: str, /, **attributes: Any) -> AnySpan:
+        """Return a span that has not begun."""
+
+    def start_span(
+        self, name: str, /, *, attributes: Mapping[str, Any] | None = None, start_time: float | None = None
+    ) -> AnySpan:
+        """Return a span that has begun, now or at a wall time."""
+
+    def current_span(self) -> AnySpan | None:
+        """Return the innermost open span of this thread or task."""
+
+    def span_totals(self, name: str) -> tuple[int, float]:
+        """Return how many spans of `name` the training thread has ended in this session, and their seconds."""
+
+    def event_outside_spans(
+        self, name: str, attributes: Mapping[str, Any], time: float | None = None
+    ) -> None:
+        """Write an event that belongs to the run as a whole."""
+
+    def latest_loss(self) -> float | None:
+        """Return the latest training loss that is known without waiting for a device."""
+
+
+class Evaluations(Tally):
+    """The validation loops of a job, or its testing loops."""
+
+    def __init__(self, event: str, switch: str) -> None:
+        super().__init__()
+        self.event = event
+        self.since = 0
+        """Training iterations completed at the last such loop."""
+        self._switch = switch
+
+    def is_enabled(self, config: TrainingConfig) -> bool:
+        """Whether their events are wanted."""
+        return bool(getattr(config, self._switch))
+
+
+class Job:
+    """What the phases of a job share. Times are wall-clock seconds; None means now."""
+
+    def __init__(self, log: JobLog, clock: Clock) -> None:
+        self.log = log
+        self.guard = log.guard
+        self.clock = clock
+        self.config = TrainingConfig()
+        self.source = ConfigSource(log.guard)
+        self.parts = PartSeconds(log.span_totals)
+        self.iterations = Tally()
+        validations = Evaluations("validation_metrics_update", "is_validation_iterations_enabled")
+        tests = Evaluations("testing_metrics_update", "is_test_iterations_enabled")
+        self.evaluations: Final = {
+            **dict.fromkeys((VALIDATION_LOOP, VALIDATION_ITERATION), validations),
+            **dict.fromkeys((TESTING_LOOP, TESTING_ITERATION), tests),
+        }
+        self.application: AnySpan | None = None
+        self.loop: AnySpan | None = None
+        self.loop_started: float | None = None
+        self.completed = 0
+        """Completed training iterations, including those before this job."""
+        self.loss: float | None = None
+        """The latest loss the caller gave."""
+        self._iterations_start = 0
+        self._samples_start: int | None = None
+        self._ends_at = 0
+        """The window ends once this many iterations are completed."""
+        self._sizes = IterationSizes()
+        self._first: AnySpan | None = None
+        """The first iteration; `_latest` is the last one so far."""
+        self._latest: AnySpan | None = None
+        self._first_finished: float | None = None
+        self._errors: dict[str, int] = {}
+        self._follow()
 
     # The configuration.
 
     def configure(self, given: Mapping[str, Any]) -> None:
         """Add to the configuration, and write it. Raises ConfigError if a key or a value is wrong."""
-        self._source.take(given)
-        config = self._refresh_config()
-        with self._guard.catch("configuring the training telemetry"):
-            self._progress.follow(config)
+        self.source.take(given)
+        config = self.refresh_config()
+        with self.guard.catch("configuring the training telemetry"):
+            self._follow()
             if config.perf_tag is not None or config.session_tag is not None:
                 tags = config.perf_tag
-                self._log.set_tags(
+                self.log.set_tags(
                     perf_tag=",".join(tags) if isinstance(tags, tuple) else tags,
                     session_tag=config.session_tag,
                 )
-            self._write_config(config)
+            self.write_config()
 
-    def _refresh_config(self) -> TrainingConfig:
+    def refresh_config(self) -> TrainingConfig:
         """Call the configuration's functions again and return the result."""
-        self._state.config = self._source.now()
-        return self._state.config
+        self.config = self.source.now()
+        return self.config
 
-    def _write_config(self, config: TrainingConfig) -> None:
-        tags = config.perf_tag or self._log.given_tags[0]
+    def _follow(self) -> None:
+        """Apply the configuration; earlier iterations of unknown size are counted by it."""
+        self._sizes = self.config.sizes
+        self.iterations.settle(self._sizes)
+        self._begin_window()
+
+    def write_config(self) -> None:
+        """Write the configuration as an event."""
+        config = self.config
+        tags = config.perf_tag or self.log.given_tags[0]
+        fields = (
+            *("global_batch_size", "log_every_n_train_iterations", "micro_batch_size", "seq_length"),
+            *("flops_per_sample", "train_iterations_target", "train_samples_target"),
+            *(
+                "is_train_iterations_enabled",
+                "is_validation_iterations_enabled",
+                "is_test_iterations_enabled",
+            ),
+            "is_save_checkpoint_enabled",
+        )
         attributes = known(
             perf_tag=list(tags) if isinstance(tags, tuple) else tags,
-            global_batch_size=config.global_batch_size,
-            log_every_n_train_iterations=config.log_every_n_train_iterations,
-            micro_batch_size=config.micro_batch_size,
-            seq_length=config.seq_length,
-            flops_per_sample=config.flops_per_sample,
-            train_iterations_target=config.train_iterations_target,
-            train_samples_target=config.train_samples_target,
+            **{name: getattr(config, name) for name in fields},
             checkpoint_strategy=config.save_checkpoint_strategy,
-            is_train_iterations_enabled=config.is_train_iterations_enabled,
-            is_validation_iterations_enabled=config.is_validation_iterations_enabled,
-            is_test_iterations_enabled=config.is_test_iterations_enabled,
-            is_save_checkpoint_enabled=config.is_save_checkpoint_enabled,
             is_log_throughput_enabled=config.logs_throughput,
             custom_metadata=_as_lines(config.custom_metadata),
         )
-        self._events.write(self._state.application, CONFIG_UPDATE, attributes)
+        self.write(self.application, "update_training_telemetry_config", attributes)
 
-    # Phases that are only timed.
-
-    def kind(self, name: str) -> PhaseKind:
-        """Return what all phases of a name share, for phases that are a span."""
-        count = {
-            names.TRAINING_ITERATION: self.count_iteration,
-            names.VALIDATION_ITERATION: self.validation.count,
-            names.TESTING_ITERATION: self.testing.count,
-        }
-        return PhaseKind(name=name, make=self._log.span, fail=self._events.write_error, count=count.get(name))
-
-    def begin_plain(self, name: str, start_time: float | None) -> AnySpan:
-        """Begin a phase that is only timed."""
-        return self._log.start_span(name, start_time=start_time)
-
-    def end_plain(
-        self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
-    ) -> None:
-        """End a phase that is only timed."""
-        self._events.end(span, error, stop_time)
-
-    def abandon(self, name: str, span: AnySpan) -> None:
-        """End a phase whose end was never reported, without counting it as completed."""
-        span.stop(error="its end was never reported")
-        if name in names.APART_FROM_TRAINING:
-            self._phases.return_to_training()
-
-    # The application.
-
-    def begin_application(
-        self, attributes: Mapping[str, Any] | None = None, start_time: float | None = None
-    ) -> AnySpan:
-        """Begin the job, and record which process of which job this is. There is one at a time."""
-        if self._state.application is not None:
-            self._guard.report_misuse("a second application begins inside the first; it is left out")
-            return NO_SPAN
-        config = self._refresh_config()
-        given = {"application_name": config.application_name} if config.application_name is not None else {}
-        span = self._log.start_span(
-            names.APPLICATION, attributes={**given, **(attributes or {})}, start_time=start_time
+    def write_initialization(self, span: AnySpan) -> None:
+        """Record which process of which job this is."""
+        config = self.config
+        attributes = known(
+            world_size=self._world_size(),
+            one_logger_training_telemetry_version=_own_version(),
+            enable_for_current_rank=True,
+            session_tag=config.session_tag or self.log.given_tags[1] or self.log.run_id,
+            is_baseline_run=config.is_baseline_run,
+            summary_data_schema_version=config.summary_data_schema_version,
+            node_name=socket.gethostname(),
+            rank=find_rank().rank,
+            custom_metadata=_as_lines(config.custom_metadata),
         )
-        if span is NO_SPAN:
-            return span
-        self._state.application = span
-        with self._guard.catch("recording the application"):
-            rank = find_rank()
-            started = known(
-                world_size=self._world_size(),
-                one_logger_training_telemetry_version=_own_version(),
-                enable_for_current_rank=True,
-                session_tag=config.session_tag or self._log.given_tags[1] or self._log.run_id,
-                is_baseline_run=config.is_baseline_run,
-                summary_data_schema_version=config.summary_data_schema_version,
-                node_name=socket.gethostname(),
-                rank=rank.rank,
-                custom_metadata=_as_lines(config.custom_metadata),
+        self.write(span, "one_logger_initialization", attributes, span.start)
+        if not self.source.is_empty:
+            self.write_config()
+
+    # Training iterations.
+
+    def begin_loop(
+        self, iterations_start: Any, samples_start: Any, iterations_target: Any, samples_target: Any
+    ) -> Attributes:
+        """Start counting at `iterations_start`, and return the attributes of the loop."""
+        start = self.whole_or_none("train_iterations_start", iterations_start) or 0
+        config = self.refresh_config()
+        with self.guard.catch("beginning the training loop"):
+            samples_target = self.source.ask("train_samples_target", samples_target)
+            samples_target = samples_target if samples_target is not None else config.train_samples_target
+            iterations_target = self.source.ask("train_iterations_target", iterations_target)
+            self.iterations.begin_loop()
+            self.completed = self._iterations_start = start
+            for loops in self.evaluations.values():
+                loops.since = start
+            self._samples_start = self.whole_or_none("train_samples_start", samples_start)
+            self._follow()
+            tokens_target = None
+            if config.seq_length is not None and samples_target is not None:
+                tokens_target = config.seq_length * samples_target
+            return known(
+                train_iterations_start=start,
+                train_samples_start=self._samples_before(),
+                train_tokens_target=tokens_target,
+                completed_floating_point_operations_overall=self._flops_before(),
+                train_iterations_target=(
+                    iterations_target if iterations_target is not None else config.train_iterations_target
+                ),
+                train_samples_target=samples_target,
             )
-            self._events.write(span, INITIALIZATION, started, span.start)
-            if not self._source.is_empty:
-                self._write_config(config)
-        return span
-
-    def end_application(
-        self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
-    ) -> None:
-        """End the job, and write the remaining iterations of a loop that is still open."""
-        if span is NO_SPAN:
-            return
-        self.write_remaining(stop_time)
-        self._events.end(span, error, stop_time)
-        if span is self._state.application:
-            self._state.application = None
-
-    # Training.
-
-    def begin_training_loop(
-        self,
-        iterations_start: Any = 0,
-        samples_start: Any = None,
-        iterations_target: Any = None,
-        samples_target: Any = None,
-        start_time: float | None = None,
-    ) -> AnySpan:
-        """Begin the training loop at an iteration; the targets default to the configuration's."""
-        if self._state.loop is not None:
-            self._guard.report_misuse(
-                "a training loop starts before the previous one ended; the previous one is ended here"
-            )
-            self.end_training_loop(self._state.loop)
-        start = self._events.whole_or_none("train_iterations_start", iterations_start) or 0
-        attributes: dict[str, Any] = {}
-        config = self._refresh_config()
-        with self._guard.catch("beginning the training loop"):
-            attributes = self._progress.begin_loop(
-                config,
-                iterations_start=start,
-                samples_start=self._events.whole_or_none("train_samples_start", samples_start),
-                iterations_target=self._source.ask("train_iterations_target", iterations_target),
-                samples_target=self._source.ask("train_samples_target", samples_target),
-            )
-            self._state.validation.since = self._state.testing.since = start
-        span = self._log.start_span(names.TRAINING_LOOP, attributes=attributes, start_time=start_time)
-        if span is not NO_SPAN:
-            self._state.loop = span
-            self._progress.loop_started = span.start
-            self._phases.return_to_training()
-        return span
-
-    def end_training_loop(
-        self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
-    ) -> None:
-        """Write the iterations since the last full window, and end the loop."""
-        if span is not self._state.loop:
-            # Already ended because another one began inside it, or telemetry is off.
-            return
-        self.write_remaining(stop_time)
-        self._phases.leave_training()
-        self._state.loop = None
-        self._events.end(span, error, stop_time)
-
-    def begin_iteration(self, start_time: float | None = None) -> AnySpan:
-        """Begin a training iteration."""
-        if start_time is not None:
-            return self._log.start_span(names.TRAINING_ITERATION, start_time=start_time)
-        return self._log.span(names.TRAINING_ITERATION).__enter__()
-
-    def end_iteration(
-        self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
-    ) -> None:
-        """End a training iteration, and count it unless an exception was raised."""
-        self._events.end(span, error, stop_time)
-        if error is None:
-            self.count_iteration(span, stop_time)
+        return {}
 
     def count_iteration(self, span: AnySpan, stop_time: float | None = None) -> None:
         """Count a completed iteration; its `batch_size` and `tokens` override the configured batch."""
         seconds = span.duration
         if seconds is None:
             return
-        progress = self._progress
-        if span.attributes or self._source.sizes_change:
-            self._count_sized(span, seconds)
-        else:
-            progress.usual.append(seconds)
-        progress.completed = completed = progress.completed + 1
+        has_sizes = span.attributes or self.source.sizes_change
+        self.iterations.count(seconds, self._sizes_of(span) if has_sizes else self._sizes)
+        self.completed += 1
         self._latest = span
-        if self._first is None and progress.first_finished is None:
+        if self._first is None and self._first_finished is None:
             self._first = span
-        if completed >= progress.due_at and progress.reach():
+        if self.completed >= self._ends_at:
             self._end_window(stop_time)
-        if self._state.loop is None:
-            self._guard.report_misuse("a training iteration is outside of a training loop")
+        if self.loop is None:
+            self.guard.report_misuse("a training iteration is outside of a training loop")
 
     def note_loss(self, loss: Any) -> None:
         """Remember the loss of an iteration if it is already a number: a device is never waited for."""
         # A tensor's value appears in the step records as soon as the device has delivered it.
-        self._progress.loss = None
+        self.loss = None
         if isinstance(loss, Real):
-            with self._guard.catch("reading a loss"):
-                self._progress.loss = float(loss)
-
-    def given_sizes(self, batch_size: Any, tokens: Any) -> dict[str, int]:
-        """Return the given sizes as attributes of an iteration; invalid ones are left out."""
-        given = {"batch_size": batch_size, "tokens": tokens}
-        numbers = {name: self._events.whole_or_none(name, value) for name, value in given.items()}
-        return {name: number for name, number in numbers.items() if number is not None}
-
-    def fail_current(self, error: BaseException) -> None:
-        """Record an exception that was caught, on the span that is open here."""
-        self._events.fail_current(error)
+            with self.guard.catch("reading a loss"):
+                self.loss = float(loss)
 
     def write_remaining(self, time: float | None = None) -> None:
         """Write the iterations since the last full window, if there are any."""
-        if self._progress.has_rest:
+        if self.iterations.has_rest:
             self._end_window(time)
 
-    def _count_sized(self, span: AnySpan, seconds: float) -> None:
-        """Count an iteration whose size is given by its attributes or by a function."""
-        sizes = self._source.sizes_now() if self._source.sizes_change else self._state.config.sizes
-        batch = self._events.whole_or_none("batch_size", span.attributes.get("batch_size"))
-        tokens = self._events.whole_or_none("tokens", span.attributes.get("tokens"))
-        self._progress.add_other(seconds, sizes, batch, tokens)
+    def work_done(self) -> Attributes:
+        """Return the work done so far, as a checkpoint has it."""
+        job, loop = self.iterations.so_far()
+        validation, _ = self.evaluations[VALIDATION_LOOP].so_far()
+        before, here, flops = self._samples_before(), loop.known_samples, self._flops_overall(loop)
+        return known(
+            productive_train_iterations=self.completed,
+            productive_train_samples=before + here if before is not None and here is not None else None,
+            productive_train_iterations_sec=job.seconds,
+            productive_validation_iterations_sec=validation.seconds,
+            productive_train_tflops=flops / 1e12 if flops is not None else None,
+        )
+
+    def _sizes_of(self, span: AnySpan) -> IterationSizes:
+        """Return the size of an iteration that is given by its attributes or by a function."""
+        if self.source.sizes_change:
+            self._sizes = self.source.sizes_now()
+        batch = self.whole_or_none("batch_size", span.attributes.get("batch_size"))
+        tokens = self.whole_or_none("tokens", span.attributes.get("tokens"))
+        return replace(self._sizes, batch=self._sizes.batch if batch is None else batch, tokens=tokens)
+
+    def _begin_window(self) -> None:
+        """End the window at the next multiple of the interval: a job resumed at 90 reports at 100."""
+        every = self.config.log_every_n_train_iterations
+        self._ends_at = self.completed - self.completed % every + every
 
     def _end_window(self, time: float | None) -> None:
-        with self._guard.catch("summing up training iterations"):
-            progress, config = self._progress, self._state.config
-            progress.last_finished = _end_of(self._latest)
-            if progress.first_finished is None:
-                progress.first_finished, self._first = _end_of(self._first), None
-            loss = progress.loss if progress.loss is not None else self._log.latest_loss()
-            attributes = progress.end_window(config, self._world_size(), loss)
-            if config.is_train_iterations_enabled:
-                where = self._state.loop if self._state.loop is not None else self._state.application
-                self._events.write(where, TRAINING_METRICS, attributes, time)
+        with self.guard.catch("summing up training iterations"):
+            self.iterations.settle(self._sizes)
+            window, job = self.iterations.end_window(), self.iterations.job
+            self._begin_window()
+            if self._first_finished is None:
+                self._first_finished, self._first = _end_of(self._first), None
+            parts, world_size = self.parts.total(), self._world_size()
+            attributes = known(
+                train_iterations_start=self._iterations_start,
+                current_iteration=self.completed - 1,
+                num_iterations=job.count,
+                train_samples_start=self._samples_before(),
+                num_train_samples=job.known_samples,
+                interval=window.count,
+                **job.times(),
+                **job.speeds(parts, world_size),
+                avg_tflops=over(job.known_flops, job.seconds * 1e12),
+                train_tokens=job.known_tokens,
+                latest_loss=self.loss if self.loss is not None else self.log.latest_loss(),
+                completed_floating_point_operations_overall=self._flops_overall(self.iterations.loop),
+                total_flops=job.known_flops,
+                first_logged_train_iterations_finish_timestamp_sec=self._first_finished,
+                last_logged_train_iterations_finish_timestamp_sec=_end_of(self._latest),
+                window_num_iterations=window.count,
+                **window.times("window_"),
+                **window.speeds(self.parts.end_window(parts), world_size, "window_"),
+            )
+            if self.config.is_train_iterations_enabled:
+                where = self.loop if self.loop is not None else self.application
+                self.write(where, "training_metrics_update", attributes, time)
 
-    # Validation, testing and sampling, which pause the training.
+    def _samples_before(self) -> int | None:
+        """Return how many samples were trained on before this loop."""
+        if self._samples_start is not None or self.config.global_batch_size is None:
+            return self._samples_start
+        return self._iterations_start * self.config.global_batch_size
 
-    def begin_evaluation(
-        self, loops: Evaluations, attributes: Mapping[str, Any] | None = None, start_time: float | None = None
-    ) -> AnySpan:
-        """Begin a validation or testing loop."""
-        loops.begin_loop()
-        return self.begin_pause(loops.loop_name, attributes, start_time)
+    def _flops_before(self) -> float | None:
+        sizes = self.config.sizes
+        if sizes.batch is None or sizes.flops_per_sample is None:
+            return None
+        return self._iterations_start * sizes.batch * sizes.flops_per_sample
 
-    def end_evaluation(
-        self,
-        loops: Evaluations,
-        span: AnySpan,
-        error: BaseException | None = None,
-        stop_time: float | None = None,
-    ) -> None:
-        """Write how long its iterations took, and end it."""
-        attributes = loops.end_loop(self._progress.completed)
-        config = self._state.config
-        is_validation = loops is self._state.validation
-        if config.is_validation_iterations_enabled if is_validation else config.is_test_iterations_enabled:
-            self._events.write(span, loops.event, attributes, stop_time)
-        self.end_pause(span, error, stop_time)
-
-    def begin_sampling(
-        self, attributes: Mapping[str, Any] | None = None, start_time: float | None = None
-    ) -> AnySpan:
-        """Begin sampling."""
-        return self.begin_pause(names.SAMPLING, attributes, start_time)
-
-    def begin_pause(
-        self, name: str, attributes: Mapping[str, Any] | None, start_time: float | None
-    ) -> AnySpan:
-        """Begin a pause in which forward passes do not belong to the training."""
-        self._phases.leave_training()
-        return self._log.start_span(name, attributes=attributes, start_time=start_time)
-
-    def end_pause(
-        self, span: AnySpan, error: BaseException | None = None, stop_time: float | None = None
-    ) -> None:
-        """End it."""
-        self._events.end(span, error, stop_time)
-        self._phases.return_to_training()
-
-    def end_evaluation_iteration(
-        self,
-        loops: Evaluations,
-        span: AnySpan,
-        error: BaseException | None = None,
-        stop_time: float | None = None,
-    ) -> None:
-        """End an iteration of such a loop, and count it unless an exception was raised."""
-        self._events.end(span, error, stop_time)
-        if error is None:
-            loops.count(span)
+    def _flops_overall(self, loop: Sums) -> float | None:
+        """Return the operations of `loop`, the current one, and of all before it."""
+        before, here = self._flops_before(), loop.known_flops
+        return None if before is None or (here is None and loop.count) else before + (here or 0.0)
 
     def _world_size(self) -> int:
-        return self._state.config.world_size or find_rank().world_size
+        return self.config.world_size or find_rank().world_size
+
+    # Writing.
+
+    def write(
+        self, span: AnySpan | None, name: str, attributes: Attributes, time: float | None = None
+    ) -> None:
+        """Write an event of `span`, or of the run if `span` is None."""
+        if span is not None:
+            span.event_with(name, attributes, time)
+        else:
+            self.log.event_outside_spans(name, attributes, time)
+
+    def write_error(self, span: AnySpan | None, error: BaseException) -> None:
+        """Record an exception once, as outer phases see it too; interrupts and `StopIteration` are not errors."""
+        if not isinstance(error, Exception) or isinstance(error, NO_FAILURES) or not self.log.is_live:
+            return
+        with self.guard.catch("recording an error"):
+            if hasattr(error, _RECORDED):
+                return
+            # The mark is on the exception itself: a reference kept here would keep all its frames alive, and an id
+            # may be reused. An exception that takes no attributes is recorded by each phase.
+            with suppress(AttributeError, TypeError):
+                setattr(error, _RECORDED, True)
+            kind = type(error).__name__
+            self._errors[kind] = self._errors.get(kind, 0) + 1
+            if self._errors[kind] > _MAX_OF_A_TYPE:
+                return
+            described = describe_failure(error)
+            attributes = known(
+                error_message=described["message"],
+                exception_type=described["type"],
+                exception_message=described["message"],
+                exception_traceback="\n".join(described["stack"]),
+            )
+            self.write(span, "error", attributes)
+
+    def whole_or_none(self, name: str, value: Any) -> int | None:
+        """Return an argument as a whole number ≥ 0; None if it was not given or is invalid."""
+        if value is None:
+            return None
+        number = whole_number(value)
+        if number is None or number < 0:
+            self.guard.report_misuse(f"{name} must be a whole number ≥ 0, got a {type(value).__name__}")
+            return None
+        return number
 
 
 def _end_of(span: AnySpan | None) -> float | None:

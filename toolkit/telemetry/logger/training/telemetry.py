@@ -1,73 +1,109 @@
-"""The phases of a training job, as `with` blocks, decorators and callbacks."""
+"""The phases of a training job, as `with` blocks, decorators and callbacks.
+
+The callbacks are OneLogger's and some it lacks, for frameworks where a `with` block does not fit. All accept a time, in
+milliseconds since the epoch, for what happened at another time than now.
+"""
 
 from __future__ import annotations
 
-from functools import partial
-from typing import Any, Final, Protocol, cast
+from collections.abc import Callable
+from typing import Any, Final
 
 from toolkit.telemetry.core.clock import Clock, SystemClock
-from toolkit.telemetry.logger.spans.span import AnySpan
-from toolkit.telemetry.logger.training.callbacks import Callbacks
-from toolkit.telemetry.logger.training.job import Job
-from toolkit.telemetry.logger.training.job_log import JobLog
-from toolkit.telemetry.logger.training.job_state import Evaluations
-from toolkit.telemetry.logger.training.phase import FunctionPhase, Phase, SpanPhase
+from toolkit.telemetry.logger.spans.span import NO_SPAN, AnySpan
+from toolkit.telemetry.logger.training.checkpoints import CheckpointFinalization, Checkpoints
+from toolkit.telemetry.logger.training.job import Job, JobLog
+from toolkit.telemetry.logger.training.phases import (
+    Application,
+    Evaluation,
+    EvaluationIteration,
+    Pause,
+    Phase,
+    TrainingIteration,
+    TrainingLoop,
+)
+from toolkit.telemetry.runfolder.untrusted import is_number
 from toolkit.telemetry.timing import names
 
+_SAVING: Final = "checkpoint_save"
 
-class _Make(Protocol):
-    """How a method that makes a phase is called."""
-
-    def __call__(self, **attributes: Any) -> Phase: ...
-
-
-class _PhaseMethod(Protocol):
-    def __get__(self, instance: TrainingTelemetry, owner: type) -> _Make: ...
+_Block = Callable[..., Phase]
+_Start = Callable[..., AnySpan]
+_End = Callable[..., None]
 
 
-_SPANS: Final[list[str]] = []
-"""Phases that are a span; iterations are counted too."""
+def _phase(name: str, what: str, kind: type[Phase] = Phase) -> tuple[_Block, _Start, _End]:
+    """Return the block of a phase and its two callbacks, which take a time in milliseconds."""
+
+    def block(self: TrainingTelemetry, **attributes: Any) -> Phase:
+        return kind(self._job, name, attributes)
+
+    def on_start(self: TrainingTelemetry, start_time_msec: float | None = None) -> AnySpan:
+        return self._begin(name, kind(self._job, name, {}), start_time_msec)
+
+    def on_end(self: TrainingTelemetry, finish_time_msec: float | None = None) -> None:
+        self._end(name, finish_time_msec)
+
+    block.__doc__ = f"{what}."
+    on_start.__doc__, on_end.__doc__ = f"Mark the start: {what}.", f"Mark the end: {what}."
+    return block, on_start, on_end
 
 
-def _phase(name: str, what: str) -> _PhaseMethod:
-    """Return the method of a phase that is a span."""
-    _SPANS.append(name)
-
-    def phase(self: TrainingTelemetry, **attributes: Any) -> Phase:
-        return SpanPhase(self._kinds[name], attributes)
-
-    phase.__doc__ = what
-    return cast(_PhaseMethod, phase)
-
-
-class TrainingTelemetry(Callbacks):
+class TrainingTelemetry:
     """The phases of a training job, each as a `with` block, a decorator or a pair of callbacks.
 
     `with log.training.forward(): …` and `@log.training.forward()` do the same. A block yields its span, which takes
-    more attributes. Nothing raises except `configure`, and nothing waits for a GPU.
+    more attributes. A phase that starts again by a callback while it is open is ended first. Nothing raises except
+    `configure`, or misuse with `strict`, and nothing waits for a GPU.
     """
 
-    dist_init = _phase(names.DIST_INIT, "Distributed initialisation.")
-    model_init = _phase(names.MODEL_INIT, "Model creation.")
-    dataloader_init = _phase(names.DATALOADER_INIT, "Data loader creation.")
-    optimizer_init = _phase(names.OPTIMIZER_INIT, "Optimizer creation.")
-    checkpoint_load = _phase(names.CHECKPOINT_LOAD, "Loading a checkpoint.")
-    training_iteration = _phase(
-        names.TRAINING_ITERATION,
-        "One iteration; `batch_size` and `tokens`, given here or set on the span, override the configured batch.",
+    dist_init, on_distributed_init_start, on_distributed_init_end = _phase(
+        names.DIST_INIT, "distributed initialisation"
     )
-    data_loading = _phase(names.DATA_LOADING, "Waiting for data.")
-    forward = _phase(names.FORWARD, "The forward pass.")
-    zero_grad = _phase(names.ZERO_GRAD, "Clearing gradients.")
-    backward = _phase(names.BACKWARD, "The backward pass.")
-    optimizer_update = _phase(names.OPTIMIZER_UPDATE, "The optimizer step.")
-    validation_iteration = _phase(names.VALIDATION_ITERATION, "One iteration of a validation.")
-    testing_iteration = _phase(names.TESTING_ITERATION, "One iteration of a test.")
+    model_init, on_model_init_start, on_model_init_end = _phase(names.MODEL_INIT, "model creation")
+    dataloader_init, on_dataloader_init_start, on_dataloader_init_end = _phase(
+        names.DATALOADER_INIT, "data loader creation"
+    )
+    optimizer_init, on_optimizer_init_start, on_optimizer_init_end = _phase(
+        names.OPTIMIZER_INIT, "optimizer creation"
+    )
+    checkpoint_load, on_load_checkpoint_start, on_load_checkpoint_end = _phase(
+        names.CHECKPOINT_LOAD, "loading a checkpoint"
+    )
+    training_iteration, on_training_single_iteration_start, _ = _phase(
+        names.TRAINING_ITERATION,
+        "one iteration; `batch_size` and `tokens`, given here or set on the span, override the configured batch",
+        TrainingIteration,
+    )
+    data_loading, on_data_loading_start, on_data_loading_end = _phase(names.DATA_LOADING, "waiting for data")
+    forward, on_forward_start, on_forward_end = _phase(names.FORWARD, "the forward pass")
+    zero_grad, on_zero_grad_start, on_zero_grad_end = _phase(names.ZERO_GRAD, "clearing the gradients")
+    backward, on_backward_start, on_backward_end = _phase(names.BACKWARD, "the backward pass")
+    optimizer_update, on_optimizer_update_start, on_optimizer_update_end = _phase(
+        names.OPTIMIZER_UPDATE, "the optimizer step"
+    )
+    validation_loop, on_validation_start, on_validation_end = _phase(
+        names.VALIDATION_LOOP,
+        "one validation; forward passes in it are not counted as the training's",
+        Evaluation,
+    )
+    validation_iteration, on_validation_single_iteration_start, on_validation_single_iteration_end = _phase(
+        names.VALIDATION_ITERATION, "one iteration of a validation", EvaluationIteration
+    )
+    testing_loop, on_testing_start, on_testing_end = _phase(
+        names.TESTING_LOOP, "one test of the model", Evaluation
+    )
+    testing_iteration, on_testing_single_iteration_start, on_testing_single_iteration_end = _phase(
+        names.TESTING_ITERATION, "one iteration of a test", EvaluationIteration
+    )
+    sampling, on_sampling_start, on_sampling_end = _phase(names.SAMPLING, "sampling", Pause)
 
     def __init__(self, log: JobLog, *, clock: Clock | None = None) -> None:
-        super().__init__(Job(log, clock or SystemClock()), log.guard)
-        self._kinds = {name: self._job.kind(name) for name in _SPANS}
-        self._iteration = self._kinds[names.TRAINING_ITERATION]
+        self._job = Job(log, clock or SystemClock())
+        self._guard = log.guard
+        self._checkpoints = Checkpoints(self._job)
+        self._open: dict[str, Phase] = {}
+        """The phases that a callback began."""
 
     def configure(self, **config: Any) -> None:
         """Describe the job, before it begins or at any later time, as often as needed.
@@ -83,11 +119,14 @@ class TrainingTelemetry(Callbacks):
 
     def on_error(self, error: BaseException) -> None:
         """Record an exception that a framework caught and passes to a callback."""
-        self._job.fail_current(error)
+        span = self._job.log.current_span()
+        self._job.write_error(span, error)
+        if span is not None:
+            span.fail(error)
 
     def end_failed(self, span: AnySpan, error: BaseException) -> None:
         """End a span of a step, and record the exception raised inside it."""
-        self._iteration.fail(span, error)
+        self._job.write_error(span, error)
         span.__exit__(type(error), error, error.__traceback__)
 
     def end_iteration(self, span: AnySpan) -> None:
@@ -99,14 +138,23 @@ class TrainingTelemetry(Callbacks):
         """Write the iterations since the last full window; the logger calls this before it closes."""
         self._job.write_remaining()
 
-    # Phases that do more than a span.
+    # The application and the training loop.
 
     def application(self, *, start_time_msec: float | None = None, **attributes: Any) -> Phase:
         """The whole job, from now on or from an earlier time such as the start of the process."""
-        start_time = self._seconds(start_time_msec)
-        return FunctionPhase(
-            partial(self._job.begin_application, attributes, start_time), self._job.end_application
-        )
+        return Application(self._job, names.APPLICATION, attributes, self._seconds(start_time_msec))
+
+    def on_app_start(self, start_time_msec: float | None = None) -> AnySpan:
+        """Mark the start of the job."""
+        phase = self.application(start_time_msec=start_time_msec)
+        span = phase.begin()
+        if span is not NO_SPAN:
+            self._open[names.APPLICATION] = phase
+        return span
+
+    def on_app_end(self, finish_time_msec: float | None = None) -> None:
+        """Mark the end of the job; the logger stays open."""
+        self._end(names.APPLICATION, finish_time_msec)
 
     def training_loop(
         self,
@@ -119,45 +167,133 @@ class TrainingTelemetry(Callbacks):
         train_samples_target_or_fn: Any = None,
     ) -> Phase:
         """The training loop, with its first iteration and its targets."""
-        begin = partial(
-            self._job.begin_training_loop,
+        return TrainingLoop(
+            self._job,
+            names.TRAINING_LOOP,
             train_iterations_start,
             train_samples_start,
             train_iterations_target if train_iterations_target is not None else train_iterations_target_or_fn,
             train_samples_target if train_samples_target is not None else train_samples_target_or_fn,
         )
-        return FunctionPhase(begin, self._job.end_training_loop)
 
-    def validation_loop(self, **attributes: Any) -> Phase:
-        """One validation; forward passes in it are not counted as the training's."""
-        return self._evaluation(self._job.validation, attributes)
-
-    def testing_loop(self, **attributes: Any) -> Phase:
-        """One test of the model."""
-        return self._evaluation(self._job.testing, attributes)
-
-    def _evaluation(self, loops: Evaluations, attributes: dict[str, Any]) -> Phase:
-        return FunctionPhase(
-            partial(self._job.begin_evaluation, loops, attributes), partial(self._job.end_evaluation, loops)
+    def on_train_start(
+        self,
+        train_iterations_start: int = 0,
+        train_samples_start: int | None = None,
+        train_iterations_target_or_fn: Any = None,
+        train_samples_target_or_fn: Any = None,
+        start_time_msec: float | None = None,
+        **targets: Any,
+    ) -> AnySpan:
+        """Mark the start of the training loop, with its first iteration and its targets."""
+        # The job itself ends a loop that is still open.
+        self._open.pop(names.TRAINING_LOOP, None)
+        loop = self.training_loop(
+            train_iterations_start,
+            train_samples_start,
+            train_iterations_target_or_fn=train_iterations_target_or_fn,
+            train_samples_target_or_fn=train_samples_target_or_fn,
+            **targets,
         )
+        return self._begin(names.TRAINING_LOOP, loop, start_time_msec)
 
-    def sampling(self, **attributes: Any) -> Phase:
-        """Sampling."""
-        return FunctionPhase(partial(self._job.begin_sampling, attributes), self._job.end_pause)
+    def on_train_end(self, finish_time_msec: float | None = None) -> None:
+        """Mark the end of the training loop."""
+        self._end(names.TRAINING_LOOP, finish_time_msec)
+
+    def on_training_single_iteration_end(
+        self,
+        finish_time_msec: float | None = None,
+        *,
+        loss: Any = None,
+        batch_size: int | None = None,
+        tokens: int | None = None,
+    ) -> None:
+        """Mark the end of a training iteration; `batch_size` and `tokens` override the configured batch."""
+        self._job.note_loss(loss)
+        phase = self._open.get(names.TRAINING_ITERATION)
+        for name, given in (("batch_size", batch_size), ("tokens", tokens)):
+            number = self._job.whole_or_none(name, given)
+            if number is not None and phase is not None:
+                phase.span.set_all({name: number})
+        self._end(names.TRAINING_ITERATION, finish_time_msec)
+
+    # Checkpoints.
 
     def checkpoint_save(self, global_step: int, path: Any = None, strategy: str | None = None) -> Phase:
         """Saving a checkpoint: a `sync` one is saved when the block ends, an `async` one when its success is reported.
 
         The size of what is at `path` is looked up.
         """
-        saving = self._job.saving
-        save = saving.save_of(global_step, path, strategy)
-        return FunctionPhase(partial(saving.begin, save), partial(saving.end_block, save))
+        return self._checkpoints.save_of(global_step, path, strategy)
+
+    def on_save_checkpoint_start(
+        self,
+        global_step: int,
+        start_time_msec: float | None = None,
+        *,
+        path: Any = None,
+        strategy: str | None = None,
+    ) -> AnySpan:
+        """Mark the start of saving a checkpoint of the work done so far."""
+        return self._begin(_SAVING, self.checkpoint_save(global_step, path, strategy), start_time_msec)
+
+    def on_save_checkpoint_success(
+        self, global_step: int, time_msec: float | None = None, *, path: Any = None, size: int | None = None
+    ) -> None:
+        """Mark the checkpoint of this step as saved, from any thread; the size of `path` is looked up."""
+        self._checkpoints.succeed(global_step, path, size, self._seconds(time_msec))
+
+    def on_save_checkpoint_end(self, finish_time_msec: float | None = None) -> None:
+        """Mark the end of the pause for a checkpoint; an async one need not be complete yet."""
+        self._end(_SAVING, finish_time_msec)
 
     def checkpoint_finalization(self, global_step: int, path: Any = None) -> Phase:
         """Finalising an `async` checkpoint, on any thread; it is saved when the block ends without an exception."""
-        saving = self._job.saving
-        return FunctionPhase(
-            partial(saving.begin_finalization, global_step),
-            partial(saving.end_finalization_block, global_step, path),
-        )
+        return CheckpointFinalization(self._checkpoints, global_step, path)
+
+    def on_checkpoint_finalization_start(
+        self, global_step: int, start_time_msec: float | None = None
+    ) -> AnySpan:
+        """Mark the start of finalising an async checkpoint, from any thread."""
+        phase = self.checkpoint_finalization(global_step)
+        return self._begin(f"{phase.name} {global_step}", phase, start_time_msec)
+
+    def on_checkpoint_finalization_end(self, global_step: int, finish_time_msec: float | None = None) -> None:
+        """Mark the end of finalising an async checkpoint, from any thread."""
+        self._end(f"{names.CHECKPOINT_SAVE_FINALIZATION} {global_step}", finish_time_msec)
+
+    # Internal.
+
+    def _begin(self, key: str, phase: Phase, start_time_msec: float | None) -> AnySpan:
+        """Begin a phase, and end one whose end was never reported."""
+        earlier = self._open.pop(key, None)
+        if earlier is not None:
+            self._guard.report_misuse(
+                f"{_shown(key)} started again before it ended; the earlier one is ended here"
+            )
+            earlier.abandon()
+        span = phase.begin(self._seconds(start_time_msec))
+        self._open[key] = phase
+        return span
+
+    def _end(self, key: str, finish_time_msec: float | None) -> None:
+        phase = self._open.pop(key, None)
+        if phase is not None:
+            phase.end(None, self._seconds(finish_time_msec))
+        elif self._job.log.is_live:
+            self._guard.report_misuse(f"{_shown(key)} ended but never started")
+
+    def _seconds(self, msec: float | None) -> float | None:
+        if msec is None:
+            return None
+        if not is_number(msec) or not 0 <= msec < 1e15:
+            self._guard.report_misuse(
+                "a time must be in milliseconds since the epoch; the current time is used"
+            )
+            return None
+        return msec / 1000.0
+
+
+def _shown(key: str) -> str:
+    return key.partition(" ")[0]

@@ -532,7 +532,7 @@ class RecordPipeline:
         self.usage_reports = usage.state(mode, os.environ)
         is_sent = usage.why_not(mode, os.environ) is None
         if self._options.may_send:
-            how = ": `telemetry usage` prints them, DO_NOT_TRACK=1 stops them" if is_sent else ""
+            how = ": `telemetry setup usage` prints them, DO_NOT_TRACK=1 stops them" if is_sent else ""
             self.guard.say(f"anonymous usage reports are {self.usage_reports}{how}")
         if not is_sent:
             return []

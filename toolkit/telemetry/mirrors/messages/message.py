@@ -15,7 +15,7 @@ from toolkit.telemetry.runfolder.records import steps_done
 SUMMARY: Final = "summary"
 """The occasion of a message that combines several others."""
 TEST: Final = "test"
-"""The occasion of a message sent by `telemetry message`."""
+"""The occasion of a message sent by `telemetry setup message`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,10 +41,11 @@ class OneLoggerFileExporter:
         self._spans = SpanSelection(span_filter)
         self._masker = Masker()
         self._count = 0
-        self._unwritten: list[bytes] = []
-        self._begun: Record | None = None
+        self._lines: list[dict[str, Any]] = []
+        """Not written yet."""
         self._announced: set[str] = set()
         self._early: dict[str, list[Record]] = {}
+        """Events of spans without a line so far: of a short span they come before its record."""
         self._early_count = 0
 
     def write(self, batch: Sequence[Record]) -> None:
@@ -75,54 +76,49 @@ class OneLoggerFileExporter:
             ):  # the file may contain lines of other programs
                 self._put_failure(record)
         # OneLogger holds a start back until something follows it; a kill would then lose it.
-        self._put_begun()
-        if self._unwritten:
-            self._append(b"".join(self._unwritten))
-            self._unwritten.clear()
+        if self._lines:
+            for count, line in enumerate(self._lines, self._count + 1):
+                line["count"] = count
+            self._append(
+                b"".join(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE) for line in self._lines)
+            )
+            self._count += len(self._lines)
+            self._lines.clear()
 
     def _put_start(self, record: Record) -> None:
-        self._put_begun()
-        self._begun = record
+        self._put(record, "start", start_event=_event("span_start", record["start"]))
         self._announced.add(record["id"])
         for early in self._take_early(record["id"]):
             self._put_event(early)
 
-    def _put_begun(self) -> None:
-        if self._begun is not None:
-            record, self._begun = self._begun, None
-            self._put({**self._span_line("start", record), "start_event": _start_event(record)}, record)
-
     def _put_end(self, record: Record) -> None:
-        span_id = record["id"]
+        span_id, end = record["id"], record["start"] + record["duration"]
         has_error = isinstance(record.get("error"), dict)
         if span_id not in self._announced and (has_error or span_id in self._early):
             # OneLogger writes a span before the events inside it.
             self._put_start(record)
         if has_error:
-            self._put_begun()
-            error = {"type": "application_error", "span_id": span_id, "event": self._error_event(record)}
-            self._put(error, record)
-        if self._begun is not None and self._begun["id"] == span_id:
+            error = _event("error", end, self._error_attributes(record))
+            self._put(record, "application_error", event=error)
+        last = self._lines[-1] if self._lines else {}
+        if last.get("type") == "start" and last["id"] == span_id:
             # Nothing came between its start and its end: one line for both.
-            self._begun = None
+            self._lines.pop()
             self._announced.discard(span_id)
-        self._put_begun()
+        stop = _event("span_stop", end)
         if span_id in self._announced:
             self._announced.discard(span_id)
-            line = self._span_line("stop", record)
+            self._put(record, "stop", stop_event=stop)
         else:
-            line = {**self._span_line("complete", record), "start_event": _start_event(record)}
-        self._put({**line, "stop_event": _event("span_stop", _end_of(record), {})}, record)
+            self._put(record, "complete", start_event=_event("span_start", record["start"]), stop_event=stop)
 
     def _put_event(self, record: Record) -> None:
         span_id = record["span_id"]
         if span_id not in self._announced and self._early_count < _EARLY_EVENTS_KEPT:
             self._early.setdefault(span_id, []).append(record)
             self._early_count += 1
-            return
-        self._put_begun()
-        event = _event(record["name"], record["time"], self._plain(record))
-        self._put({"type": "event", "span_id": span_id, "event": event}, record)
+        else:
+            self._put(record, "event", event=_event(record["name"], record["time"], self._plain(record)))
 
     def _put_failure(self, record: Record) -> None:
         if record["event"] == LOST:
@@ -133,48 +129,42 @@ class OneLoggerFileExporter:
             "error_message": self._masker.mask(message),
             "telemetry_data_error_type": "incomplete_telemetry_data",
         }
-        event = _event("telemetry_data_error", record["time"], attributes)
-        self._put({"type": "telemetry_data_error", "error": event}, record)
+        error = _event("telemetry_data_error", record["time"], attributes)
+        self._put(record, "telemetry_data_error", error=error)
 
     def _take_early(self, span_id: str) -> list[Record]:
         early = self._early.pop(span_id, [])
         self._early_count -= len(early)
         return early
 
-    def _span_line(self, kind: str, record: Record) -> dict[str, Any]:
-        line: dict[str, Any] = {
-            "type": kind,
-            "id": record["id"],
-            "name": ONE_LOGGER_NAMES.get(record["name"], record["name"]),
-        }
-        attributes = self._plain(record)
-        if kind != "start":
-            attributes["duration_msec"] = int(record["duration"] * 1000)
-        if attributes:
-            line["attributes"] = attributes
-        return line
-
-    def _error_event(self, record: Record) -> dict[str, Any]:
+    def _error_attributes(self, record: Record) -> dict[str, Any]:
         error = self._masker.mask(record["error"])
         kind, message = str(error.get("type") or ""), str(error.get("message") or "")
         attributes = {"error_message": message}
         if kind:
             # Our message begins with the type, which has its own field here.
             attributes |= {"exception_type": kind, "exception_message": message.removeprefix(f"{kind}: ")}
-        return _event("error", _end_of(record), attributes)
+        return attributes
 
     def _plain(self, record: Record) -> dict[str, Any]:
         return {**plain_attributes(self._masker.mask(record.get("attributes")))}
 
-    def _put(self, line: dict[str, Any], record: Record) -> None:
-        self._count += 1
-        line |= {"count": self._count, "pid": os.getpid(), "run_id": self._run_id}
-        for ours in ("session", "rank"):
-            if record.get(ours) is not None:
-                line[ours] = record[ours]
-        if "id" in line and record.get("parent_id"):
-            line["parent_id"] = record["parent_id"]
-        self._unwritten.append(orjson.dumps(line, option=orjson.OPT_APPEND_NEWLINE))
+    def _put(self, record: Record, kind: str, **parts: Any) -> None:
+        """Put a line about `record`: OneLogger's fields in its order, then ours."""
+        line: dict[str, Any] = {"type": kind}
+        ours = ["session", "rank"]
+        if kind in ("start", "stop", "complete"):
+            line |= {"id": record["id"], "name": ONE_LOGGER_NAMES.get(record["name"], record["name"])}
+            attributes = self._plain(record)
+            if kind != "start":
+                attributes["duration_msec"] = int(record["duration"] * 1000)
+            if attributes:
+                line["attributes"] = attributes
+            ours.append("parent_id")
+        elif kind != "telemetry_data_error":
+            line["span_id"] = record.get("span_id", record.get("id"))
+        line |= {**parts, "count": 0, "pid": os.getpid(), "run_id": self._run_id}
+        self._lines.append(line | {name: record[name] for name in ours if record.get(name) is not None})
 
     def _append(self, lines: bytes) -> None:
         """Append all of `lines` or, if the disk fails, none of them."""
@@ -201,16 +191,7 @@ def _last_byte(descriptor: int, size: int) -> bytes:
     return os.read(descriptor, 1)
 
 
-def _event(name: str, time: float, attributes: dict[str, Any]) -> dict[str, Any]:
+def _event(name: str, time: float, attributes: Mapping[str, Any] | None = None) -> dict[str, Any]:
     # A foreign record may have a time that JSON's integers do not hold.
     timestamp = int(max(-_LATEST_MSEC, min(time * 1000, _LATEST_MSEC)))
-    return {"name": name, "attributes": {**attributes, "timestamp_msec": timestamp}}
-
-
-def _start_event(record: Record) -> dict[str, Any]:
-    return _event("span_start", record["start"], {})
-
-
-def _end_of(record: Record) -> float:
-    end: float = record["start"] + record["duration"]
-    return end
+    return {"name": name, "attributes": {**(attributes or {}), "timestamp_msec": timestamp}}

@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_argument(parser)
     parser.epilog = (
         "Secrets in settings and messages are masked. For a run to post, with names and paths replaced too: "
-        "`telemetry share`. It needs the extra `dashboard`. "
+        "`telemetry export --to zip`. It needs the extra `dashboard`. "
         "Exit code: 0; 2 if a run cannot be read or a file cannot be written."
     )
 

@@ -1,51 +1,79 @@
-"""`telemetry why`: why two runs differ: where they depart, and which difference could have caused it."""
+"""`telemetry why`: why two runs differ, or whether a resumed run continued the same training, and if not, why."""
 
 from __future__ import annotations
 
 import argparse
+import textwrap
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.answers.evidence import read_evidence
+from toolkit.telemetry.answers.evidence import RunEvidence, read_evidence
+from toolkit.telemetry.answers.resume import answer_resumes
 from toolkit.telemetry.answers.why import Why, why
-from toolkit.telemetry.cli.chosen_run import printable, refuse
-from toolkit.telemetry.cli.run_list import run_at
-from toolkit.telemetry.cli.terminal import add_json_argument, painted, print_json
+from toolkit.telemetry.cli.chosen_run import LOGS, printable, refuse
+from toolkit.telemetry.cli.run_list import run_at, source_for
+from toolkit.telemetry.cli.terminal import (
+    Column,
+    add_json_argument,
+    painted,
+    print_json,
+    print_table,
+    terminal_width,
+)
+from toolkit.telemetry.diagnostics.resume.judge import Judgement
 
 JSON_FORM: Final = """\
-an object with `runs` (two names), `answer` (`equal`, `differ` or `cannot be said`), `sentence`, `sure`, `step` (the \
-first that differs, as the first run counts, or `null`), `departure` (`how`: `bits`, `jump`, `level` or `null`; \
-`metric`; `records` that both have), `causes` (likely first: `kind`, `what`, `a`, `b`, `note`, `because`, `share`), \
-`without_effect` (the same without `share`), `code` (`path` and `diff` of each file), `evidence` (`what`, `found`) and \
-`needed` (what was not recorded)."""
+an object. Of two runs: `runs` (two names), `answer` (`equal`, `differ` or `cannot be said`), `sentence`, `sure`, \
+`step` (the first that differs, as the first run counts, or `null`), `departure` (`how`: `bits`, `jump`, `level` or \
+`null`; `metric`; `records` that both have), `causes` (likely first: `kind`, `what`, `a`, `b`, `note`, `because`, \
+`share`), `without_effect` (the same without `share`), `code` (`path` and `diff` of each file), `evidence` (`what`, \
+`found`) and `needed` (what was not recorded). Of one run: `run`, `path`, `problem` (what could not be read, or \
+`null`) and `resumes`, the newest first: `session`, `step`, `answer` (`same`, `different` or `cannot be said`), \
+`cause` (of a different one), `others` (further causes), `sure`, `probability`, `cause_probability`, `sentence`, `how` \
+(what the same training rests on), `doubles` (losses that exist twice), `needed` (what would say more), and \
+`evidence`: rows of `what` was compared, `before`, `after`, `differs` (`null`: it does, on purpose), `cause` and \
+`note`."""
 
-_CODES: Final = {"equal": 0, "differ": 1, "cannot be said": 3}
+_CODES: Final = {"equal": 0, "same": 0, "differ": 1, "different": 1, "cannot be said": 3}
 _MOST: Final = 8
 _MOST_LINES: Final = 40
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the two runs."""
-    for name in ("a", "b"):
-        parser.add_argument(name, metavar=name.upper(), type=Path, help="a run, ours or another tool's")
+    """Declare one run or two."""
+    parser.add_argument(
+        "a",
+        metavar="A",
+        nargs="?",
+        type=Path,
+        default=LOGS,
+        help=f"a run, ours or another tool's (default: the newest in {LOGS})",
+    )
+    parser.add_argument(
+        "b", metavar="B", nargs="?", type=Path, help="another; without it, the resumes of A are judged"
+    )
     parser.add_argument(
         "--full", action="store_true", help="all differences, and the whole diffs of the code"
     )
     add_json_argument(parser)
     parser.epilog = (
-        "Exit code: 0 if they are equal, to the last digit or within noise; 1 if they differ; 3 if it cannot be said; "
-        "2 if one of them cannot be read. docs/answers.md says how often the answer is right."
+        "Of a resume it compares the steps that exist twice, batches, saved and loaded state, learning rate, settings "
+        "and code; the newest one counts for the exit code. Exit code: 0 if the runs are equal, to the last digit or "
+        "within noise, or the resume continued the same training, or there is none; 1 if they differ; 3 if it cannot "
+        "be said; 2 if a run cannot be read. docs/answers.md says how often the answer is right."
     )
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the answer."""
     runs = []
-    for path in (args.a, args.b):
+    for path in filter(None, (args.a, args.b)):
         found = run_at(path)
         if isinstance(found, str):
             return refuse(found)
-        runs.append(read_evidence(found.source if found.source is not None else found.path))
+        runs.append(read_evidence(source_for(found)))
+    if len(runs) == 1:
+        return _answer_resumes(runs[0], as_json=args.json)
     answer = why(runs[0], runs[1])
     if args.json:
         print_json(answer.as_json())
@@ -77,3 +105,40 @@ def _print(answer: Why, *, full: bool) -> None:
             print(printable(f"  {line}"))
         if len(lines) > most:
             print(painted(f"  … and {len(lines) - most:,} more: --full shows all", "dim"))
+
+
+# ------------------------------------------------------------ resumes
+
+
+def _answer_resumes(found: RunEvidence, *, as_json: bool) -> int:
+    """Print the answer about each resume of a run; the exit code is that of the newest."""
+    if found.problem is not None and not found.sessions:
+        return refuse(found.problem)
+    answers = answer_resumes(found)
+    if as_json:
+        about = {"run": found.name, "path": str(found.path), "problem": found.problem}
+        print_json({**about, "resumes": [answer.as_json() for answer in answers]})
+    for answer in () if as_json else answers:
+        _print_resume(answer)
+    if not answers and not as_json:
+        has_steps = any(session.steps for session in found.sessions)
+        never = "was never resumed: it has one session with steps."
+        print(
+            printable(
+                f"{found.name} {never if has_steps else 'has no step yet: there is no resume to judge.'}"
+            )
+        )
+    return _CODES[answers[0].answer] if answers else 0
+
+
+def _print_resume(answer: Judgement) -> None:
+    print(textwrap.fill(printable(f"{answer.sentence} Sure: {answer.sure}."), min(terminal_width(), 110)))
+    if answer.evidence:
+        print()
+        print_table(
+            [Column("compared"), Column("before"), Column("after"), Column("")],
+            [(row.what, row.before, row.after, row.said) for row in answer.evidence],
+        )
+    for line in answer.needed:
+        print(f"to say more: {line}")
+    print()

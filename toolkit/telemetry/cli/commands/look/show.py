@@ -1,4 +1,4 @@
-"""`telemetry show`: show a run, ours or another tool's: its series and its last steps."""
+"""`telemetry show`: show a run, ours or another tool's: series, last steps, errors, what its model answered."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.argument_types import whole
+from toolkit.telemetry.cli.argument_types import misplaced, whole
 from toolkit.telemetry.cli.chosen_run import (
     Found,
     add_run_argument,
@@ -22,7 +22,8 @@ from toolkit.telemetry.cli.chosen_run import (
     status_of,
 )
 from toolkit.telemetry.cli.run_list import our_card
-from toolkit.telemetry.cli.terminal import Column, number_text, print_table
+from toolkit.telemetry.cli.show import completions, errors
+from toolkit.telemetry.cli.terminal import Column, add_json_argument, number_text, print_table
 from toolkit.telemetry.importers.detect import names_of
 from toolkit.telemetry.importers.formats.record_file import source_of_folder
 from toolkit.telemetry.importers.summary import summaries
@@ -47,8 +48,9 @@ _MOST_EVENTS: Final = 20
 _MOST_ROWS: Final = 100_000
 _LONGEST: Final = 60
 
-JSON_FORM: Final = """\
-one object; [formats.md](formats.md#the-json-of-telemetry-show---json) describes it."""
+JSON_FORM: Final = f"""\
+one object; [formats.md](formats.md#the-json-of-telemetry-show---json) describes it. With `--errors`, \
+{errors.JSON_FORM} With `--completions`, {completions.JSON_FORM}"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,13 +61,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         type=whole(high=_MOST_ROWS),
         default=5,
-        help="show the last N steps (default: 5)",
+        help="show the last N steps, or the newest N completions (default: 5)",
+    )
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument(
+        "--errors",
+        action="store_true",
+        help="show what failed and where it hung instead, with stacks and counts",
+    )
+    what.add_argument("--completions", action="store_true", help="show what its model answered instead")
+    parser.add_argument(
+        "--search", metavar="TEXT", default="", help="with --completions: only those that contain this text"
     )
     parser.add_argument(
-        "--json",
-        action="store_true",
-        help="print the runs as one JSON object; docs/formats.md lists its fields",
+        "--full", action="store_true", help="with --completions: whole texts instead of their first line"
     )
+    add_json_argument(parser)
     parser.add_argument("--metrics", metavar="GLOB", help="only series whose names match, such as 'train/*'")
     parser.add_argument(
         "--format",
@@ -75,12 +86,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "RUN may also be a file or folder of another tool: `telemetry ls --formats` lists what can be read. "
-        "Nothing in it is changed."
+        "Nothing in it is changed. Exit code: 0; 1 if --completions finds none; 2 if there is no run."
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the run's folder, its last rows and how to open it; return 2 if there is nothing to show."""
+    """Print the run's folder, its last rows and how to open it, or what was asked for; return 2 if there is nothing."""
+    wrong = None if args.completions else misplaced(args, ("search", "full"), "--completions")
+    if args.errors or args.completions:
+        wrong = wrong or misplaced(args, ("metrics", "format"), "the series of a run")
+    if wrong is not None:
+        return refuse(wrong)
+    if args.errors or args.completions:
+        return errors.run(args) if args.errors else completions.run(args)
     found = found_at(args.run, args.format, deleted=True)
     if found.folder is None or args.json or args.metrics:
         return _show_series(args, found)

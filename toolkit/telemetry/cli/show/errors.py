@@ -1,4 +1,4 @@
-"""`telemetry errors`: show what failed in a run and where it hung, with stacks and counts."""
+"""`telemetry show --errors`: what failed in a run and where it hung, with stacks and counts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
+from toolkit.telemetry.cli.chosen_run import chosen_run, printable
 from toolkit.telemetry.cli.terminal import print_json
 from toolkit.telemetry.diagnostics.error_details import details_of
 from toolkit.telemetry.diagnostics.error_records import ErrorRecords
@@ -27,25 +27,16 @@ JSON_FORM: Final = """\
 a list of error and finding records, as `metrics.jsonl` has them: the newest of each error and hang, with `count`."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the run and the output format."""
-    add_run_argument(parser)
-    parser.add_argument("--json", action="store_true", help="print the records as JSON")
-
-
 def run(args: argparse.Namespace) -> int:
-    """Print each distinct error and each hang of the run; return 2 if there is no run."""
+    """Print each distinct error and each hang of the run."""
     folder = chosen_run(args.run)
     found = ErrorRecords()
-    try:
-        for record in _records_of(folder):
-            event, rank = record.get("event"), whole_in(record.get("rank")) or 0
-            if event == ERROR or (event == FINDING and record.get("kind") == _HANG):
-                found.add(record, rank)
-            elif event == END:
-                found.add_end(record, rank)
-    except OSError as error:
-        return refuse(f"{folder}: {error.strerror or error}")
+    for record in _records_of(folder):
+        event, rank = record.get("event"), whole_in(record.get("rank")) or 0
+        if event == ERROR or (event == FINDING and record.get("kind") == _HANG):
+            found.add(record, rank)
+        elif event == END:
+            found.add_end(record, rank)
     if args.json:
         print_json(list(found.newest.values()))
         return 0

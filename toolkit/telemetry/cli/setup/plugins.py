@@ -1,4 +1,4 @@
-"""`telemetry plugins`: list the plug-ins of other packages that are installed here."""
+"""`telemetry setup plugins`: list the plug-ins of other packages that are installed here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`telemetry message`: send a test message to the receivers in a training's YAML, or print it."""
+"""`telemetry setup message`: send a test message to the receivers in a training's YAML, or print it."""
 
 from __future__ import annotations
 

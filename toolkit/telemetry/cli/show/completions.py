@@ -1,4 +1,4 @@
-"""`telemetry completions`: show or search what the model of a run answered."""
+"""`telemetry show --completions`: what the model of a run answered, the newest or what is searched for."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.argument_types import whole
-from toolkit.telemetry.cli.chosen_run import add_run_argument, found_at, printable, refuse
+from toolkit.telemetry.cli.chosen_run import found_at, printable, refuse
 from toolkit.telemetry.importers.as_records import completions_of
 from toolkit.telemetry.importers.source import RunSource
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
@@ -36,17 +35,6 @@ JSON_FORM: Final = """\
 one record of the event `completion` per line, as `metrics.jsonl` has it."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the run and which completions to show."""
-    add_run_argument(parser)
-    parser.add_argument("--rows", metavar="N", type=whole(), default=5, help="show the newest N (default: 5)")
-    parser.add_argument(
-        "--search", metavar="TEXT", default="", help="show only completions that contain this text"
-    )
-    parser.add_argument("--full", action="store_true", help="show whole texts instead of their first line")
-    parser.add_argument("--json", action="store_true", help="print the records as JSON, one per line")
-
-
 def run(args: argparse.Namespace) -> int:
     """Print the newest completions, newest last; return 1 if there are none."""
     at = found_at(args.run)
@@ -54,14 +42,11 @@ def run(args: argparse.Namespace) -> int:
     records = _read(at.others) if at.folder is None else _completions_in(at.folder / METRICS_JSONL)
     found: deque[Record] = deque(maxlen=args.rows)
     known = matching = 0
-    try:
-        for record in records:
-            known += 1
-            if _contains(record, args.search.casefold()):
-                matching += 1
-                found.append(record)
-    except OSError as error:
-        return refuse(f"{folder}: {error.strerror or error}")
+    for record in records:
+        known += 1
+        if _contains(record, args.search.casefold()):
+            matching += 1
+            found.append(record)
     if not found:
         refuse(
             f"{folder}: none of {known:,} completions contains {args.search!r}"

@@ -1,4 +1,4 @@
-"""`telemetry usage`: show whether anonymous usage reports are sent, and everything they contain."""
+"""`telemetry setup usage`: show whether anonymous usage reports are sent, and everything they contain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`telemetry ai-toolkit`: record the trainings of an ai-toolkit checkout, by a file in its extensions."""
+"""`telemetry setup ai-toolkit`: record the trainings of an ai-toolkit checkout, by a file in its extensions."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def run(args: argparse.Namespace) -> int:
             print("It was written by another version or installation: attach it again to update it.")
     else:
         print(
-            f"Not attached. To attach it: telemetry ai-toolkit attach {args.checkout} (writes {found.path})"
+            f"Not attached. To attach it: telemetry setup ai-toolkit attach {args.checkout} (writes {found.path})"
         )
     return 0 if found.is_there else 1
 

@@ -1,0 +1,1 @@
+"""What `telemetry export` writes that is no table and not for another tool's store."""

@@ -1,0 +1,1 @@
+"""What `telemetry setup` sets up, shows and tries."""

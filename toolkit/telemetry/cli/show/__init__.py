@@ -1,0 +1,1 @@
+"""What `telemetry show` shows of a run if it is asked for."""

@@ -1,0 +1,207 @@
+"""The phases of a job: each is a span, and some are counted or write an event."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from toolkit.telemetry.core.decorators import wrap_calls
+from toolkit.telemetry.logger.spans.span import NO_SPAN, AnySpan
+from toolkit.telemetry.logger.training.job import Job
+from toolkit.telemetry.logger.training.sums import known
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Phase:
+    """A `with` block, a decorator or a pair of callbacks; a block yields its span.
+
+    There are several in each iteration, so it does as little as possible.
+    """
+
+    __slots__ = ("_attributes", "_job", "name", "span")
+
+    def __init__(self, job: Job, name: str, attributes: dict[str, Any]) -> None:
+        self._job = job
+        self.name = name
+        self._attributes = attributes
+        self.span: AnySpan = NO_SPAN
+
+    def __enter__(self) -> AnySpan:
+        return self.begin()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.end(error)
+
+    def __call__(self, function: _F) -> _F:
+        """Return `function` with such a phase around each call; coroutines and generators are supported."""
+        return wrap_calls(function, lambda: copy.copy(self))
+
+    def begin(self, start_time: float | None = None) -> AnySpan:
+        """Begin it, now or at a wall time."""
+        log = self._job.log
+        if start_time is None:
+            span = self.span = log.span(self.name, **self._attributes)
+            span.__enter__()
+        else:
+            span = self.span = log.start_span(self.name, attributes=self._attributes, start_time=start_time)
+        return span
+
+    def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
+        """End it, and record the exception raised inside it."""
+        if error is not None:
+            self._job.write_error(self.span, error)
+            self.span.__exit__(type(error), error, error.__traceback__)
+        elif stop_time is None:
+            self.span.__exit__(None, None, None)
+        else:
+            self.span.stop(stop_time)
+
+    def abandon(self) -> None:
+        """End it without counting it as completed, as its end was never reported."""
+        self.span.stop(error="its end was never reported")
+
+
+class TrainingIteration(Phase):
+    """Counted unless an exception is raised."""
+
+    __slots__ = ()
+
+    def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
+        """End it, and count it."""
+        super().end(error, stop_time)
+        if error is None:
+            self._job.count_iteration(self.span, stop_time)
+
+
+class EvaluationIteration(Phase):
+    """Counted unless an exception is raised."""
+
+    __slots__ = ()
+
+    def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
+        """End it, and count it."""
+        super().end(error, stop_time)
+        if error is None and self.span.duration is not None:
+            self._job.evaluations[self.name].count(self.span.duration)
+
+
+class Pause(Phase):
+    """Pauses the training: forward passes inside do not belong to it."""
+
+    __slots__ = ()
+
+    def begin(self, start_time: float | None = None) -> AnySpan:
+        """Begin it, and pause the training."""
+        self._job.parts.leave_training()
+        return super().begin(start_time)
+
+    def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
+        """End it, and return to the training."""
+        super().end(error, stop_time)
+        self._job.parts.return_to_training()
+
+    def abandon(self) -> None:
+        """End it, and return to the training."""
+        super().abandon()
+        self._job.parts.return_to_training()
+
+
+class Evaluation(Pause):
+    """A validation or testing loop, whose event has the times of its iterations."""
+
+    __slots__ = ()
+
+    def begin(self, start_time: float | None = None) -> AnySpan:
+        """Begin a new loop."""
+        self._job.evaluations[self.name].end_window()
+        return super().begin(start_time)
+
+    def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
+        """Write how long its iterations took, and end it."""
+        job, loops = self._job, self._job.evaluations[self.name]
+        here = loops.end_window()
+        attributes = known(
+            current_iteration=max(0, job.completed - 1),
+            interval=job.completed - loops.since,
+            **loops.job.times(),
+            window_num_iterations=here.count,
+            **here.times("window_"),
+        )
+        loops.since = job.completed
+        if loops.is_enabled(job.config):
+            job.write(self.span, loops.event, attributes, stop_time)
+        super().end(error, stop_time)
+
+
+class Application(Phase):
+    """The whole job. There is one at a time."""
+
+    __slots__ = ("_since",)
+
+    def __init__(self, job: Job, name: str, attributes: dict[str, Any], since: float | None = None) -> None:
+        super().__init__(job, name, attributes)
+        self._since = since
+
+    def begin(self, start_time: float | None = None) -> AnySpan:
+        """Begin the job, and record which process of which job this is."""
+        job = self._job
+        if job.application is not None:
+            job.guard.report_misuse("a second application begins inside the first; it is left out")
+            return NO_SPAN
+        called = job.refresh_config().application_name
+        self._attributes = known(application_name=called) | self._attributes
+        span = super().begin(self._since if start_time is None else start_time)
+        if span is not NO_SPAN:
+            job.application = span
+            with job.guard.catch("recording the application"):
+                job.write_initialization(span)
+        return span
+
+    def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
+        """End the job, and write the remaining iterations of a loop that is still open."""
+        if self.span is NO_SPAN:
+            return
+        self._job.write_remaining(stop_time)
+        super().end(error, stop_time)
+        if self.span is self._job.application:
+            self._job.application = None
+
+
+class TrainingLoop(Phase):
+    """The training loop: its start and its targets."""
+
+    __slots__ = ("_given",)
+
+    def __init__(self, job: Job, name: str, *given: Any) -> None:
+        super().__init__(job, name, {})
+        self._given = given
+
+    def begin(self, start_time: float | None = None) -> AnySpan:
+        """Begin the training loop at an iteration; the targets default to the configuration's."""
+        job = self._job
+        if job.loop is not None:
+            job.guard.report_misuse(
+                "a training loop starts before the previous one ended; the previous one is ended here"
+            )
+            self.span = job.loop
+            self.end()
+        self._attributes = job.begin_loop(*self._given)
+        span = super().begin(start_time)
+        if span is not NO_SPAN:
+            job.loop = span
+            job.loop_started = span.start
+            job.parts.return_to_training()
+        return span
+
+    def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
+        """Write the iterations since the last full window, and end the loop."""
+        job = self._job
+        if self.span is not job.loop:
+            # Already ended because another one began inside it, or telemetry is off.
+            return
+        job.write_remaining(stop_time)
+        job.parts.leave_training()
+        job.loop = None
+        super().end(error, stop_time)
