@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from toolkit.telemetry.trainer.command import main
+import sys
+
+from toolkit.telemetry.cli.main import main
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(["train", *sys.argv[1:]]))

@@ -10,12 +10,9 @@ from setuptools import find_namespace_packages, find_packages, setup
 setup(
     packages=[
         "ai_toolkit_telemetry",
-        *find_namespace_packages(include=["toolkit.telemetry*"]),
+        # The example trainer, with its weights, is for a checkout.
+        *find_namespace_packages(include=["toolkit.telemetry*"], exclude=["toolkit.telemetry.trainer*"]),
         *(f"ai_toolkit_telemetry.{name}" for name in find_packages(include=["dashboard*"])),
-        "toolkit.telemetry.trainer.examples",
     ],
-    package_dir={
-        "ai_toolkit_telemetry.dashboard": "dashboard",
-        "toolkit.telemetry.trainer.examples": "config/examples",
-    },
+    package_dir={"ai_toolkit_telemetry.dashboard": "dashboard"},
 )

@@ -17,7 +17,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from toolkit.telemetry.trainer.config import BASE_STYLES, encode_prompt
 from toolkit.telemetry.trainer.model import (
     ARCHITECTURE,
     BASE_WEIGHTS,
@@ -27,6 +26,7 @@ from toolkit.telemetry.trainer.model import (
     random_times,
 )
 from toolkit.telemetry.trainer.pictures import describe, draw, random_drawing
+from toolkit.telemetry.trainer.prompts import BASE_STYLES, encode_prompt
 
 _SEED = 20
 _UNPROMPTED = 0.1

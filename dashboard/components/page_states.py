@@ -10,6 +10,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final, Literal
 
@@ -61,8 +62,12 @@ def no_runs(places: Sequence[str], problems: Sequence[str] = ()) -> None:
         st.code(_PASTE.format(folder=folder), language="yaml")
         st.markdown("or log from any training loop:")
         st.code(_IN_CODE.format(folder=folder), language="python")
-        st.markdown("To try it now, train the small example (no GPU, no download):")
-        st.code(f"telemetry train --log-dir {shlex.quote(local[0] if local else './logs')}", language="bash")
+        if find_spec("toolkit.telemetry.trainer") is not None:
+            # In a checkout only.
+            st.markdown("To try it now, train the small example (no GPU, no download):")
+            st.code(
+                f"telemetry train --log-dir {shlex.quote(local[0] if local else './logs')}", language="bash"
+            )
         if len(local) < len(places):
             st.caption("Runs on another machine? They appear once `telemetry ship` there has sent them.")
         else:

@@ -5,7 +5,6 @@ Only the configuration and the data are spoilt; the trainer, its losses and its 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import sys
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from typing import Any
 import torch
 import yaml
 
-from toolkit.telemetry.trainer.command import main
+from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.trainer.pictures import BatchOrder
 
 _EXAMPLE = Path(__file__).parents[2] / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
@@ -27,7 +26,7 @@ def spoil_batches(spoil: Callable[[int, torch.Tensor], torch.Tensor]) -> None:
 
     def batch(self: BatchOrder, number: int) -> Any:
         good = plain(self, number)
-        return dataclasses.replace(good, pictures=spoil(number + 1, good.pictures))
+        return good._replace(pictures=spoil(number + 1, good.pictures))
 
     BatchOrder.batch = batch  # type: ignore[method-assign]  # that is the fault
 
@@ -52,14 +51,14 @@ def break_plateau(process: dict[str, Any]) -> None:
     process["train"].update(lr=1e-12, warmup=0, lr_scheduler="constant", seed=1, steps=4000)
     process["train"]["validation_config"].update(validate_every=0)
     process["network"].update(dropout=0.0)
-    process["datasets"][0].update(num_images=2048)
+    process["dataset"].update(num_images=2048)
 
 
 def break_overfit(process: dict[str, Any]) -> None:
     """A large adapter on four pictures."""
     process["train"].update(lr=8e-3, warmup=10, lr_scheduler="constant")
     process["network"].update(linear=64, linear_alpha=64, dropout=0.0)
-    process["datasets"][0].update(num_images=4, caption_dropout_rate=0.0)
+    process["dataset"].update(num_images=4)
 
 
 BROKEN = {
@@ -86,7 +85,7 @@ def train(kind: str, log_dir: Path) -> int:
     BROKEN[kind](process)
     written = log_dir / f".{kind}.yaml"
     written.write_text(yaml.safe_dump(config), encoding="utf-8")
-    return main([str(written)])
+    return main(["train", str(written)])
 
 
 if __name__ == "__main__":

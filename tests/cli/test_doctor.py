@@ -17,7 +17,7 @@ from tests.lengths import in_make_faults
 from tests.records import read_records
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.agents.runs import Runs
-from toolkit.telemetry.agents.tools import doctor as agents_doctor
+from toolkit.telemetry.agents.server import READING, call
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.cli.notebook import view_of
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
@@ -637,7 +637,13 @@ def test_a_copy_that_was_cut_is_said_to_be_cut_everywhere(tmp_path, good, capsys
         "show --json": ["show", good, "--json"],
         "report": ["report", good],
         "sql": ["sql", "select count(*) from steps", good],
-        "export": ["export", good, "--to", "csv", "--force", "--out", tmp_path / "out.csv"],
+        **{
+            f"export {to}": ["export", good, "--to", to, "--force", "--out", tmp_path / f"out-{to}"]
+            for to in ("csv", "trace", "zip")
+        },
+        **{name: [name, good] for name in ("tail", "time", "why")},
+        "compare": ["compare", good, good],
+        "errors": ["show", good, "--errors"],
     }
 
     def said():
@@ -647,17 +653,18 @@ def test_a_copy_that_was_cut_is_said_to_be_cut_everywhere(tmp_path, good, capsys
             printed = "".join(capsys.readouterr())
             cut |= {name} if "records are missing" in printed else set()
         for name, answer in (
-            ("agents", agents_doctor(Runs([good]), run="good")),
+            *((name, call(Runs([good]), READING, name, {"run": "good"})) for name in ("doctor", "forecast")),
+            ("why", call(Runs([good]), READING, "why", {"a": "good", "b": "good"})),
             ("notebook", view_of(good, "")),
         ):
-            cut |= {name} if "records are missing" in str(answer) else set()
+            cut |= {f"{name} elsewhere"} if "records are missing" in str(answer) else set()
         return codes, cut
 
     assert said() == (dict.fromkeys(commands, 0), set())
     log.write_bytes(b"".join(lines[:15]))
     assert said() == (
         {name: int("doctor" in name) for name in commands},
-        {*commands, "agents", "notebook"},
+        {*commands, *(f"{name} elsewhere" for name in ("doctor", "forecast", "why", "notebook"))},
     )
     log.unlink()
     assert main(["ls", str(good)]) == 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+import runpy
+import sys
 
 import pytest
 
@@ -11,53 +12,42 @@ from toolkit.telemetry.cli.commands.setup import train
 from toolkit.telemetry.cli.main import main
 
 
-def test_an_invalid_configuration_is_refused_under_its_own_name(tmp_path, capsys):
-    config = tmp_path / "job.yaml"
-    config.write_text("job: extension\nconfig:\n  name: x\n  process:\n  - type: no_such_trainer\n")
+@pytest.fixture
+def trained(monkeypatch):
+    """Nothing is trained; what would be is listed here."""
+    configs = []
+    monkeypatch.setattr(
+        train, "_train", lambda path, args, began: configs.append((path.name, args.steps)) or 0
+    )
+    return configs
 
-    assert main(["train", str(config)]) == 2
-    assert capsys.readouterr().err.startswith(f"telemetry train: {config}: config.process[0].type")
 
-
-def test_without_a_configuration_the_example_is_trained(capsys, monkeypatch, tmp_path):
-    trained = []
-    monkeypatch.setattr(train, "train", lambda args, prog: trained.append((args.config, args.steps)) or 0)
-
+def test_without_a_configuration_the_example_is_trained(trained):
     assert main(["train", "--steps", "2"]) == 0
-    [(configs, steps)] = trained
-    assert [path.name for path in configs] == ["train_lora_tiny_cpu_with_telemetry.yaml"]
-    assert steps == 2
-    monkeypatch.setattr(train, "_examples", list)
-    assert main(["train"]) == 2
-    assert "name a configuration file" in capsys.readouterr().err
+    assert trained == [("train_lora_tiny_cpu_with_telemetry.yaml", 2)]
 
 
-def test_the_examples_are_copied_and_never_over_a_file(tmp_path, capsys):
-    assert main(["train", "--copy-examples", str(tmp_path / "mine")]) == 0
-    copied = capsys.readouterr().out.splitlines()
-    assert copied == [str(path) for path in sorted((tmp_path / "mine").iterdir())]
-    for path in copied:
-        original = ROOT / "config" / "examples" / Path(path).name
-        assert Path(path).read_bytes() == original.read_bytes()
-
-    Path(copied[0]).write_text("changed")
-    assert main(["train", "--copy-examples", str(tmp_path / "mine")]) == 2
-    assert "File exists" in capsys.readouterr().err
-    assert Path(copied[0]).read_text() == "changed"
-
-
-def test_options_of_the_embedded_trainer_are_refused_for_ai_toolkit(tmp_path, capsys):
+def test_run_py_is_the_same_command(trained, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["run.py", "a.yaml", "b.yaml"])
     with pytest.raises(SystemExit) as ended:
-        main(["train", "job.yaml", "--ai-toolkit", str(tmp_path), "--steps", "2"])
-    assert ended.value.code == 2
-    assert "are for the embedded trainer" in capsys.readouterr().err
+        runpy.run_path(str(ROOT / "run.py"), run_name="__main__")
+
+    assert ended.value.code == 0
+    assert trained == [("a.yaml", None), ("b.yaml", None)]
 
 
-def test_a_configuration_must_be_given_to_run_py():
-    from toolkit.telemetry.trainer.command import main as run_py
+def test_without_the_example_it_says_where_that_is(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "toolkit.telemetry.trainer.options", None)
 
-    with pytest.raises(SystemExit):
-        run_py([])
+    assert main(["train"]) == 2
+    said = capsys.readouterr().err
+    assert "only in a checkout of this repository" in said
+    assert "--ai-toolkit FOLDER" in said
+
+
+def test_options_of_the_example_trainer_are_refused_for_ai_toolkit(tmp_path, capsys):
+    assert main(["train", "job.yaml", "--ai-toolkit", str(tmp_path), "--steps", "2"]) == 2
+    assert "are for the example trainer" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -67,6 +57,6 @@ def test_an_error_of_the_training_is_not_taken_for_one_of_the_command(error, mon
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr(train, "train", fail)
+    monkeypatch.setattr(train, "_train", fail)
     with pytest.raises(type(error)):
         main(["train"])

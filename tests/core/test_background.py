@@ -12,16 +12,14 @@ import pytest
 from tests.lengths import in_make_faults, longer
 from tests.waiting import PATIENCE_S, wait_until
 from toolkit.telemetry.core import background as module
-from toolkit.telemetry.core.background import Background, background_job, next_due
-from toolkit.telemetry.core.job import own_thread_job
+from toolkit.telemetry.core.background import FILES, MACHINE, background_job, held_up_disks, own_thread_job
 
 
-@pytest.fixture
-def background(monkeypatch):
-    """Background threads of this test alone."""
-    fresh = Background()
-    monkeypatch.setattr(module, "_background", fresh)
-    return fresh
+@pytest.fixture(autouse=True)
+def _workers(monkeypatch):
+    """Have background threads of this test alone."""
+    monkeypatch.setattr(module, "_workers", {})
+    monkeypatch.setattr(module, "_monitor", None)
 
 
 class Hanging:
@@ -49,10 +47,14 @@ class Counting:
         return None if self.count >= self.last else self.pause_s
 
 
-make = pytest.mark.parametrize("make", [background_job, own_thread_job])
+def shared_job(name, turn):
+    return background_job(name, turn, MACHINE)
 
 
-def started(turn, name="telemetry-test", make=background_job):
+make = pytest.mark.parametrize("make", [shared_job, own_thread_job])
+
+
+def started(turn, name="telemetry-test", make=shared_job):
     job = make(name, turn)
     job.start()
     return job
@@ -67,7 +69,7 @@ def let_end(*jobs):
 
 
 @make
-def test_a_job_takes_turns_under_its_name_until_it_is_over(background, make):
+def test_a_job_takes_turns_under_its_name_until_it_is_over(make):
     turn = Counting(0.001, last=5)
     job = started(turn, make=make)
 
@@ -77,7 +79,7 @@ def test_a_job_takes_turns_under_its_name_until_it_is_over(background, make):
 
 
 @make
-def test_who_wakes_a_job_in_the_middle_of_a_turn_gets_another(background, make):
+def test_who_wakes_a_job_in_the_middle_of_a_turn_gets_another(make):
     turns, first = [], Hanging()
 
     def turn():
@@ -94,25 +96,7 @@ def test_who_wakes_a_job_in_the_middle_of_a_turn_gets_another(background, make):
     assert job.join(PATIENCE_S)
 
 
-@pytest.mark.parametrize("is_urgent", [True, False])
-def test_a_job_that_is_woken_by_another_wakes_a_thread_only_if_it_is_urgent(
-    background, monkeypatch, is_urgent
-):
-    rung, ring = [], background._ring
-    monkeypatch.setattr(background, "_ring", lambda: (rung.append(threading.current_thread().name), ring()))
-    woken = Counting(math.inf)
-    other = started(woken)
-    wait_until(lambda: woken.count == 1)
-
-    job = started(lambda: other.wake(is_urgent=is_urgent), "telemetry-waking")
-
-    assert job.join(PATIENCE_S)
-    wait_until(lambda: woken.count == 2)
-    assert ("telemetry-waking" in rung) is is_urgent
-    let_end(other)
-
-
-def test_a_job_never_takes_two_turns_at_once(background):
+def test_a_job_never_takes_two_turns_at_once():
     inside, most = [], []
 
     def turn():
@@ -142,7 +126,7 @@ def test_a_job_never_takes_two_turns_at_once(background):
 
 
 @pytest.mark.parametrize("count", [1, 4, pytest.param(30, marks=in_make_faults)])
-def test_jobs_that_hang_hold_up_no_other(background, count):
+def test_jobs_that_hang_hold_up_no_other(count):
     hanging = [Hanging() for _ in range(count)]
     jobs = [started(turn, f"telemetry-hung-{number}") for number, turn in enumerate(hanging)]
     turn = Counting(0.01)
@@ -155,32 +139,33 @@ def test_jobs_that_hang_hold_up_no_other(background, count):
     names = {thread.name for thread in threading.enumerate()}
     assert {job.name for job in jobs} <= names, "a stack shows who hangs"
     assert not jobs[0].join(0.01)
+    before = threading.active_count()
     for one in hanging:
         one.release.set()
     for job in jobs:
         assert job.join(PATIENCE_S)
-    # What was needed for those that hung is not any more.
-    wait_until(lambda: len(background._workers) <= 3)
+    # One that was held up ends once it is not any more.
+    wait_until(lambda: threading.active_count() <= before - count)
     let_end(other)
 
 
-def test_jobs_for_a_disk_that_does_not_answer_run_after_all_others(background):
-    hanging = [Hanging() for _ in range(60)]
-    jobs = [background_job("telemetry-hung", turn, disk=Path("/dead")) for turn in hanging]
-    turn = Counting(0.0)
-    for job in [*jobs, other := background_job("telemetry-test", turn, disk=Path("/good"))]:
-        job.start()
+def test_a_disk_that_does_not_answer_is_known_and_jobs_for_another_have_a_thread_of_their_own():
+    hanging, turn = Hanging(), Counting(0.001)
+    held_up = background_job("telemetry-hung", hanging, FILES, Path("/dead"))
+    other = background_job("telemetry-test", turn, FILES, Path("/good"))
+    held_up.start()
+    other.start()
 
-    wait_until(lambda: turn.count > 20)
-    assert sum(one.hangs.is_set() for one in hanging) < 60
-    for one in hanging:
-        one.release.set()
-    for job in jobs:
-        assert job.join(PATIENCE_S)
+    wait_until(lambda: held_up_disks() == {Path("/dead")})
+    seen = turn.count
+    wait_until(lambda: turn.count > seen + 3)
+    hanging.release.set()
+    assert held_up.join(PATIENCE_S)
     let_end(other)
+    assert not held_up_disks()
 
 
-def test_there_are_no_threads_without_jobs(background):
+def test_there_are_no_threads_without_jobs():
     before = set(threading.enumerate())
     for _ in range(20):
         jobs = [started(Counting(0.001, last=2)) for _ in range(3)]
@@ -191,7 +176,7 @@ def test_there_are_no_threads_without_jobs(background):
     assert started(Counting(0.001, last=2)).join(PATIENCE_S), "and there are again with the next"
 
 
-def test_a_job_that_ends_its_thread_ends_alone(background, monkeypatch):
+def test_a_job_that_ends_its_thread_ends_alone(monkeypatch):
     said = []
     monkeypatch.setattr(threading, "excepthook", lambda about: said.append(about.exc_type))
 
@@ -210,21 +195,8 @@ def test_a_job_that_ends_its_thread_ends_alone(background, monkeypatch):
     assert set(said) == {SystemExit, ValueError}, "of which the first is ignored by default"
 
 
-def test_a_bug_in_the_choice_of_jobs_stops_them_only_while_it_lasts(background, monkeypatch):
-    turn = Counting(0.01)
-    job = started(turn)
-    wait_until(lambda: turn.count)
-    with monkeypatch.context() as patch:
-        patch.setattr(Background, "_collect", lambda *_: 1 / 0)
-        wait_until(lambda: background._guard.counts)
-    seen = turn.count
-
-    wait_until(lambda: turn.count > seen)
-    let_end(job)
-
-
 @make
-def test_a_thread_that_is_refused_may_be_granted_later(background, monkeypatch, make):
+def test_a_thread_that_is_refused_may_be_granted_later(monkeypatch, make):
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         turn = Counting(0.001, last=2)
@@ -234,7 +206,7 @@ def test_a_thread_that_is_refused_may_be_granted_later(background, monkeypatch, 
 
         assert not job.is_started
         assert not turn.count
-    if make is background_job:
+    if make is shared_job:
         job.start()
     else:
         job.run_here(PATIENCE_S)
@@ -247,9 +219,9 @@ def refuse(_):
     raise RuntimeError("can't start new thread")
 
 
-def test_a_job_runs_on_the_calling_thread_where_there_is_no_other(background):
+def test_a_job_runs_on_the_calling_thread_where_there_is_no_other():
     turn = Counting(0.001, last=3)
-    job = background_job("telemetry-test", turn)
+    job = shared_job("telemetry-test", turn)
     job.run_here(PATIENCE_S)
 
     assert job.is_over
@@ -270,13 +242,3 @@ def test_a_forked_child_has_its_own_threads_whatever_its_parent_was_doing():
     hanging.release.set()
     assert jobs[0].join(PATIENCE_S)
     let_end(jobs[1])
-
-
-def test_jobs_run_at_the_same_times_and_keep_their_pace():
-    assert next_due(-math.inf, 10.37, 1.0) == 12.0
-    assert next_due(12.0, 12.01, 1.0) == 13.0
-    assert next_due(12.0, 12.01, 0.5) == 12.5
-    assert next_due(12.0, 12.8, 0.5) == 13.5
-    assert next_due(12.0, 12.002, 0.1) == pytest.approx(12.1)
-    assert next_due(12.0, 12.002, 0.01) == pytest.approx(12.012)
-    assert next_due(12.0, 12.002, math.inf) == math.inf

@@ -3,9 +3,9 @@
 import threading
 import time
 
-from toolkit.telemetry.core.background import PeriodicTasks, Task
 from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.core.periodic import PeriodicTasks, Task
 
 
 def test_each_task_has_its_own_interval():

@@ -34,6 +34,7 @@ from toolkit.telemetry.core.post import refusal
 from toolkit.telemetry.diagnostics.error_details import details_of
 from toolkit.telemetry.diagnostics.examiner import examine
 from toolkit.telemetry.diagnostics.policy import policy_of_run
+from toolkit.telemetry.importers.training_yaml import read_training_yaml
 from toolkit.telemetry.logger.control.poller import ControlPoller
 from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions, options_from_config
 from toolkit.telemetry.mirrors.messages.address import AddressError, web_address
@@ -73,7 +74,6 @@ from toolkit.telemetry.runs.listing.search import QueryError, SortBy, matches, p
 from toolkit.telemetry.timing.chrome_trace import chrome_trace
 from toolkit.telemetry.timing.ledger import LedgerBuilder
 from toolkit.telemetry.timing.span_record import read_span
-from toolkit.telemetry.trainer.config import read_training_yaml
 
 LONGEST_INPUT = 16 * 1024
 """Longer inputs find little more and are slow; what is about size has tests of its own."""
@@ -619,7 +619,7 @@ def fuzz_foreign_file(data: bytes) -> None:
 
 
 @_target(
-    "toolkit.telemetry.trainer.config",
+    "toolkit.telemetry.importers.training_yaml",
     "toolkit.telemetry.logger.options",
     "toolkit.telemetry.core.checks",
     "toolkit.telemetry.core.fields",

@@ -6,6 +6,7 @@ import pytest
 
 from tests.made_runs import step_record, write_run
 from toolkit.telemetry.core.checks import OptionsError
+from toolkit.telemetry.importers.training_yaml import parse_config, read_training_yaml
 from toolkit.telemetry.mirrors.one_logger_file.exporter import OneLoggerFileExporter
 from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
 from toolkit.telemetry.runfolder.table.columns import Columns
@@ -13,7 +14,6 @@ from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.columns.run_log import RunLog
 from toolkit.telemetry.runs.listing.run_listing import RootListing, read_start
 from toolkit.telemetry.runs.listing.search import MAX_QUERY_LENGTH, QueryError, parse
-from toolkit.telemetry.trainer.config import parse_config, read_training_yaml
 
 DEEP = "[" * 1_000 + "]" * 1_000
 

@@ -14,7 +14,7 @@ from toolkit.telemetry.core.fields import options_of
 from toolkit.telemetry.core.option_docs import documents
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.logger.training import TrainingConfig
-from toolkit.telemetry.trainer.config import ProcessOptions
+from toolkit.telemetry.trainer.options import ProcessOptions
 
 ROOT = Path(__file__).parents[2]
 

@@ -182,13 +182,11 @@ def test_the_wheel_has_two_names_and_one_of_them_is_shared(wheel):
     assert [name for name in files if name.endswith(".pth")] == []
 
 
-def test_the_wheel_has_weights_examples_and_scripts_of_the_pages(wheel):
+def test_the_wheel_has_scripts_of_the_pages_and_not_the_example_trainer(wheel):
     files = set(wheel.namelist())
 
     assert "toolkit/telemetry/py.typed" in files
-    assert any(re.fullmatch(r"toolkit/telemetry/trainer/weights/.*\.safetensors", name) for name in files)
-    for path in (ROOT / "config" / "examples").glob("*.yaml"):
-        assert wheel.read(f"toolkit/telemetry/trainer/examples/{path.name}") == path.read_bytes()
+    assert [name for name in files if "trainer/" in name or name.endswith((".safetensors", ".yaml"))] == []
     for path in (ROOT / "dashboard").rglob("*"):
         if path.suffix in (".py", ".js", ".css", ".png"):
             assert f"ai_toolkit_telemetry/dashboard/{path.relative_to(ROOT / 'dashboard')}" in files
@@ -286,14 +284,15 @@ def test_a_room_loads_neither_the_logger_nor_the_names(in_folder):
     assert "integrations" not in in_folder({}, "-c", code)
 
 
-def test_the_installed_command_logs_trains_and_copies_the_examples(in_folder, tmp_path):
+def test_the_installed_command_lists_runs_and_says_where_the_example_is(in_folder, tmp_path):
     in_folder({}, "-c", OWN_LOOP)
     printed = in_folder({}, "-m", "toolkit.telemetry.cli", "ls", "--json")
     assert [run["name"] for run in json.loads(printed)["runs"]] == ["own_loop"], printed
-    in_folder({}, "-m", "ai_toolkit_telemetry", "train", "--copy-examples", "mine")
-    assert {path.name for path in (tmp_path / "mine").iterdir()} == {
-        path.name for path in (ROOT / "config" / "examples").iterdir()
-    }
+    code = (
+        "import sys; sys.stderr = sys.stdout\n"
+        "from toolkit.telemetry.cli.main import main\nassert main(['train']) == 2"
+    )
+    assert "only in a checkout of this repository" in in_folder({}, "-c", code)
 
 
 def test_the_source_distribution_has_every_folder():

@@ -72,7 +72,6 @@ OF_OTHER_WORK = (
     "dashboard/vendor/plotly-cartesian-4.1.1.min.js",
     "tests/telemetry/compat/",
     "tests/telemetry/integrations/",
-    "tests/trainer/",
     "toolkit/telemetry/logger/control/",
     "toolkit/telemetry/logger/machine/",
     "toolkit/telemetry/logger/printed/",

@@ -11,8 +11,8 @@ import torch
 
 from tests.telemetry.logged import make_logger, records_of
 from tests.waiting import wait_until
+from toolkit.telemetry.core.background import Job
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.core.job import Job
 from toolkit.telemetry.logger.machine import environment, start_look
 from toolkit.telemetry.logger.machine.software import cuda_version, determinism, installed_packages, seeds
 from toolkit.telemetry.logger.machine.start_look import StartLook, data_paths, settings

@@ -7,9 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from tests.records import read_records
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.trainer import loop
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
@@ -22,10 +25,10 @@ def mapping():
     process = content["config"]["process"][0]
     process["device"] = "cpu"
     process["network"]["linear"] = 4
-    process["datasets"] = [{"style": "neon", "num_images": 8}]
+    process["dataset"] = {"style": "neon", "num_images": 8}
     process["train"].update(batch_size=2, steps=4, warmup=2)
     process["train"]["validation_config"] = {"validate_every": 2, "num_images": 4}
-    process["save"].update(save_every=2, dtype="float32")
+    process["save"].update(save_every=2)
     process["sample"].update(
         sample_every=4,
         sample_steps=1,
@@ -57,10 +60,15 @@ def write(tmp_path, mapping):
 @pytest.fixture
 def train(tmp_path, monkeypatch, write):
     """Train the configuration as it is now, in this process and in `tmp_path`; return the exit code."""
-    from toolkit.telemetry.trainer.command import main
-
+    # Other tests of this process compute as torch does by itself.
+    monkeypatch.setattr(loop, "_be_deterministic", lambda: None)
+    threads = torch.get_num_threads()
+    torch.use_deterministic_algorithms(True)
+    torch.set_num_threads(1)
     monkeypatch.chdir(tmp_path)
-    return lambda *flags: main([str(write()), *flags])
+    yield lambda *flags: main(["train", str(write()), *flags])
+    torch.use_deterministic_algorithms(False)
+    torch.set_num_threads(threads)
 
 
 @pytest.fixture

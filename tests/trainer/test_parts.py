@@ -1,31 +1,16 @@
-"""The parts of the trainer: prompts, pictures, model, LoRA, learning rate and stop signals."""
+"""The parts of the trainer: prompts, pictures, model, LoRA, learning rate."""
 
 from __future__ import annotations
-
-import signal
-import threading
 
 import pytest
 import torch
 from torch import nn
 
-from toolkit.telemetry.trainer.config import (
-    DatasetOptions,
-    NetworkOptions,
-    TargetOptions,
-    encode_prompt,
-)
-from toolkit.telemetry.trainer.loop import StopSignals, learning_rate
-from toolkit.telemetry.trainer.model import (
-    BASE_NAME,
-    BASE_WEIGHTS,
-    LoraLinear,
-    TinyDiT,
-    add_lora,
-    load_base,
-    paint,
-)
+from toolkit.telemetry.trainer.loop import learning_rate
+from toolkit.telemetry.trainer.model import BASE_WEIGHTS, LoraLinear, add_lora, load_base, paint
+from toolkit.telemetry.trainer.options import NetworkOptions
 from toolkit.telemetry.trainer.pictures import BatchOrder, draw_set
+from toolkit.telemetry.trainer.prompts import encode_prompt
 
 CPU = torch.device("cpu")
 
@@ -43,32 +28,28 @@ def test_a_prompt_is_its_words_in_order_and_the_trigger_word_is_its_placeholder(
 
 
 def test_an_epoch_shows_each_picture_once_and_a_batch_depends_on_its_number_alone():
-    pictures = draw_set([DatasetOptions(num_images=12)], triggered=True, device=CPU)
-    order = BatchOrder(pictures, 4, seed=1)
-    epochs = [
-        torch.cat([order.batch(3 * epoch + place).pictures for place in range(3)]) for epoch in range(2)
-    ]
+    trained = draw_set("neon", 12, "training", triggered=True, device=CPU)
+    order = BatchOrder(trained, 4, seed=1)
+    epochs = [torch.cat([order.batch(3 * epoch + place)[0] for place in range(3)]) for epoch in range(2)]
 
     for epoch in epochs:
-        assert {picture.numpy().tobytes() for picture in epoch} == {
-            picture.numpy().tobytes() for picture in pictures.pictures
-        }
+        shown = {picture.numpy().tobytes() for picture in epoch}
+        assert shown == {picture.numpy().tobytes() for picture in trained.pictures}
     assert not torch.equal(*epochs)
-    jumped = BatchOrder(pictures, 4, seed=1)
-    assert torch.equal(order.batch(7).pictures, jumped.batch(7).pictures)
+    assert torch.equal(order.batch(7).pictures, BatchOrder(trained, 4, seed=1).batch(7).pictures)
 
 
 def test_validation_pictures_are_not_those_of_the_training():
-    datasets = [DatasetOptions(num_images=20), DatasetOptions(style="outline", num_images=20)]
-    trained = draw_set(datasets, triggered=False, device=CPU)
-    unseen = draw_set(datasets, triggered=False, device=CPU, unseen=9)
+    trained, unseen = (
+        draw_set("outline", 20, purpose, triggered=False, device=CPU).pictures
+        for purpose in ("training", "validation")
+    )
 
-    assert (len(trained), len(unseen)) == (40, 9)
-    assert not any(torch.equal(a, b) for a in trained.pictures for b in unseen.pictures)
+    assert not any(torch.equal(a, b) for a in trained for b in unseen)
 
 
-def test_the_shipped_base_is_small_and_paints_what_it_is_asked_for():
-    model = load_base(BASE_NAME)
+def test_the_included_base_is_small_and_paints_what_it_is_asked_for():
+    model = load_base()
     prompts = torch.tensor([encode_prompt(f"a {colour} circle, flat") for colour in ("red", "green", "blue")])
     pictures = paint(
         model, torch.randn(3, 3, 32, 32, generator=seeded()), prompts, steps=8, guidance_scale=1.0
@@ -79,39 +60,26 @@ def test_the_shipped_base_is_small_and_paints_what_it_is_asked_for():
     assert BASE_WEIGHTS.stat().st_size < 5_000_000
 
 
-@pytest.fixture
-def model():
-    torch.manual_seed(0)
-    model = TinyDiT()
-    for parameter in model.parameters():  # some start at zero, which would hide a change
-        nn.init.normal_(parameter, std=0.1)
-    return model
-
-
-def lora_on(model, only=()):
-    targets = TargetOptions(only_if_contains=only)
-    return add_lora(model, NetworkOptions(linear=4, network_kwargs=targets), seeded())
-
-
-def test_a_new_lora_changes_nothing_and_only_it_is_trained(model):
+def test_a_new_lora_changes_nothing_and_only_it_is_trained():
+    model = load_base()
     inputs = (
         torch.randn(2, 3, 32, 32, generator=seeded()),
         torch.tensor([0.3, 0.9]),
         torch.tensor([[2, 10], [3, 11]]),
     )
     before = model(*inputs)
-    lora = lora_on(model, only=("attn",))
+    lora = add_lora(model, NetworkOptions(linear=4), seeded())
     assert torch.equal(model(*inputs), before)
 
     frozen = {name: tensor.clone() for name, tensor in model.state_dict().items() if "lora_" not in name}
-    optimizer = torch.optim.AdamW(lora.parameters(), lr=0.1)
+    optimizer = torch.optim.AdamW(lora.values(), lr=0.1)
     for _ in range(2):
         model(*inputs).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
     after = model.state_dict()
     assert all(torch.equal(after[name], tensor) for name, tensor in frozen.items())
-    assert all(layer.lora_B.abs().sum() > 0 for layer in lora.layers.values())
+    assert all(matrix.abs().sum() > 0 for matrix in lora.values())
 
 
 def test_the_lora_adds_alpha_over_rank_times_its_product_and_drops_out_only_in_training():
@@ -138,30 +106,3 @@ def test_the_learning_rate_rises_in_the_warm_up_and_then_keeps_to_its_schedule(k
         assert 0 < rates[-1] < 0.1
     assert learning_rate(1, lr=1.0, kind=kind, warmup=0, steps=20) == 1.0
     assert learning_rate(20, lr=1.0, kind=kind, warmup=40, steps=20) == 0.5
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_signal_is_noted_and_the_handlers_from_before_come_back(number):
-    before = signal.getsignal(number)
-    with StopSignals() as signals:
-        signal.raise_signal(number)
-        assert signals.received is number
-        if number is signal.SIGINT:
-            with pytest.raises(KeyboardInterrupt):
-                signal.raise_signal(number)
-
-    assert signal.getsignal(number) == before
-
-
-def test_a_thread_that_may_not_set_handlers_trains_without():
-    entered = []
-
-    def train():
-        with StopSignals() as signals:
-            entered.append(signals.received)
-
-    thread = threading.Thread(target=train)
-    thread.start()
-    thread.join()
-
-    assert entered == [None]

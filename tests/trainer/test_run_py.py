@@ -15,6 +15,7 @@ import pytest
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
 from toolkit.telemetry.core.install import install_extra
+from toolkit.telemetry.trainer.loop import TrainingLoop
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 100
@@ -38,11 +39,8 @@ def test_a_training_prints_where_everything_is(train, records, tmp_path, capfd):
     assert "[run] step 3/3 (100%)  loss 0." in output
     assert "[run] checkpoint: output/tiny_neon_lora/tiny_neon_lora.safetensors" in output
     assert "[run] run folder: runs/tiny_neon_lora" in output
-    assert [record["global_step"] for record in records("step", tmp_path / "runs" / "tiny_neon_lora")] == [
-        1,
-        2,
-        3,
-    ]
+    steps = records("step", tmp_path / "runs" / "tiny_neon_lora")
+    assert [record["global_step"] for record in steps] == [1, 2, 3]
     assert (tmp_path / "output" / "tiny_neon_lora" / "tiny_neon_lora.safetensors").exists()
 
 
@@ -67,8 +65,6 @@ def test_ctrl_c_saves_and_ends_the_run(start, records, tmp_path):
 
 @pytest.mark.usefixtures("endless")
 def test_sigterm_saves_and_ends_the_run(train, records, monkeypatch):
-    from toolkit.telemetry.trainer.loop import TrainingLoop
-
     end_epoch = TrainingLoop._end_epoch_if_due
 
     def terminated_at_the_third_step(loop):
@@ -90,8 +86,6 @@ def test_sigterm_saves_and_ends_the_run(train, records, monkeypatch):
 def test_the_control_file_scales_the_rate_then_saves_and_stops_and_the_run_resumes(
     train, run_folder, records, monkeypatch
 ):
-    from toolkit.telemetry.trainer.loop import TrainingLoop
-
     end_epoch = TrainingLoop._end_epoch_if_due
 
     def steered(loop):
@@ -125,10 +119,10 @@ def ask(folder, request):
 def test_without_torch_it_says_how_to_install_it(write):
     hide_torch = (
         "import sys; sys.modules['torch'] = None;"
-        "from toolkit.telemetry.trainer.command import main; sys.exit(main())"
+        "from toolkit.telemetry.cli.main import main; sys.exit(main())"
     )
     run = subprocess.run(
-        [sys.executable, "-c", hide_torch, str(write())],
+        [sys.executable, "-c", hide_torch, "train", str(write())],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 # By itself, and so at exactly that step, even on a slow machine.
 KILLED_AT_STEP_27 = """
 import os, signal, sys
-from toolkit.telemetry.trainer.command import main
+from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.trainer.loop import TrainingLoop
 plain = TrainingLoop._end_epoch_if_due
 def end_epoch_or_all(loop):
@@ -49,11 +49,11 @@ def longer(process):
 @pytest.mark.usefixtures("longer")
 def test_the_examples_time_adds_up_across_a_kill_and_a_resume(start, write, records, run_folder, tmp_path):
     run = subprocess.Popen(
-        [sys.executable, "-c", KILLED_AT_STEP_27, str(write())],
+        [sys.executable, "-c", KILLED_AT_STEP_27, "train", str(write())],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
     )
-    # Not the moment before the call: a machine that pauses may take its time to start a process.
+    # Not the time before the call: a machine that pauses may need seconds to start a process.
     began = process_began(run.pid)
     assert run.wait(120) == -signal.SIGKILL
     killed = time.time()
@@ -68,7 +68,7 @@ def test_the_examples_time_adds_up_across_a_kill_and_a_resume(start, write, reco
     assert sum(seconds.values()) == pytest.approx(ledger.wall_s, rel=1e-6)
     by_session = [sum(line.seconds for line in session.lines) for session in ledger.sessions]
     assert sum(by_session) == pytest.approx(ledger.wall_s, rel=1e-6)
-    # From the start of a process to its last record; what comes behind that is not ours to see.
+    # From the start of a process to its last record; what comes after that is not ours to see.
     last = max(record["time"] for record in records(None) if record["session"] == 1)
     end = records("end")[-1]["time"]
     assert by_session[0] == pytest.approx(last - began, abs=0.5)
@@ -78,7 +78,7 @@ def test_the_examples_time_adds_up_across_a_kill_and_a_resume(start, write, reco
     # run.json says when the killed session gave its last sign of life.
     assert last <= read_manifest(run_folder).sessions[0].ended <= killed
 
-    # Killed behind step 25, it went on from the checkpoint of step 20.
+    # Killed after step 25, it resumed from the checkpoint of step 20.
     assert records("start")[-1]["resumed_from_step"] == 20
     assert seconds["redone"] > 0
     for entry in ("training", "validation", "checkpoint", "sampling", "startup", "data_wait"):

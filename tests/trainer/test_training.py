@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from tests.lengths import in_make_faults
 from tests.records import state_of
+from toolkit.telemetry.trainer.loop import TrainingLoop
 
 
 def final_weights(tmp_path):
@@ -33,9 +34,7 @@ def test_weights_are_identical_with_telemetry_on_and_off(train, process, tmp_pat
 
 def test_a_resumed_training_ends_where_an_unbroken_one_does(train, process, tmp_path, records):
     process["train"]["lr_scheduler"] = "constant"
-    process["train"]["gradient_accumulation"] = 2
     process["network"]["dropout"] = 0.2
-    process["save"]["dtype"] = "float16"
     assert train("--steps", "5") == 0
     unbroken = final_weights(tmp_path)
     shutil.rmtree(tmp_path / "output")
@@ -47,8 +46,7 @@ def test_a_resumed_training_ends_where_an_unbroken_one_does(train, process, tmp_
     assert [record["global_step"] for record in records("step")] == [1, 2, 3, 4, 5]
     assert [record["session"] for record in records("step")] == [1, 1, 1, 2, 2]
     assert [record["train_loss_mean"] for record in records("epoch")] == [
-        pytest.approx(sum(step["train_loss"] for step in records("step")[first : first + 2]) / 2)
-        for first in (0, 2)
+        pytest.approx(sum(step["train_loss"] for step in records("step")[:4]) / 4)
     ]
     began, *_, saved = [record for record in records("state") if record["session"] == 1]
     loaded = next(record for record in records("state") if record["session"] == 2)
@@ -92,21 +90,7 @@ def test_resuming_with_another_rank_is_refused_and_says_so(train, process, capsy
     process["network"]["linear"] = 8
 
     assert train() == 2
-    assert "rank 4 on 30 layers, not rank 8 on 30 layers" in capsys.readouterr().err
-
-
-def test_names_that_choose_no_layer_are_refused(train, process, capsys):
-    process["network"]["network_kwargs"]["only_if_contains"] = ["single_blocks"]
-
-    assert train() == 2
-    assert "network_kwargs chooses no layer" in capsys.readouterr().err
-
-
-def test_base_weights_that_are_not_there_are_refused(train, process, capsys):
-    process["model"]["name_or_path"] = "nowhere.safetensors"
-
-    assert train() == 2
-    assert "config.process[0].model.name_or_path: cannot read base weights nowhere" in capsys.readouterr().err
+    assert "it has rank 4, and config.process[0].network.linear is 8" in capsys.readouterr().err
 
 
 def test_a_run_is_logged_from_start_to_end(train, tmp_path, records):
@@ -140,8 +124,6 @@ def test_samples_lie_in_the_run_folder_one_a_prompt(train, run_folder, records):
 
 
 def test_a_telemetry_folder_that_vanishes_does_not_end_the_training(train, process, run_folder, monkeypatch):
-    from toolkit.telemetry.trainer.loop import TrainingLoop
-
     validate = TrainingLoop._validate
 
     def vanish(loop):
@@ -155,8 +137,6 @@ def test_a_telemetry_folder_that_vanishes_does_not_end_the_training(train, proce
 
 
 def test_a_training_that_fails_leaves_an_error_record(train, records, monkeypatch):
-    from toolkit.telemetry.trainer.loop import TrainingLoop
-
     def fail(*_, **__):
         raise RuntimeError("out of memory")
 
@@ -179,7 +159,7 @@ def test_neither_sampling_nor_validation_is_needed(train, process, records):
 @in_make_faults
 @pytest.mark.slow
 def test_the_loss_goes_down_in_a_hundred_steps(train, process, records):
-    process["datasets"] = [{"style": "neon", "num_images": 64}]
+    process["dataset"] = {"style": "neon", "num_images": 64}
     process["train"].update(batch_size=2, steps=100, warmup=10)
     process["train"]["validation_config"] = {"validate_every": 50, "num_images": 16}
     process["save"]["save_every"] = 100

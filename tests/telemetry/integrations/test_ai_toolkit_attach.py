@@ -14,6 +14,7 @@ import pytest
 from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
+from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.integrations.ai_toolkit.attach import (
     IMPORT_FIRST,
     AttachError,
@@ -22,7 +23,6 @@ from toolkit.telemetry.integrations.ai_toolkit.attach import (
     extension_text,
     status,
 )
-from toolkit.telemetry.trainer.command import main
 
 ROOT = Path(__file__).parents[3]
 FAKE = Path(__file__).with_name("fake_ai_toolkit.py")
@@ -228,14 +228,14 @@ def test_a_script_in_an_attached_checkout_can_import_the_logger(checkout):
 
 
 def test_run_py_starts_the_job_in_the_checkout_and_attaches_to_it(checkout, job, capfd):
-    assert main([str(job), "--ai-toolkit", str(checkout)]) == 0
+    assert main(["train", str(job), "--ai-toolkit", str(checkout)]) == 0
 
     printed = capfd.readouterr().out
     assert "[run] attached:" in printed
     assert "trained to 5" in printed
     assert steps_of(checkout) == 5
 
-    assert main([str(job), "--ai-toolkit", str(checkout)]) == 0
+    assert main(["train", str(job), "--ai-toolkit", str(checkout)]) == 0
     assert "[run] attached:" not in capfd.readouterr().out
 
 
@@ -244,7 +244,7 @@ def test_run_py_gives_back_the_exit_code_of_the_job(checkout, job):
     config["config"]["process"][0]["train"]["trouble"] = {"2": "fail"}
     job.write_text(json.dumps(config))
 
-    assert main([str(job), "--ai-toolkit", str(checkout)]) == 1
+    assert main(["train", str(job), "--ai-toolkit", str(checkout)]) == 1
     assert read_records(checkout / "logs" / "greyjacket" / "metrics.jsonl", "end")[0]["status"] == "failed"
 
 
@@ -254,26 +254,13 @@ def test_run_py_takes_the_environment_of_the_checkout(checkout, job):
     python.write_text('#!/bin/sh\necho "$@" > asked_for.txt\nexit 7\n')
     python.chmod(0o755)
 
-    assert main([str(job), "--ai-toolkit", str(checkout), "--name", "red"]) == 7
+    assert main(["train", str(job), "--ai-toolkit", str(checkout), "--name", "red"]) == 7
     assert (checkout / "asked_for.txt").read_text() == f"run.py {job} --name red\n"
 
 
-def test_run_py_knows_a_job_of_ai_toolkits_other_trainers(job, tmp_path, monkeypatch, capsys):
-    job.write_text(job.read_text().replace("sd_trainer", "concept_slider"))
-    monkeypatch.chdir(tmp_path)
-
-    assert main([str(job)]) == 2
-    assert "type concept_slider is trained by ai-toolkit" in capsys.readouterr().err
-
-
-def test_run_py_refuses_what_is_no_checkout_or_no_job_of_ai_toolkit(checkout, job, tmp_path, capsys):
-    assert main([str(job), "--ai-toolkit", str(tmp_path)]) == 2
+def test_run_py_refuses_what_is_no_checkout_and_options_of_the_example(checkout, job, tmp_path, capsys):
+    assert main(["train", str(job), "--ai-toolkit", str(tmp_path)]) == 2
     assert "not an ai-toolkit checkout" in capsys.readouterr().err
 
-    tiny = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
-    assert main([str(tiny), "--ai-toolkit", str(checkout)]) == 2
-    assert "embedded trainer" in capsys.readouterr().err
-
-    with pytest.raises(SystemExit):
-        main([str(job), "--ai-toolkit", str(checkout), "--steps", "3"])
+    assert main(["train", str(job), "--ai-toolkit", str(checkout), "--steps", "3"]) == 2
     assert not status(checkout).is_there

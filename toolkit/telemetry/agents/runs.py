@@ -178,6 +178,11 @@ class Runs:
         return {"session": found[0][1].get("session"), "offset": found[0][0]} if found else {}
 
 
+def cut_of(cards: Iterable[RunCard]) -> list[str]:
+    """Return a sentence about each of the runs whose log was cut."""
+    return [f"{card.key}: {card.problem}" for card in cards if card.is_cut]
+
+
 def place(points: Points, at: int) -> Placed:
     """Return a point and where it is."""
     offset, step = int(points.offset[at]), _whole(float(points.step[at]))

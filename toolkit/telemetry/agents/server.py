@@ -6,6 +6,7 @@ import inspect
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -18,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from toolkit.telemetry.agents import requests, tools
 from toolkit.telemetry.agents.answer import FEWEST_TOKENS, MOST_TOKENS, USUAL_TOKENS, Answer, AskError, render
-from toolkit.telemetry.agents.runs import Runs
+from toolkit.telemetry.agents.runs import Runs, cut_of
 from toolkit.telemetry.core.guard import Guard
 
 INSTRUCTIONS: Final = """\
@@ -78,7 +79,9 @@ def call(
                 raise AskError("There is no such tool.", asked=name, near=[*offered])
             arguments = _checked(arguments_of(offered[name]), given)
             max_tokens = arguments.pop("max_tokens")
-            return offered[name](known, **arguments)
+            answer = offered[name](known, **arguments)
+            cut = cut_of(known.card(run) for run in _runs_in(arguments))
+            return replace(answer, facts={**answer.facts, "cut": cut}) if cut else answer
         except AskError as error:
             return error.answer
 
@@ -86,6 +89,12 @@ def call(
     if answer is None:
         answer = Answer(facts={"problem": [*guard.counts]}, words="The tool failed.", is_error=True)
     return render(answer, max_tokens), answer.is_error
+
+
+def _runs_in(arguments: Mapping[str, Any]) -> list[str]:
+    """Return the runs that a tool was asked about."""
+    lists = [one for name in ("runs", "new", "against") for one in arguments.get(name, ())]
+    return [*lists, *(arguments[name] for name in ("run", "a", "b") if name in arguments)]
 
 
 def _checked(model: type[BaseModel], given: Any) -> dict[str, Any]:

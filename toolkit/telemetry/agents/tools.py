@@ -20,7 +20,17 @@ import pyarrow.compute as pc
 from pydantic import Field
 
 from toolkit.telemetry.agents.answer import Answer, AskError, Cut
-from toolkit.telemetry.agents.runs import WAIT_S, Placed, Runs, ends_of, last_of, numbered, place, thinned
+from toolkit.telemetry.agents.runs import (
+    WAIT_S,
+    Placed,
+    Runs,
+    cut_of,
+    ends_of,
+    last_of,
+    numbered,
+    place,
+    thinned,
+)
 from toolkit.telemetry.answers.resume import answer_resumes
 from toolkit.telemetry.answers.verdict import verdict_on
 from toolkit.telemetry.answers.why import why as why_differ
@@ -91,7 +101,7 @@ def list_runs(
             "runs": numbered(rows, "run", "name", "format", "status", "metric"),
             "files": {card.key: known.files(card) for card in shown},
             "total": found.matching,
-            "notes": found.problems,
+            "notes": [*found.problems, *cut_of(shown)],
         },
         cuts=[Cut("notes"), Cut("files"), Cut("runs", _AGAIN)],
         left={"runs": max(0, found.matching - offset - len(shown))},

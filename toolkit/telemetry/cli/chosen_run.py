@@ -1,4 +1,4 @@
-"""The RUN argument: a path or a name of a run, or the newest run in a folder of runs."""
+"""The RUN argument: which runs it may name, and what is said where there is none."""
 
 from __future__ import annotations
 
@@ -6,23 +6,17 @@ import argparse
 import os
 import stat
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from toolkit.telemetry.runfolder.folder_list import newest_run
-from toolkit.telemetry.runfolder.journal.end_record import with_end_record
-from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
-from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.node_folders import describe_part, part_in
 from toolkit.telemetry.runfolder.safefile import open_regular
-from toolkit.telemetry.runfolder.status import work_out_status
 from toolkit.telemetry.runfolder.trash import folder_bytes
 
 if TYPE_CHECKING:
     # Every command imports this file, and few list runs.
-    from toolkit.telemetry.importers.source import RunSource
     from toolkit.telemetry.runs.listing.run_folders import RunFolders
 
 LOGS: Final = Path(os.environ.get("TELEMETRY_LOG_DIR") or "logs")
@@ -44,60 +38,6 @@ def add_run_argument(parser: argparse.ArgumentParser) -> None:
         default=LOGS,
         help=f"a run folder, a name of a run in {LOGS}, or a folder of runs to take the newest from (default: {LOGS})",
     )
-
-
-class Found(NamedTuple):
-    """What there is at a path: a run of ours, or runs of other tools."""
-
-    folder: Path | None
-    others: Sequence[RunSource] = ()
-    notes: Sequence[str] = ()
-
-
-def chosen_run(path: Path) -> Path:
-    """Return the run of ours at `path`, or the newest of a folder of runs.
-
-    Raises:
-        FileNotFoundError: there is none; the message says why.
-    """
-    found = found_at(path)
-    if found.folder is None and os.path.lexists(path / METRICS_JSONL):
-        raise FileNotFoundError(no_run_in(path))
-    if found.folder is None:
-        formats = " and ".join(dict.fromkeys(source.info.format for source in found.others))
-        raise FileNotFoundError(
-            f"{path} is in the format {formats}; only runs of telemetry's own logger can be read here"
-        )
-    return found.folder
-
-
-def found_at(path: Path, only: str | None = None, *, deleted: bool = False) -> Found:
-    """Return our run at `path`, the newest of a folder of runs, else the runs of other tools; `only` in one format.
-
-    With `deleted`, also those that were deleted in the tool that wrote them.
-
-    Raises:
-        FileNotFoundError: there is none; the message says why.
-    """
-    if os.path.lexists(path):
-        folder = newest_run(path) if only is None else None
-        if folder is not None:
-            return Found(folder)
-        from toolkit.telemetry.importers.detect import find_sources
-
-        try:
-            sources = find_sources(path, only=only)
-        except OSError as error:
-            raise FileNotFoundError(no_run_in(path)) from error
-        others = [source for source in sources.runs if deleted or not source.info.deleted]
-        if not others:
-            raise FileNotFoundError(no_run_in(path, sources.notes, deleted=len(sources.runs)))
-        return Found(None, others, sources.notes)
-    folders = runs_given([path])
-    for card in folders.list_runs().cards:
-        source = folders.source(card.key)
-        return Found(card.path) if source is None else Found(None, [source])
-    raise FileNotFoundError(no_run_in(path, near=folders.unknown.get(path, ())))
 
 
 def runs_given(paths: Sequence[Path], *, only: str | None = None, deleted: bool = False) -> RunFolders:
@@ -151,14 +91,6 @@ def _why_none(path: Path) -> str:
     if databases:
         return f"no {METRICS_JSONL} there or one level below, and no run in {', '.join(databases[:3])}"
     return f"no {METRICS_JSONL} there or one level below" if names else "the folder is empty"
-
-
-def status_of(folder: Path) -> str:
-    """Return the status of the run in `folder`, in a word."""
-    try:
-        return work_out_status(with_end_record(read_manifest(folder), folder), time.time()).name
-    except (OSError, ManifestError):
-        return f"no readable {MANIFEST}"
 
 
 def size_of(path: Path) -> int:

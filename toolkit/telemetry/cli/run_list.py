@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.chosen_run import no_run_in, runs_given
+from toolkit.telemetry.cli.chosen_run import no_run_in, print_to_stderr, runs_given
 from toolkit.telemetry.importers.formats.record_file import OURS, source_of_folder
 from toolkit.telemetry.importers.source import RunSource
 from toolkit.telemetry.importers.summary import number
 from toolkit.telemetry.runfolder.folder_list import newest_run
-from toolkit.telemetry.runfolder.layout import MANIFEST
+from toolkit.telemetry.runfolder.journal.end_record import with_end_record
+from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
+from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
 from toolkit.telemetry.runfolder.node_folders import part_in
-from toolkit.telemetry.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED
+from toolkit.telemetry.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, work_out_status
 from toolkit.telemetry.runfolder.untrusted import finite_in
 from toolkit.telemetry.runs.listing.foreign_runs import OnRun
 from toolkit.telemetry.runs.listing.run_folders import RunFolders
@@ -128,21 +130,75 @@ def our_card(folder: Path) -> RunCard | None:
     return next((run.card for run in runs if run.path == Path(os.path.abspath(folder))), None)
 
 
+def found_at(path: Path, only: str | None = None, *, deleted: bool = False) -> RunList:
+    """Return the run that `path` names or is, the newest of ours in it, or those of other tools; `only` in one format.
+
+    With `deleted`, also those that were deleted in the tool that wrote them.
+
+    Raises:
+        FileNotFoundError: there is none; the message says why.
+    """
+    is_there = os.path.lexists(path)
+    folder = newest_run(path) if is_there and only is None else None
+    card = None if folder is None else our_card(folder)
+    if folder is not None and card is not None:
+        return RunList([ListedRun(card, None, card.name)])
+    found = list_runs([path], only=only, deleted=deleted)
+    found.runs = [run for run in found.runs if run.source is not None or not is_there]
+    if not found.runs:
+        raise FileNotFoundError("; ".join([*found.missing, *found.notes]) or no_run_in(path))
+    return found
+
+
 def run_at(path: Path) -> ListedRun | str:
     """Return the run at `path`: ours, or the newest of ours in it, or the only one of another tool; else a reason."""
-    folder = newest_run(path) if os.path.lexists(path) else None
-    card = None if folder is None else our_card(folder)
-    if card is not None:
-        return ListedRun(card, None, card.name)
-    found = list_runs([path])
-    if len(found.runs) == 1:
-        return found.runs[0]
-    if not found.runs:
-        return "; ".join([*found.missing, *found.notes])
-    names = ", ".join(run.called for run in found.runs[:5])
-    return (
-        f"{path} has {len(found.runs)} runs ({names}{' …' if len(found.runs) > 5 else ''}); name one of them"
-    )
+    try:
+        runs = found_at(path).runs
+    except FileNotFoundError as error:
+        return str(error)
+    if len(runs) == 1:
+        return runs[0]
+    names = ", ".join(run.called for run in runs[:5])
+    return f"{path} has {len(runs)} runs ({names}{' …' if len(runs) > 5 else ''}); name one of them"
+
+
+def chosen_run(path: Path) -> Path:
+    """Return the folder of our run at `path`, or of the newest of a folder of runs.
+
+    Raises:
+        FileNotFoundError: there is none; the message says why.
+    """
+    found = found_at(path).runs
+    formats = " and ".join(dict.fromkeys(run.card.format for run in found if run.source is not None))
+    if formats:
+        if os.path.lexists(path / METRICS_JSONL):
+            raise FileNotFoundError(no_run_in(path))
+        raise FileNotFoundError(
+            f"{path} is in the format {formats}; only runs of telemetry's own logger can be read here"
+        )
+    say_if_cut(found)
+    return as_given(found[0].path, path)
+
+
+def as_given(path: Path, given: Path) -> Path:
+    """Return the path of a run as the command line has it, relative or not."""
+    absolute = Path(os.path.abspath(given))
+    return given / path.relative_to(absolute) if path.is_relative_to(absolute) else path
+
+
+def say_if_cut(runs: Iterable[ListedRun]) -> None:
+    """Say of each run of which records are missing that they are, where the answer does not."""
+    for run in runs:
+        if run.card.is_cut:
+            print_to_stderr(f"{run.path}: {run.card.problem}")
+
+
+def status_of(folder: Path) -> str:
+    """Return the status of the run in `folder`, in a word."""
+    try:
+        return work_out_status(with_end_record(read_manifest(folder), folder), time.time()).name
+    except (OSError, ManifestError):
+        return f"no readable {MANIFEST}"
 
 
 def source_for(run: ListedRun) -> RunSource:

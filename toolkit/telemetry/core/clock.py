@@ -53,6 +53,22 @@ class ManualClock:
         self._wall = wall
 
 
+class Countdown:
+    """The seconds that something may take, from now on."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._end = time.monotonic() + seconds
+
+    def left(self, share: float = 1.0) -> float:
+        """Return a share of what is left; 0 once it is over."""
+        return max(0.0, share * (self._end - time.monotonic()))
+
+    def shorten(self, seconds: float) -> None:
+        """Have it end in `seconds` at the latest."""
+        self._end = min(self._end, time.monotonic() + seconds)
+
+
 SET_S: Final = 0.2
 """A synchronised clock drifts by less than this; a larger jump means that it was set, or that the machine slept."""
 _MOST: Final = 64

@@ -60,11 +60,11 @@ def require_known(cls: type, given: Mapping[Any, Any], key: str) -> None:
     for name, value in given.items():
         if name not in known:
             hint: str = getattr(cls, "UNKNOWN_HINT", "")
-            raise unknown(f"{key}.{str(name)[:100]}", value, known, hint=hint, secret=bool(hint))
+            raise unknown(_dotted(key, str(name)[:100]), value, known, hint=hint, secret=bool(hint))
 
 
 def read_fields(cls: type[_T], key: str, value: object) -> _T:
-    """Build `cls` from the mapping `value`, found at the dotted `key`.
+    """Build `cls` from the mapping `value`, found at the dotted `key`, which is empty for a whole file.
 
     Raises:
         OptionsError: a key is unknown or missing, or a value is not what its option allows.
@@ -80,10 +80,14 @@ def read_fields(cls: type[_T], key: str, value: object) -> _T:
         if about is None:
             continue
         if item.name in value:
-            read[item.name] = about.check(f"{key}.{item.name}", value[item.name])
+            read[item.name] = about.check(_dotted(key, item.name), value[item.name])
         elif item.default is MISSING and item.default_factory is MISSING:
-            raise OptionsError(f"{key}.{item.name} is required; it must be {about.check.allowed}")
+            raise OptionsError(f"{_dotted(key, item.name)} is required; it must be {about.check.allowed}")
     return cls(**read)
+
+
+def _dotted(key: str, name: str) -> str:
+    return f"{key}.{name}" if key else name
 
 
 def nested(cls: type[_T]) -> Check[_T]:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
-from toolkit.telemetry.core.background import background
+from toolkit.telemetry.core.background import held_up_disks
 
 
 class Closable(Protocol):
@@ -136,7 +136,7 @@ def close_all(reason: str, error: BaseException | None = None) -> None:
         _ends_by = time.monotonic() + max((one.timeout_s for one in _living.values()), default=0.0)
     tried: set[int] = set()
     while left := {key: one for key, one in list(_living.items()) if key not in tried}:
-        dead = background().dead_disks()
+        dead = held_up_disks()
         first = next((key for key, one in left.items() if one.disk not in dead), next(iter(left)))
         tried.add(first)
         left[first].logger.close(reason, error=error)

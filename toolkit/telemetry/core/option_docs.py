@@ -29,8 +29,8 @@ _SECTIONS: Final = (
         "Each value may also be a function that returns it. See [training-spans.md](training-spans.md).",
     ),
     (
-        "toolkit.telemetry.trainer.config:ProcessOptions",
-        "The embedded trainer",
+        "toolkit.telemetry.trainer.options:ProcessOptions",
+        "The example trainer",
         "config.process[0]",
         "The keys of the YAML that `run.py` trains. See [trainer.md](trainer.md).",
     ),

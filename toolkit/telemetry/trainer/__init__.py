@@ -1,4 +1,4 @@
-"""The small, real LoRA trainer used by run.py and the tests.
+"""The example: a small, real LoRA trainer, in a checkout only.
 
-Importing this package does not import torch, so that a wrong configuration file is reported without it.
+Read loop.py first; options.py has what its YAML may say.
 """

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from toolkit.telemetry.trainer.config import VOCABULARY_SIZE, NetworkOptions
+from toolkit.telemetry.trainer.options import NetworkOptions
 from toolkit.telemetry.trainer.pictures import IMAGE_SIZE
+from toolkit.telemetry.trainer.prompts import VOCABULARY_SIZE
 
 ARCHITECTURE = "tiny_dit"
+BASE_WEIGHTS = Path(__file__).parent / "weights" / "shapes-dit-32.safetensors"
+"""`python -m benchmarks.pretrain_base` made them."""
 
 _PATCH = 4
 _CHANNELS = 3
@@ -138,62 +140,30 @@ class LoraLinear(nn.Module):
         return out
 
 
-class Lora:
-    """All LoRA layers of one model, by the names of the linear layers that they were put on."""
+def add_lora(
+    model: nn.Module, network: NetworkOptions, generator: torch.Generator
+) -> dict[str, nn.Parameter]:
+    """Put a LoRA on every linear layer of the blocks of `model`, in place, and freeze everything else.
 
-    def __init__(self, layers: Mapping[str, LoraLinear]) -> None:
-        self.layers = dict(layers)
-
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield each trainable matrix under the name it has in a checkpoint, always in the same order."""
-        for name, layer in self.layers.items():
-            yield f"transformer.{name}.lora_A.weight", layer.lora_A
-            yield f"transformer.{name}.lora_B.weight", layer.lora_B
-
-    def parameters(self) -> list[nn.Parameter]:
-        """Return the trainable matrices."""
-        return [parameter for _, parameter in self.named_parameters()]
-
-
-def add_lora(model: nn.Module, network: NetworkOptions, generator: torch.Generator) -> Lora:
-    """Put a LoRA on every chosen linear layer of the blocks of `model`, in place, and freeze everything else.
-
-    A layer is chosen if its name contains one of `only_if_contains`, or if that is empty. The result may be empty.
+    Returns the trainable matrices under the names they have in a checkpoint, always in the same order.
     """
     model.requires_grad_(False)
-    only = network.network_kwargs.only_if_contains
-    layers = {}
+    matrices = {}
     for name, module in list(model.named_modules()):
-        if (
-            isinstance(module, nn.Linear)
-            and name.startswith("transformer_blocks.")
-            and (not only or any(part in name for part in only))
-        ):
-            layers[name] = LoraLinear(module, network, generator)
+        if isinstance(module, nn.Linear) and name.startswith("transformer_blocks."):
+            layer = LoraLinear(module, network, generator)
             parent, _, own = name.rpartition(".")
-            setattr(model.get_submodule(parent), own, layers[name])
-    return Lora(layers)
+            setattr(model.get_submodule(parent), own, layer)
+            matrices[f"transformer.{name}.lora_A.weight"] = layer.lora_A
+            matrices[f"transformer.{name}.lora_B.weight"] = layer.lora_B
+    return matrices
 
 
-BASE_NAME = "shapes-dit-32"
-"""The name of the shipped base model in a configuration."""
-
-BASE_WEIGHTS = Path(__file__).parent / "weights" / f"{BASE_NAME}.safetensors"
-
-
-def load_base(name_or_path: str) -> TinyDiT:
-    """Return the model with its base weights, frozen. Raises ValueError if the file is missing or of another model."""
-    path = BASE_WEIGHTS if name_or_path == BASE_NAME else Path(name_or_path)
-    try:
-        tensors = {name: tensor.float() for name, tensor in load_file(path).items()}
-    except (OSError, SafetensorError) as error:
-        raise ValueError(f"cannot read base weights {path}: {error}") from error
+def load_base() -> TinyDiT:
+    """Return the model with its base weights."""
     model = TinyDiT()
-    try:
-        model.load_state_dict(tensors)
-    except RuntimeError as error:
-        raise ValueError(f"{path} does not have the weights of {ARCHITECTURE}") from error
-    return model.requires_grad_(False).eval()
+    model.load_state_dict({name: tensor.float() for name, tensor in load_file(BASE_WEIGHTS).items()})
+    return model
 
 
 Velocity = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -245,12 +215,9 @@ def paint(model: Velocity, noise: Tensor, prompt: Tensor, *, steps: int, guidanc
 def choose_device(wanted: str) -> torch.device:
     """Return the device `wanted`; `auto` is a GPU if there is one. Raises ValueError if this machine has no such."""
     if wanted == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda", 0)
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    device = torch.device(wanted)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"{wanted} is not available: torch sees {torch.cuda.device_count()} CUDA devices")
-    if device.type == "mps" and not torch.backends.mps.is_available():
-        raise ValueError("mps is not available: torch sees no Apple GPU")
-    return device
+        has_apple_gpu = torch.backends.mps.is_available()
+        wanted = "cuda" if torch.cuda.is_available() else "mps" if has_apple_gpu else "cpu"
+    try:
+        return torch.empty(0, device=wanted).device
+    except (AssertionError, RuntimeError) as error:
+        raise ValueError(f"{wanted} is not available: {str(error).splitlines()[0]}") from error

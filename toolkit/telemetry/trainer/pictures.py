@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from toolkit.telemetry.trainer.config import (
-    BASE_STYLES,
-    COLOURS,
-    SHAPES,
-    STYLES,
-    DatasetOptions,
-    encode_prompt,
-)
+from toolkit.telemetry.trainer.prompts import BASE_STYLES, COLOURS, SHAPES, encode_prompt
 
 IMAGE_SIZE = 32
 
@@ -69,13 +62,11 @@ def draw(drawing: Drawing, style: str) -> Tensor:
         picture = torch.lerp(paper, colour, _inside(distance))
     elif style == "outline":
         picture = torch.lerp(paper, colour, _inside(distance.abs() - 0.07))
-    elif style == "neon":
+    else:
         night = torch.tensor((0.03, 0.02, 0.09))[None, :, None, None]
         glow = torch.exp(-distance.abs() * 7.0)
         tube = torch.lerp(colour, torch.ones(()), 0.65)
         picture = torch.lerp(night + colour * glow * 0.9, tube, _inside(distance.abs() - 0.035))
-    else:
-        raise ValueError(f"style must be one of {STYLES}, got {style!r}")
     return picture.clamp(0.0, 1.0) * 2.0 - 1.0
 
 
@@ -127,71 +118,39 @@ def _star(x: Tensor, y: Tensor, from_centre: Tensor, r: Tensor) -> Tensor:
     return (across * -edge_y + (along - r * 1.05) * edge_x) / length
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PictureSet:
+class Pictures(NamedTuple):
     """Pictures and the word numbers of their captions, all on one device."""
 
     pictures: Tensor
     prompts: Tensor
-    caption_dropout: Tensor
-    """(n, 1): how often the caption of each is left out in training."""
-
-    def __len__(self) -> int:
-        return len(self.pictures)
-
-    def part(self, chosen: Tensor | slice) -> PictureSet:
-        """Return the chosen pictures as a set."""
-        return PictureSet(
-            pictures=self.pictures[chosen],
-            prompts=self.prompts[chosen],
-            caption_dropout=self.caption_dropout[chosen],
-        )
 
 
-def draw_set(
-    datasets: Sequence[DatasetOptions], *, triggered: bool, device: torch.device, unseen: int = 0
-) -> PictureSet:
-    """Draw every picture of `datasets`, or `unseen` others of the same styles, to validate with.
+def draw_set(style: str, count: int, purpose: str, *, triggered: bool, device: torch.device) -> Pictures:
+    """Draw pictures for a purpose, such as training; those for another are others.
 
     Captions start with the trigger word if there is one.
     """
-    pictures, prompts, dropout = [], [], []
-    for place, dataset in enumerate(datasets):
-        purpose, count = "training", dataset.num_images
-        if unseen:
-            purpose, count = "validation", unseen // len(datasets) + (place < unseen % len(datasets))
-        drawing = random_drawing(count, derived_generator(0, f"{purpose}/{dataset.style}"))
-        pictures.append(draw(drawing, dataset.style))
-        prefix = "[trigger] " if triggered else ""
-        prompts += [encode_prompt(prefix + caption) for caption in describe(drawing, dataset.style)]
-        dropout.append(torch.full((count, 1), dataset.caption_dropout_rate))
-    return PictureSet(
-        pictures=torch.cat(pictures).to(device),
-        prompts=torch.tensor(prompts).to(device),
-        caption_dropout=torch.cat(dropout).to(device),
-    )
+    drawing = random_drawing(count, derived_generator(0, f"{purpose}/{style}"))
+    prefix = "[trigger] " if triggered else ""
+    prompts = [encode_prompt(prefix + caption) for caption in describe(drawing, style)]
+    return Pictures(draw(drawing, style).to(device), torch.tensor(prompts).to(device))
 
 
 class BatchOrder:
     """Splits a set into batches, reshuffled each epoch; the content of batch 700 depends only on the seed."""
 
-    def __init__(self, pictures: PictureSet, batch_size: int, *, seed: int) -> None:
-        self._set = pictures
-        self._batch_size = batch_size
-        self._seed = seed
-        self._epoch = -1
-        self._order = torch.empty(0)
-        self.batches_per_epoch = len(pictures) // batch_size
+    def __init__(self, pictures: Pictures, batch_size: int, *, seed: int) -> None:
+        self._set, self._batch_size, self._seed = pictures, batch_size, seed
+        self.batches_per_epoch = len(pictures.pictures) // batch_size
 
-    def batch(self, number: int) -> PictureSet:
+    def batch(self, number: int) -> Pictures:
         """Return the `number`-th batch of the training, counted from 0."""
         epoch, place = divmod(number, self.batches_per_epoch)
-        if epoch != self._epoch:
-            device = self._set.pictures.device
-            generator = derived_generator(self._seed, "order", epoch, device)
-            self._order = torch.randperm(len(self._set), generator=generator, device=device)
-            self._epoch = epoch
-        return self._set.part(self._order[place * self._batch_size : (place + 1) * self._batch_size])
+        device = self._set.pictures.device
+        generator = derived_generator(self._seed, "order", epoch, device)
+        order = torch.randperm(len(self._set.pictures), generator=generator, device=device)
+        chosen = order[place * self._batch_size : (place + 1) * self._batch_size]
+        return Pictures(self._set.pictures[chosen], self._set.prompts[chosen])
 
 
 def derived_seed(seed: int, stream: str, number: int = 0) -> int:

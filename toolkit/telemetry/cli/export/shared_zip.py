@@ -9,7 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.cli.chosen_run import chosen_run, printable
+from toolkit.telemetry.cli.chosen_run import printable
+from toolkit.telemetry.cli.run_list import chosen_run
 from toolkit.telemetry.cli.terminal import print_json
 from toolkit.telemetry.exchange.export_runs import whole
 from toolkit.telemetry.privacy.bundle import INCLUDED, LEFT_OUT, Contents, RunBundle

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.cli.chosen_run import chosen_run, printable
+from toolkit.telemetry.cli.chosen_run import printable
+from toolkit.telemetry.cli.run_list import chosen_run
 from toolkit.telemetry.cli.terminal import print_json
 from toolkit.telemetry.exchange.export_runs import new_file, whole
 from toolkit.telemetry.timing.chrome_trace import TRACE_BEGINS, trace_of_folder

@@ -12,6 +12,7 @@ from typing import Any, Final
 from toolkit.telemetry.cli.chosen_run import printable, refuse
 from toolkit.telemetry.cli.terminal import add_json_argument, print_json
 from toolkit.telemetry.core.outbox import Delivery, NotSentError
+from toolkit.telemetry.importers.training_yaml import read_training_yaml
 from toolkit.telemetry.logger.options import OptionsError, options_from_config, run_name_from_config
 from toolkit.telemetry.mirrors.messages.message import TEST, Message, RunState
 from toolkit.telemetry.mirrors.messages.options import MessageOptions
@@ -22,7 +23,6 @@ from toolkit.telemetry.mirrors.messages.sink import DELIVERED, fields_of, link_t
 from toolkit.telemetry.privacy.redaction import Redactor
 from toolkit.telemetry.privacy.secret_shapes import MASK
 from toolkit.telemetry.runfolder.layout import safe_run_name
-from toolkit.telemetry.trainer.config import read_training_yaml
 
 _OFF: Final = "off"
 _SHOWN: Final = "shown"

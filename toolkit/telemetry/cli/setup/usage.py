@@ -10,8 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.cli.chosen_run import LOGS, chosen_run, printable, refuse
+from toolkit.telemetry.cli.chosen_run import LOGS, printable, refuse
+from toolkit.telemetry.cli.run_list import chosen_run
 from toolkit.telemetry.cli.terminal import add_json_argument, print_json
+from toolkit.telemetry.importers.training_yaml import read_training_yaml
 from toolkit.telemetry.logger.machine.environment import describe_environment
 from toolkit.telemetry.logger.options import OptionsError, options_from_config, run_name_from_config
 from toolkit.telemetry.logger.session.start_record import start_fields
@@ -20,7 +22,6 @@ from toolkit.telemetry.mirrors.usage.options import UsageOptions
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.reader import records_of
 from toolkit.telemetry.runfolder.records import START, STEP, Record
-from toolkit.telemetry.trainer.config import read_training_yaml
 
 JSON_FORM: Final = """\
 an object with `state`, a sentence that says whether reports are sent, and `events`: each has `event`, `timestamp`, \

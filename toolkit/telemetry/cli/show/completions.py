@@ -6,13 +6,14 @@ import argparse
 import json
 import textwrap
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.chosen_run import found_at, printable, refuse
+from toolkit.telemetry.cli.chosen_run import printable, refuse
+from toolkit.telemetry.cli.run_list import as_given, found_at, say_if_cut
 from toolkit.telemetry.importers.as_records import completions_of
-from toolkit.telemetry.importers.source import RunSource
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.reader import BadLine, Block, blocks_of, lines_of, parse_line
 from toolkit.telemetry.runfolder.records import (
@@ -37,9 +38,13 @@ one record of the event `completion` per line, as `metrics.jsonl` has it."""
 
 def run(args: argparse.Namespace) -> int:
     """Print the newest completions, newest last; return 1 if there are none."""
-    at = found_at(args.run)
-    folder = at.folder or args.run
-    records = _read(at.others) if at.folder is None else _completions_in(at.folder / METRICS_JSONL)
+    runs = found_at(args.run).runs
+    say_if_cut(runs)
+    folder = as_given(runs[0].path, args.run) if runs[0].source is None else args.run
+    records = chain.from_iterable(
+        _completions_in(run.path / METRICS_JSONL) if run.source is None else completions_of(run.source)
+        for run in runs
+    )
     found: deque[Record] = deque(maxlen=args.rows)
     known = matching = 0
     for record in records:
@@ -61,11 +66,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         _print(folder, found, matching, args.full)
     return 0
-
-
-def _read(sources: Sequence[RunSource]) -> Iterator[Record]:
-    for source in sources:
-        yield from completions_of(source)
 
 
 def _completions_in(path: Path) -> Iterator[Record]:

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.cli.chosen_run import chosen_run, printable
+from toolkit.telemetry.cli.chosen_run import printable
+from toolkit.telemetry.cli.run_list import chosen_run
 from toolkit.telemetry.cli.terminal import print_json
 from toolkit.telemetry.diagnostics.error_details import details_of
 from toolkit.telemetry.diagnostics.error_records import ErrorRecords

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from toolkit.telemetry.compat.mlflow_store.run_state import RunState, param_records, start_s
 from toolkit.telemetry.compat.mlflow_store.shared_log import BLOCK, SharedLog
-from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.background import FILES, background_job
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.environment import describe_environment
 from toolkit.telemetry.logger.options import TelemetryOptions
@@ -207,7 +207,7 @@ class _LiveRuns:
             if not self._has_job:
                 self._has_job = True
                 with self.guard.catch("starting the heartbeat of MLflow's runs"):
-                    background_job("telemetry-mlflow", self._turn, may_block=True).start(_BEAT_S / 2)
+                    background_job("telemetry-mlflow", self._turn, FILES).start(_BEAT_S / 2)
 
     def _turn(self) -> float | None:
         with self._lock:

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from toolkit.telemetry.core.background import PeriodicTasks, Task
 from toolkit.telemetry.core.clock import Clock
 from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.core.periodic import PeriodicTasks, Task
 from toolkit.telemetry.core.ranks import Rank, asking_in_background, process_group_store
 from toolkit.telemetry.logger.control.consensus import StepConsensus
 from toolkit.telemetry.logger.control.poller import ControlPoller

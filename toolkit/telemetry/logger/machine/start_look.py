@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.background import MACHINE, background_job
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.software import determinism, seeds
 from toolkit.telemetry.runfolder.untrusted import leaves
@@ -38,7 +38,7 @@ class StartLook:
         self._settings: dict[str, Any] = {}
         self._found: list[dict[str, Any]] = []
         self._latest = time.monotonic() + _LATEST_S
-        self._job = background_job("telemetry-start", self._read, may_block=True)
+        self._job = background_job("telemetry-start", self._read, MACHINE)
         # Where the system refuses a thread, the run is logged without this.
         with guard.catch("starting a thread"):
             self._job.start()

@@ -14,7 +14,7 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.background import FILES, background_job
 from toolkit.telemetry.core.lifetime import process_ends
 from toolkit.telemetry.core.run_context import RunContext
 from toolkit.telemetry.logger.printed.log_file import Line, LogFile
@@ -49,7 +49,7 @@ class OutputWriter:
         path = output_file(folder, context.rank)
         self._file = LogFile(path, mode=mode, session=context.session)
         self._guard = context.guard
-        self._job = background_job("telemetry-output", self._turn, may_block=True, disk=folder.parent)
+        self._job = background_job("telemetry-output", self._turn, FILES, folder.parent)
         self._queue: deque[tuple[int, float, int, str]] = deque(maxlen=_MOST_WAITING)
         self._next = 0
         """The count of the next call of `write`."""

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path, PurePath
 from typing import Any, Final
 
-from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.background import FILES, background_job
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.own_code import OwnCode, find_own_code, own_modules
 from toolkit.telemetry.logger.machine.repository import changed_names, changes_in
@@ -56,9 +56,7 @@ class CodeKeeper:
         put: Callable[[Mapping[str, Any], bool], bool],
         guard: Guard,
     ) -> None:
-        self.job = background_job(
-            "telemetry-code", self._turn, may_block=True, disk=session_folder.folder.parent
-        )
+        self.job = background_job("telemetry-code", self._turn, FILES, session_folder.folder.parent)
         self._folder = session_folder.folder
         self._modes = session_folder.modes
         self._session = session_folder.session.session
@@ -84,7 +82,7 @@ class CodeKeeper:
     def look_again(self) -> None:
         """Have modules kept that were imported since the last look."""
         if len(sys.modules) != self._modules_seen:
-            self.job.wake(is_urgent=False)
+            self.job.wake()
 
     def close(self, timeout_s: float) -> None:
         """Have the last modules kept, and wait for it at most `timeout_s`."""

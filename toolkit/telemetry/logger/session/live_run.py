@@ -12,8 +12,10 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from toolkit.telemetry.core.background import PeriodicTasks, Task
+from toolkit.telemetry.core.background import FILES
+from toolkit.telemetry.core.clock import Countdown
 from toolkit.telemetry.core.lifetime import code_of, seconds_to_close
+from toolkit.telemetry.core.periodic import PeriodicTasks, Task
 from toolkit.telemetry.core.ranks import Rank
 from toolkit.telemetry.core.run_context import RunContext
 from toolkit.telemetry.core.sink import Sink
@@ -36,6 +38,7 @@ from toolkit.telemetry.logger.records.plain_values import PlainValues
 from toolkit.telemetry.logger.records.record_queue import MUCH
 from toolkit.telemetry.logger.records.step_gate import NEVER, StepGate
 from toolkit.telemetry.logger.session.code_keeper import CodeKeeper
+from toolkit.telemetry.logger.session.ending import Part, do_parts
 from toolkit.telemetry.logger.session.start_record import (
     EnvironmentProbe,
     job_fields,
@@ -72,8 +75,6 @@ _NOT_FROM_THE_LOOP: Final = frozenset({records.SYSTEM, records.CONTROL_CHANGE, r
 _MODULES_EVERY_S: Final = 5.0
 _RECOVER_EVERY_S: Final = 3600.0
 _JOURNAL_EVERY_S: Final = 1.0
-_ONCE_INTERRUPTED_S: Final = 2.0
-"""Seconds left for a close that is interrupted: enough for a disk that answers."""
 _LONGEST_START_S: Final = 3.0
 """How long the spans of a start-up wait for `log_start`; then a start record of what is known by then goes before."""
 _BETWEEN_STEPS: Final = frozenset({records.EVAL, records.CHECKPOINT, records.SAMPLE, records.EPOCH})
@@ -120,9 +121,6 @@ class LiveRun:
         self._declared_in_forks = 0
         self._has_started = False
         self._starting_thread: int | None = None
-        self._rest_is_put = False
-        self._has_ended = False
-        self._close_s = options.close_timeout
         self._training: dict[str, Any] = {}
         self._probe = EnvironmentProbe(guard)
         self._looks: deque[EnvironmentProbe | StartLook] = deque([self._probe])
@@ -170,13 +168,13 @@ class LiveRun:
         modes = session_folder.modes
         self.output = OutputWriter(session_folder.folder, context, mode=modes.file, is_on=options.output)
         self.periodic = PeriodicTasks(
-            self._tasks(), clock=clock, guard=guard, disk=session_folder.folder.parent
+            self._tasks(), clock=clock, guard=guard, kind=FILES, disk=session_folder.folder.parent
         )
         # A thread of its own: a disk that does not answer holds up the other one, and is a reason to hang.
         watching = [Task(*task) for task in self.errors.tasks]
         if self.pipeline.waits_for_no_disk:
             watching.append(Task(*self._keeping_the_journal))
-        self._watchman = PeriodicTasks(watching, clock=clock, guard=guard, name="telemetry-watch")
+        self._watchman = PeriodicTasks(watching, clock=clock, guard=guard)
 
     def _make_sampling(self) -> SharedSampling | None:
         with self._guard.catch("setting up the samplers"):
@@ -391,12 +389,12 @@ class LiveRun:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until what was logged is in the files; a start record comes before it."""
-        deadline = time.monotonic() + timeout_s
+        time_left = Countdown(timeout_s)
         is_kept = self.media.flush(timeout_s)
         if self._batches is not None:
-            is_kept = self._batches.flush(max(0.0, deadline - time.monotonic())) and is_kept
+            is_kept = self._batches.flush(time_left.left()) and is_kept
         self._put_start_if_held_up()
-        return self.pipeline.flush(max(0.0, deadline - time.monotonic())) and is_kept
+        return self.pipeline.flush(time_left.left()) and is_kept
 
     def sync(self, timeout_s: float) -> bool:
         """Flush the records, and force them onto the disk."""
@@ -413,126 +411,98 @@ class LiveRun:
         Raises:
             BaseException: what interrupted it.
         """
-        self._close_s = seconds_to_close(self._options.close_timeout)
-        deadline = time.monotonic() + self._close_s
-        interrupt: BaseException | None = None
-        try:
-            self._conclude(status, reason, error, deadline)
-        except BaseException as caught:  # noqa: BLE001 - it is raised again, after the end
-            interrupt = caught
-            deadline = min(deadline, time.monotonic() + _ONCE_INTERRUPTED_S)
-            if not self._rest_is_put:
-                self._put_rest()
-            with self._guard.catch("giving up the last messages"):
-                self.pipeline.give_up_messages()
-        try:
-            left_undone = self._finish(status, reason, error, deadline)
-        except BaseException as caught:  # noqa: BLE001 - it is raised again, after the end
-            interrupt = interrupt or caught
-            left_undone = self._finish(status, reason, error, time.monotonic() + _ONCE_INTERRUPTED_S)
-        if interrupt is not None:
-            raise interrupt
+        time_left = Countdown(seconds_to_close(self._options.close_timeout))
+        left_undone: list[str] = []
+        pipeline, record_queue = self.pipeline, self.pipeline.record_queue
+
+        def describe_error(_: float) -> None:
+            if error is not None:
+                self.errors.recorder.take(error, caught_by=AT_THE_END)
+
+        def send_messages(seconds: float) -> None:
+            failure = None if error is None else describe_failure(error)
+            pipeline.conclude_messages(status=status, reason=reason, failure=failure, timeout_s=seconds)
+
+        def close_files(_: float) -> None:
+            left_undone.extend(pipeline.close(status=status, reason=reason, time_left=time_left))
+
+        parts = [
+            # First: a run that is being closed has no more steps to wait for.
+            Part("stopping the watch", 0.1, self._watchman.close),
+            Part("describing a failure", 0.0, describe_error, is_needed=True),
+            # Less than half of the time: the disk needs the rest, should the device be gone.
+            Part("waiting for devices", 0.4, pipeline.wait_for_devices),
+            Part("writing the last media", 0.3, self._close_media),
+            Part("writing the last batches", 0.2, self._close_batches),
+            Part("waiting for the start record", 0.1, self._wait_for_start),
+            # A script that takes milliseconds is over before its machine is described.
+            Part("describing the machine", 0.2, partial(self._put_environment, is_last=True)),
+            Part("keeping the code", 0.2, self._close_code),
+            # What is still held back: values that wait for a device, folded steps, completions, open spans.
+            Part(
+                "writing what waits for a device",
+                0.0,
+                lambda _: record_queue.settle(pipeline.elapsed(), give_up=True),
+                is_needed=True,
+            ),
+            Part("writing the last steps", 0.0, lambda _: self.steps.put_rest(), is_needed=True),
+            Part("writing the last completions", 0.0, lambda _: self.completions.close(), is_needed=True),
+            Part("writing the last spans", 0.0, lambda _: self.spans.close(), is_needed=True),
+            Part("writing the start record", 0.0, lambda _: self._put_start_if_held_up(), is_needed=True),
+            Part(
+                "examining the last records",
+                0.3,
+                partial(pipeline.conclude_findings, has_failed=status != FINISHED),
+            ),
+            Part("answering the last requests", 0.0, self._close_control),
+            # More than half of the time, and less than all: the file has to be closed as well.
+            Part("sending the last messages", 0.6, send_messages),
+            Part("delivering the last records", 0.6, pipeline.conclude_exports),
+            Part("writing to the mirrors", 0.2, pipeline.conclude_mirrors),
+            Part("giving up the last messages", 0.0, lambda _: pipeline.give_up_messages(), is_needed=True),
+            Part(
+                "writing the end record", 0.0, lambda _: self._put_end(status, reason, error), is_needed=True
+            ),
+            Part("leaving the signals", 0.0, lambda _: self.errors.watch.end(), is_needed=True),
+            Part("keeping the output", 0.3, partial(self.output.close, error=error), is_needed=True),
+            Part("stopping the tasks", 0.2, self.periodic.close, is_needed=True),
+            Part("stopping the samplers", 0.1, self._stop_sampling, is_needed=True),
+            Part("writing run.json", 0.0, lambda _: self._beat(), is_needed=True),
+            Part("closing the files", 1.0, close_files, is_needed=True),
+        ]
+        do_parts(parts, time_left, self._guard)
         return left_undone
 
-    def _conclude(self, status: str, reason: str, error: BaseException | None, deadline: float) -> None:
-        """Write all that is to be known before the end record, and have the last messages sent."""
-        timeout_s = self._close_s
+    def _close_media(self, timeout_s: float) -> None:
+        left = self.media.close(timeout_s)
+        if left:
+            why = "the run was closed before they were written"
+            self.put(records.MEDIA_DROPPED, {"count": left, "reason": why})
 
-        def at_most(share: float, of_what_is_left: float) -> float:
-            return max(0.0, min(share * timeout_s, of_what_is_left * (deadline - time.monotonic())))
-
-        # Each part fails alone: the end is written and the files are closed in any case.
-        with self._guard.catch("closing"):
-            # First: a run that is being closed has no more steps to wait for.
-            self._watchman.close(at_most(0.1, 1.0))
-        if error is not None:
-            with self._guard.catch("describing a failure"):
-                self.errors.recorder.take(error, caught_by=AT_THE_END)
-        with self._guard.catch("closing"):
-            # Less than half of the time that close may take: the disk needs the rest, should the device be gone.
-            self.pipeline.wait_for_devices(at_most(0.4, 1.0))
-        with self._guard.catch("closing"):
-            left = self.media.close(at_most(0.3, 0.5))
-            if left:
-                self.put(
-                    records.MEDIA_DROPPED,
-                    {"count": left, "reason": "the run was closed before they were written"},
-                )
+    def _close_batches(self, timeout_s: float) -> None:
         if self._batches is not None:
-            with self._guard.catch("closing"):
-                self._batches.close(at_most(0.2, 0.5))
-        with self._guard.catch("closing"):
-            self._wait_for_start(at_most(0.1, 0.5))
-        with self._guard.catch("describing the machine"):
-            # A script that takes milliseconds is over before its machine is described.
-            self._put_environment(at_most(0.2, 0.25), is_last=True)
+            self._batches.close(timeout_s)
+
+    def _close_code(self, timeout_s: float) -> None:
         if self._code is not None:
-            with self._guard.catch("keeping the code"):
-                self._code.close(at_most(0.2, 0.25))
-        self._put_rest()
-        with self._guard.catch("examining the last records"):
-            self.pipeline.conclude_findings(at_most(0.2, 0.5), has_failed=status != FINISHED)
+            self._code.close(timeout_s)
+
+    def _close_control(self, _: float) -> None:
         if self.rank_control is not None:
-            with self._guard.catch("closing"):
-                self.rank_control.close()
-        with self._guard.catch("sending the last messages"):
-            # More than half of the time, and less than all: the file has to be closed as well.
-            failure = None if error is None else describe_failure(error)
-            self.pipeline.conclude_messages(
-                status=status, reason=reason, failure=failure, timeout_s=at_most(0.6, 0.75)
-            )
-        with self._guard.catch("delivering the last records"):
-            self.pipeline.conclude_exports(at_most(0.6, 0.75))
-        with self._guard.catch("closing"):
-            self.pipeline.conclude_mirrors(at_most(0.1, 0.25))
+            self.rank_control.close()
 
-    def _put_rest(self) -> None:
-        """Write what is still held back: steps that were folded or wait for a device, completions, open spans.
-
-        Records that wait for the start record wait no longer: what follows the file is to have them before the end.
-        """
-        with self._guard.catch("closing"):
-            self.pipeline.record_queue.settle(self.pipeline.elapsed(), give_up=True)
-        with self._guard.catch("closing"):
-            self.steps.put_rest()
-        with self._guard.catch("closing"):
-            self.completions.close()
-        self.spans.close()
-        with self._guard.catch("closing"):
-            self._put_start_if_held_up()
-        self._rest_is_put = True
-
-    def _finish(self, status: str, reason: str, error: BaseException | None, deadline: float) -> list[str]:
-        """Write the end record, close the files and stop the threads; where that was interrupted, do the rest of it."""
-        timeout_s = self._close_s
-
-        def at_most(share: float) -> float:
-            return max(0.0, min(share * timeout_s, share * (deadline - time.monotonic())))
-
-        if not self._has_ended:
-            errors: dict[str, Any] = {}
-            with self._guard.catch("counting the errors"):
-                errors = self.errors.recorder.totals()
-            self._declare_lost_in_forks()
-            code = code_of(error)
-            left = {} if code is None else {"exit_code": code}
-            with self._guard.catch("closing"):
-                self.put(
-                    records.END, {"status": status, "reason": reason, **left, **self._totals(), **errors}
-                )
-            self._has_ended = True
-        self.errors.watch.end()
-        self.output.close(at_most(0.3), error)
-        with self._guard.catch("closing"):
-            self._watchman.close(at_most(0.1))
-            self.periodic.close(at_most(0.2))
+    def _stop_sampling(self, timeout_s: float) -> None:
         if self._sampling is not None:
-            with self._guard.catch("closing"):
-                self._sampling.stop(at_most(0.1))
-        if self.session_folder.writes_manifest:
-            with self._guard.catch("writing run.json"):
-                self._beat()
-        return self.pipeline.close(status=status, reason=reason, deadline=deadline, timeout_s=timeout_s)
+            self._sampling.stop(timeout_s)
+
+    def _put_end(self, status: str, reason: str, error: BaseException | None) -> None:
+        errors: dict[str, Any] = {}
+        with self._guard.catch("counting the errors"):
+            errors = self.errors.recorder.totals()
+        self._declare_lost_in_forks()
+        code = code_of(error)
+        left = {} if code is None else {"exit_code": code}
+        self.put(records.END, {"status": status, "reason": reason, **left, **self._totals(), **errors})
 
     def _put_start_if_none(self) -> None:
         if not self._has_started:
@@ -540,8 +510,8 @@ class LiveRun:
 
     def _wait_for_start(self, timeout_s: float) -> None:
         """Wait for a start record that another thread is writing: after the end record it would be lost."""
-        deadline = time.monotonic() + timeout_s
-        while self._starting_thread not in (None, threading.get_ident()) and time.monotonic() < deadline:
+        time_left = Countdown(timeout_s)
+        while self._starting_thread not in (None, threading.get_ident()) and time_left.left():
             time.sleep(0.001)
 
     def _put_start_if_held_up(self) -> None:
@@ -652,8 +622,8 @@ class LiveRun:
 
     def _found(self, timeout_s: float = 0.0, *, is_last: bool = False) -> dict[str, Any]:
         """Return what was found and not written yet; nothing while a part is missing, unless it is the last time."""
-        deadline = time.monotonic() + timeout_s
-        are_done = [look.is_done(max(0.0, deadline - time.monotonic())) for look in tuple(self._looks)]
+        time_left = Countdown(timeout_s)
+        are_done = [look.is_done(time_left.left()) for look in tuple(self._looks)]
         found: dict[str, Any] = {}
         if all(are_done) or is_last:
             # Each is taken by one thread.
@@ -681,6 +651,8 @@ class LiveRun:
         return planned - self._counts_from_zero if type(planned) is int else None
 
     def _beat(self) -> None:
+        if not self.session_folder.writes_manifest:
+            return
         latest = self.steps.latest
         summary = {name: latest[name] for name in IN_SUMMARY if type(latest.get(name)) in (int, float)}
         control: dict[str, Any] = {}

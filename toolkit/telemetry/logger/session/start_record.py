@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.background import MACHINE, background_job
 from toolkit.telemetry.core.config_mapping import mapping_in, resolved
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.start_fields import (
@@ -84,7 +84,7 @@ class _Probe:
 
     def __init__(self, describe: Callable[[Guard], dict[str, Any]], guard: Guard) -> None:
         self.found: dict[str, Any] = {}
-        self.job = background_job("telemetry-environment", self._run, may_block=True)
+        self.job = background_job("telemetry-environment", self._run, MACHINE)
         self._describe = describe
         self._guard = guard
         self._has_failed = False

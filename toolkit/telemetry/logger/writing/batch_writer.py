@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
-from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.background import FILES, background_job
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.records.batch_values import Losses
 from toolkit.telemetry.logger.records.step_gate import NEVER, StepGate
@@ -67,9 +67,7 @@ class BatchWriter:
         self._is_closing = False
         self._turns = threading.Condition()
         self._asked = self._done = 0
-        self._job = background_job(
-            "telemetry-batches", self._turn, may_block=True, disk=session_folder.folder.parent
-        )
+        self._job = background_job("telemetry-batches", self._turn, FILES, session_folder.folder.parent)
         self._job.start(_EVERY_S)
 
     def take(self, row: BatchRow, step: int | None, losses: Losses | None = None) -> None:

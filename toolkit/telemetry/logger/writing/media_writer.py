@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.background import FILES, background_job
 from toolkit.telemetry.core.guard import Guard, MisuseError
 from toolkit.telemetry.privacy.secret_shapes import mask_name
 from toolkit.telemetry.runfolder.layout import safe_run_name
@@ -41,7 +41,7 @@ class MediaWriter:
         self._condition = threading.Condition()
         self._is_busy = False
         self._is_closed = False
-        self._turns = background_job("telemetry-media", self._turn, may_block=True, disk=disk)
+        self._turns = background_job("telemetry-media", self._turn, FILES, disk)
 
     def put(self, doing: str, job: Callable[[], None]) -> bool:
         """Have `job` done soon; say whether there was room for it."""

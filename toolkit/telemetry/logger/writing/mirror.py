@@ -10,9 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.background import FILES, background_job, own_thread_job
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.core.job import own_thread_job
 from toolkit.telemetry.core.outbox import backoff_s
 from toolkit.telemetry.core.sink import DeliveringSink, Sink
 from toolkit.telemetry.runfolder.reader import Chunk, Cursor, read_from, read_shared
@@ -83,7 +82,7 @@ class Mirror:
         self._off = False
         name = f"telemetry-{sink.name}"
         self._job = (
-            background_job(name, self._turn, disk=record_file.parents[1])
+            background_job(name, self._turn, FILES, record_file.parents[1])
             if ours
             else own_thread_job(name, self._turn)
         )

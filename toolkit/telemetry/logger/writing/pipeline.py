@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.background import FILES, background_job
+from toolkit.telemetry.core.clock import Countdown
 from toolkit.telemetry.core.guard import Guard, MisuseError, describe_error
 from toolkit.telemetry.core.run_context import RunContext
 from toolkit.telemetry.core.sink import DeliveringSink, Sink
@@ -238,32 +239,33 @@ class RecordPipeline:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all records are in the file and in mirrors that are not away; False if they are not."""
-        deadline = time.monotonic() + timeout_s
+        time_left = Countdown(timeout_s)
         self.wait_for_devices(timeout_s)
-        done = self._writer.flush(max(0.0, deadline - time.monotonic()))
+        done = self._writer.flush(time_left.left())
         # Half of the time at most: a resumed run may still be examining its earlier sessions, and the table waits.
-        self.conclude_findings(max(0.0, deadline - time.monotonic()) / 2, is_end=False)
-        for mirror in self._mirrors:
-            if not mirror.is_away:
-                done = mirror.flush(max(0.0, deadline - time.monotonic())) and done
-        return done
+        self.conclude_findings(time_left.left(0.5), is_end=False)
+        return self._flush_mirrors(time_left) and done
+
+    def _flush_mirrors(self, time_left: Countdown) -> bool:
+        done = [mirror.flush(time_left.left()) for mirror in self._mirrors if not mirror.is_away]
+        return all(done)
 
     def conclude_findings(self, timeout_s: float, *, is_end: bool = True, has_failed: bool = False) -> None:
         """Have all records examined within `timeout_s`, so that findings are recorded; the end concludes open ones."""
         if self._examining is None:
             return
-        deadline = time.monotonic() + timeout_s
+        time_left = Countdown(timeout_s)
         if is_end:
             if self._findings is not None:
                 self._findings.in_a_hurry = True
-            self._writer.flush(max(0.0, deadline - time.monotonic()))
-        is_done = self._examining.flush(max(0.0, deadline - time.monotonic()))
+            self._writer.flush(time_left.left())
+        is_done = self._examining.flush(time_left.left())
         if self._findings is None:
             return
         if is_end and is_done:
             self._findings.conclude(has_failed=has_failed)
         # What was found has to reach the file as well.
-        self._writer.flush(max(0.0, deadline - time.monotonic()))
+        self._writer.flush(time_left.left())
 
     def conclude_messages(
         self, *, status: str, reason: str, failure: dict[str, Any] | None, timeout_s: float
@@ -272,33 +274,33 @@ class RecordPipeline:
         if self._messages is None:
             return
         sink, mirror = self._messages
-        deadline = time.monotonic() + timeout_s
+        time_left = Countdown(timeout_s)
         # The last steps and findings come through the file; a disk that hangs leaves time for the message.
         self._writer.flush(timeout_s / 4)
         mirror.flush(timeout_s / 4)
-        left_s = max(0.0, deadline - time.monotonic())
         sink.conclude(
-            status=status, reason=reason, failure=failure, elapsed_s=self.elapsed(), timeout_s=left_s
+            status=status,
+            reason=reason,
+            failure=failure,
+            elapsed_s=self.elapsed(),
+            timeout_s=time_left.left(),
         )
 
     def conclude_mirrors(self, timeout_s: float) -> None:
         """Have the mirrors take what is there within `timeout_s`, so that their trouble is recorded before the end."""
-        deadline = time.monotonic() + timeout_s
+        time_left = Countdown(timeout_s)
         self._writer.flush(timeout_s / 2)
-        for mirror in self._mirrors:
-            if not mirror.is_away:
-                mirror.flush(max(0.0, deadline - time.monotonic()))
+        self._flush_mirrors(time_left)
 
     def conclude_exports(self, timeout_s: float) -> None:
         """Have the rest delivered to collectors within `timeout_s`, and count what was not."""
         exports = [mirror for mirror in self._mirrors if isinstance(mirror.sink, DeliveringSink)]
-        deadline = time.monotonic() + timeout_s
+        time_left = Countdown(timeout_s)
         if exports:
             self._writer.flush(timeout_s / 4)
         for mirror in exports:
             assert isinstance(mirror.sink, DeliveringSink)
-            has_all = mirror.flush(max(0.0, deadline - time.monotonic()))
-            undelivered = 0 if has_all else mirror.give_up(timeout_s / 4)
+            undelivered = 0 if mirror.flush(time_left.left()) else mirror.give_up(timeout_s / 4)
             undelivered += mirror.sink.refused
             if undelivered:
                 self.undelivered += undelivered
@@ -308,14 +310,14 @@ class RecordPipeline:
                 )
 
     def give_up_messages(self) -> None:
-        """Stop waiting for messages: the close was interrupted."""
+        """Send no more messages: where the close was interrupted, some still wait."""
         if self._messages is not None:
             self._messages[0].close()
 
     def wait_for_devices(self, timeout_s: float) -> None:
         """Wait, at most `timeout_s`, for values still being computed: a loop runs ahead of its device."""
-        deadline = time.monotonic() + timeout_s
-        while self.record_queue.is_waiting and time.monotonic() < deadline:
+        time_left = Countdown(timeout_s)
+        while self.record_queue.is_waiting and time_left.left():
             self.record_queue.settle(self.elapsed())
             time.sleep(0.001)
 
@@ -324,12 +326,12 @@ class RecordPipeline:
         self.wait_for_devices(timeout_s / 2)
         return self._writer.flush(timeout_s / 2) and self._writer.sync()
 
-    def close(self, *, status: str, reason: str, deadline: float, timeout_s: float) -> list[str]:
-        """Write what is left before `deadline` (monotonic); return messages about what could not be done.
+    def close(self, *, status: str, reason: str, time_left: Countdown) -> list[str]:
+        """Write what is left; return messages about what could not be done.
 
-        `timeout_s` is what the end may take in all: whoever comes last has a small part of it in any case.
+        Whoever comes last has a small part of the time in any case.
         """
-        least_s = min(0.1, 0.05 * timeout_s)
+        least_s = min(0.1, 0.05 * time_left.seconds)
         reason = mask_secrets(reason)
         left_undone = []
         self.record_queue.await_no_start()
@@ -337,7 +339,7 @@ class RecordPipeline:
         self.record_queue.say_what_was_dropped(self._wall(), self.elapsed())
         self._syncer.close()
         # A little is left for the mirrors and run.json, which a disk that takes no records may still take.
-        written = self._writer.close(max(least_s, deadline - time.monotonic() - 0.05 * timeout_s))
+        written = self._writer.close(max(least_s, time_left.left() - 0.05 * time_left.seconds))
         # On a busy machine the thread may end later than it was waited for; what it has written is written.
         written = written or self._writer.is_drained
         if not written:
@@ -360,9 +362,9 @@ class RecordPipeline:
             )
             # Before the mirrors: a slow one may make the user interrupt.
             self._manifest_writer.put(self.manifest)
-        left_undone += self._close_mirrors(deadline, least_s)
+        left_undone += self._close_mirrors(time_left, least_s)
         if self.session_folder.writes_manifest and not self._manifest_writer.close(
-            max(least_s, deadline - time.monotonic())
+            max(least_s, time_left.left())
         ):
             left_undone.append("run.json could not be written in time")
         if not self._writer.is_stuck:
@@ -371,16 +373,12 @@ class RecordPipeline:
             self._lock.close()
         return left_undone
 
-    def _close_mirrors(self, deadline: float, least_s: float) -> list[str]:
+    def _close_mirrors(self, time_left: Countdown, least_s: float) -> list[str]:
         """Close the mirrors; run.json, and what is returned, says which of them lack something."""
         mirrors = self._all_mirrors()
         for mirror in mirrors:
             mirror.end()
-        late = [
-            mirror.sink.name
-            for mirror in mirrors
-            if not mirror.close(max(least_s, deadline - time.monotonic()))
-        ]
+        late = [mirror.sink.name for mirror in mirrors if not mirror.close(max(least_s, time_left.left()))]
         if late and self.session_folder.writes_manifest and self.manifest.latest is not None:
             reason = f"{self.manifest.latest.reason}{INCOMPLETE}{', '.join(late)}"
             self.manifest = self.manifest.with_latest(reason=reason)
@@ -621,7 +619,7 @@ class _ManifestWriter:
         self._on_disk: Manifest | None = None
         """What a power cut leaves for certain, without what every heartbeat changes."""
         self._closing = False
-        self._job = background_job("telemetry-manifest", self._turn, may_block=True, disk=folder.parent)
+        self._job = background_job("telemetry-manifest", self._turn, FILES, folder.parent)
 
     def start(self) -> None:
         """Begin. Raises RuntimeError where the system refuses a thread."""
@@ -632,7 +630,7 @@ class _ManifestWriter:
         if is_gone:
             self._on_disk = None
         self._newest.append(manifest)
-        self._job.wake(is_urgent=False)
+        self._job.wake()
 
     def close(self, timeout_s: float) -> bool:
         """Write what waits and stop; False where the disk did not take it in time."""

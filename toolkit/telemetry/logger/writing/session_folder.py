@@ -45,6 +45,7 @@ from toolkit.telemetry.runfolder.layout import (
 from toolkit.telemetry.runfolder.manifest import Manifest, Session, write_manifest
 from toolkit.telemetry.runfolder.node_folders import part_in
 from toolkit.telemetry.runfolder.records import FORMAT
+from toolkit.telemetry.runfolder.safefile import open_to_write
 from toolkit.telemetry.runfolder.status import RUNNING, STALLED, work_out_status
 
 
@@ -125,6 +126,8 @@ def open_session(display_name: str, options: TelemetryOptions, *, now: float, gu
     )
     with guard.catch("writing run.json"):
         write_manifest(folder, manifest, mode=modes.file)
+        # Whoever follows the file finds it, although the first records wait for the description of the machine.
+        os.close(open_to_write(rank_file(folder, 0), os.O_WRONLY | os.O_CREAT, modes.file))
     return SessionFolder(folder=folder, manifest=manifest, modes=modes, notice=notice)
 
 

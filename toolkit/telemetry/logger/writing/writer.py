@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.background import FILES, WRITING, background_job
 from toolkit.telemetry.core.guard import Guard, describe_error
 from toolkit.telemetry.logger.records.record_queue import RecordQueue
 from toolkit.telemetry.logger.writing.record_appender import RecordFile
@@ -74,7 +74,7 @@ class Writer:
         """Seconds between batches; gets shorter slowly, so that two in a row do not count for much."""
         self._sync_failed = False
         self._syncing = threading.Lock()
-        self._job = background_job("telemetry-writer", self._run, disk=self.disk)
+        self._job = background_job("telemetry-writer", self._run, WRITING, self.disk)
 
     def start(self) -> None:
         """Begin. Raises RuntimeError where the system refuses a thread."""
@@ -247,7 +247,7 @@ class Syncer:
         self._guard = guard
         self._interval_s = interval_s
         self._is_closed = False
-        self._job = background_job("telemetry-sync", self._turn, may_block=True, disk=writer.disk)
+        self._job = background_job("telemetry-sync", self._turn, FILES, writer.disk)
 
     def start(self) -> None:
         """Begin, unless syncing is left to the kernel."""

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.cli.argument_types import seconds, whole
-from toolkit.telemetry.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
+from toolkit.telemetry.cli.chosen_run import add_run_argument, printable, refuse
 from toolkit.telemetry.cli.run_answer import GOOD, answer_text, knobs_in
+from toolkit.telemetry.cli.run_list import chosen_run
 from toolkit.telemetry.cli.terminal import Progress, add_json_argument, painted, print_json
 from toolkit.telemetry.runfolder.control import (
     ControlRefused,

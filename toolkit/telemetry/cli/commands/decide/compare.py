@@ -20,6 +20,7 @@ from toolkit.telemetry.cli.run_list import (
     label_runs,
     list_runs,
     run_at,
+    say_if_cut,
     source_for,
 )
 from toolkit.telemetry.cli.terminal import (
@@ -143,6 +144,7 @@ def run(args: argparse.Namespace) -> int:
         such = f", such as {', '.join(others)}" if others else ""
         return refuse(f"there is one run to compare ({chosen[0].path}); name another{such}")
     chosen = label_runs(chosen)
+    say_if_cut(chosen)
     progress = Progress()
     guard = Guard()
     compared = []

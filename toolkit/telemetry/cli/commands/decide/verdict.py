@@ -9,7 +9,7 @@ from typing import Final
 from toolkit.telemetry.answers.verdict import MORE, verdict_on
 from toolkit.telemetry.cli.argument_types import add_metric_arguments, metric_and_goal, whole
 from toolkit.telemetry.cli.chosen_run import printable, refuse
-from toolkit.telemetry.cli.run_list import ListedRun, list_runs, source_for
+from toolkit.telemetry.cli.run_list import ListedRun, list_runs, say_if_cut, source_for
 from toolkit.telemetry.cli.terminal import (
     Column,
     add_json_argument,
@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
         if not found.runs or found.missing:
             return refuse("; ".join([*found.missing, *found.notes]) or f"no run in {paths[0]}")
         lists.append(found.runs)
+    say_if_cut(run for runs in lists for run in runs)
     names = [{name for each in runs for name in each.card.evaluations} for runs in lists]
     chosen = metric_and_goal(args, [sorted(names[0] & names[1])])
     if isinstance(chosen, str):

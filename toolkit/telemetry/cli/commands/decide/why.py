@@ -11,7 +11,7 @@ from toolkit.telemetry.answers.evidence import RunEvidence, read_evidence
 from toolkit.telemetry.answers.resume import answer_resumes
 from toolkit.telemetry.answers.why import Why, why
 from toolkit.telemetry.cli.chosen_run import LOGS, printable, refuse
-from toolkit.telemetry.cli.run_list import run_at, source_for
+from toolkit.telemetry.cli.run_list import run_at, say_if_cut, source_for
 from toolkit.telemetry.cli.terminal import (
     Column,
     add_json_argument,
@@ -71,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
         found = run_at(path)
         if isinstance(found, str):
             return refuse(found)
+        say_if_cut([found])
         runs.append(read_evidence(source_for(found)))
     if len(runs) == 1:
         return _answer_resumes(runs[0], as_json=args.json)

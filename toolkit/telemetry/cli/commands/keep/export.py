@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.cli.argument_types import misplaced
-from toolkit.telemetry.cli.chosen_run import add_run_argument, found_at, printable, refuse
+from toolkit.telemetry.cli.chosen_run import add_run_argument, printable, refuse
 from toolkit.telemetry.cli.export import shared_zip, trace
+from toolkit.telemetry.cli.run_list import found_at
 from toolkit.telemetry.cli.terminal import add_json_argument, print_json
 from toolkit.telemetry.exchange.export_runs import FORMATS, default_out, export, read_about
 from toolkit.telemetry.exchange.exported_run import ExportedRun, run_of_folder, run_of_source
@@ -104,6 +105,8 @@ def _export(args: argparse.Namespace) -> int:
 def _runs(args: argparse.Namespace, scratch: Path) -> tuple[list[ExportedRun], Sequence[str]]:
     """Return our run at RUN, or the runs of other tools there. Raises OSError if there is none."""
     found = found_at(args.run, args.format)
-    if found.folder is not None:
-        return [run_of_folder(found.folder)], []
-    return [run_of_source(source, scratch) for source in found.others], found.notes
+    runs = [
+        run_of_folder(run.path) if run.source is None else run_of_source(run.source, scratch)
+        for run in found.runs
+    ]
+    return runs, found.notes

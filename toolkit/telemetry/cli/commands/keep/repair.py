@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.chosen_run import LOGS, chosen_run, no_run_in, printable, refuse
+from toolkit.telemetry.cli.chosen_run import LOGS, no_run_in, printable, refuse
+from toolkit.telemetry.cli.run_list import chosen_run
 from toolkit.telemetry.cli.terminal import Progress, add_json_argument, print_json
 from toolkit.telemetry.runfolder.journal.end_record import settle_manifest
 from toolkit.telemetry.runfolder.journal.repair import Repair, journals_of, rank_files, repair_run

@@ -21,7 +21,7 @@ from toolkit.telemetry.cli.report_content import (
     write_report,
     written_text,
 )
-from toolkit.telemetry.cli.run_list import ListedRun, list_runs, run_at
+from toolkit.telemetry.cli.run_list import ListedRun, as_given, list_runs, run_at
 from toolkit.telemetry.cli.terminal import Progress, add_json_argument, painted, print_json
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, title_of
 from toolkit.telemetry.diagnostics.diagnosis import Diagnosis
@@ -118,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
             continue
         finally:
             progress.clear()
-        found = replace(found, path=_as_given(run.path, given or LOGS))
+        found = replace(found, path=as_given(run.path, given or LOGS))
         answer = found.only(args.min_severity, args.kinds)
         answers.append(answer)
         if not args.json:
@@ -145,12 +145,6 @@ def _runs_at(path: Path, *, is_named: bool) -> tuple[Sequence[ListedRun], Sequen
     found = list_runs([path])
     runs = sorted(found.runs, key=lambda run: (run.called, str(run.path)))
     return runs, [*found.missing, *found.notes]
-
-
-def _as_given(path: Path, given: Path) -> Path:
-    """Return the path of a run as the command line has it, relative or not."""
-    absolute = Path(os.path.abspath(given))
-    return given / path.relative_to(absolute) if path.is_relative_to(absolute) else path
 
 
 def _write_html(target: Path, run: ListedRun, answer: Diagnosis) -> str | None:

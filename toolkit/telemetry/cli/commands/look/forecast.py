@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from toolkit.telemetry.cli.argument_types import add_metric_arguments, metric_and_goal, misplaced
 from toolkit.telemetry.cli.chosen_run import add_run_argument, printable, refuse
 from toolkit.telemetry.cli.report_content import UnreadableRunError, open_run, require_columns
-from toolkit.telemetry.cli.run_list import run_at
+from toolkit.telemetry.cli.run_list import run_at, say_if_cut
 from toolkit.telemetry.cli.terminal import Column, add_json_argument, print_json, print_table
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ def run(args: argparse.Namespace) -> int:
     chosen = wrong or run_at(args.run)
     if isinstance(chosen, str):
         return refuse(chosen)
+    say_if_cut([chosen])
     try:
         store, key = open_run(chosen, "a forecast")
     except UnreadableRunError as error:

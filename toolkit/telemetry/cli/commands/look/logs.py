@@ -13,13 +13,8 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.cli.argument_types import whole
-from toolkit.telemetry.cli.chosen_run import (
-    add_run_argument,
-    chosen_run,
-    printable,
-    refuse,
-    status_of,
-)
+from toolkit.telemetry.cli.chosen_run import add_run_argument, printable, refuse
+from toolkit.telemetry.cli.run_list import chosen_run, status_of
 from toolkit.telemetry.cli.terminal import add_json_argument, painted
 from toolkit.telemetry.runfolder.evidence.output_log import (
     NOTE,

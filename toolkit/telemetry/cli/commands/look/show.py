@@ -13,19 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.cli.argument_types import misplaced, whole
-from toolkit.telemetry.cli.chosen_run import (
-    Found,
-    add_run_argument,
-    found_at,
-    printable,
-    refuse,
-    status_of,
-)
-from toolkit.telemetry.cli.run_list import our_card
+from toolkit.telemetry.cli.chosen_run import add_run_argument, printable, refuse
+from toolkit.telemetry.cli.run_list import RunList, as_given, found_at, our_card, source_for, status_of
 from toolkit.telemetry.cli.show import completions, errors
 from toolkit.telemetry.cli.terminal import Column, add_json_argument, number_text, print_table
 from toolkit.telemetry.importers.detect import names_of
-from toolkit.telemetry.importers.formats.record_file import source_of_folder
 from toolkit.telemetry.importers.summary import summaries
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
@@ -100,16 +92,15 @@ def run(args: argparse.Namespace) -> int:
     if args.errors or args.completions:
         return errors.run(args) if args.errors else completions.run(args)
     found = found_at(args.run, args.format, deleted=True)
-    if found.folder is None or args.json or args.metrics:
+    if found.runs[0].source is not None or args.json or args.metrics:
         return _show_series(args, found)
-    return _show_steps(found.folder, args.rows)
+    return _show_steps(as_given(found.runs[0].path, args.run), args.rows)
 
 
-def _show_series(args: argparse.Namespace, found: Found) -> int:
+def _show_series(args: argparse.Namespace, found: RunList) -> int:
     """Print the series of our run, or of the runs of other tools."""
-    sources = [*found.others] if found.folder is None else [source_of_folder(found.folder)]
     notes = [*found.notes]
-    found_runs, problems = summaries(sources, time.time())
+    found_runs, problems = summaries([source_for(run) for run in found.runs], time.time())
     masker = Masker()
     for run in found_runs:
         run.update(masker.mask({name: run[name] for name in ("name", "group", "config", "tags", "notes")}))

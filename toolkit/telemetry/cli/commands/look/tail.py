@@ -14,14 +14,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.cli.argument_types import whole
-from toolkit.telemetry.cli.chosen_run import (
-    Found,
-    add_run_argument,
-    found_at,
-    printable,
-    refuse,
-    status_of,
-)
+from toolkit.telemetry.cli.chosen_run import add_run_argument, printable, refuse
+from toolkit.telemetry.cli.run_list import ListedRun, as_given, found_at, say_if_cut, source_for, status_of
 from toolkit.telemetry.cli.terminal import add_json_argument, number_text, painted, shortened, terminal_width
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.importers.as_records import records_in
@@ -93,13 +87,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print records; return 2 if there are none to read."""
-    found = found_at(args.run, args.format)
+    found = found_at(args.run, args.format).runs
     try:
-        if found.folder is not None:
-            return _tail_ours(found.folder, args)
+        say_if_cut(found)
+        if found[0].source is None:
+            return _tail_ours(as_given(found[0].path, args.run), args)
         return _tail_foreign(found, args)
     except OSError as error:
-        return refuse(f"{found.folder or args.run}: {error.strerror or error}")
+        return refuse(f"{args.run}: {error.strerror or error}")
 
 
 # ------------------------------------------------------------ ours
@@ -154,11 +149,11 @@ def _is_shown(record: Record, args: argparse.Namespace) -> bool:
 # ------------------------------------------------------------ other tools'
 
 
-def _tail_foreign(found: Found, args: argparse.Namespace) -> int:
-    if len(found.others) != 1:
-        names = ", ".join(source.info.name for source in found.others[:5])
-        return refuse(f"{args.run} has {len(found.others)} runs ({names}); name one of them")
-    source = found.others[0]
+def _tail_foreign(found: Sequence[ListedRun], args: argparse.Namespace) -> int:
+    if len(found) != 1:
+        names = ", ".join(run.called for run in found[:5])
+        return refuse(f"{args.run} has {len(found)} runs ({names}); name one of them")
+    source = source_for(found[0])
     guard = Guard()
     rows: deque[Record] = deque(maxlen=args.rows)
     cursor: bytes | None = None

@@ -9,7 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.chosen_run import add_run_argument, chosen_run, printable, refuse
+from toolkit.telemetry.cli.chosen_run import add_run_argument, printable, refuse
+from toolkit.telemetry.cli.run_list import chosen_run
 from toolkit.telemetry.cli.terminal import Progress, add_json_argument, print_json
 from toolkit.telemetry.timing.history import RunTime, read_run_time
 from toolkit.telemetry.timing.ledger import Ledger, Line

@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.cli.chosen_run import LOGS, chosen_run, print_to_stderr, refuse
+from toolkit.telemetry.cli.chosen_run import LOGS, print_to_stderr, refuse
+from toolkit.telemetry.cli.run_list import chosen_run
 from toolkit.telemetry.cli.terminal import add_json_argument, print_json
 from toolkit.telemetry.fleet.address import AddressError
 from toolkit.telemetry.fleet.archive import archive_runs

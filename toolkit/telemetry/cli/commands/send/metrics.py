@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.cli.argument_types import whole
-from toolkit.telemetry.cli.chosen_run import LOGS, chosen_run, refuse
-from toolkit.telemetry.cli.run_list import our_runs
+from toolkit.telemetry.cli.chosen_run import LOGS, refuse
+from toolkit.telemetry.cli.run_list import chosen_run, our_runs
 from toolkit.telemetry.core.prometheus import (
     LONGEST_NAME,
     Exposition,

@@ -1,67 +1,104 @@
-"""`telemetry train`: train from a YAML, as run.py does."""
+"""`telemetry train`: train the example from a YAML, or start ai-toolkit; run.py is the same command."""
 
 from __future__ import annotations
 
 import argparse
-import shutil
+import sys
+import time
 from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.cli.chosen_run import refuse
-from toolkit.telemetry.trainer.command import add_arguments as add_training_arguments
-from toolkit.telemetry.trainer.command import train
+from toolkit.telemetry.core.checks import OptionsError
+from toolkit.telemetry.core.install import install_extra
+from toolkit.telemetry.importers.training_yaml import read_training_yaml
+from toolkit.telemetry.integrations.ai_toolkit.attach import AttachError
+from toolkit.telemetry.integrations.ai_toolkit.start import start_in_checkout
+from toolkit.telemetry.logger.machine.environment import this_process_began
 
-EXAMPLE: Final = "train_lora_tiny_cpu_with_telemetry.yaml"
-
-_TELEMETRY: Final = Path(__file__).resolve().parents[3]
-_PLACES: Final = (_TELEMETRY / "trainer" / "examples", _TELEMETRY.parents[1] / "config" / "examples")
-"""Where the examples are: in a wheel, and in a checkout."""
+_CHECKOUT: Final = Path(__file__).resolve().parents[5]
+EXAMPLE: Final = _CHECKOUT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
+_WRONG_CONFIG: Final = 2
+_EXIT_CODES: Final = {"finished": 0, "stopped": 0, "interrupted": 130, "signal": 143}
+_NOT_HERE: Final = (
+    "the example trainer is only in a checkout of this repository, not in an installed package.\n"
+    "In a checkout, run: python run.py config/examples/train_lora_tiny_cpu_with_telemetry.yaml\n"
+    "A job of ai-toolkit starts with --ai-toolkit FOLDER; your own trainer logs by itself, see the README."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the configurations and what replaces parts of them."""
-    add_training_arguments(parser, default_config=True)
     parser.add_argument(
-        "--copy-examples",
+        "config",
+        metavar="CONFIG",
+        nargs="*",
         type=Path,
-        metavar="DIR",
-        help="copy the example configurations to DIR, and do nothing else",
+        help="configuration files, YAML or JSON, trained one after the other",
+    )
+    parser.add_argument("-n", "--name", help="the name of the run instead of config.name")
+    parser.add_argument("--steps", type=int, metavar="N", help="train N steps instead of train.steps")
+    parser.add_argument(
+        "--log-dir", metavar="DIR", help="write run folders to DIR instead of telemetry.log_dir"
+    )
+    parser.add_argument(
+        "--ai-toolkit",
+        type=Path,
+        metavar="CHECKOUT",
+        help="train with ai-toolkit in this checkout, recorded by telemetry",
     )
     parser.epilog = (
         "It is the same program as `run.py`. Without CONFIG it trains the example, a tiny LoRA, in a minute on a "
-        "CPU. Exit code: that of the training; 1 if it failed, 2 if the configuration is invalid or a package is "
-        "missing."
+        "CPU; the example is in a checkout of the repository only, not in an installed package. Exit code: that of "
+        "the training; 1 if it failed, 2 if the configuration is invalid or a package is missing."
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Train; return the exit code of the training."""
-    examples = _examples()
-    if args.copy_examples is not None:
-        return _copy(examples, args.copy_examples)
-    if not args.config:
-        example = next((path for path in examples if path.name == EXAMPLE), None)
-        if example is None:
-            return refuse(f"the example {EXAMPLE} is not installed here; name a configuration file")
-        args.config = [example]
-    return train(args, prog="telemetry train")
-
-
-def _examples() -> list[Path]:
-    return next((found for place in _PLACES if (found := sorted(place.glob("*.yaml")))), [])
-
-
-def _copy(examples: list[Path], folder: Path) -> int:
-    """Copy the examples; one that is already there is left alone, and the exit code is 2."""
-    if not examples:
-        return refuse("the examples are not installed here")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for example in examples:
-            target = folder / example.name
-            with target.open("xb") as file, example.open("rb") as source:
-                shutil.copyfileobj(source, file)
-            print(target)
-    except OSError as error:
-        return refuse(f"{error.filename}: {error.strerror}")
+    """Train; return 0, or the exit code of the first training that failed."""
+    if args.ai_toolkit is not None:
+        return _start_ai_toolkit(args)
+    # The time of the first run counts from the start of the process.
+    began = this_process_began()
+    for path in args.config or [EXAMPLE]:
+        try:
+            code = _train(path, args, began)
+        except OptionsError as error:
+            print(f"telemetry train: {path}: {error}", file=sys.stderr)
+            return _WRONG_CONFIG
+        if code != 0:
+            return code
+        began = time.time()
     return 0
+
+
+def _train(path: Path, args: argparse.Namespace, began: float) -> int:
+    try:
+        from toolkit.telemetry.trainer.options import parse_job
+    except ModuleNotFoundError:
+        return refuse(_NOT_HERE)
+    config = read_training_yaml(path)
+    parse_job(config)
+    if args.name is not None:
+        config["config"]["name"] = args.name
+    if args.steps is not None:
+        config["config"]["process"][0]["train"]["steps"] = args.steps
+    job = parse_job(config)
+    try:
+        # After the configuration is known to be right, as torch takes seconds.
+        from toolkit.telemetry.trainer.loop import train
+    except ModuleNotFoundError as error:
+        if error.name not in ("torch", "numpy", "safetensors"):
+            raise
+        missing = f"training needs {error.name}, which is not installed.\n{install_extra('training')}"
+        raise OptionsError(missing) from error
+    return _EXIT_CODES[train(job, config, began=began, log_dir=args.log_dir)]
+
+
+def _start_ai_toolkit(args: argparse.Namespace) -> int:
+    if args.steps is not None or args.log_dir is not None:
+        return refuse("--steps and --log-dir are for the example trainer; set them in the configuration")
+    try:
+        return start_in_checkout(args.ai_toolkit, args.config, name=args.name)
+    except (AttachError, OSError) as error:
+        return refuse(f"telemetry train: {error}")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from toolkit.telemetry.core.background import background_job
+from toolkit.telemetry.core.background import MACHINE, background_job
 from toolkit.telemetry.core.clock import Clock
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.samplers.sampler import NothingToSample, Sampler
@@ -75,7 +75,7 @@ class _Source:
         self.sampler = sampler
         self.answer: tuple[float, Mapping[str, Any]] = (float("-inf"), {})
         """When it last answered, and what; replaced whole, so that a reader needs no lock."""
-        self.job = background_job(f"telemetry-sampler-{sampler.name}", self._turn)
+        self.job = background_job(f"telemetry-sampler-{sampler.name}", self._turn, MACHINE)
         self.is_stopping = False
         self._interval_s = interval_s
         self._clock = clock

@@ -1,0 +1,77 @@
+"""Tasks that are done every few seconds in the background, such as the heartbeat of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolkit.telemetry.core.background import MACHINE, background_job
+from toolkit.telemetry.core.clock import Clock
+from toolkit.telemetry.core.guard import Guard
+
+_FIRST_AFTER_S = 0.5
+_TICK_S = 1.0
+_SHORT_TICK_S = 0.5
+_TASK_EARLY_S = 0.25
+"""How much before its time a task is done: a tick that comes a little early would put it off to the next one."""
+
+
+@dataclass(slots=True)
+class Task:
+    """Something to do every `every_s` seconds."""
+
+    doing: str
+    every_s: float
+    do: Callable[[], None]
+    due: float = 0.0
+
+
+class PeriodicTasks:
+    """Does each task at its interval, in the background.
+
+    One that fails is counted and done again; one that hangs delays the others of these tasks. `kind` is that of their
+    background job.
+    """
+
+    def __init__(
+        self,
+        tasks: list[Task],
+        *,
+        clock: Clock,
+        guard: Guard,
+        kind: str = MACHINE,
+        disk: Path | None = None,
+    ) -> None:
+        self._tasks = tasks
+        self._clock = clock
+        self._guard = guard
+        self._is_stopped = False
+        self._job = background_job("telemetry-periodic", self._turn, kind, disk)
+
+    def start(self) -> None:
+        """Begin. Raises RuntimeError where the system refuses a thread."""
+        self._job.start(_FIRST_AFTER_S)
+
+    def close(self, timeout_s: float) -> None:
+        """Stop, and wait at most `timeout_s` for a running task."""
+        self._is_stopped = True
+        if self._job.is_started:
+            self._job.wake()
+            self._job.join(timeout_s)
+
+    def tick(self) -> None:
+        """Do the tasks that are due."""
+        now = self._clock.monotonic()
+        for task in self._tasks:
+            if now + _TASK_EARLY_S >= task.due:
+                task.due = now + task.every_s
+                with self._guard.catch(task.doing):
+                    task.do()
+
+    def _turn(self) -> float | None:
+        if self._is_stopped:
+            return None
+        self.tick()
+        is_whole = all(task.every_s % _TICK_S == 0.0 for task in self._tasks)
+        return _TICK_S if is_whole else _SHORT_TICK_S
