@@ -186,10 +186,12 @@ class Lightning:
 
         own, data = Training(), _data()
         saves = L.callbacks.ModelCheckpoint(folder / "kept", "{step}", save_top_k=-1, every_n_train_steps=2)
-        model = Model()
+        model, ranks = Model(), int(os.environ.get("WORLD_SIZE", "1"))
         trainer = L.Trainer(
             max_epochs=steps // 2,
             accelerator="cpu",
+            devices=ranks,
+            strategy="auto" if ranks == 1 else "ddp",
             logger=False,
             enable_progress_bar=False,
             enable_model_summary=False,

@@ -104,6 +104,16 @@ def test_with_phases_an_iteration_is_an_optimizer_step_with_its_norm(tmp_path):
     assert [step["grad_norm"] for step in records(tmp_path, "step")] == pytest.approx(norms)
 
 
+def test_with_phases_a_load_is_timed(tmp_path):
+    def load(accelerator, step):
+        if step == 2:
+            accelerator.load_state(accelerator.save_state(str(tmp_path / "kept")))
+
+    train(tmp_path, tracker_of(tmp_path, phases=True), between=load)
+
+    assert "checkpoint_load" in {span["name"] for span in records(tmp_path, "span")}
+
+
 def test_a_second_training_in_one_process_is_another_run(tmp_path):
     tracker = tracker_of(tmp_path)
     for turn in ("first", "second"):
