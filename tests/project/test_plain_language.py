@@ -72,8 +72,6 @@ OF_OTHER_WORK = (
     "dashboard/vendor/plotly-cartesian-4.1.1.min.js",
     "tests/telemetry/compat/",
     "tests/telemetry/integrations/",
-    "toolkit/telemetry/logger/machine/",
-    "toolkit/telemetry/logger/printed/",
 )
 """Folders and files whose words are not replaced yet."""
 
