@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.printed.screen import Screen
-from toolkit.telemetry.logger.printed.taps import TAPS, StreamTaps, is_forwarded
+from toolkit.telemetry.logger.printed.taps import StreamTaps, is_forwarded
 from toolkit.telemetry.privacy.masking import mask_secrets
 
 _CHUNKS_A_LINE: Final = 20
@@ -19,25 +18,22 @@ _SEARCHED: Final = 4_000
 
 
 class OutputTail:
-    """Keeps the last `lines` lines of output, and never more than about two megabytes."""
+    """Keeps the last `lines` lines of output, and of their writes no more than a bounded part."""
 
     def __init__(self, lines: int, taps: StreamTaps | None = None) -> None:
         self.lines = lines
         calls = _CHUNKS_A_LINE * lines
         self._longest = max(200, _MOST_BYTES // calls)
-        self._printed: deque[tuple[int, str]] = deque(maxlen=calls)
+        self._printed: deque[tuple[int, float, int, str]] = deque(maxlen=calls)
         self._taps = StreamTaps() if taps is None else taps
 
     def follow(self) -> None:
         """Wrap the current `sys.stdout` and `sys.stderr`; earlier ones stay wrapped."""
-        self._taps.join(self, self._keep, self._shortened)
+        self._taps.join(self, self._printed.append, self._shortened)
 
     def release(self) -> None:
         """Restore each stream's own `write`, unless someone else listens."""
         self._taps.leave(self)
-
-    def _keep(self, written: tuple[int, float, int, str]) -> None:
-        self._printed.append((written[2], self._shortened(written[3])))
 
     def _shortened(self, text: str) -> str:
         return _end_of(text, self._longest)
@@ -47,7 +43,7 @@ class OutputTail:
         screens: dict[int, Screen] = {}
         lines: list[str] = []
         before: tuple[int, str] = (-1, "")
-        for number, text in list(self._printed):
+        for _, _, number, text in list(self._printed):
             if is_forwarded(number, text, before):
                 before = (-1, "")
                 continue
@@ -66,34 +62,3 @@ class OutputTail:
 def _end_of(text: str, longest: int) -> str:
     """Return the end of a text, beginning with a whole word, as half a secret is not recognised."""
     return text if len(text) <= longest else f"… {text[-longest:].partition(' ')[2]}"
-
-
-class SharedTail:
-    """One tail for all loggers of the process."""
-
-    def __init__(self) -> None:
-        self._tail: OutputTail | None = None
-        self._wanted: dict[int, int] = {}
-
-    def join(self, owner: object, lines: int, guard: Guard) -> None:
-        """Keep the last `lines` lines for `owner` from now on."""
-        if not lines:
-            return
-        self._wanted[id(owner)] = lines
-        with guard.catch("capturing the output"):
-            if self._tail is None or lines > self._tail.lines:
-                before, self._tail = self._tail, OutputTail(lines, TAPS)
-                self._tail.follow()
-                if before is not None:
-                    before.release()
-
-    def leave(self, owner: object) -> None:
-        """Stop for `owner`; with the last one, the streams' own `write` is restored."""
-        if self._wanted.pop(id(owner), None) is not None and not self._wanted and self._tail is not None:
-            tail, self._tail = self._tail, None
-            tail.release()
-
-    def last_lines(self, owner: object) -> list[str]:
-        """Return the last lines of output, as many as `owner` asked for."""
-        wanted, tail = self._wanted.get(id(owner), 0), self._tail
-        return tail.last_lines()[-wanted:] if tail is not None and wanted else []
