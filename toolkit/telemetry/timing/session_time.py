@@ -33,7 +33,6 @@ _OWN_SLOTS: Final = (*SLOT_OF.values(), OTHER)
 _MOST_OWN_SPANS: Final = 1_000
 _MOST_MARKS: Final = 100
 _MOST_SAVED: Final = 20_000
-_CLOCK_SET_S: Final = 0.2
 _LONGEST_LEAD_S: Final = 86_400.0
 """A process starts at most this long before its logger."""
 
@@ -59,8 +58,6 @@ class SessionTime:
         """How long before that it started: a span may be dated back to the start of the process."""
         self.last_at = 0.0
         self.last_time: float | None = None
-        self._ahead = self._ahead_before = 0.0
-        """How far the wall clock was ahead of the session's clock at the newest record, and at the one before it."""
         self.is_over = False
         self.times_training = False
         self.loading_s = self.waiting_s = 0.0
@@ -94,9 +91,8 @@ class SessionTime:
         if type(time) is not float or not 0.0 < time < LONGEST_S:
             time = time_in(record, "time")
         if time is not None:
-            self._ahead, self._ahead_before = time - at, self._ahead
             if self.origin is None:
-                self.origin = self._ahead_before = self._ahead
+                self.origin = time - at
             self.last_time = time
         self.last_at = max(at, self.last_at)
 
@@ -191,15 +187,8 @@ class SessionTime:
         age = seconds_in(record, "age")
         if age is not None:
             return at - age
-        # Earlier versions wrote only the wall time.
         start, now = time_in(record, "start"), time_in(record, "time")
-        if start is None or now is None:
-            return None
-        before = start - self._ahead_before
-        if abs(self._ahead - self._ahead_before) > _CLOCK_SET_S and before <= at:
-            # The clock was set since the last record: the span began before that.
-            return before
-        return at - max(0.0, now - start)
+        return None if start is None or now is None else at - max(0.0, now - start)
 
     def take_checkpoint(self, record: Record, at: float) -> None:
         """Take a saved checkpoint, with its seconds if they are known."""
