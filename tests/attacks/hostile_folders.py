@@ -178,7 +178,7 @@ EVENTS: tuple[dict[str, Any], ...] = (
      "clock": "host", "attributes": {"a": 1}, "thread": "t", "global_step": 3, "kept": "why"},
     {"event": "span_start", "id": "c", "parent_id": "b", "name": "x", "start": BEGAN, "attributes": {}},
     {"event": "span_event", "span_id": "a", "span": "forward", "name": "n", "attributes": {"a": 1}},
-    {"event": "span_summary", "spans": {"forward": {"count": 1, "total": 0.5, "p50": 0.5, "p95": 0.5}}},
+    {"event": "span_summary", "span_times": {"forward": {"count": 1, "total": 0.5, "p50": 0.5, "p95": 0.5}}},
     {"event": "ledger", "ledger": {"training": 1.0}, "training_s": 1.0},
     {"event": "completion", "global_step": 3, "prompt": "p", "completion": "c", "reward": 1.0, "kind": "k",
      "chosen": "a", "rejected": "b", "rewards": {"x": 1.0}},

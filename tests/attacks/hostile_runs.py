@@ -371,7 +371,7 @@ def _spans(poison: Poison, began: float) -> Iterator[dict[str, Any]]:
     yield {"event": "span_event", "span_id": poison.next(), "span": poison.next(), "name": poison.next()}
     yield {
         "event": "span_summary",
-        "spans": {
+        "span_times": {
             text[:400]: {"count": 3, "total": 1.5, "p50": 0.5, "p95": 0.6, "max": 0.7}
             for text in poison.texts
         },

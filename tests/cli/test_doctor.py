@@ -12,8 +12,10 @@ import sys
 
 import pytest
 
+from tests.dashboard.troubled_runs import steps, with_findings
 from tests.fork_server import run_python, start_python
 from tests.lengths import in_make_faults
+from tests.made_runs import write_run
 from tests.records import read_records
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.agents.runs import Runs
@@ -22,6 +24,8 @@ from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.cli.notebook import view_of
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
 from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
+from toolkit.telemetry.runs.findings.health import health
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 
 def log_run(folder, name, losses, **declared):
@@ -46,6 +50,10 @@ def with_nan(count=80):
 
 def with_spike(count=80):
     return [2.0 if step in (50, 51, 52) else loss for step, loss in enumerate(falling(count), start=1)]
+
+
+REPORTED = with_findings(steps("divergence"))
+LOST = {"event": "lost", "session": 1, "time": 1.7e9, "records": 5, "reason": "queue full"}
 
 
 @pytest.fixture
@@ -620,6 +628,34 @@ def test_without_a_path_and_without_a_run_in_logs_the_exit_code_is_2(tmp_path, d
     monkeypatch.chdir(tmp_path)
 
     assert doctor() == (2, "", "no run found in logs (it does not exist)\n")
+
+
+def test_pages_tables_and_agents_say_what_the_doctor_says(tmp_path, bad, doctor, capsys):
+    logs = bad.parent
+    own = {"event": "finding", "id": "own", "kind": "mine", "severity": "warning", "message": "Mine."}
+    milder = [
+        record | {"severity": "info"} if record["event"] == "finding" else record for record in REPORTED
+    ]
+    write_run(logs, "reported", milder, extra=[own | {"evidence": {"a": "b"}}, LOST])
+    store = LocalStore([logs], cache_dir=None)
+    agents = Runs([logs])
+
+    for name, kinds in (("bad", ["nan"]), ("reported", ["mine", "divergence"])):
+        found = json.loads(doctor(logs / name, "--json")[1])
+        store.refresh(name, wait_s=60.0)
+        store.examine(name, wait_s=60.0)
+        on_page = health(store, name)
+        main(["sql", f"select kind, severity from findings where run = '{name}'", str(logs), "--json"])
+        table = json.loads(capsys.readouterr().out)["rows"]
+
+        assert [one["kind"] for one in found["findings"]] == kinds
+        assert [one.to_fields() | {"remedy": None} for one in on_page.findings] == found["findings"]
+        assert on_page.ending.to_fields() == found["ending"]
+        assert list(on_page.notes) == found["notes"]
+        said = [(one["kind"], one["severity"]) for one in found["findings"]]
+        assert [tuple(row) if isinstance(row, list) else tuple(row.values()) for row in table] == said
+        answer = READING["doctor"](agents, run=name).facts["findings"]
+        assert sorted((one["kind"], one["severity"]) for one in answer) == sorted(said)
 
 
 @pytest.mark.parametrize("is_known", [True, False], ids=["with its size", "without"])

@@ -12,7 +12,7 @@ from tests.diagnostics.test_reinforcement import explodes, rl_run
 from tests.diagnostics.test_start_of_run import leaking, still
 from tests.diagnostics.test_throughput import next_to_others
 from tests.diagnostics.test_underflow import norms
-from toolkit.telemetry.diagnostics import silent_ranks
+from toolkit.telemetry.diagnostics import catalogue
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, describe, short
 from toolkit.telemetry.diagnostics.examiner import Examiner
 from toolkit.telemetry.diagnostics.finding import SEVERITIES
@@ -163,7 +163,7 @@ def described(monkeypatch):
         )
         return describe(incident, about)
 
-    monkeypatch.setattr(silent_ranks, "describe", describe_and_note)
+    monkeypatch.setattr(catalogue, "describe", describe_and_note)
     return said
 
 

@@ -44,27 +44,6 @@ def logged(tmp_path):
 # ------------------------------------------------------------ run folders
 
 
-def test_a_run_of_the_loggers_is_read_from_its_folder(logged):
-    found = diagnose(logged)
-
-    assert (found.name, found.bad_lines, found.notes) == ("greyjacket", 0, ())
-    assert found.records == len((logged / "metrics.jsonl").read_bytes().splitlines())
-    assert found.manifest.name == "greyjacket"
-    (finding,) = found.findings
-    assert (finding.kind, finding.start_step, finding.end_step) == ("nan", 30, 31)
-
-
-def test_what_is_read_from_disk_gives_the_findings_that_the_records_give(tmp_path):
-    records = broken_run(eval_every=20, checkpoint_every=50)
-    folder = write_run(tmp_path / "run", records)
-
-    found = diagnose(folder)
-
-    assert kinds_of(found) == ["nan", "spike"]
-    assert found.findings == examine(records)
-    assert found.records == len(records)
-
-
 def test_a_run_longer_than_a_block_is_read_whole(tmp_path):
     records = broken_run(records=6000)
     folder = write_run(tmp_path / "run", records)
@@ -84,37 +63,6 @@ def test_a_line_that_is_still_being_written_is_left_out(logged):
         file.write(b'{"event":"step","global_step":61,"train_lo')
 
     assert diagnose(logged) == whole
-
-
-@pytest.mark.parametrize(
-    "line", [b'"{"', b"5", b"null", b"{", b'{"step":1},{"step":2}', b"{}}", b'{"a":{"b":1}}x']
-)
-def test_one_bad_line_among_plain_ones_is_one_bad_line(tmp_path, line):
-    records = [{"event": "step", "global_step": step, "train_loss": 1.0} for step in range(20)]
-    folder = write_run(tmp_path / "run", records)
-    lines = (folder / "metrics.jsonl").read_bytes().splitlines()
-    lines.insert(10, line)
-    (folder / "metrics.jsonl").write_bytes(b"\n".join([*lines, b""]))
-
-    found = diagnose(folder)
-
-    assert (found.records, found.bad_lines) == (20, 1)
-
-
-def test_a_live_run_is_read_up_to_its_last_complete_line(tmp_path):
-    with TelemetryLogger("live", log_dir=tmp_path, log_every=1, system=False) as log:
-        for step in range(1, 31):
-            log.log_step(step, train_loss=1.0 / step)
-        log.flush()
-        before = diagnose(tmp_path / "live")
-        for step in range(31, 34):
-            log.log_step(step, train_loss=math.inf)
-        log.flush()
-        after = diagnose(tmp_path / "live")
-
-    assert kinds_of(before) == []
-    assert kinds_of(after) == ["nan"]
-    assert after.findings[0].is_open
 
 
 def test_a_manifest_that_cannot_be_used_is_no_reason_to_say_nothing(logged):

@@ -71,11 +71,8 @@ OPTIMIZERS = {
 OF_OTHER_WORK = (
     "dashboard/vendor/plotly-cartesian-4.1.1.min.js",
     "tests/telemetry/integrations/",
-    "toolkit/telemetry/logger/control/",
     "toolkit/telemetry/logger/machine/",
     "toolkit/telemetry/logger/printed/",
-    "toolkit/telemetry/logger/session/",
-    "toolkit/telemetry/logger/writing/",
 )
 """Folders and files whose words are not replaced yet."""
 

@@ -149,7 +149,7 @@ def test_without_short_spans_the_last_ones_are_looked_at(write):
 
 def test_the_sums_of_a_session_count_and_kept_spans_where_it_wrote_none(write):
     about = {"count": 100, "total": 50.0, "p50": 0.4, "p95": 0.9, "max": 2.0}
-    older = {"event": "span_summary", "session": 2, "spans": {"work": {**about, "count": 10}}}
+    older = {"event": "span_summary", "session": 2, "span_times": {"work": {**about, "count": 10}}}
     table = read(
         write(
             [
@@ -157,7 +157,7 @@ def test_the_sums_of_a_session_count_and_kept_spans_where_it_wrote_none(write):
                 span("bb", session=1, duration=3.0),
                 span("cc", session=2, duration=2.0),
                 older,
-                {"event": "span_summary", "session": 2, "spans": {"work": about}},
+                {"event": "span_summary", "session": 2, "span_times": {"work": about}},
             ]
         )
     )

@@ -110,17 +110,6 @@ def test_a_rank_that_has_passed_the_step_calls_it_off_at_once():
     assert reason == "rank 1 had passed the step already"
 
 
-def test_a_step_known_to_the_caller_counts_too():
-    ranks = make_ranks(2)
-    for step in range(2):
-        step_all(ranks, step)
-    ranks[0].propose("stop", sec_per_step=1.0)
-    ranks[0].poll(current_step=1)
-    ranks[1].poll(current_step=50)
-
-    assert ranks[1].pending == ()
-
-
 @pytest.mark.parametrize("other_steps", [lambda step: step % 3 == 0, lambda step: step % 2 == 0])
 def test_ranks_that_log_different_steps_take_nothing(other_steps):
     ranks = make_ranks(2)

@@ -326,31 +326,15 @@ def test_of_a_generator_only_its_own_time_is_counted_and_it_stays_one(begin, clo
         clock.now += 0.25
         return given
 
-    @log.profile(name="async")
-    async def produce_async():
-        try:
-            clock.now += 0.25
-            yield 1
-        except KeyError:
-            yield 2
-
-    async def consume():
-        iteration = produce_async()
-        found = [await anext(iteration)]
-        clock.now += 10
-        return [*found, await iteration.athrow(KeyError()), [rest async for rest in iteration]]
-
     iteration = produce()
     next(iteration)
     clock.now += 10
     with pytest.raises(StopIteration, match="given"):
         iteration.send("given")
 
-    assert asyncio.run(consume()) == [1, 2, []]
     assert inspect.isgeneratorfunction(produce)
-    assert inspect.isasyncgenfunction(produce_async)
     log.log_step(1, train_loss=1.0)
-    assert profiled(steps(log)[0]) == {"profiling/plain": 0.5, "profiling/async": 0.25}
+    assert profiled(steps(log)[0]) == {"profiling/plain": 0.5}
 
 
 @pytest.mark.parametrize("decorator", ["profile", "timed"])

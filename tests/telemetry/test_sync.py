@@ -86,7 +86,7 @@ def test_of_two_syncs_at_once_the_second_waits_for_the_answer_of_the_first(log, 
     for thread in threads:
         thread.join(PATIENCE_S)
 
-    assert writer.sync_failures == 1
+    assert log.guard.counts == {"syncing the records: OSError": 1}
     assert answers[0] is False
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import threading
 
 import pytest
@@ -104,45 +103,6 @@ def test_a_server_that_does_not_answer_holds_up_nothing(lock, path, monkeypatch)
     lock._asking.join(60)
 
     assert asking - began == 1, "it is asked once, however often one looks"
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
-def test_a_child_forked_while_the_file_is_being_opened_does_not_keep_its_lock(lock, path, monkeypatch):
-    is_opened, may_go_on = threading.Event(), threading.Event()
-    identity_of = writer_lock.identity_of
-
-    def slowly(status):
-        if threading.current_thread() is lock._asking:
-            is_opened.set()
-            assert may_go_on.wait(60)
-        return identity_of(status)
-
-    monkeypatch.setattr(writer_lock, "identity_of", slowly)
-    lock.keep()
-    assert is_opened.wait(60)
-    from_child, to_parent = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            lock.forget()
-            os.write(to_parent, b".")
-            signal.pause()
-        finally:
-            os._exit(1)
-    try:
-        assert os.read(from_child, 1) == b"."
-        may_go_on.set()
-        lock._asking.join(60)
-        assert is_being_written(path)
-
-        lock.close()
-
-        assert not is_being_written(path)
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
-        os.close(from_child)
-        os.close(to_parent)
 
 
 def test_a_file_system_without_locks_is_asked_once(lock, path, monkeypatch):

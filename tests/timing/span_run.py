@@ -154,7 +154,7 @@ class SpanRun:
                 "p50": ordered[len(ordered) // 2],
                 "p95": ordered[int(len(ordered) * 0.95)],
             }
-        self.write("span_summary", spans=spans)
+        self.write("span_summary", span_times=spans)
 
 
 def span_records(*, steps: int = 100, **settings: Any) -> list[Fields]:

@@ -6,11 +6,9 @@ import threading
 
 import pytest
 
-from tests.records import read_records
 from tests.telemetry.logged import describe_at_once, make_logger
 from toolkit.telemetry.core.clock import ManualClock, WallTimes
 from toolkit.telemetry.timing.history import read_run_time
-from toolkit.telemetry.timing.ledger import LedgerBuilder
 
 HOUR = 3600.0
 
@@ -68,27 +66,6 @@ def test_a_clock_that_is_set_within_a_span_adds_nothing(log, clock, name, jump):
     assert found == {"training": 90.0, where: 3.0}
     assert ledger.goodput == pytest.approx(90 / 93)
     assert any("wall clock" in note for note in ledger.notes)
-
-
-def test_records_of_earlier_versions_that_only_have_wall_times_add_nothing_either(log, clock):
-    def between(step):
-        if step == 50:
-            with log.span("my own"):
-                clock.advance(0.5)
-                clock.set_wall(clock.wall() + HOUR)
-                clock.advance(2.0)
-                log._run.spans.tend()
-
-    log.log_start()
-    with log.span("application"), log.span("training_loop"):
-        steps(log, clock, between=between)
-    log.close()
-    found = read_records(log.run_folder / "metrics.jsonl")
-    assert any("age" in record for record in found)
-    builder = LedgerBuilder()
-    builder.take([{name: value for name, value in record.items() if name != "age"} for record in found])
-
-    assert builder.ledger().wall_s == pytest.approx(92.5)
 
 
 def test_a_span_that_is_dated_right_after_the_clock_was_set_is_where_it_was(log, clock):

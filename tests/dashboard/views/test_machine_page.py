@@ -238,9 +238,14 @@ def test_odd_spans_break_nothing(logs, odd):
     }
     fields = ("id", "parent_id", "name", "start", "duration", "clock", "session", "global_step", "thread")
     records = [{**good, name: odd} for name in (*fields, "attributes", "error", "kept")]
-    records += [{"event": "span_summary", "time": BEGAN, "spans": odd, "session": odd}]
+    records += [{"event": "span_summary", "time": BEGAN, "span_times": odd, "session": odd}]
     records += [
-        {"event": "span_summary", "time": BEGAN, "session": 3, "spans": {"work": odd, "b": {"count": odd}}}
+        {
+            "event": "span_summary",
+            "time": BEGAN,
+            "session": 3,
+            "span_times": {"work": odd, "b": {"count": odd}},
+        }
     ]
     write_run(logs, "r", [*records, {**good, "event": "span_start", "id": odd}, good])
 

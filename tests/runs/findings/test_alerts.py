@@ -9,11 +9,9 @@ import pytest
 from tests.dashboard.troubled_runs import steps, with_findings
 from tests.made_runs import append, write_run
 from toolkit.telemetry.diagnostics.catalogue import title_of
-from toolkit.telemetry.diagnostics.confidence import CLEAR
-from toolkit.telemetry.diagnostics.confidence_table import STRENGTHS
 from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runfolder.manifest import read_manifest, write_manifest
-from toolkit.telemetry.runs.findings.alerts import alerts_of, is_dismissed, unseen_alerts
+from toolkit.telemetry.runs.findings.alerts import alerts_of, is_dismissed
 from toolkit.telemetry.runs.findings.health import findings_of
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 
@@ -24,23 +22,10 @@ def store(tmp_path):
 
 
 def read(store, *, examined=True):
-    store.refresh("r")
+    store.refresh("r", wait_s=60.0)
     if examined:
         store.examine("r", wait_s=60.0)
     return alerts_of(store, "r")
-
-
-def test_a_run_without_finding_records_is_examined(tmp_path, store):
-    write_run(tmp_path, "r", steps("divergence"))
-
-    (alert,) = read(store)
-
-    assert (alert.kind, alert.severity, alert.state) == ("divergence", "critical", "open")
-    assert title_of(alert) == "Divergence"
-    assert 200 <= alert.start_step <= 205
-    assert alert.time is None, "no one was informed"
-    assert alert.confidence == STRENGTHS[CLEAR][0]
-    assert alert.remedies[0] == "lr_scale"
 
 
 def test_a_recorded_and_a_found_finding_are_one_alert(tmp_path, store):
@@ -116,18 +101,6 @@ def test_records_without_an_id_are_alerts_of_their_own(tmp_path, store):
     assert len({alert.id for alert in read(store)}) == 3
 
 
-def test_news_is_what_is_open_and_neither_seen_nor_muted(tmp_path, store):
-    write_run(tmp_path, "r", steps("divergence"))
-    (alert,) = found = read(store)
-
-    assert unseen_alerts(found, Labels()) == found
-    assert unseen_alerts(found, Labels(acknowledged=(alert.acknowledged_key,))) == []
-    assert unseen_alerts(found, Labels(muted=("divergence",))) == []
-    assert unseen_alerts(found, Labels(muted=("spike",), acknowledged=("another",))) == found
-    assert unseen_alerts([replace(alert, state="resolved")], Labels()) == []
-    assert not is_dismissed(alert, Labels())
-
-
 # ---------------------------------------------------------------- what the store keeps
 
 
@@ -164,7 +137,7 @@ def test_what_the_runs_own_yaml_silenced_stays_silent(tmp_path, store):
 
 def test_findings_are_not_read_until_a_user_examines(tmp_path, store):
     write_run(tmp_path, "r", steps("divergence"))
-    store.refresh("r")
+    store.refresh("r", wait_s=60.0)
 
     assert findings_of(store, "r") == []
 
@@ -173,7 +146,7 @@ def test_values_around_a_time_are_those_just_before_and_just_after(tmp_path, sto
     write_run(
         tmp_path, "r", curves={"train_loss": float, "rare": float}, sessions=(range(100),), began=1000.0
     )
-    store.refresh("r")
+    store.refresh("r", wait_s=60.0)
 
     before, after = store.values_around("r", "train_loss", 1000.0 + 0.5 * 50, 3)
 

@@ -59,19 +59,6 @@ def test_every_kind_says_what_counts_even_without_evidence(kind):
     assert value_of(alert(kind, count=3)) == "3 records"
 
 
-def test_equal_alerts_are_one_group_and_errors_are_not():
-    errors = [
-        Finding(id=name, start_step=None, kind="error", event="error", severity="critical", message=name)
-        for name in "ab"
-    ]
-
-    groups = grouped([alert("throughput_drop", 1), alert("throughput_drop", 2), *errors])
-
-    assert [len(group.alerts) for group in groups] == [1, 1, 2]
-    assert [group.key for group in groups] == ["a", "b", "Slower than before"]
-    assert [item.start_step for item in groups[2].alerts] == [2, 1], "the newest first"
-
-
 def test_groups_are_sorted_by_state_severity_and_effect_on_the_loss():
     slow = [alert("throughput_drop", step) for step in (7_000, 8_000)]
     spike = alert("spike", 100, evidence={"ratio": 8.0})
@@ -90,13 +77,3 @@ def test_groups_are_sorted_by_state_severity_and_effect_on_the_loss():
     ]
     assert effect_on_loss(nan) == math.inf
     assert effect_on_loss(slow[0]) == 0.0
-
-
-def test_one_open_alert_opens_its_group():
-    (group,) = grouped(
-        [alert("spike", 1, severity="critical"), alert("spike", 2, state="open"), alert("spike", 3)]
-    )
-
-    assert group.is_open
-    assert [item.start_step for item in group.alerts] == [2, 1, 3]
-    assert group.severity == "warning", "that of what is open"

@@ -112,7 +112,7 @@ def effects(tmp_path):
         records = [step_record(step, train_loss=8.0 if step <= 60 else after) for step in range(steps)]
         write_run(tmp_path, "r", records, extra=changes)
         store = LocalStore([tmp_path], cache_dir=None)
-        store.refresh("r")
+        store.refresh("r", wait_s=60.0)
         return effects_on(store, "r", of or alert(noticed_step=55))
 
     return write
@@ -181,7 +181,7 @@ def test_what_a_finding_asked_of_its_own_run_is_found_by_its_id(tmp_path):
         ],
     )
     store = LocalStore([tmp_path], cache_dir=None)
-    store.refresh("r")
+    store.refresh("r", wait_s=60.0)
 
     assert own_answer(store, "r", replace(alert("nan"), id="1-nan-a/b-5"))["global_step"] == 7
     assert own_answer(store, "r", alert("nan")) is None

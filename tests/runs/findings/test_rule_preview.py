@@ -29,7 +29,7 @@ def store(tmp_path):
         [{"event": "step", "global_step": step, "loss": loss} for step, loss in enumerate(losses)],
     )
     store = LocalStore([tmp_path], cache_dir=None)
-    store.refresh("r")
+    store.refresh("r", wait_s=60.0)
     return store
 
 
@@ -75,7 +75,7 @@ def test_the_page_says_what_the_live_rule_finds(tmp_path, when, lasts):
                 records.append({"event": kind, "session": session, "global_step": step, **more})
     write_run(tmp_path, "r", records)
     store = LocalStore([tmp_path], cache_dir=None)
-    store.refresh("r")
+    store.refresh("r", wait_s=60.0)
     rule = Rule(name="own", when=when, lasts=lasts)
 
     found = examine(records, policy_of_run({"alerts": [rule.to_mapping()]}))

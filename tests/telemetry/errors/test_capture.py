@@ -187,38 +187,6 @@ def test_a_generator_is_reported_and_its_end_is_no_error(log):
     assert len(errors_of(log)) == 1
 
 
-def test_an_asynchronous_generator_takes_what_is_sent_and_thrown_into_it(log):
-    @log.capture_errors()
-    async def batches():
-        try:
-            got = yield 1
-            yield got
-        except KeyError:
-            yield "caught"
-        fail()
-
-    async def use():
-        found = []
-        iteration = batches()
-        found.append(await iteration.__anext__())
-        found.append(await iteration.asend("sent"))
-        found.append(await iteration.athrow(KeyError("x")))
-        try:
-            await iteration.__anext__()
-        except ValueError:
-            found.append("raised")
-        async for item in batches():
-            found.append(item)
-            break
-        left = batches()
-        await left.__anext__()
-        await left.aclose()
-        return found
-
-    assert asyncio.run(use()) == [1, "sent", "caught", "raised", 1]
-    assert [error["type"] for error in errors_of(log)] == ["ValueError"]
-
-
 # ---------------------------------------------------------------- what is recorded
 
 

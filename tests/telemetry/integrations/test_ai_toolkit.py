@@ -458,7 +458,7 @@ def test_a_broken_logger_does_not_reach_the_training(method, make, stand_in, con
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        (watched_process, "open_log"),
+        (watched_process, "has_weights"),
         (watched_process, "start_fields"),
         (watched_process, "declare"),
         (steps, "learning_rate"),

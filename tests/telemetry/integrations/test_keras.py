@@ -12,7 +12,6 @@ import pytest
 from tests.lazy_module import LazyModule
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
-from toolkit.telemetry import OptionsError, TelemetryLogger
 from toolkit.telemetry.runfolder.manifest import read_manifest
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
@@ -102,18 +101,3 @@ def test_an_exception_ends_the_run_as_failed_and_reaches_the_caller(tmp_path, pl
     assert session(tmp_path / "little").status == "failed"
     assert read_records(tmp_path / "little/metrics.jsonl", "error")
     assert not patched(model)
-
-
-def test_a_failure_of_ours_stays_out_of_fit_and_a_wrong_option_is_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(TelemetryLogger, "log_eval", lambda *_, **__: 1 / 0)
-    monkeypatch.setattr(TelemetryLogger, "log_step", lambda *_, **__: 1 / 0)
-    model, seen = make_model(), []
-    see = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: seen.append(len(patched(model))))
-    history = fit(model, ours.TelemetryCallback(log_dir=tmp_path, **QUIET), see)
-    fit(model, ours.TelemetryCallback(enabled=False), see, epochs=1)
-
-    assert len(history.history["val_loss"]) == 2
-    assert seen == [3, 3, 0]
-    assert session(tmp_path / "little").status == "finished"
-    with pytest.raises(OptionsError, match="log_evry"):
-        ours.TelemetryCallback(log_evry=1)

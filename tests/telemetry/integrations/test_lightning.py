@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import csv
 import importlib.util
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -18,10 +16,9 @@ import pytest
 
 from tests.lazy_module import LazyModule
 from tests.lengths import in_make_faults
-from tests.records import read_records, state_of
+from tests.records import read_records
 from tests.telemetry.integrations import control_requests
 from tests.telemetry.logged import PATIENCE_S, make_logger
-from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.options import OptionsError
 from toolkit.telemetry.runfolder.manifest import read_manifest
 
@@ -162,84 +159,6 @@ def test_an_older_metric_is_not_recorded_again(trained):
     ]
 
 
-def test_the_start_record_describes_model_and_training(trained):
-    folder, _, _, module = trained
-    start, of_test = records(folder, "start")
-    parameters = sum(parameter.numel() for parameter in module.parameters())
-
-    assert start["config"] == {"width": 8}
-    assert (start["model_name"], start["model_total_params"]) == ("Regression", parameters)
-    assert start["model_trainable_params"] == parameters
-    recorded = (
-        "batch_size",
-        "gradient_accumulation_steps",
-        "effective_batch_size",
-        "max_steps",
-        "max_epochs",
-    )
-    assert [start[name] for name in recorded] == [BATCH, ACCUMULATED, BATCH * ACCUMULATED, STEPS, EPOCHS]
-    assert (start["optimizer"], start["scheduler"], start["learning_rate"]) == ("SGD", "StepLR", 0.1)
-    assert (start["max_grad_norm"], start["dtype"], start["perf_tag"]) == (1.0, "32-true", "cpu")
-    assert "resumed_from_step" not in start
-    assert "optimizer" not in of_test
-
-
-def test_checkpoints_are_recorded_with_path_size_and_time(trained):
-    folder, trainer, _, _ = trained
-    saved = records(folder, "checkpoint")
-
-    assert [r["global_step"] for r in saved] == [3, 6]
-    for record in saved:
-        assert record["bytes"] == Path(record["checkpoint_path"]).stat().st_size
-        assert 0 <= record["seconds"] < 60
-        assert record["timed_since"] == "on_save_checkpoint"
-    assert saved[-1]["is_best"] == (
-        trainer.checkpoint_callback.best_model_path == saved[-1]["checkpoint_path"]
-    )
-    assert len(spans(folder, "checkpoint_save_sync")) == 2
-
-
-ALWAYS = {
-    "application": 1,
-    "model_init": 1,
-    "dataloader_init": 2,
-    "training_loop": 1,
-    "training_iteration": 6,
-    "validation_loop": 2,
-    "validation_iteration": 4,
-    "checkpoint_save_sync": 2,
-}
-PARTS = {"data_loading": 10, "forward": 10, "zero_grad": 6, "backward": 10, "optimizer_update": 6}
-
-
-def test_without_phases_nothing_is_patched_and_public_hooks_give_the_spans(trained):
-    folder, _, _, module = trained
-    summary = records(folder, "span_summary", session=1)[-1]
-
-    assert {name: times["count"] for name, times in summary["span_times"].items()} == ALWAYS
-    assert module.patched == set()
-    updates = [r for r in records(folder, "span_event") if r["name"] == "training_metrics_update"]
-    assert [r["attributes"]["num_iterations"] for r in updates] == [6]
-
-
-def test_with_phases_the_parts_of_a_step_have_spans_until_the_end_of_the_training(tmp_path):
-    module = modules.Regression()
-    saves = L.callbacks.ModelCheckpoint(dirpath=tmp_path / "kept", monitor="val_loss", save_top_k=-1)
-    trainer = trainer_of(
-        tmp_path, [callback_of(tmp_path, phases=True), saves], accumulate_grad_batches=ACCUMULATED
-    )
-    trainer.fit(module, loader(), loader(10))
-    summary = records(tmp_path, "span_summary")[-1]["span_times"]
-    counts = {name: times["count"] for name, times in summary.items()}
-    names = {name for step in records(tmp_path, "step") for name in step}
-
-    assert {name: n for name, n in counts.items() if not name.startswith("profiling/")} == ALWAYS | PARTS
-    assert {"profiling/Regression.training_step", "profiling/Regression.optimizer_step"} <= names
-    assert {"training_step", "_on_before_fetch"} <= module.patched
-    assert not modules.patched_of(trainer)
-    assert not trainer.optimizers[0]._optimizer_step_post_hooks
-
-
 def test_spans_are_nested_as_the_work_was(trained):
     folder, _, _, _ = trained
     by_id = {record["id"]: record["name"] for record in records(folder, "span")}
@@ -272,32 +191,6 @@ def test_a_test_after_the_training_is_a_further_session_of_the_run(trained):
     ] * 2
     assert [r["test_loss"] for r in records(folder, "eval", session=2)] == history(folder, "test_loss")
     assert callback.guard.total == 0
-
-
-def test_a_training_from_a_checkpoint_resumes_its_run(tmp_path):
-    saves = L.callbacks.ModelCheckpoint(dirpath=tmp_path, save_last=True)
-    trainer_of(tmp_path, [callback_of(tmp_path), saves], max_epochs=1).fit(modules.Regression(), loader())
-    resumed = callback_of(tmp_path)
-    trainer_of(tmp_path, [resumed], max_epochs=2).fit(
-        modules.Regression(), loader(), ckpt_path=str(tmp_path / "last.ckpt"), weights_only=True
-    )
-
-    assert [folder.name for folder in (tmp_path / "logs").iterdir()] == ["r"]
-    assert [r["global_step"] for r in records(tmp_path, "step", session=1)] == [1, 2, 3, 4, 5]
-    assert [r["global_step"] for r in records(tmp_path, "step", session=2)] == [6, 7, 8, 9, 10]
-    assert records(tmp_path, "start", session=2)[0]["resumed_from_step"] == 5
-    (loop,) = [r for r in spans(tmp_path, "training_loop") if r["session"] == 2]
-    assert loop["attributes"]["train_iterations_start"] == 5
-    began, saved, *_, loaded = records(tmp_path, "state")
-    assert [r["at"] for r in (began, saved, loaded)] == ["start", "save", "load"]
-    # Lightning restores no generator.
-    ours, theirs = (
-        {name: value for name, value in state_of(r).items() if not name.startswith("rng")}
-        for r in (saved, loaded)
-    )
-    assert ours == theirs
-    assert (ours["epoch"], ours["data_position"], ours["scheduler_step"]) == (1, 0, 5)
-    assert began["weights_norm"] != ours["weights_norm"]
 
 
 def test_requests_are_carried_out_between_two_steps(tmp_path):
@@ -338,25 +231,6 @@ def test_requests_are_carried_out_between_two_steps(tmp_path):
     assert end["status"] == "stopped"
 
 
-def test_a_requested_save_that_fails_does_not_stop_the_training(tmp_path, monkeypatch):
-    callback = callback_of(tmp_path)
-
-    def ask(module, batch, loss):
-        if batch == 1:
-            control_requests.ask(callback.telemetry, actions=["save"])
-        return loss
-
-    trainer = trainer_of(tmp_path, [callback])
-    monkeypatch.setattr(trainer.strategy, "save_checkpoint", raising(OSError("no space left")))
-    trainer.fit(modules.Regression(at_batch=ask), loader())
-
-    assert trainer.global_step == 10
-    assert records(tmp_path, "checkpoint") == []
-    (answer,) = records(tmp_path, "control_change")
-    assert answer["status"] == "refused"
-    assert "no space left" in answer["reason"]
-
-
 def test_a_background_checkpoint_is_recorded_once_it_is_saved(tmp_path):
     plugin = L.plugins.io.AsyncCheckpointIO()
     saves = L.callbacks.ModelCheckpoint(dirpath=tmp_path, save_top_k=-1)
@@ -375,27 +249,6 @@ def test_a_validation_alone_is_a_run_of_its_own(tmp_path):
     assert len(spans(tmp_path, "validation_loop")) == 1
     assert records(tmp_path, "end")[0]["status"] == "finished"
     assert callback.guard.total == 0
-
-
-def test_a_training_that_fails_is_a_failed_run_and_raises_the_same(tmp_path):
-    failure = ValueError("no such sample")
-
-    def fail(module, batch, loss):
-        if batch == 2:
-            raise failure
-        return loss
-
-    with pytest.raises(ValueError) as caught:
-        trainer_of(tmp_path, [callback_of(tmp_path)]).fit(modules.Regression(at_batch=fail), loader())
-
-    assert caught.value is failure
-    (end,) = records(tmp_path, "end")
-    assert (end["status"], end["reason"]) == ("failed", "failed")
-    assert [r["global_step"] for r in records(tmp_path, "step")] == [1, 2]
-    failed = {r["name"] for r in records(tmp_path, "span") if r.get("error", {}).get("type") == "ValueError"}
-    assert failed == {"training_iteration", "training_loop", "application"}
-    updates = [r for r in records(tmp_path, "span_event") if r["name"] == "training_metrics_update"]
-    assert [r["attributes"]["num_iterations"] for r in updates] == [2]
 
 
 @pytest.fixture
@@ -501,26 +354,6 @@ def test_a_logger_alone_records_that_a_training_failed(tmp_path):
     assert records(tmp_path, "end")[0]["status"] == "failed"
 
 
-def test_a_logger_that_was_given_stays_open_for_its_owner(tmp_path):
-    log = make_logger(tmp_path / "logs", log_every=1)
-    trainer_of(tmp_path, [ours.TelemetryCallback(log)], max_epochs=1).fit(modules.Regression(), loader())
-
-    assert log.is_live
-    log.close()
-    assert len(records(tmp_path, "step")) == 5
-    assert spans(tmp_path, "application") == []
-
-
-def test_switched_off_nothing_is_written_and_nothing_patched(tmp_path):
-    module = modules.Regression()
-    callback = callback_of(tmp_path, enabled=False, phases=True)
-    trainer_of(tmp_path, [callback], max_epochs=1).fit(module, loader(), loader())
-
-    assert not (tmp_path / "logs").exists()
-    assert module.patched == set()
-    assert (callback.telemetry, callback.state_dict(), callback.guard.total) == (None, {}, 0)
-
-
 def test_a_save_by_the_script_itself_is_recorded_as_one_without_a_path(tmp_path):
     def save(module, batch, loss):
         if batch == 2:
@@ -534,21 +367,6 @@ def test_a_save_by_the_script_itself_is_recorded_as_one_without_a_path(tmp_path)
     assert records(tmp_path, "checkpoint") == []
     (event,) = records(tmp_path, "checkpoint_without_path")
     assert event["global_step"] == 2
-
-
-@pytest.mark.parametrize(
-    "method", ["__init__", "log_step", "span", "log_start", "take_requests", "log_checkpoint"]
-)
-def test_a_broken_logger_does_not_stop_the_training(tmp_path, monkeypatch, method, caplog):
-    monkeypatch.setattr(TelemetryLogger, method, raising(RuntimeError("broken")))
-    callback = callback_of(tmp_path)
-    trainer = trainer_of(tmp_path, [callback, L.callbacks.ModelCheckpoint(dirpath=tmp_path)])
-    trainer.fit(modules.Regression(), loader(), loader())
-
-    assert trainer.global_step == 10
-    assert (tmp_path / "epoch=1-step=10.ckpt").exists()
-    assert callback.guard.total > 0
-    assert "broken" in caplog.text
 
 
 def test_wrong_options_are_rejected_when_it_is_created(tmp_path):
@@ -659,32 +477,6 @@ def test_what_was_done_before_a_failure_is_recorded(tmp_path):
     assert [r["epoch"] for r in records(tmp_path, "epoch")] == [0, 1]
 
 
-@pytest.mark.parametrize("how", [copy.deepcopy, lambda trainer: pickle.loads(pickle.dumps(trainer))])
-def test_a_trainer_can_be_copied_during_its_training(tmp_path, how):
-    copies = []
-
-    class Copies(L.Callback):
-        def on_train_batch_end(self, trainer, *_):
-            if trainer.global_step == 2:
-                copies.append(how(trainer))
-
-        def __reduce__(self):
-            return L.Callback, ()
-
-    callback = callback_of(tmp_path)
-    trainer = trainer_of(tmp_path, [callback, Copies()], max_epochs=1)
-    trainer.fit(modules.Regression(), loader())
-    (copied,) = copies
-    (copied_callback,) = [one for one in copied.callbacks if isinstance(one, ours.TelemetryCallback)]
-    copied.save_checkpoint(tmp_path / "copied.ckpt")
-
-    assert (copied_callback.is_live, copied_callback.state_dict()) == (False, callback.state_dict())
-    assert torch.load(tmp_path / "copied.ckpt", weights_only=True)["global_step"] == 2
-    assert records(tmp_path, "checkpoint") == []
-    assert len(records(tmp_path, "step")) == trainer.global_step == 5
-    assert callback.guard.total == 0
-
-
 def test_a_trainer_within_another_is_left_out(tmp_path):
     callback = callback_of(tmp_path)
 
@@ -744,19 +536,6 @@ def test_fast_dev_run_without_loggers_writes_nothing(tmp_path, monkeypatch):
     )
 
     assert not (tmp_path / "logs").exists()
-
-
-def test_a_training_is_the_same_with_us(tmp_path):
-    def train(callbacks, logger):
-        L.seed_everything(0)
-        module = modules.Regression()
-        trainer = trainer_of(tmp_path, callbacks, logger=logger, accumulate_grad_batches=ACCUMULATED)
-        trainer.fit(module, loader(), loader(10))
-        return [*module.losses, *torch.nn.utils.parameters_to_vector(module.parameters()).tolist()]
-
-    logger = logger_of(tmp_path, log_every=1)
-
-    assert train([ours.TelemetryCallback()], logger) == train([], False)
 
 
 OTHER_NAME = """
@@ -824,19 +603,6 @@ def run_job(folder, program):
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
-
-
-@in_make_faults
-@pytest.mark.slow
-def test_two_ranks_write_one_run_and_stop_at_one_step(tmp_path):
-    said = run_job(tmp_path, PROGRAMS / "lightning_on_two_ranks.py")
-
-    (answer,) = records(tmp_path, "control_change")
-    step = answer["global_step"]
-    assert answer["status"] == "applied"
-    assert said == [f"rank {rank} stopped at {step} {{}}" for rank in (0, 1)]
-    assert [r["global_step"] for r in records(tmp_path, "step")] == [*range(1, step + 1)]
-    assert [r["global_step"] for r in records(tmp_path, "checkpoint")] == [step]
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def background():
         if rank == 0 and proposed == len(taken) < rounds and chance.random() < 0.3:
             agreement.propose(f"stop-{proposed}", 0.004)
             proposed += 1
-        agreement.poll(step)
+        agreement.poll()
         time.sleep(chance.uniform(0.005, 0.03))
 
 

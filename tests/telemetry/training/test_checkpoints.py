@@ -62,18 +62,6 @@ def test_both_events_of_a_checkpoint_come_before_its_span_ends(log, clock):
     ]
 
 
-def test_how_long_checkpoints_held_up_the_training(log, clock):
-    for seconds in (2.0, 5.0):
-        with log.training.checkpoint_save(1):
-            clock.advance(seconds)
-
-    assert events(log, "sync_checkpoint_metrics_update")[1] == {
-        "save_checkpoint_sync_time_total_sec": pytest.approx(7.0),
-        "save_checkpoint_sync_time_min_sec": pytest.approx(2.0),
-        "save_checkpoint_sync_time_max_sec": pytest.approx(5.0),
-    }
-
-
 def test_a_checkpoint_that_failed_is_an_attempt_and_no_success(log):
     with pytest.raises(OSError, match="disk full"), log.training.checkpoint_save(1):
         raise OSError("disk full")

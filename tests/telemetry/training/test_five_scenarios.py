@@ -50,48 +50,31 @@ def summarised(folders):
     return sessions
 
 
-@pytest.mark.parametrize(
-    "change", ["the model's architecture is another", "there are more machines"], ids=["1", "2"]
-)
-def test_after_a_change_that_matters_two_trainings_are_neither_comparable_nor_one(tmp_path, change):
-    first = run_job(tmp_path, stop=5, perf_tag="as it was", session_tag="monday")
-    second = run_job(tmp_path, stop=5, perf_tag=change, session_tag="a week later")
-
-    sessions = summarised([first, second])
-    assert first != second
-    assert sessions == [("as it was", "monday"), (change, "a week later")]
-
-
-def test_3_after_a_change_that_should_not_matter_two_trainings_are_comparable(tmp_path):
-    first = run_job(tmp_path, stop=5, perf_tag="rev 7", session_tag="monday")
-    second = run_job(tmp_path, stop=5, perf_tag="rev 7", session_tag="after the security patch")
-
-    sessions = summarised([first, second])
-    assert first != second
-    assert [perf_tag for perf_tag, _ in sessions] == ["rev 7"] * 2
+# The tags of the first job and of the second, and whether that resumes the first one: in its folder, elsewhere, or not.
+SCENARIOS = {
+    "1: the model's architecture is another": (("as it was", "monday"), ("new model", "a week later"), None),
+    "2: there are more machines": (("as it was", "monday"), ("more machines", "a week later"), None),
+    "3: a security patch was installed": (("rev 7", "monday"), ("rev 7", "after the patch"), None),
+    "4: it failed, and resumes": (("rev 7", "night"), ("rev 7", "night"), True),
+    "4: it failed, and resumes on another machine": (("rev 7", "night"), ("rev 7", "night"), False),
+    "5: it failed, and resumes with faster code": (("rev 7", "night"), ("rev 8", "night"), True),
+    "5: and on another machine": (("rev 7", "night"), ("rev 8", "night"), False),
+}
 
 
-@pytest.mark.parametrize("resume", [True, False], ids=["in the same folder", "on another machine"])
-def test_4_a_job_resumed_after_a_failure_is_comparable_and_part_of_the_same(tmp_path, resume):
-    tags = {"perf_tag": "rev 7", "session_tag": "night"}
-    first = run_job(tmp_path, evicted_at=100, **tags)
-    second = run_job(tmp_path, start=90, stop=110, resume=resume, **tags)
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_both_tags_of_both_jobs_are_recorded_and_a_resumed_one_continues_what_was_safe(tmp_path, scenario):
+    *tags, resume = SCENARIOS[scenario]
+    given = [{"perf_tag": perf_tag, "session_tag": session_tag} for perf_tag, session_tag in tags]
+    if resume is None:
+        first, second = (run_job(tmp_path, stop=5, **each) for each in given)
+    else:
+        first = run_job(tmp_path, evicted_at=100, **given[0])
+        second = run_job(tmp_path, start=90, stop=110, resume=resume, **given[1])
+        assert went_on(first, second) == (90, 90)
 
-    sessions = summarised([first, second])
-    assert (first == second) is resume
-    assert sessions == [("rev 7", "night")] * 2
-    assert went_on(first, second) == (90, 90)
-
-
-@pytest.mark.parametrize("resume", [True, False], ids=["in the same folder", "on another machine"])
-def test_5_a_job_resumed_with_faster_code_is_part_of_the_same_and_not_comparable(tmp_path, resume):
-    first = run_job(tmp_path, evicted_at=100, perf_tag="rev 7", session_tag="night")
-    second = run_job(tmp_path, start=90, stop=110, resume=resume, perf_tag="rev 8", session_tag="night")
-
-    sessions = summarised([first, second])
-    assert (first == second) is resume
-    assert sessions == [("rev 7", "night"), ("rev 8", "night")]
-    assert went_on(first, second) == (90, 90)
+    assert summarised([first, second]) == tags
+    assert (first == second) is bool(resume)
 
 
 def went_on(first, second):

@@ -107,25 +107,6 @@ def test_callbacks_take_the_time_at_which_it_happened_however_long_ago(log, cloc
         assert (span["start"], span["duration"]) == (pytest.approx(began), pytest.approx(36_000))
 
 
-def test_iterations_are_timed_by_when_they_happened(log, clock):
-    long_ago = (clock.wall() - 90_000) * 1000
-    log.training.on_train_start(start_time_msec=long_ago)
-    for i in range(3):
-        log.training.on_training_single_iteration_start(long_ago + i * 2000)
-        log.training.on_training_single_iteration_end(long_ago + i * 2000 + 500 * (i + 1))
-    log.training.on_train_end(long_ago + 6000)
-
-    [recorded] = events(log, "training_metrics_update")
-    assert recorded["min_iteration_time_sec"] == pytest.approx(0.5)
-    assert recorded["max_iteration_time_sec"] == pytest.approx(1.5)
-    assert recorded["first_logged_train_iterations_finish_timestamp_sec"] == pytest.approx(
-        long_ago / 1000 + 0.5
-    )
-    assert recorded["last_logged_train_iterations_finish_timestamp_sec"] == pytest.approx(
-        long_ago / 1000 + 5.5
-    )
-
-
 def test_the_application_records_which_process_of_which_job_it_is(make, monkeypatch):
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
@@ -149,29 +130,6 @@ def test_the_application_records_which_process_of_which_job_it_is(make, monkeypa
     }
     [application] = spans(log, "application")
     assert application["attributes"] == {"application_name": "greyjacket"}
-
-
-def test_phases_are_nested_as_in_the_code(log):
-    training = log.training
-    with training.application() as application:
-        with training.model_init() as init:
-            pass
-        with training.training_loop() as loop:
-            with training.training_iteration() as iteration, training.forward() as forward:
-                pass
-            with training.validation_loop() as validation, training.validation_iteration() as one:
-                pass
-
-    parents = {span["id"]: span.get("parent_id") for span in spans(log)}
-    assert parents == {
-        application.id: None,
-        init.id: application.id,
-        loop.id: application.id,
-        iteration.id: loop.id,
-        forward.id: iteration.id,
-        validation.id: loop.id,
-        one.id: validation.id,
-    }
 
 
 def test_validation_metrics_cover_the_job_and_this_loop(log, clock):

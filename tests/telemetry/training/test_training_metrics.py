@@ -19,52 +19,46 @@ CONFIG = {
 }
 
 
-def test_every_n_iterations_a_window_ends_and_the_rest_comes_at_the_end(log, clock):
+@pytest.mark.parametrize("kept", ["all", {"around": 0}], ids=["written one by one", "only added up"])
+def test_an_event_has_totals_of_the_job_and_of_the_iterations_since_the_last_one(make, clock, kept):
+    log = make(spans=kept)
     log.training.configure(**CONFIG)
-    with log.training.training_loop(train_iterations_target=8, train_samples_target=32):
+    with log.training.training_loop(train_iterations_start=9) as loop:
         train(log, clock, [1.0, 2.0, 3.0, 10.0, 20.0, 30.0, 0.5])
 
-    first, second, rest = events(log, "training_metrics_update")
-    assert [recorded["current_iteration"] for recorded in (first, second, rest)] == [2, 5, 6]
-    assert [recorded["num_iterations"] for recorded in (first, second, rest)] == [3, 6, 7]
-    assert [recorded["interval"] for recorded in (first, second, rest)] == [3, 3, 1]
-
-    assert second["avg_iteration_time_sec"] == pytest.approx(11.0)
-    assert second["min_iteration_time_sec"] == pytest.approx(1.0)
-    assert second["max_iteration_time_sec"] == pytest.approx(30.0)
-    assert second["total_iteration_time_sec"] == pytest.approx(66.0)
-    assert second["window_num_iterations"] == 3
-    assert second["window_avg_iteration_time_sec"] == pytest.approx(20.0)
-    assert second["window_min_iteration_time_sec"] == pytest.approx(10.0)
-    assert second["window_max_iteration_time_sec"] == pytest.approx(30.0)
-    assert second["window_total_iteration_time_sec"] == pytest.approx(60.0)
-
-    assert rest["window_num_iterations"] == 1
-    assert rest["window_avg_iteration_time_sec"] == pytest.approx(0.5)
-
-
-def test_samples_tokens_operations_and_throughput(log, clock):
-    log.training.configure(**CONFIG)
-    with log.training.training_loop(train_iterations_start=10):
-        train(log, clock, [1.0, 4.0])
-
-    [recorded] = events(log, "training_metrics_update")
-    assert recorded["train_iterations_start"] == 10
-    assert recorded["current_iteration"] == 11
-    assert recorded["train_samples_start"] == 40
-    assert recorded["num_train_samples"] == 8
-    assert recorded["avg_batch_size"] == 4.0
-    assert recorded["train_tokens"] == 64
-    assert recorded["avg_tokens_per_second"] == pytest.approx(64 / 5)
-    assert recorded["total_flops"] == 8e12
-    assert recorded["completed_floating_point_operations_overall"] == 48e12
-    assert recorded["avg_tflops"] == pytest.approx(8 / 5)
-    assert recorded["train_throughput_per_gpu"] == pytest.approx(8 / 5 / 2)
-    # Of single iterations, and not of the average as it goes.
-    assert recorded["train_throughput_per_gpu_max"] == pytest.approx(4 / 1 / 2)
-    assert recorded["train_throughput_per_gpu_min"] == pytest.approx(4 / 4 / 2)
-    assert recorded["window_throughput_per_gpu"] == pytest.approx(8 / 5 / 2)
-    assert recorded["window_avg_tokens_per_second"] == pytest.approx(64 / 5)
+    _, second, rest = events(log, "training_metrics_update")
+    times = {"avg": 11.0, "min": 1.0, "max": 30.0, "total": 66.0}
+    window_times = {"avg": 20.0, "min": 10.0, "max": 30.0, "total": 60.0}
+    expected = {
+        "train_iterations_start": 9,
+        "current_iteration": 14,
+        "num_iterations": 6,
+        "train_samples_start": 36,
+        "num_train_samples": 24,
+        "interval": 3,
+        **{f"{name}_iteration_time_sec": seconds for name, seconds in times.items()},
+        "avg_tflops": 24 / 66,
+        "train_tokens": 192,
+        "avg_tokens_per_second": 192 / 66,
+        "avg_batch_size": 4.0,
+        "completed_floating_point_operations_overall": 60e12,
+        "total_flops": 24e12,
+        "train_throughput_per_gpu": 24 / 66 / 2,
+        # Of single iterations, and not of the average as it goes.
+        "train_throughput_per_gpu_max": 4 / 1 / 2,
+        "train_throughput_per_gpu_min": 4 / 30 / 2,
+        "first_logged_train_iterations_finish_timestamp_sec": loop.start + 1.0,
+        "last_logged_train_iterations_finish_timestamp_sec": loop.start + 66.0,
+        "window_num_iterations": 3,
+        **{f"window_{name}_iteration_time_sec": seconds for name, seconds in window_times.items()},
+        "window_avg_batch_size": 4.0,
+        "window_avg_tokens_per_second": 96 / 60,
+        "window_throughput_per_gpu": 12 / 60 / 2,
+        "window_throughput_per_gpu_max": 4 / 10 / 2,
+        "window_throughput_per_gpu_min": 4 / 30 / 2,
+    }
+    assert second == {name: pytest.approx(value) for name, value in expected.items()}
+    assert (rest["num_iterations"], rest["interval"], rest["window_total_iteration_time_sec"]) == (7, 1, 0.5)
 
 
 def test_the_loop_records_its_start_and_targets(log):
@@ -83,22 +77,17 @@ def test_the_loop_records_its_start_and_targets(log):
     }
 
 
-def test_a_resumed_job_reports_at_the_same_iterations_as_the_one_before_it(log, clock):
-    log.training.configure(log_every_n_train_iterations=50)
-    with log.training.training_loop(train_iterations_start=90):
-        train(log, clock, [1.0] * 15)
+@pytest.mark.parametrize(
+    ("every", "start", "iterations", "reported"), [(50, 90, 15, [99, 104]), (1, 0, 2, [0, 1])]
+)
+def test_a_resumed_job_reports_at_the_same_iterations_as_the_one_before_it(
+    log, clock, every, start, iterations, reported
+):
+    log.training.configure(log_every_n_train_iterations=every)
+    with log.training.training_loop(train_iterations_start=start):
+        train(log, clock, [1.0] * iterations)
 
-    recorded = events(log, "training_metrics_update")
-    assert [event["current_iteration"] for event in recorded] == [99, 104]
-    assert [event["window_num_iterations"] for event in recorded] == [10, 5]
-
-
-def test_with_an_interval_of_one_the_first_iteration_is_reported_too(log, clock):
-    log.training.configure(log_every_n_train_iterations=1)
-    with log.training.training_loop():
-        train(log, clock, [1.0, 1.0])
-
-    assert [event["current_iteration"] for event in events(log, "training_metrics_update")] == [0, 1]
+    assert [event["current_iteration"] for event in events(log, "training_metrics_update")] == reported
 
 
 def test_an_iteration_that_raised_is_not_counted_and_the_rest_is_written(log, clock):
@@ -228,17 +217,6 @@ def test_events_that_are_switched_off_are_not_written(log, clock):
     assert {span["name"] for span in spans(log)} == {
         *("training_loop", "training_iteration", "validation_loop", "checkpoint_save_sync", "testing_loop")
     }
-
-
-def test_folded_iterations_are_counted_like_those_that_are_written(make, clock):
-    log = make(spans={"around": 0})
-    log.training.configure(log_every_n_train_iterations=2)
-    with log.training.training_loop():
-        train(log, clock, [1.0, 3.0])
-
-    assert spans(log, "training_iteration") == []
-    [recorded] = events(log, "training_metrics_update")
-    assert (recorded["num_iterations"], recorded["avg_iteration_time_sec"]) == (2, pytest.approx(2.0))
 
 
 def test_of_a_second_loop_nothing_is_counted_twice(log, clock):

@@ -31,6 +31,8 @@ _HELD_UP_S: Final = 0.25
 _CHECK_S: Final = 0.25
 _EARLY_S: Final = 0.02
 """Jobs that are due within this time run together, so that one wake-up serves many."""
+_LINGER_S: Final = 0.5
+"""How long a thread without jobs stays."""
 _NOTICE_WITHIN_S: Final = 0.25
 _LONGEST_WAIT_S: Final = 3600.0
 
@@ -236,7 +238,7 @@ class Worker:
                 elif self.jobs:
                     waiting = [job.due for job in self.jobs if job.began is None]
                     self.bell.wait(min(waiting, default=math.inf) - now)
-                else:
+                elif not self._gets_a_job():
                     self._thread = None
                     # After that: who adds a job from now on starts a thread.
                     if self.jobs:
@@ -248,6 +250,13 @@ class Worker:
                 self.help_out(math.inf)
             # The turn of a thread that was replaced is over, and its job may be due.
             self.bell.ring()
+
+    def _gets_a_job(self) -> bool:
+        """Wait a little for another job, which the end of a run may need when no thread can be started any more."""
+        until = time.monotonic() + _LINGER_S
+        while not self.jobs and (left_s := until - time.monotonic()) > 0.0:
+            self.bell.wait(left_s)
+        return bool(self.jobs)
 
     def _next(self, now: float) -> Job | None:
         """Return the job that is due and has waited longest since its last turn."""

@@ -50,12 +50,14 @@ def mapping_in(given: Any, *, is_whole: bool = True) -> Mapping[Any, Any] | None
 def resolved(given: Any) -> Any:
     """Return what OmegaConf holds as plain lists and mappings, with its references resolved if they can be."""
     omegaconf = sys.modules.get("omegaconf")
-    if omegaconf is None or not omegaconf.OmegaConf.is_config(given):
+    # Another thread may be importing it just now.
+    kind = getattr(omegaconf, "OmegaConf", None)
+    if omegaconf is None or kind is None or not kind.is_config(given):
         return given
     try:
-        return omegaconf.OmegaConf.to_container(given, resolve=True)
+        return kind.to_container(given, resolve=True)
     except omegaconf.errors.OmegaConfBaseException:
-        return omegaconf.OmegaConf.to_container(given, resolve=False)
+        return kind.to_container(given, resolve=False)
 
 
 def _fields(kind: type) -> Any:

@@ -11,10 +11,7 @@ from toolkit.telemetry.core.clock import Clock
 from toolkit.telemetry.core.guard import Guard
 
 _FIRST_AFTER_S = 0.5
-_TICK_S = 1.0
-_SHORT_TICK_S = 0.5
-_TASK_EARLY_S = 0.25
-"""How much before its time a task is done: a tick that comes a little early would put it off to the next one."""
+_LONGEST_PAUSE_S = 1.0
 
 
 @dataclass(slots=True)
@@ -64,7 +61,7 @@ class PeriodicTasks:
         """Do the tasks that are due."""
         now = self._clock.monotonic()
         for task in self._tasks:
-            if now + _TASK_EARLY_S >= task.due:
+            if now >= task.due:
                 task.due = now + task.every_s
                 with self._guard.catch(task.doing):
                     task.do()
@@ -73,5 +70,5 @@ class PeriodicTasks:
         if self._is_stopped:
             return None
         self.tick()
-        is_whole = all(task.every_s % _TICK_S == 0.0 for task in self._tasks)
-        return _TICK_S if is_whole else _SHORT_TICK_S
+        next_due = min(task.due for task in self._tasks)
+        return min(_LONGEST_PAUSE_S, max(0.0, next_due - self._clock.monotonic()))

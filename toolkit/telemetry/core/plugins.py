@@ -113,9 +113,9 @@ def _scan() -> list[Plugin]:
     from importlib.metadata import entry_points
 
     wanted = [word.strip().lower() for word in os.environ.get("TELEMETRY_PLUGINS", "all").split(",")]
-    found = []
+    found, of_all_packages = [], entry_points()
     for kind in KINDS:
-        for entry_point in entry_points(group=f"telemetry.{kind}"):
+        for entry_point in of_all_packages.select(group=f"telemetry.{kind}"):
             package = entry_point.dist
             if package is not None and not {"all", package.name.lower()}.isdisjoint(wanted):
                 label = f"{package.name} {package.version}"

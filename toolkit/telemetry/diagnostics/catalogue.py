@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from toolkit.telemetry.core.formatting import duration, utc_minute
-from toolkit.telemetry.diagnostics.finding import CRITICAL, WARNING, Finding, ranks_in_words
+from toolkit.telemetry.diagnostics.finding import CRITICAL, OPEN, RESOLVED, WARNING, Finding, ranks_in_words
 from toolkit.telemetry.diagnostics.incident import Incident
 
 LOWER_LR: Final = ("lr_scale", "lr", "learning_rate", "lr_multiplier")
@@ -680,6 +680,33 @@ def describe(incident: Incident, kind: Kind | None = None) -> str:
     """Return the message for an incident."""
     kind = kind or CATALOGUE[incident.kind]
     return kind.variants.get(incident.variant, kind.message).format_map(_shown(incident))
+
+
+def finding_of(
+    incident: Incident, about: Kind | None = None, severity: str = "", confidence: float | None = None
+) -> Finding:
+    """Return the finding about an incident, with the severity of its kind unless another one is given."""
+    about = about or CATALOGUE[incident.kind]
+    return Finding(
+        id=incident.id,
+        kind=incident.kind,
+        severity=severity or about.severity,
+        metric=incident.metric,
+        start_step=incident.start_step,
+        end_step=None if incident.is_open else incident.end_step,
+        noticed_step=incident.noticed_step,
+        session=incident.session,
+        state=OPEN if incident.is_open else RESOLVED,
+        resolved_step=incident.resolved_step,
+        count=incident.count,
+        repeats=incident.repeats,
+        evidence=dict(incident.evidence),
+        message=describe(incident, about),
+        causes=causes_of(incident, about),
+        advice=advise(incident, about),
+        remedies=remedies_of(incident, about),
+        confidence=confidence,
+    )
 
 
 _NOT_DETECTED: Final = {"error": "Error", "records lost": "Records lost"}

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.diagnostics.ending import Ending, RunError
+from toolkit.telemetry.diagnostics.ending import Ending, Endings, RunError
 from toolkit.telemetry.diagnostics.finding import CRITICAL, SEVERITIES, Finding
 from toolkit.telemetry.runfolder.evidence.batches import read_batches
-from toolkit.telemetry.runfolder.manifest import Manifest
+from toolkit.telemetry.runfolder.manifest import Manifest, incomplete_mirrors
 
 _OF_ONE_BATCH: Final = ("spike", "nan", "divergence", "exploding_grad")
 """What a batch may have done: its samples are named, where they were recorded."""
@@ -77,3 +77,19 @@ class Diagnosis:
             samples = "" if step is None else batches.samples_text(step, finding.session)
             found.append(replace(finding, message=f"{finding.message} {samples}") if samples else finding)
         return found
+
+
+def notes_about(endings: Endings, manifest: Manifest | None) -> list[str]:
+    """Return what the run itself said of its telemetry: failures, files that lack records, and lost records."""
+    notes = []
+    times, first = endings.records.of_telemetry, endings.records.first_of_telemetry
+    if times:
+        said = f"{'; first' if times > 1 else ''}: {first}" if first else ""
+        notes.append(f"telemetry itself failed {'once' if times == 1 else f'{times:,} times'}{said}")
+    incomplete = incomplete_mirrors(manifest)
+    if incomplete:
+        notes.append(f"the last records are missing in {incomplete}; `telemetry repair` rebuilds metrics.csv")
+    lost = endings.lost_records
+    if lost:
+        notes.append(f"the run declared {lost:,} {'record' if lost == 1 else 'records'} lost")
+    return notes

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from toolkit.telemetry.diagnostics.catalogue import HANG
 from toolkit.telemetry.diagnostics.error_records import ErrorRecords
-from toolkit.telemetry.diagnostics.finding import CRITICAL, OPEN, SEVERITIES
+from toolkit.telemetry.diagnostics.finding import CRITICAL, OPEN, SEVERITIES, Finding, problem_from
 from toolkit.telemetry.runfolder import records as kinds
 from toolkit.telemetry.runfolder.manifest import Manifest
 from toolkit.telemetry.runfolder.records import Record, runs_of
@@ -28,6 +29,7 @@ _BAD: Final = frozenset({FAILED, LOST, STALLED})
 _OF_END_RECORDS: Final = frozenset({FINISHED, FAILED, STOPPED})
 _TELLING: Final = frozenset({kinds.ERROR, kinds.SPAN_START, kinds.SPAN, kinds.FINDING, kinds.LOST, kinds.END})
 _MOST_ERRORS: Final = 1_000
+_MOST_FINDINGS: Final = 1_000
 _MOST_OPEN_SPANS: Final = 1_000
 _LONGEST: Final = 4_000
 
@@ -123,6 +125,8 @@ class Endings:
     def __init__(self) -> None:
         self._ranks: dict[int, _Rank] = {}
         self.records = ErrorRecords()
+        self.reported: deque[Finding] = deque(maxlen=_MOST_FINDINGS)
+        """The findings that the run reported, the newest record first."""
         self.lost_records = 0
         """Records that the run declared lost."""
 
@@ -158,6 +162,8 @@ class Endings:
             mine.spans.pop(str(record.get("id")), None)
         elif event == kinds.FINDING:
             mine.take_hang(record)
+            if not rank:
+                self.reported.appendleft(problem_from(record))
         elif event == kinds.LOST:
             lost = record.get("records")
             self.lost_records += lost if type(lost) is int and lost > 0 else 0

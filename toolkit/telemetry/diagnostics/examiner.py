@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final
 
 from toolkit.telemetry.diagnostics import detectors
-from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, HANG, REPORTED_BY_RUNS
+from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, HANG, REPORTED_BY_RUNS, finding_of
 from toolkit.telemetry.diagnostics.confidence import confidence_of, is_too_weak
 from toolkit.telemetry.diagnostics.detector import Detector
 from toolkit.telemetry.diagnostics.finding import INFO, RESOLVED, WARNING, Finding, finding_from
@@ -16,7 +16,6 @@ from toolkit.telemetry.diagnostics.incident import Incident, Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import FARTHEST, LOSS, Row
 from toolkit.telemetry.diagnostics.plugins import make_plugins
 from toolkit.telemetry.diagnostics.policy import Policy
-from toolkit.telemetry.diagnostics.silent_ranks import finding_of
 from toolkit.telemetry.runfolder.records import ENVIRONMENT, FINDING, START, STEP, Record
 from toolkit.telemetry.runfolder.untrusted import mapping_in, whole_in
 
@@ -63,15 +62,10 @@ class Examiner:
         self._plans: dict[tuple[bool, tuple[str, ...]], _Plan] = {}
         self._reported_by_run: dict[str, Finding] = {}
 
-    def take(self, records: Iterable[Record], *, between: Callable[[], None] | None = None) -> list[Finding]:
-        """Read `records`; return the findings that are new, changed or resolved since the last call.
-
-        `between` is called after each record: in a live run others want the interpreter, too.
-        """
+    def take(self, records: Iterable[Record]) -> list[Finding]:
+        """Read `records`; return the findings that are new, changed or resolved since the last call."""
         for record in records:
             self._examine(record)
-            if between is not None:
-                between()
         return self._findings_of(self._incidents.take_changed())
 
     def _examine(self, record: Record) -> None:

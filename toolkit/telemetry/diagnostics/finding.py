@@ -164,9 +164,12 @@ def merged_by_id(newest_first: Iterable[Finding]) -> dict[str, Finding]:
     return found
 
 
-def latest_findings(records: Sequence[Record], detected: Iterable[Finding]) -> dict[str, Finding]:
-    """Return findings by their ids: of `records`, newest first, or else detected, with the detectors' latest count."""
-    found = merged_by_id(map(problem_from, records))
+def latest_findings(reported: Iterable[Finding], detected: Iterable[Finding]) -> list[Finding]:
+    """Return each finding once, by when it was noticed: as reported by the run, newest first, or else as detected.
+
+    One that was reported has the latest count of the detectors.
+    """
+    found = merged_by_id(reported)
     for finding in detected:
         known = found.setdefault(finding.id, finding)
         is_same = all(
@@ -176,7 +179,7 @@ def latest_findings(records: Sequence[Record], detected: Iterable[Finding]) -> d
         if is_same and finding.count >= known.count:
             newer = {name: getattr(finding, name) for name in ("count", "evidence", "message", "confidence")}
             found[finding.id] = replace(known, **newer)
-    return found
+    return sorted(found.values(), key=lambda finding: (finding.session, finding.latest_step or 0))
 
 
 def _share_or_none(value: object) -> float | None:

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.diagnostics.diagnosis import Diagnosis, NoRecordsError
+from toolkit.telemetry.diagnostics.diagnosis import Diagnosis, NoRecordsError, notes_about
 from toolkit.telemetry.diagnostics.ending import Endings
 from toolkit.telemetry.diagnostics.examiner import Examiner
+from toolkit.telemetry.diagnostics.finding import latest_findings
 from toolkit.telemetry.diagnostics.policy import policy_of_run
 from toolkit.telemetry.diagnostics.rank_files import MAX_RANKS
 from toolkit.telemetry.diagnostics.silent_ranks import (
@@ -28,7 +29,7 @@ from toolkit.telemetry.importers.source import RunSource, read_all
 from toolkit.telemetry.runfolder.labels import ProjectSettingsError, read_project
 from toolkit.telemetry.runfolder.layout import MANIFEST, RANKS, LinkedRanks, rank_file
 from toolkit.telemetry.runfolder.listed_run import first_record, missing_records
-from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, incomplete_mirrors, read_manifest
+from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.telemetry.runfolder.node_folders import record_files
 from toolkit.telemetry.runfolder.reader import BadLine, blocks_of, lines_of, parse_line
 from toolkit.telemetry.runfolder.reader import records_in as records_of_block
@@ -104,20 +105,7 @@ class _Reading:
 
     def _result(self, manifest: Manifest | None) -> Diagnosis:
         endings = self._endings
-        times, first = endings.records.of_telemetry, endings.records.first_of_telemetry
-        if times:
-            said = f"{'; first' if times > 1 else ''}: {first}" if first else ""
-            self._notes.append(
-                f"telemetry itself failed {'once' if times == 1 else f'{times:,} times'}{said}"
-            )
-        incomplete = incomplete_mirrors(manifest)
-        if incomplete:
-            self._notes.append(
-                f"the last records are missing in {incomplete}; `telemetry repair` rebuilds metrics.csv"
-            )
-        if endings.lost_records:
-            lost = endings.lost_records
-            self._notes.append(f"the run declared {lost:,} {'record' if lost == 1 else 'records'} lost")
+        self._notes += notes_about(endings, manifest)
         ending = endings.ending(manifest, time.time())
         missing = None if manifest is None else missing_records(manifest, self._path)
         if missing is not None:
@@ -129,7 +117,7 @@ class _Reading:
         return Diagnosis(
             name=self._name,
             path=self._path,
-            findings=self._examiner.findings(),
+            findings=latest_findings(endings.reported, self._examiner.findings()),
             ending=ending,
             errors=endings.errors(but=ending),
             records=self._records,

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, SAVE, SAVE_AND_STOP, STOP, Kind
 from toolkit.telemetry.diagnostics.finding import CRITICAL, INFO, SEVERITIES
-from toolkit.telemetry.diagnostics.plugins import is_kind
 
 if TYPE_CHECKING:
     from toolkit.telemetry.diagnostics.rules import Rule
@@ -123,7 +122,7 @@ def policy_of_run(diagnostics: Mapping[str, Any], alerts: Sequence[Any] = ()) ->
         severities={
             kind: severity
             for kind, severity in diagnostics.items()
-            if is_kind(kind) and isinstance(severity, str) and severity in (*SEVERITIES, OFF)
+            if _is_kind(kind) and isinstance(severity, str) and severity in (*SEVERITIES, OFF)
         },
     )
 
@@ -143,9 +142,18 @@ def _rules(value: Any) -> tuple[Rule, ...]:
     return read_rules(value)[0]
 
 
+def _is_kind(name: str) -> bool:
+    if name in CATALOGUE:
+        return True
+    # Imported when used: a run that names no kind needs nothing of plug-ins to start.
+    from toolkit.telemetry.diagnostics.plugins import is_kind
+
+    return is_kind(name)
+
+
 def require_kind(where: str, kind: Any) -> None:
     """Raise PolicyError unless `kind` is a kind of finding; `where` names the key in the message."""
-    if not isinstance(kind, str) or not is_kind(kind):
+    if not isinstance(kind, str) or not _is_kind(kind):
         close = difflib.get_close_matches(str(kind), CATALOGUE, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else "."
         raise PolicyError(

@@ -9,10 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.diagnostics.catalogue import RANK_DIFFERS
+from toolkit.telemetry.diagnostics.catalogue import RANK_DIFFERS, finding_of
 from toolkit.telemetry.diagnostics.finding import Finding, ranks_as_evidence
 from toolkit.telemetry.diagnostics.incident import Incident
-from toolkit.telemetry.diagnostics.silent_ranks import finding_of
 from toolkit.telemetry.runfolder.evidence.batches import batches_file, read_batches
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.node_folders import head_of

@@ -8,19 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.diagnostics import thresholds as at
-from toolkit.telemetry.diagnostics.catalogue import (
-    CATALOGUE,
-    RANK_DEAD,
-    RANK_SILENT,
-    Kind,
-    advise,
-    causes_of,
-    describe,
-    remedies_of,
-)
+from toolkit.telemetry.diagnostics.catalogue import RANK_DEAD, RANK_SILENT, finding_of
 from toolkit.telemetry.diagnostics.finding import (
-    OPEN,
-    RESOLVED,
     Finding,
     how_many_ranks,
     ranks_as_evidence,
@@ -248,33 +237,6 @@ def make_finding(
     ranks = ranks_in_words(incident.evidence)
     names = f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {', '.join(nodes)}"
     return replace(finding, message=finding.message.replace(ranks, f"all of {names} ({ranks})", 1))
-
-
-def finding_of(
-    incident: Incident, about: Kind | None = None, severity: str = "", confidence: float | None = None
-) -> Finding:
-    """Return the finding about an incident, with the severity of its kind unless another one is given."""
-    about = about or CATALOGUE[incident.kind]
-    return Finding(
-        id=incident.id,
-        kind=incident.kind,
-        severity=severity or about.severity,
-        metric=incident.metric,
-        start_step=incident.start_step,
-        end_step=None if incident.is_open else incident.end_step,
-        noticed_step=incident.noticed_step,
-        session=incident.session,
-        state=OPEN if incident.is_open else RESOLVED,
-        resolved_step=incident.resolved_step,
-        count=incident.count,
-        repeats=incident.repeats,
-        evidence=dict(incident.evidence),
-        message=describe(incident, about),
-        causes=causes_of(incident, about),
-        advice=advise(incident, about),
-        remedies=remedies_of(incident, about),
-        confidence=confidence,
-    )
 
 
 def not_yet_reported(lost: Iterable[LostRank], findings: Iterable[Finding], session: int) -> list[LostRank]:

@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from toolkit.telemetry.core.guard import Guard, guarded
+from toolkit.telemetry.integrations.framework_run import FrameworkRun
 from toolkit.telemetry.integrations.method_patches import MethodPatches
-from toolkit.telemetry.integrations.open_phases import OpenPhases
-from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.records.loader_batches import LoaderBatches
 from toolkit.telemetry.runfolder.evidence.batches import BatchRow
@@ -19,14 +18,13 @@ from toolkit.telemetry.timing.names import FORWARD, OPTIMIZER_UPDATE, TRAINING_I
 class AcceleratorPhases:
     """Times iterations, forward and backward passes and loads, and keeps gradient norms and batches."""
 
-    def __init__(
-        self, accelerator: Any, log: TelemetryLogger, phases: OpenPhases, begin_loop: Callable[[], None]
-    ) -> None:
+    def __init__(self, accelerator: Any, run: FrameworkRun, begin_loop: Callable[[], None]) -> None:
+        log = run.opened
         self.guard: Guard = log.guard
         self.is_live = True
         self.grad_norm: Any = None
         """The last one, until it is recorded."""
-        self._accelerator, self._log, self._open, self._begin_loop = accelerator, log, phases, begin_loop
+        self._accelerator, self._log, self._open, self._begin_loop = accelerator, log, run.phases, begin_loop
         self._batch: BatchRow | None = None
         self._patches = patches = MethodPatches(log.guard)
         self._loaders: LoaderBatches | None = internals(log).loader_batches(self._keep_batch)

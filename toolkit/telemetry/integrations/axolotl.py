@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
@@ -17,13 +18,15 @@ from transformers import TrainerCallback
 
 from toolkit.telemetry.core.guard import Guard, guarded
 from toolkit.telemetry.core.lifetime import code_of
-from toolkit.telemetry.integrations.logger_setup import options_of, phases_in, resuming, run_id_in
+from toolkit.telemetry.integrations.framework_run import FrameworkRun
+from toolkit.telemetry.integrations.logger_setup import run_id_in
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
 from toolkit.telemetry.logger.logger import TelemetryLogger
-from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
-from toolkit.telemetry.logger.spans.span import AnySpan
+from toolkit.telemetry.logger.options import OptionsError
+from toolkit.telemetry.timing.names import DATALOADER_INIT, MODEL_INIT
 
+_ADAPTER_LOAD: Final = "adapter_load"
 _WEIGHTS: Final = (".safetensors", ".bin", ".pt")
 # File times come from a clock that the kernel advances a few hundred times a second.
 _CLOCK_STEP_S: Final = 0.05
@@ -43,7 +46,7 @@ class TelemetryArgs(BaseModel):
     @classmethod
     def _is_a_block(cls, given: Any) -> Any:
         """Raise ValueError for an invalid block; pydantic shows its message, which names what is allowed."""
-        _settings_in({"telemetry": given})
+        _run_of({"telemetry": given})
         return given
 
 
@@ -59,26 +62,25 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
     def __init__(self) -> None:
         """Make a plugin; Axolotl does so for each configuration that it loads."""
         super().__init__()
-        self.guard = Guard()
         self.is_live = False
         """Whether the hooks do anything."""
-        self._options: TelemetryOptions | None = None
-        self._run_name: str | None = None
-        self._wants_phases = False
-        self._log: TelemetryLogger | None = None
+        self._run = FrameworkRun(enabled=False)
         self._loading: dict[str, float] = {}
         """When the model started and finished loading, while there is no run yet."""
-        self._adapter: AnySpan | None = None
-        self._is_reading_data = False
         self._trained: tuple[int, float] | None = None
         """The last step and when the Trainer finished, until the final weights are recorded."""
         self._is_saved = False
         """Whether the final weights are recorded."""
 
     @property
+    def guard(self) -> Guard:
+        """Counts failures of this plugin."""
+        return self._run.guard
+
+    @property
     def log(self) -> TelemetryLogger | None:
         """The logger of the run; None while nothing is trained."""
-        return self._log
+        return self._run.log if self._run.is_live else None
 
     # The configuration.
 
@@ -89,11 +91,11 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
     def register(self, cfg: Any) -> None:
         """Read the options of a YAML that is not checked yet; an invalid block is reported when Axolotl checks it."""
         try:
-            self._options, self._run_name, self._wants_phases = _settings_in(cfg)
+            self._run = _run_of(cfg)
         except OptionsError:
-            self._options = None
+            self._run = FrameworkRun(enabled=False)
         self._loading = {}
-        self.is_live = self._options is not None and self._options.enabled
+        self.is_live = self._run.options.enabled
 
     # Before the training.
 
@@ -102,40 +104,35 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
         """Open the run: of Axolotl's commands, only `train` loads data this way."""
         if preprocess:
             return
-        self._open(cfg)
-        if self._log is not None:
-            self._log.training.on_dataloader_init_start()
-            self._is_reading_data = True
+        log = self.open(cfg)
+        if log is not None:
+            self._run.phases.begin(DATALOADER_INIT, log.training.dataloader_init())
 
     @guarded
     def pre_model_load(self, cfg: Any) -> None:
         """Begin to time loading the model."""
-        self._end_reading_data()
-        if self._log is None:
+        if self.log is None:
             self._loading = {"began": time.time()}
         else:
-            self._log.training.on_model_init_start()
+            self._run.phases.end(DATALOADER_INIT)
+            self._run.phases.begin(MODEL_INIT, self.log.training.model_init())
 
     @guarded
     def pre_lora_load(self, cfg: Any, model: Any) -> None:
         """Begin to time loading the adapter; Axolotl calls this for models without one, too."""
-        if self._log is not None and cfg.get("adapter"):
-            self._adapter = self._log.start_span("adapter_load", attributes={"adapter": cfg.get("adapter")})
+        if self.log is not None and cfg.get("adapter"):
+            self._run.phases.begin(_ADAPTER_LOAD, self.log.span(_ADAPTER_LOAD, adapter=cfg.get("adapter")))
 
     @guarded
     def post_lora_load(self, cfg: Any, model: Any) -> None:
         """End loading the adapter."""
-        adapter, self._adapter = self._adapter, None
-        if adapter is not None:
-            adapter.stop()
+        self._run.phases.end(_ADAPTER_LOAD)
 
     @guarded
     def post_model_load(self, cfg: Any, model: Any) -> None:
         """End loading the model."""
-        if self._log is None:
-            self._loading["ended"] = time.time()
-        else:
-            self._log.training.on_model_init_end()
+        self._loading["ended"] = time.time()
+        self._run.phases.end(MODEL_INIT)
 
     def add_callbacks_post_trainer(self, cfg: Any, trainer: Any) -> list[TrainerCallback]:
         """Return a callback that opens the run, if it is not open yet, and watches the training."""
@@ -161,57 +158,45 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
     def _callbacks(self, cfg: Any, trainer: Any) -> list[TrainerCallback]:
         patches = MethodPatches(self.guard)
 
-        def ending_run(original: Callable[..., Any]) -> Callable[..., Any]:
-            def train(*args: Any, **kwargs: Any) -> Any:
-                try:
-                    result = original(*args, **kwargs)
-                except BaseException as error:
-                    self._close(error)
-                    raise
-                finally:
-                    patches.undo()
-                self._begin_final_save(cfg, trainer.state.global_step)
-                return result
+        def end(*_: Any, **__: Any) -> None:
+            patches.undo()
+            self._begin_final_save(cfg, trainer.state.global_step)
 
-            return train
+        def fail(error: BaseException) -> None:
+            patches.undo()
+            self._close(error)
 
         # Neither the Trainer's callbacks nor Axolotl's plugins are called when the training fails.
-        patches.wrap(trainer, "train", ending_run)
+        patches.around(trainer, "train", after=end, failed=fail)
+        callback = _JobCallback(phases=self._run.wants_phases)
+        callback.open_log = partial(self.open, cfg)
+        return [callback]
 
-        def log() -> TelemetryLogger | None:
-            return self._open(cfg) if self._log is None else self._log
-
-        return [_RunOpener(trainer, self.guard, log, phases=self._wants_phases)]
-
-    def _open(self, cfg: Any) -> TelemetryLogger | None:
-        """Begin a run, or resume that of the checkpoint that the training resumes from."""
+    def open(self, cfg: Any) -> TelemetryLogger | None:
+        """Return the logger of the run; open one that is not open, or that of the checkpoint that is resumed."""
+        if self.log is not None:
+            return self.log
         earlier, TelemetryPlugin._current = TelemetryPlugin._current, self
         if earlier is not None:
             earlier.make_way()
-        assert self._options is not None, "only a plugin that is on gets here"
-        options = resuming(self._options, _run_to_resume(cfg))
-        self._log = log = _JobLogger(self._run_name or _name_of(cfg), options, config=_plain(cfg))
-        self.guard = log.guard
+        log = self._run.open_run(_name_of(cfg), _plain(cfg), _run_to_resume(cfg))
+        self._run.begin_application()
         if "ended" in self._loading:
             log.training.on_model_init_start(1000.0 * self._loading["began"])
             log.training.on_model_init_end(1000.0 * self._loading["ended"])
         self._loading = {}
-        return log
-
-    def _end_reading_data(self) -> None:
-        if self._is_reading_data and self._log is not None:
-            self._is_reading_data = False
-            self._log.training.on_dataloader_init_end()
+        return self.log
 
     @guarded
     def _begin_final_save(self, cfg: Any, step: int) -> None:
-        if self._log is not None:
+        if self.log is not None:
             self._trained = step, time.time()
-            self._log.training.on_save_checkpoint_start(step, path=str(cfg.get("output_dir")))
+            self.log.training.on_save_checkpoint_start(step, path=str(cfg.get("output_dir")))
 
     def _record_weights(self, cfg: Any, *, is_last_chance: bool = False) -> None:
         """Record the final weights as a checkpoint, once there are some that are newer than the training."""
-        if self._log is None or self._trained is None:
+        log = self.log
+        if log is None or self._trained is None:
             return
         (step, since), folder = self._trained, Path(cfg.get("output_dir"))
         is_there = any(
@@ -222,9 +207,9 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
             return
         self._trained, self._is_saved = None, is_there
         if is_there:
-            self._log.training.on_save_checkpoint_success(step, path=str(folder))
-            self._log.log_checkpoint(step, folder, seconds=time.time() - since, is_final=True)
-        self._log.training.on_save_checkpoint_end()
+            log.training.on_save_checkpoint_success(step, path=str(folder))
+            log.log_checkpoint(step, folder, seconds=time.time() - since, is_final=True)
+        log.training.on_save_checkpoint_end()
 
     def make_way(self) -> None:
         """End the run because another training begins in this process; it is finished if its weights are saved."""
@@ -233,77 +218,50 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
 
     def _close(self, error: BaseException | None) -> None:
         """End the run, if there is one."""
-        log, self._log = self._log, None
-        self._trained, self._is_saved, self._is_reading_data, self._adapter = None, False, False, None
-        if log is None:
-            return
-        with self.guard.catch("closing the run"):
-            if code_of(error) == 0:
-                # On Ctrl-C, Axolotl saves the weights and exits with code 0.
-                log.close("interrupted")
-            elif error is None:
-                log.close()
-            else:
-                log.__exit__(type(error), error, error.__traceback__)
+        self._trained, self._is_saved = None, False
+        if code_of(error) == 0:
+            # On Ctrl-C, Axolotl saves the weights and exits with code 0.
+            self._run.end_run(None, "interrupted")
+        else:
+            self._run.end_run(error)
 
 
-class _RunOpener(TrainerCallback):
-    """Adds the `TelemetryCallback` when a training begins: `axolotl evaluate` creates a trainer, too."""
+class _JobCallback(TelemetryCallback):
+    """Opens the run when a training begins, not before: `axolotl evaluate` creates a trainer, too."""
 
-    def __init__(
-        self, trainer: Any, guard: Guard, open_log: Callable[[], TelemetryLogger | None], *, phases: bool
-    ) -> None:
-        self._trainer = trainer
-        self._phases = phases
-        self._guard = guard
-        self._open_log = open_log
+    open_log: Callable[[], TelemetryLogger | None] | None = None
+    """None in a copy, which records nothing."""
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Open the run if it is not open; the callback added here gets this same event next."""
-        trainer, self._trainer = self._trainer, None
-        if trainer is None:
-            return
-        with self._guard.catch("beginning to watch Axolotl's trainer"):
-            log = self._open_log()
-            if log is not None:
-                trainer.add_callback(TelemetryCallback(log, phases=self._phases))
+    def on_train_begin(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Open the run if it is not open, and write the start record."""
+        open_log, self.open_log = self.open_log, None
+        if open_log is not None:
+            with self.guard.catch("beginning to record a training of Axolotl"):
+                self.given = self.log = open_log()
+        if self.given is not None:
+            super().on_train_begin(args, state, control, **kwargs)
+
+    def describe(self, args: Any) -> dict[str, Any]:
+        """Return what the start record has besides Axolotl's own configuration, which the logger has."""
+        return {"training_arguments": args.to_dict(), "axolotl_version": _version()}
 
 
-class _JobLogger(TelemetryLogger):
-    """A logger whose start record has Axolotl's configuration and the Trainer's arguments."""
-
-    def log_start(
-        self,
-        /,
-        config: Any = None,
-        lora: Mapping[str, Any] | None = None,
-        model: Mapping[str, Any] | None = None,
-        training: Mapping[str, Any] | None = None,
-        **fields: Any,
-    ) -> None:
-        """Write what is being trained and how."""
-        fields |= {"training_arguments": config, "axolotl_version": _version()}
-        super().log_start(lora=lora, model=model, training=training, **fields)
-
-
-def _settings_in(cfg: Mapping[str, Any]) -> tuple[TelemetryOptions, str | None, bool]:
-    """Return a configuration's options, run name and whether phases are wanted; naming the plugin switches it on.
+def _run_of(cfg: Mapping[str, Any]) -> FrameworkRun:
+    """Return the run of a configuration, which is not open; naming the plugin switches it on.
 
     Raises:
         OptionsError: the block is invalid; the message names the key, its value and what is allowed.
     """
     block = cfg.get("telemetry")
     if block is None or isinstance(block, bool):
-        return options_of({"enabled": block is not False}), None, False
+        return FrameworkRun(enabled=block is not False)
     if not isinstance(block, Mapping):
         raise OptionsError(f"telemetry is {block!r:.200}; it must be true, false or a mapping of options")
     options = dict(block)
     name = options.pop("run_name", None)
     if name is not None and not (isinstance(name, str) and name):
         raise OptionsError(f"telemetry.run_name is {name!r:.200}; it must be a non-empty text")
-    known, phases = phases_in(options, None)
-    assert isinstance(known, Mapping), "as given"
-    return options_of(known), name, phases
+    return FrameworkRun(options, run_name=name)
 
 
 def _name_of(cfg: Any) -> str:

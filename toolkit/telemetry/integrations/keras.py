@@ -17,7 +17,7 @@ from keras import __version__ as keras_version
 from keras.callbacks import Callback
 
 from toolkit.telemetry.core.guard import guarded
-from toolkit.telemetry.integrations.hooked_run import HookedRun
+from toolkit.telemetry.integrations.framework_run import FrameworkRun
 from toolkit.telemetry.integrations.logger_setup import GivenLog
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.metric_names import split, with_known_names
@@ -25,7 +25,7 @@ from toolkit.telemetry.integrations.metric_names import split, with_known_names
 _PLAIN: Final = (bool, int, float, str)
 
 
-class TelemetryCallback(HookedRun, Callback):  # type: ignore[misc]  # Keras has no types
+class TelemetryCallback(FrameworkRun, Callback):  # type: ignore[misc]  # Keras has no types
     """Records each `fit` as a run: `model.fit(..., callbacks=[TelemetryCallback(log_dir="logs")])`.
 
     Give it a logger, which you close yourself, or options. The run is named after the model, unless `run_name` is
@@ -35,7 +35,7 @@ class TelemetryCallback(HookedRun, Callback):  # type: ignore[misc]  # Keras has
     def __init__(self, log: GivenLog = None, *, run_name: str | None = None, **options: Any) -> None:
         """Make a callback; no folder is created yet. Raises OptionsError if an option is unknown or invalid."""
         Callback.__init__(self)
-        HookedRun.__init__(self, log, run_name=run_name, **options)
+        FrameworkRun.__init__(self, log, run_name=run_name, **options)
         self._patches = MethodPatches(self.guard)
         self._step = 0
         self._epoch, self._epoch_began = 0, 0.0
@@ -53,7 +53,7 @@ class TelemetryCallback(HookedRun, Callback):  # type: ignore[misc]  # Keras has
     @guarded
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
         """Record an epoch with its mean metrics, and the evaluation on the validation data."""
-        log, (of_epoch, of_evaluation) = self._opened(), split(logs or {})
+        log, (of_epoch, of_evaluation) = self.opened, split(logs or {})
         seconds = time.monotonic() - self._epoch_began
         log.log_epoch(epoch + 1, of_epoch, global_step=self._step, seconds=seconds)
         if of_evaluation:
@@ -62,7 +62,7 @@ class TelemetryCallback(HookedRun, Callback):  # type: ignore[misc]  # Keras has
     @guarded
     def on_train_end(self, logs: Any = None) -> None:
         """Close the run."""
-        self._close(None)
+        self.end_run(None)
 
     def _begin(self, model: Any) -> None:
         fit, optimizer = _variables_of_fit(model), model.optimizer
@@ -76,30 +76,31 @@ class TelemetryCallback(HookedRun, Callback):  # type: ignore[misc]  # Keras has
         }
         # In batches; the optimizer counts its updates.
         self._step = int(optimizer.iterations) * (optimizer.gradient_accumulation_steps or 1)
-        log = self._open(model.name, config)
+        log = self.open_run(model.name, config)
         if not self.is_live:
             return
         self._patches = MethodPatches(log.guard)
-        log.log_start(
-            config=config,
-            model={
-                "name": model.name,
-                "architecture": type(model).__name__,
-                "total_params": _count(model.weights),
-                "trainable_params": _count(model.trainable_weights),
-            },
-            training={
-                "framework": f"keras {keras_version}",
-                "max_steps": None if batches is None else self._step + batches,
-                "batch_size": config.get("batch_size"),
-                "optimizer": type(optimizer).__name__,
-                "learning_rate": config["optimizer"].get("learning_rate"),
-            },
-        )
-        log.declare_action("stop")
+        with self.guard.catch("writing the start record"):
+            log.log_start(
+                config=config,
+                model={
+                    "name": model.name,
+                    "architecture": type(model).__name__,
+                    "total_params": _count(model.weights),
+                    "trainable_params": _count(model.trainable_weights),
+                },
+                training={
+                    "framework": f"keras {keras_version}",
+                    "max_steps": None if batches is None else self._step + batches,
+                    "batch_size": config.get("batch_size"),
+                    "optimizer": type(optimizer).__name__,
+                    "learning_rate": config["optimizer"].get("learning_rate"),
+                },
+            )
+            log.declare_action("stop")
         # Not `on_train_batch_end`: because of that hook Keras would wait for the device in every step.
         record = functools.partial(self._record_step, model)
-        self._patches.around(model, "train_function", after=record, failed=self._close)
+        self._patches.around(model, "train_function", after=record, failed=self.end_run)
         for name in ("save", "save_weights"):
             self._patches.around(model, name, after=self._record_checkpoint)
         if "callbacks" in fit:
@@ -108,7 +109,7 @@ class TelemetryCallback(HookedRun, Callback):  # type: ignore[misc]  # Keras has
 
     def _record_step(self, model: Any, result: Any, *_: Any, **__: Any) -> None:
         """Record a step with the metrics that Keras shows: means since the epoch began."""
-        log = self._opened()
+        log = self.opened
         self._step += model.steps_per_execution
         # With JAX, the state comes with them.
         logs = result[0] if isinstance(result, tuple) else result
@@ -120,17 +121,18 @@ class TelemetryCallback(HookedRun, Callback):  # type: ignore[misc]  # Keras has
         if log.should_stop:
             model.stop_training = True
 
-    def _close(self, error: BaseException | None) -> None:
+    def end_run(self, error: BaseException | None, status: str | None = None) -> None:
+        """Restore Keras's methods, and close the run if it was opened here."""
         self._patches.undo()
-        super()._close(error)
+        super().end_run(error, status)
 
     def _close_if(self, patches: MethodPatches) -> None:
         with self.guard.catch("closing the run of Keras"):
             if self._patches is patches:
-                self._close(InterruptedError("fit ended with an exception"))
+                self.end_run(InterruptedError("fit ended with an exception"))
 
     def _record_checkpoint(self, _: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
-        self._opened().log_checkpoint(self._step, filepath)
+        self.opened.log_checkpoint(self._step, filepath)
 
 
 def _count(weights: Any) -> int:

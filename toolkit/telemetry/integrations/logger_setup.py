@@ -90,14 +90,21 @@ def remember_run(checkpoint: Any, log: TelemetryLogger) -> None:
 
 
 def log_save_since(
-    log: TelemetryLogger, step: int, path: Any, times: tuple[float, float], hook: str, *, is_best: bool
+    log: TelemetryLogger,
+    step: int,
+    path: Any,
+    times: tuple[float, float],
+    hook: str | None = None,
+    *,
+    is_best: bool = False,
 ) -> None:
-    """Record a checkpoint that was saved between two times of the clock, of which the first is that of a hook."""
+    """Record a checkpoint that was saved between two times of the clock, of which the first may be that of a hook."""
     began, ended = times
     log.training.on_save_checkpoint_start(step, 1000.0 * began, path=path)
     log.training.on_save_checkpoint_success(step, path=path)
     log.training.on_save_checkpoint_end(1000.0 * ended)
-    log.log_checkpoint(step, path, is_best=is_best, seconds=ended - began, timed_since=hook)
+    since = {} if hook is None else {"timed_since": hook}
+    log.log_checkpoint(step, path, is_best=is_best, seconds=ended - began, **since)
 
 
 def run_id_in(checkpoint: Any) -> str | None:

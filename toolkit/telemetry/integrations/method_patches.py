@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, Final
 
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.integrations.open_phases import GuardedPhase
+from toolkit.telemetry.integrations.open_phases import exit_arguments
 from toolkit.telemetry.logger.training.phases import Phase
 
 Method = Callable[..., Any]
@@ -24,11 +25,7 @@ class MethodPatches:
     def __init__(self, guard: Guard | None = None) -> None:
         self.guard = guard or Guard()
         self._patches: list[tuple[Any, str, Method, Any]] = []
-        self._session = _Session()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A copy has no patches.
-        return MethodPatches, ()
+        self._session = SimpleNamespace(is_active=True)
 
     def around(
         self,
@@ -38,17 +35,16 @@ class MethodPatches:
         before: Callable[..., object] | None = None,
         after: Callable[..., object] | None = None,
         failed: Callable[[BaseException], object] | None = None,
+        ended: Callable[[BaseException | None], object] | None = None,
     ) -> None:
-        """Call `before` with the method's arguments, and `after` with its result and arguments, or `failed`.
+        """Call `before` with the method's arguments, `after` with its result and arguments, or `failed`, and `ended`.
 
         Failures in these hooks are swallowed and counted. Once the patch is removed they are no longer called, even
         through a reference to the patched method.
         """
-        session = self._session
+        session, doing = self._session, f"following {name}"
 
         def patch(original: Method) -> Method:
-            doing = f"following {name}"
-
             def call(*args: Any, **kwargs: Any) -> Any:
                 if not session.is_active:
                     return original(*args, **kwargs)
@@ -57,11 +53,14 @@ class MethodPatches:
                 try:
                     result = original(*args, **kwargs)
                 except BaseException as error:
-                    if failed is not None:
-                        self.guard.call(doing, failed, error)
+                    for hook in (failed, ended):
+                        if hook is not None:
+                            self.guard.call(doing, hook, error)
                     raise
                 if after is not None:
                     self.guard.call(doing, after, result, *args, **kwargs)
+                if ended is not None:
+                    self.guard.call(doing, ended, None)
                 return result
 
             return call
@@ -70,18 +69,21 @@ class MethodPatches:
 
     def time(self, owner: Any, name: str, make: Callable[[], Phase]) -> None:
         """Put a phase from `make` around each call of a method."""
-        session = self._session
+        running: list[Phase | None] = []
 
-        def patch(original: Method) -> Method:
-            def call(*args: Any, **kwargs: Any) -> Any:
-                if not session.is_active:
-                    return original(*args, **kwargs)
-                with GuardedPhase(self.guard, make):
-                    return original(*args, **kwargs)
+        def begin(*_: Any, **__: Any) -> None:
+            # One for each call, also if it cannot begin.
+            running.append(None)
+            phase = make()
+            phase.__enter__()
+            running[-1] = phase
 
-            return call
+        def end(error: BaseException | None) -> None:
+            phase = running.pop()
+            if phase is not None:
+                phase.__exit__(*exit_arguments(error))
 
-        self.wrap(owner, name, patch)
+        self.around(owner, name, before=begin, ended=end)
 
     def wrap(self, owner: Any, name: str, patch: Callable[[Method], Method]) -> None:
         """Replace a method by `patch(method)`, which has to call it and must not fail by itself."""
@@ -102,21 +104,14 @@ class MethodPatches:
     def undo(self) -> None:
         """Restore the methods, except where another patch was put on top since."""
         self._session.is_active = False
-        self._session = _Session()
+        self._session = SimpleNamespace(is_active=True)
         while self._patches:
             owner, name, method, before = self._patches.pop()
-            if vars(owner).get(name) is not method:
-                continue
-            if before is _MISSING:
-                del vars(owner)[name]
-            else:
-                vars(owner)[name] = before
-
-
-class _Session:
-    """The time until the patches are removed."""
-
-    is_active = True
+            own = vars(owner)
+            if own.get(name) is method and before is _MISSING:
+                del own[name]
+            elif own.get(name) is method:
+                own[name] = before
 
 
 class _PatchedMethod(functools.partial[Any]):

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import TracebackType
-
-from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.logger.training.phases import Phase
+from typing import Any
 
 
 class OpenPhases:
     """Begins and ends phases by name, nested in the order they began; one of each name is open at a time."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Phase] = {}
+        self._open: dict[str, AbstractContextManager[Any]] = {}
 
     def has(self, name: str) -> bool:
         """Return whether such a phase is open."""
         return name in self._open
 
-    def begin(self, name: str, phase: Phase) -> None:
+    def begin(self, name: str, phase: AbstractContextManager[Any]) -> None:
         """Begin a phase; an open one of the same name ends."""
         self.end(name)
         self._open[name] = phase
@@ -55,26 +53,3 @@ ExitArguments = tuple[type[BaseException] | None, BaseException | None, Tracebac
 def exit_arguments(error: BaseException | None) -> ExitArguments:
     """Return the arguments of `__exit__` for a block that ended normally or with `error`."""
     return (None, None, None) if error is None else (type(error), error, error.__traceback__)
-
-
-class GuardedPhase:
-    """A phase around a framework's own code: failures of the phase are swallowed, exceptions of the code are not."""
-
-    __slots__ = ("_guard", "_make", "_phase")
-
-    def __init__(self, guard: Guard, make: Callable[[], Phase]) -> None:
-        self._guard = guard
-        self._make = make
-        self._phase: Phase | None = None
-
-    def __enter__(self) -> None:
-        self._guard.call("beginning a phase of the training", self._begin)
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if self._phase is not None:
-            self._guard.call("ending a phase of the training", self._phase.__exit__, kind, error, trace)
-
-    def _begin(self) -> None:
-        phase = self._make()
-        phase.__enter__()
-        self._phase = phase

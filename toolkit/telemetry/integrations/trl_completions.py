@@ -19,6 +19,7 @@ from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.records.completions.completion_recorder import CompletionRecorder
+from toolkit.telemetry.logger.records.media import Snapshot, snapshot
 
 TRAIN: Final = "train"
 EVAL: Final = "eval"
@@ -33,8 +34,6 @@ _TEXTS: Final = ("prompt", "chosen", "rejected")
 _TOKENS: Final = ("input_ids", "attention_mask", "completion_mask")
 _MAX_DECODED: Final = 32
 """Examples of one step whose tokens are decoded, which takes some 100 µs each on the training thread."""
-_BUFFER_BYTES: Final = 16 * 1024 * 1024
-"""For batches on their way from a GPU: 32 pairs of 4,000 tokens are a third of it."""
 _PATIENCE_S: Final = 1.0
 """How long the end of the training waits for batches on their way."""
 
@@ -52,7 +51,6 @@ class TrainerCompletions:
         """For training and evaluation: the step that was collected last, and how many of its completions."""
         self._current: _Batch | None = None
         self._waiting: deque[_Batch] = deque()
-        self._buffer: PinnedBuffer | None = None
 
     def start(self, trainer: Any, log: TelemetryLogger) -> None:
         """Begin, if this is a trainer with completions."""
@@ -75,7 +73,6 @@ class TrainerCompletions:
             return
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
         self._decode = tokenizer.decode
-        self._buffer = PinnedBuffer(_BUFFER_BYTES, for_gpu=trainer.accelerator.device.type == "cuda")
         patches.around(
             trainer, "compute_loss", before=partial(self._begin_batch, trainer), after=self._end_batch
         )
@@ -94,7 +91,7 @@ class TrainerCompletions:
             while self._waiting and not self._write_arrived() and time.monotonic() < until:
                 time.sleep(0.001)
         self._waiting.clear()
-        self._recorder = self._buffer = None
+        self._recorder = None
 
     def _due(self, trainer: Any, most: int) -> tuple[str, int, int]:
         """Return whether this is training or evaluation, the step, and how many of its completions to take now."""
@@ -140,14 +137,12 @@ class TrainerCompletions:
         self, trainer: Any, _: Any = None, inputs: Mapping[str, Any] | None = None, *__: Any, **___: Any
     ) -> None:
         self._current = None
-        if self._buffer is None or inputs is None:
+        if self._recorder is None or inputs is None:
             return
         self._write_arrived()
         split, step, wanted = self._due(trainer, _MAX_DECODED)
         if wanted:
-            if not self._waiting:
-                self._buffer.clear()
-            batch = _Batch.of(inputs, self._buffer, split=split, step=step, wanted=wanted)
+            batch = _Batch.of(inputs, split=split, step=step, wanted=wanted)
             if batch is not None:
                 self._count(split, step, batch.count)
                 self._current = batch
@@ -224,24 +219,21 @@ def _newest_rows(logs: Mapping[str, Any], count: int) -> list[dict[str, Any]]:
 class _Batch:
     """Examples of one batch, on their way to host memory."""
 
-    def __init__(self, buffer: PinnedBuffer, *, split: str, step: int, size: int, wanted: int) -> None:
+    def __init__(self, *, split: str, step: int, size: int, wanted: int) -> None:
         self.split = split
         self.step = step
         self.size = size
         """The examples in the batch, of which `count` are taken."""
         self.count = min(size, wanted)
-        self._buffer = buffer
         self._texts: dict[str, Sequence[Any]] = {}
-        self._copies: dict[str, AsyncCopy] = {}
+        self._copies: dict[str, Snapshot] = {}
         self._beta = 1.0
 
     @classmethod
-    def of(
-        cls, inputs: Mapping[str, Any], buffer: PinnedBuffer, *, split: str, step: int, wanted: int
-    ) -> _Batch | None:
+    def of(cls, inputs: Mapping[str, Any], *, split: str, step: int, wanted: int) -> _Batch | None:
         """Return examples of a trainer's `inputs`; None if those have an unknown form."""
         if all(isinstance(inputs.get(name), list) for name in _TEXTS):
-            batch = cls(buffer, split=split, step=step, size=len(inputs["prompt"]), wanted=wanted)
+            batch = cls(split=split, step=step, size=len(inputs["prompt"]), wanted=wanted)
             batch._texts = {name: inputs[name][: batch.count] for name in _TEXTS}
             return batch
         if not all(hasattr(inputs.get(name), "detach") for name in _TOKENS):
@@ -250,16 +242,15 @@ class _Batch:
         rows = len(inputs["input_ids"])
         answers = ("completion",) if "label" in inputs else ("chosen", "rejected")
         size = rows // len(answers)
-        # The bytes of one example; its rewards take less than a row of tokens.
-        example_bytes = 8 * (3 * len(answers) + 1) * int(inputs["input_ids"].shape[-1])
-        wanted = min(wanted, buffer.free_bytes // example_bytes)
-        batch = cls(buffer, split=split, step=step, size=size, wanted=wanted)
+        batch = cls(split=split, step=step, size=size, wanted=wanted)
         for number, answer in enumerate(answers):
             for name in _TOKENS:
-                batch._copy(f"{answer} {name}", inputs[name][number * size : number * size + batch.count])
+                batch._copies[f"{answer} {name}"] = snapshot(
+                    inputs[name][number * size : number * size + batch.count]
+                )
         if "label" in inputs:
-            batch._copy("label", inputs["label"][: batch.count])
-        return batch if batch.count and len(batch._copies) >= 3 * len(answers) else None
+            batch._copies["label"] = snapshot(inputs["label"][: batch.count])
+        return batch if batch.count else None
 
     @property
     def has_arrived(self) -> bool:
@@ -277,28 +268,23 @@ class _Batch:
         """Take the rewards: both for each example or, given their rows, one of the two."""
         if chosen_rows is None or rejected_rows is None:
             if len(chosen) == len(rejected) == self.size:
-                self._copy("chosen", chosen[: self.count])
-                self._copy("rejected", rejected[: self.count])
+                self._copies["chosen"] = snapshot(chosen[: self.count])
+                self._copies["rejected"] = snapshot(rejected[: self.count])
         elif len(chosen) == len(chosen_rows) and len(rejected) == len(rejected_rows):
-            self._copy("chosen rows", chosen_rows)
-            self._copy("rejected rows", rejected_rows)
-            self._copy("chosen", chosen)
-            self._copy("rejected", rejected)
+            self._copies["chosen rows"] = snapshot(chosen_rows)
+            self._copies["rejected rows"] = snapshot(rejected_rows)
+            self._copies["chosen"] = snapshot(chosen)
+            self._copies["rejected"] = snapshot(rejected)
 
     def add_log_odds(self, losses: Any, beta: float) -> None:
         """Take ORPO's losses, which are its log odds ratios times `beta`."""
         if len(losses) == self.size and beta:
             self._beta = beta
-            self._copy("losses", losses[: self.count])
-
-    def _copy(self, name: str, tensor: Any) -> None:
-        copy = self._buffer.take(tensor)
-        if copy is not None:
-            self._copies[name] = copy
+            self._copies["losses"] = snapshot(losses[: self.count])
 
     def examples(self, decode: Callable[[list[int]], str]) -> list[dict[str, Any]]:
         """Return the texts and numbers of each example."""
-        values = {name: copy.values() for name, copy in self._copies.items()}
+        values = {name: copy().tolist() for name, copy in self._copies.items()}
         return [
             {**self._texts_of(row, values, decode), **self._rewards_of(row, values)}
             for row in range(self.count)
@@ -339,62 +325,3 @@ def _tokens(values: Mapping[str, list[Any]], answer: str, row: int, *, of_comple
         )
         if is_real and bool(is_answer) is of_completion
     ]
-
-
-_ALIGNMENT: Final = 64
-
-
-class PinnedBuffer:
-    """Pinned memory that a GPU copies to while it works on; reused, because allocating it may wait for the GPU."""
-
-    def __init__(self, size_bytes: int, *, for_gpu: bool) -> None:
-        self._memory: Any = None
-        self._used = 0
-        if for_gpu:
-            torch = sys.modules["torch"]
-            # Inference-mode tensors cannot be written to later.
-            with torch.inference_mode(False):
-                self._memory = torch.empty(size_bytes, dtype=torch.uint8, device="cpu", pin_memory=True)
-
-    @property
-    def free_bytes(self) -> int:
-        """Bytes that are free; unlimited if there is no GPU, since host tensors do not use the buffer."""
-        return sys.maxsize if self._memory is None else len(self._memory) - self._used
-
-    def take(self, tensor: Any) -> AsyncCopy | None:
-        """Return a copy of `tensor` as of now, which arrives later; None without room, or in a CUDA graph capture."""
-        torch = sys.modules["torch"]
-        tensor = tensor.detach()
-        if not tensor.is_cuda:
-            # Apple's and Intel's queues cannot be polled without waiting for them.
-            return AsyncCopy(tensor.clone() if tensor.device.type == "cpu" else tensor.cpu(), None)
-        size = tensor.numel() * tensor.element_size()
-        if size > self.free_bytes or self._memory is None or torch.cuda.is_current_stream_capturing():
-            return None
-        host = self._memory[self._used : self._used + size].view(tensor.dtype).view(tensor.shape)
-        self._used += -(-size // _ALIGNMENT) * _ALIGNMENT
-        host.copy_(tensor, non_blocking=True)
-        arrived = torch.cuda.Event()
-        arrived.record(torch.cuda.current_stream(tensor.device))
-        return AsyncCopy(host, arrived)
-
-    def clear(self) -> None:
-        """Reuse the whole buffer; all copies must have been read."""
-        self._used = 0
-
-
-class AsyncCopy:
-    """The values of a tensor, once they have arrived."""
-
-    def __init__(self, host: Any, arrived: Any) -> None:
-        self._host = host
-        self._arrived = arrived
-
-    @property
-    def has_arrived(self) -> bool:
-        """Whether the values have arrived; this does not wait."""
-        return self._arrived is None or bool(self._arrived.query())
-
-    def values(self) -> list[Any]:
-        """Return the values, which must have arrived."""
-        return self._host.tolist()  # type: ignore[no-any-return]

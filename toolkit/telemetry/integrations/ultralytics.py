@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.telemetry.core.guard import guarded
-from toolkit.telemetry.integrations.hooked_run import HookedRun
+from toolkit.telemetry.integrations.framework_run import FrameworkRun
 from toolkit.telemetry.logger.machine.start_fields import module_fields
 
 
-class TelemetryCallbacks(HookedRun):
+class TelemetryCallbacks(FrameworkRun):
     """Records the trainings of a model: `TelemetryCallbacks(log_dir="logs").add_to(model)`, then `model.train(...)`.
 
     Give it a logger, which you close yourself, or options. The run is named after the folder that Ultralytics saves
@@ -34,7 +34,7 @@ class TelemetryCallbacks(HookedRun):
         """Open the run and write the start record."""
         with self.guard.catch("beginning to watch Ultralytics"):
             config, batches = vars(trainer.args), len(trainer.train_loader)
-            log = self._open(Path(trainer.save_dir).name, config)
+            log = self.open_run(Path(trainer.save_dir).name, config)
             self._step = self._evaluated_at = trainer.start_epoch * batches
             self._is_complete = False
             log.log_start(
@@ -52,7 +52,7 @@ class TelemetryCallbacks(HookedRun):
     @guarded
     def on_train_batch_end(self, trainer: Any) -> None:
         """Write a step: the parts of the loss as means since the epoch began, as Ultralytics shows them."""
-        log, parts = self._opened(), trainer.label_loss_items(trainer.tloss, prefix="train")
+        log, parts = self.opened, trainer.label_loss_items(trainer.tloss, prefix="train")
         self._step += 1
         rate = trainer.optimizer.param_groups[0]["lr"]
         log.log_step(self._step, sum(parts.values()), rate, **{"epoch": trainer.epoch, **parts})
@@ -62,7 +62,7 @@ class TelemetryCallbacks(HookedRun):
     @guarded
     def on_fit_epoch_end(self, trainer: Any) -> None:
         """Write an epoch and its evaluation; after the last epoch, the evaluation of the best weights."""
-        log, is_after_the_last = self._opened(), self._evaluated_at == self._step
+        log, is_after_the_last = self.opened, self._evaluated_at == self._step
         self._evaluated_at = self._step
         if is_after_the_last:
             log.log_eval(self._step, trainer.metrics, evaluated=Path(trainer.best).name)
@@ -73,7 +73,7 @@ class TelemetryCallbacks(HookedRun):
     @guarded
     def on_model_save(self, trainer: Any) -> None:
         """Write a checkpoint."""
-        self._opened().log_checkpoint(self._step, trainer.last, trainer.best_fitness == trainer.fitness)
+        self.opened.log_checkpoint(self._step, trainer.last, trainer.best_fitness == trainer.fitness)
 
     @guarded
     def on_train_end(self, trainer: Any) -> None:
@@ -83,4 +83,4 @@ class TelemetryCallbacks(HookedRun):
     @guarded
     def teardown(self, trainer: Any) -> None:
         """Close the run: Ultralytics calls this also while an exception ends the training."""
-        self._close(None if self._is_complete else sys.exc_info()[1])
+        self.end_run(None if self._is_complete else sys.exc_info()[1])

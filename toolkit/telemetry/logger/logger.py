@@ -29,8 +29,6 @@ from toolkit.telemetry.logger.steps.log_step import written_out
 from toolkit.telemetry.privacy.masking import mask_table
 from toolkit.telemetry.runfolder import records
 from toolkit.telemetry.runfolder.layout import SAMPLES, TABLES
-from toolkit.telemetry.runfolder.read_run import shown_in_notebook
-from toolkit.telemetry.runfolder.table.columns import csv_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -401,6 +399,8 @@ class TelemetryLogger(TimingCalls):
         names, rows = table_of(table, columns)
 
         def keep(run: LiveRun) -> None:
+            from toolkit.telemetry.runfolder.table.columns import csv_of
+
             masked, cells = mask_table(names, rows)
             path = run.keep_file(TABLES, name, step, ".csv", csv_of(masked, cells))
             about = {"path": path, "columns": masked, "rows": len(rows)}
@@ -565,6 +565,9 @@ class TelemetryLogger(TimingCalls):
         return f"<TelemetryLogger {self.run_name!r}: {self.run_folder or 'no folder'}, {at}, {status}>"
 
     def _repr_mimebundle_(self, **_: Any) -> dict[str, str]:
+        # Imported when used: a training needs no reader.
+        from toolkit.telemetry.runfolder.read_run import shown_in_notebook
+
         if self.is_live:
             self.flush(1.0)
         return shown_in_notebook(self.run_folder, repr(self))

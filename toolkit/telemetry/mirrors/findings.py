@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, WRONG_CALL
-from toolkit.telemetry.diagnostics.examiner import Examiner
 from toolkit.telemetry.diagnostics.finding import CRITICAL, INFO, OPEN, WARNING, Finding, finding_from
 from toolkit.telemetry.diagnostics.policy import Policy
 from toolkit.telemetry.runfolder.control import as_id
 from toolkit.telemetry.runfolder.records import FINDING, Record
 
 if TYPE_CHECKING:
+    from toolkit.telemetry.diagnostics.examiner import Examiner
     from toolkit.telemetry.diagnostics.rank_files import RankFiles
     from toolkit.telemetry.diagnostics.rank_watch import RankWatch
     from toolkit.telemetry.diagnostics.resume.watch import ResumeWatch
@@ -27,6 +28,7 @@ _LONGEST_REST_S: Final = 0.5
 
 _AT_ONCE_S: Final = 0.0012
 """How long records are read and examined before the training thread gets the interpreter."""
+_AT_A_TIME: Final = 8
 _BREATH_S: Final = 0.0005
 _READING_S: Final = 0.002
 """A batch that comes within so many seconds was read and parsed since the last one, which held the interpreter, too."""
@@ -72,7 +74,6 @@ class FindingsSink:
     ) -> None:
         self.in_a_hurry = False
         """Set before waiting for this sink: then it does not sleep."""
-        self._examiner = Examiner(policy)
         self._policy = policy
         self._session = session
         self._put = put
@@ -91,6 +92,13 @@ class FindingsSink:
         self._ran_since = self._ran_until = -math.inf
         self._is_now = False
         """Whether the file has been read up to this session."""
+
+    @cached_property
+    def _examiner(self) -> Examiner:
+        # With the first batch, in the background: the detectors are many modules.
+        from toolkit.telemetry.diagnostics.examiner import Examiner
+
+        return Examiner(self._policy)
 
     def write(self, batch: Sequence[Record]) -> None:
         """Examine `batch`, the next records of the file."""
@@ -127,16 +135,21 @@ class FindingsSink:
         now = time.monotonic()
         if now - self._ran_until > _READING_S:
             self._ran_since = now
-        self._give_way()
-        changed = self._examiner.take(records, between=self._give_way)
+        changed = self._examiner.take(self._with_pauses(records))
         self._ran_until = time.monotonic()
         return changed
 
-    def _give_way(self) -> None:
-        """Let the training thread have the interpreter, if it could not for a while."""
-        if time.monotonic() - self._ran_since > _AT_ONCE_S and not self.in_a_hurry:
-            time.sleep(_BREATH_S)
-            self._ran_since = time.monotonic()
+    def _with_pauses(self, records: Sequence[Record]) -> Iterator[Record]:
+        """Yield `records`, and let the training thread have the interpreter if it could not for a while."""
+        for at, record in enumerate(records):
+            if (
+                not at % _AT_A_TIME
+                and not self.in_a_hurry
+                and time.monotonic() - self._ran_since > _AT_ONCE_S
+            ):
+                time.sleep(_BREATH_S)
+                self._ran_since = time.monotonic()
+            yield record
 
     def _report_waiting(self) -> None:
         for finding in self._waiting.values():

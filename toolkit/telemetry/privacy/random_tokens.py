@@ -1,18 +1,54 @@
-"""Finds tokens that no list of shapes knows: by length, kinds of characters, pairs of letters and what is in front."""
+"""Finds tokens that no list of shapes knows: by length, how letters and digits alternate, and what is in front."""
 
 from __future__ import annotations
 
 import base64
 import re
 from collections.abc import Callable
-from operator import add, ne
+from operator import ne
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Final
 
-from toolkit.telemetry.core.formatting import words
 from toolkit.telemetry.privacy.secret_names import Secrecy, secrecy_of
 
 Mask = Callable[[str], str]
+
+SHORTEST: Final = 20
+_LONGEST: Final = 512
+_LONGEST_ENCODED: Final = 4_096
+_LINE: Final = 76
+"""Characters of a line of data in Base64, as e-mails and notebooks have it."""
+_KINDS: Final = str.maketrans(ascii_lowercase + ascii_uppercase + digits, "a" * 26 + "A" * 26 + "0" * 10)
+_RUN = re.compile(r"[A-Za-z0-9+/_-]{20,}={0,2}", re.ASCII)
+_ADDRESS_IN_FRONT = re.compile(r"\w://[^\s\"'<>]*\Z")
+_GOES_ON = re.compile(r"\\|\.[A-Za-z][A-Za-z0-9]{0,11}\b")
+# `run_name=…`, `"run_name": "…"`, and a line of YAML.
+_SETTING_IN_FRONT = re.compile(
+    r"""([A-Za-z_][\w.-]{0,80})(?:["']\s?:|["'\]]{0,2}\s?=)\s?["']?\Z|^[ \t-]*([A-Za-z_][\w.-]{0,80}):[ ]["']?\Z""",
+    re.MULTILINE,
+)
+_PRINTABLE = re.compile(rb"[\x20-\x7e\r\n\t]+")
+_WORDS = re.compile(r"[A-Z][a-z]{2,}|[a-z]{3,}")
+_ONE_CASE = re.compile(r"(?=[a-z0-9]*[g-z])[a-z0-9]+|(?=[A-Z0-9]*[G-Z])[A-Z0-9]+")
+"""Not hex, which may be a commit or an id."""
+_HEX_OR_UUID = re.compile(
+    r"(?<![A-Za-z0-9])(?:[0-9a-f]{24,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\Z", re.IGNORECASE
+)
+_TELLING_IN_FRONT = re.compile(
+    r"""(?<!cache[ _-])(?<!primary[ _-])(?<!foreign[ _-])(?<!public[ _-])(?<!sort[ _-])(?<!hash[ _-])(?<![A-Za-z])
+    (?:[a-z]{0,8}key|token|tkn|secret|password|passphrase|credentials?|bearer|authorization|[spar]k(?=[-_])|api(?=[-_])|pat(?=[-_])
+    |auth(?=[-_])|pwd(?=[-_])|pass(?=[-_]))(?:[-_](?:live|test|prod|dev|v1|v2|us|eu))?[-_]?["'`]?
+    (?:\s{1,2}(?:is|was|for|of|my|our|the|new|old|we|use|used|value|to|(?-i:[A-Z])[\w.]{1,20})){0,4}
+    \s{0,2}[:=(]?\s{0,2}["'`(<]{0,2}\Z""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_CHECKSUM_IN_FRONT = re.compile(
+    r"(?:sha-?[0-9]{1,3}|md5|crc32c?|blake\w{1,3}|xxh\w{1,3}|etag|digest|checksum|hash|fingerprint|integrity|base64)"
+    r"""["'\\]{0,3}\s?[-=:~,(]{0,2}\s?["'\\]{0,3}\Z""",
+    re.IGNORECASE,
+)
+_PICTURES: Final = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR")
+"""How PNG, JPEG, GIF and WebP begin in Base64."""
 
 
 def mask_random_tokens(text: str, mask: str, mask_text: Mask, *, guesses: bool) -> str:
@@ -25,39 +61,28 @@ def mask_random_tokens(text: str, mask: str, mask_text: Mask, *, guesses: bool) 
 
 
 def is_random(text: str) -> bool:
-    """Return whether letters of both cases and digits alternate in `text` as in no name, and it has few usual pairs."""
-    length = len(text)
+    """Return whether letters of both cases and digits alternate in `text` as in no name."""
     upper, numbers = sum(map(str.isupper, text)), sum(map(str.isdigit, text))
-    if not upper or upper + numbers == length or 5 * numbers > 3 * length:
+    if not 0 < upper < len(text) - numbers or 5 * numbers > 3 * len(text) or (not numbers and len(text) < 24):
         return False
-    if not numbers and length < 24:
-        return False
-    return 20 * _changes(text) >= (6 if numbers else 9) * length and _usual(text) <= 0.5
+    in_words = sum(map(len, _WORDS.findall(text)))
+    return 20 * _changes(text) >= (6 if numbers else 9) * len(text) and 20 * in_words <= 13 * len(text)
 
 
 def is_token(text: str) -> bool:
     """Return whether `text`, of letters, digits, dashes and underscores, looks like a token."""
-    if not SHORTEST <= len(text) <= _LONGEST or text.startswith("_Z"):
-        # Too short, too long, or a name that a C++ compiler made.
+    # _Z: a name that a C++ compiler made.
+    if len(text) > _LONGEST or text.startswith("_Z"):
         return False
-    parts = _SEPARATOR.split(text)
-    long = [part for part in parts if len(part) >= 6]
-    body = "".join(long)
-    longest = max(long, key=len, default="")
-    if (len(longest) >= SHORTEST and is_random(longest)) or (
-        len(body) >= 16 and len(longest) >= 10 and is_random(body)
-    ):
+    parts = re.split(r"[-_]+", text)
+    last, body = parts[-1], "".join(part for part in parts if len(part) >= 6)
+    if len(body) >= 16 and max(map(len, parts)) >= 10 and is_random(body):
         return True
-    return _is_of_one_case(parts[-1], has_prefix=len(parts) > 1)
-
-
-def _is_of_one_case(text: str, *, has_prefix: bool) -> bool:
-    """Return whether `text` is random without mixing cases; hex, and the Base32 of checksums, may be an id."""
-    if len(text) < (SHORTEST if has_prefix else 28) or not _ONE_CASE.fullmatch(text):
-        return False
-    numbers = sum(map(str.isdigit, text))
-    is_mixed = 12 * numbers >= len(text) >= 2 * numbers and 5 * _changes(text) >= len(text)
-    return is_mixed and _usual(text) <= (0.5 if has_prefix else 0.4)
+    # Of one case, after a prefix (`napi_…`) or long.
+    numbers = sum(map(str.isdigit, last))
+    is_mixed = 12 * numbers >= len(last) >= 2 * numbers and 5 * _changes(last) >= len(last)
+    is_long = len(last) >= (SHORTEST if len(parts) > 1 else 28)
+    return is_long and is_mixed and _ONE_CASE.fullmatch(last) is not None
 
 
 def _changes(text: str) -> int:
@@ -66,24 +91,17 @@ def _changes(text: str) -> int:
     return sum(map(ne, kinds, kinds[1:]))
 
 
-def _usual(text: str) -> float:
-    """Return which share of the pairs of letters in `text` is usual in words."""
-    small = text.lower()
-    pairs = [*filter(str.isalpha, map(add, small, small[1:]))]
-    return sum(map(_USUAL_PAIRS.__contains__, pairs)) / len(pairs) if pairs else 0.0
-
-
 def _masked(match: re.Match[str], mask: str, mask_text: Mask, guesses: bool) -> str:
     run, text, start = match[0], match.string, match.start()
     body = run.rstrip("=")
     for part in dict.fromkeys((body, *body.split("/"))):
         if _holds_a_secret(part, mask_text) or _is_called_a_key(part, text, start + run.find(part)):
             return run.replace(part, mask)
-    if not guesses or _is_data(run, text, start):
+    if not guesses or _is_data(run, text, start) or _is_name(match):
         return run
-    found = [part for part in run.split("/") if is_token(part)]
+    found = [part for part in run.split("/") if len(part) >= SHORTEST and is_token(part)]
     # Two of them between slashes are parts of data in Base64.
-    return run.replace(found[0], mask) if len(found) == 1 and not _is_name(match) else run
+    return run.replace(found[0], mask) if len(found) == 1 else run
 
 
 def _is_name(match: re.Match[str]) -> bool:
@@ -121,7 +139,7 @@ def _is_data(run: str, text: str, start: int) -> bool:
 
 
 def _holds_a_secret(run: str, mask_text: Mask) -> bool:
-    if not _SHORTEST_ENCODED <= len(run) <= _LONGEST_ENCODED:
+    if not SHORTEST <= len(run) <= _LONGEST_ENCODED:
         return False
     for decode in (bytes.fromhex, _from_base64):
         try:
@@ -136,50 +154,3 @@ def _holds_a_secret(run: str, mask_text: Mask) -> bool:
 def _from_base64(text: str) -> bytes:
     text = text.replace("-", "+").replace("_", "/")
     return base64.b64decode(text + "=" * (-len(text) % 4))
-
-
-SHORTEST: Final = 20
-_LONGEST: Final = 512
-_LINE: Final = 76
-"""Characters of a line of data in Base64, as e-mails and notebooks have it."""
-_KINDS: Final = str.maketrans(ascii_lowercase + ascii_uppercase + digits, "a" * 26 + "A" * 26 + "0" * 10)
-_SHORTEST_ENCODED: Final = 24
-_LONGEST_ENCODED: Final = 4_096
-_RUN = re.compile(r"[A-Za-z0-9+/_-]{20,}={0,2}", re.ASCII)
-_ADDRESS_IN_FRONT = re.compile(r"\w://[^\s\"'<>]*\Z")
-_GOES_ON = re.compile(r"\\|\.[A-Za-z][A-Za-z0-9]{0,11}\b")
-# `run_name=…`, `"run_name": "…"`, and a line of YAML.
-_SETTING_IN_FRONT = re.compile(
-    r"""([A-Za-z_][\w.-]{0,80})(?:["']\s?:|["'\]]{0,2}\s?=)\s?["']?\Z|^[ \t-]*([A-Za-z_][\w.-]{0,80}):[ ]["']?\Z""",
-    re.MULTILINE,
-)
-_PRINTABLE = re.compile(rb"[\x20-\x7e\r\n\t]+")
-_SEPARATOR = re.compile(r"[-_]+")
-_ONE_CASE = re.compile(r"(?=[a-z0-9]*[g-z])[a-z0-9]+|(?=[A-Z0-9]*[G-Z])[A-Z0-9]+")
-_HEX_OR_UUID = re.compile(
-    r"(?<![A-Za-z0-9])(?:[0-9a-f]{24,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\Z", re.IGNORECASE
-)
-_TELLING_IN_FRONT = re.compile(
-    r"""(?<!cache[ _-])(?<!primary[ _-])(?<!foreign[ _-])(?<!public[ _-])(?<!sort[ _-])(?<!hash[ _-])(?<![A-Za-z])
-    (?:[a-z]{0,8}key|token|tkn|secret|password|passphrase|credentials?|bearer|authorization|[spar]k(?=[-_])|api(?=[-_])|pat(?=[-_])
-    |auth(?=[-_])|pwd(?=[-_])|pass(?=[-_]))(?:[-_](?:live|test|prod|dev|v1|v2|us|eu))?[-_]?["'`]?
-    (?:\s{1,2}(?:is|was|for|of|my|our|the|new|old|we|use|used|value|to|(?-i:[A-Z])[\w.]{1,20})){0,4}
-    \s{0,2}[:=(]?\s{0,2}["'`(<]{0,2}\Z""",
-    re.IGNORECASE | re.VERBOSE,
-)
-_CHECKSUM_IN_FRONT = re.compile(
-    r"(?:sha-?[0-9]{1,3}|md5|crc32c?|blake\w{1,3}|xxh\w{1,3}|etag|digest|checksum|hash|fingerprint|integrity|base64)"
-    r"""["'\\]{0,3}\s?[-=:~,(]{0,2}\s?["'\\]{0,3}\Z""",
-    re.IGNORECASE,
-)
-_PICTURES: Final = ("iVBORw0KGgo", "/9j/", "R0lGOD", "UklGR")
-"""How PNG, JPEG, GIF and WebP begin in Base64."""
-_USUAL_PAIRS: Final = words(
-    """
-    th he in er an re on at en nd ti es or te of ed is it al ar st to nt ng se ha as ou io le ve co me de hi ri ro ic
-    ne ea ra ce li ch ll be ma si om ur ca el ta la ns di fo ho pe ec pr no ct us ac ot il tr ly nc et ut ss so rs un
-    lo wa ge ie wh ee wi em ad ol rt po we na ul ni ts mo ow pa im mi ai sh ir su id os iv ia am fi ci vi pl ig tu ev
-    ld ry mp fe bl ab gh ty op wo sa ay ex ke fr oo av ag if ap gr od bo sp rd do uc bu ei ov by rm ep tt oc fa ef cu
-    rn sc gi da yo cr cl du ga qu ue ff ba va um up lu go
-    """
-)

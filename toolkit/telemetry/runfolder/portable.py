@@ -45,23 +45,6 @@ pwrite = os.pwrite if hasattr(os, "pwrite") else _seek_and_write
 """Write at an offset and return how many bytes were written."""
 
 
-def inherited_descriptors() -> list[tuple[int, int]]:
-    """Return the open descriptors of a forked child, each with the flags it was opened with."""
-    found: list[tuple[int, int]] = []
-    if fcntl is not None:
-        for folder in ("/proc/self/fd", "/dev/fd"):
-            try:
-                names = os.listdir(folder)
-            except OSError:
-                continue
-            for name in names:
-                # One of them was that of the folder itself.
-                with suppress(OSError, ValueError):
-                    found.append((int(name), fcntl.fcntl(int(name), fcntl.F_GETFL)))
-            break
-    return found
-
-
 def allocate(descriptor: int, offset: int, length: int) -> None:
     """Have room for `length` bytes at `offset`, never written before. Raises OSError if the disk is full."""
     if hasattr(os, "posix_fallocate"):

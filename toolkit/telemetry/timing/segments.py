@@ -205,7 +205,7 @@ def _steps_within(segment: Segment) -> int:
 
 def waiting_seconds(segments: Iterable[Segment]) -> float:
     """Return the seconds that are a stall if no step comes for long."""
-    return sum(segment.seconds[slot] for segment in segments for slot in WAITING)
+    return sum([segment.seconds[slot] for segment in segments for slot in WAITING])
 
 
 def move_to_stalled(segments: Sequence[Segment], usual_s: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, TypeGuard
+from typing import Final
 
 from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runfolder.untrusted import is_number
@@ -33,7 +33,6 @@ _OWN_SLOTS: Final = (*SLOT_OF.values(), OTHER)
 _MOST_OWN_SPANS: Final = 1_000
 _MOST_MARKS: Final = 100
 _MOST_SAVED: Final = 20_000
-_CLOCK_SET_S: Final = 0.2
 _LONGEST_LEAD_S: Final = 86_400.0
 """A process starts at most this long before its logger."""
 
@@ -59,8 +58,6 @@ class SessionTime:
         """How long before that it started: a span may be dated back to the start of the process."""
         self.last_at = 0.0
         self.last_time: float | None = None
-        self._ahead = self._ahead_before = 0.0
-        """How far the wall clock was ahead of the session's clock at the newest record, and at the one before it."""
         self.is_over = False
         self.times_training = False
         self.loading_s = self.waiting_s = 0.0
@@ -94,9 +91,8 @@ class SessionTime:
         if type(time) is not float or not 0.0 < time < LONGEST_S:
             time = time_in(record, "time")
         if time is not None:
-            self._ahead, self._ahead_before = time - at, self._ahead
             if self.origin is None:
-                self.origin = self._ahead_before = self._ahead
+                self.origin = time - at
             self.last_time = time
         self.last_at = max(at, self.last_at)
 
@@ -117,10 +113,7 @@ class SessionTime:
 
     def take_step(self, record: Record, at: float) -> None:
         """Take a step record: a boundary, and the end of an interval of steps."""
-        step = record.get("global_step")
         recorded = self._recorded_seconds(record)
-        if self._is_usual(step, at) and self._take_usual_step(step, at, recorded):
-            return
         step = step_in(record)
         if step is None:
             self._end_segment(at, self._step, recorded)
@@ -194,15 +187,8 @@ class SessionTime:
         age = seconds_in(record, "age")
         if age is not None:
             return at - age
-        # Earlier versions wrote only the wall time.
         start, now = time_in(record, "start"), time_in(record, "time")
-        if start is None or now is None:
-            return None
-        before = start - self._ahead_before
-        if abs(self._ahead - self._ahead_before) > _CLOCK_SET_S and before <= at:
-            # The clock was set since the last record: the span began before that.
-            return before
-        return at - max(0.0, now - start)
+        return None if start is None or now is None else at - max(0.0, now - start)
 
     def take_checkpoint(self, record: Record, at: float) -> None:
         """Take a saved checkpoint, with its seconds if they are known."""
@@ -280,33 +266,6 @@ class SessionTime:
         sums.move(EARLY, REST, self.first_steps_s)
         return sums
 
-    # ------------------------------------------------------------ ordinary steps
-
-    def _is_usual(self, step: Any, at: float) -> TypeGuard[int]:
-        """Whether nothing but training happened since the last boundary."""
-        return (
-            type(step) is int
-            and self._last_logged is not None
-            and self._last_logged == self._step
-            and step > self._last_logged
-            and at > self._boundary_at
-            and not self._marks
-            and self._cover.is_empty
-            and self._own_cover.is_empty
-        )
-
-    def _take_usual_step(self, step: int, at: float, recorded: list[float] | None) -> bool:
-        """Do what `take_step` does at a fifth of the cost; False, with nothing done, if the step is not ordinary."""
-        length = at - self._boundary_at
-        if not self.timeline.extend(self._step, step, length, recorded, self._power, at):
-            return False
-        self._step = self._last_logged = step
-        self._boundary_at = at
-        self._cover.start_at(at)
-        self._own_cover.start_at(at)
-        self._get_to(step)
-        return True
-
     # ------------------------------------------------------------ boundaries
 
     def _recorded_seconds(self, record: Record) -> list[float] | None:
@@ -364,8 +323,7 @@ class SessionTime:
         early = min(rest, self._early_left_s) if self._has_begun else rest
         seconds[EARLY] += early
         rest -= early
-        own_s = sum(own[slot] for slot in _OWN_SLOTS)
-        if own_s > 0.0:
+        if any(own) and (own_s := sum(own[slot] for slot in _OWN_SLOTS)) > 0.0:
             fraction = min(1.0, rest / own_s)
             for slot in _OWN_SLOTS:
                 seconds[slot] += own[slot] * fraction
@@ -455,11 +413,6 @@ class SpanCover:
         self._since = 0.0
         self._intervals: list[tuple[float, float]] = []
         self._open: dict[str, tuple[float, int]] = {}
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no span with an entry has ended since the last boundary."""
-        return not self._intervals
 
     def start_at(self, at: float) -> None:
         """Start over at `at`; what is open stays open."""

@@ -28,8 +28,7 @@ class SpanSummary:
 
 def summaries_in(record: Record) -> tuple[int, dict[str, SpanSummary]] | None:
     """Return the session of a summary record and its summaries, which are cumulative; None if it has none."""
-    # Earlier versions called the field `spans`.
-    spans, session = record.get("span_times", record.get("spans")), record.get("session")
+    spans, session = record.get("span_times"), record.get("session")
     if record.get("event") != SPAN_SUMMARY or not isinstance(spans, dict):
         return None
     found = {

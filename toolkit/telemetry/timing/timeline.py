@@ -8,14 +8,11 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from toolkit.telemetry.runfolder.status import STALL_S, STALL_TIMES
-from toolkit.telemetry.timing.power import PowerMeter
 from toolkit.telemetry.timing.segments import (
     CHECKPOINT,
-    DATA_WAIT,
     EARLY,
     REST,
     SLOTS,
-    TRAINING,
     Mark,
     Segment,
     Sums,
@@ -52,9 +49,6 @@ class Timeline:
         """Index of the first segment after the last step record."""
         self._unrecorded = 0
         """Index of the first segment after the last record with seconds."""
-        self._resolution = 1
-        """How many usual steps are merged into one segment; it doubles as the run grows."""
-        self._grown = 0
         self._guessed = [0.0] * SLOTS
         self._carried = [0.0] * SLOTS
         self._has_carried = False
@@ -181,58 +175,6 @@ class Timeline:
         if is_recorded:
             self._unrecorded = len(self.segments)
 
-    def extend(
-        self,
-        first_step: int | None,
-        last_step: int,
-        length: float,
-        recorded: list[float] | None,
-        power: PowerMeter,
-        at: float,
-    ) -> bool:
-        """Add and settle a segment between two step records; False, with nothing done, if it is not ordinary."""
-        count = len(self.segments)
-        # It has recorded seconds if the segment before has them, and only then.
-        if (
-            self._gap != count
-            or not count
-            or self._has_carried
-            or (recorded is None) == (self._unrecorded == count)
-        ):
-            return False
-        seconds = recorded or [0.0] * SLOTS
-        rest = length - sum(seconds)
-        waited = rest + seconds[TRAINING] + seconds[DATA_WAIT]
-        if rest < 0.0 or waited > STALL_S:
-            return False
-        seconds[REST] = rest
-        joules = known_s = 0.0
-        if power.watts is not None:
-            joules, known_s = power.take(at)
-        self._grown += 1
-        last = self.segments[-1]
-        if self._grown < self._resolution and not last.saves:
-            last.last_step = last_step
-            last.joules += joules
-            last.known_s += known_s
-            into = last.seconds
-            for slot, part in enumerate(seconds):
-                if part:
-                    into[slot] += part
-        else:
-            self._grown = 0
-            self.segments.append(Segment(first_step, last_step, seconds, joules, known_s))
-            self._gap = count + 1
-            if recorded is not None:
-                self._unrecorded = count + 1
-            if count >= _MOST_SEGMENTS:
-                self._merge(_MOST_SEGMENTS * 3 // 4)
-        self._interval_steps = steps = last_step - (first_step or 0)
-        self.paces.append(waited / steps)
-        self._own_paces += 1
-        self._settled = None
-        return True
-
     def add_lead(self, seconds: float) -> None:
         """Make the first segment start earlier."""
         self.segments[0].seconds[EARLY] += seconds
@@ -295,7 +237,6 @@ class Timeline:
         self.segments[: self._gap] = done
         self._gap -= gone
         self._unrecorded = max(0, self._unrecorded - gone)
-        self._resolution *= 2
 
 
 def at_most(seconds: Sequence[float], length: float) -> list[float]:

@@ -9,40 +9,39 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit.telemetry.core.clock import wall_time_of
 from toolkit.telemetry.core.guard import Guard, guarded
-from toolkit.telemetry.integrations.lightning.call_records import (
+from toolkit.telemetry.integrations.lightning.checkpoints import SavedCheckpoints, requested_checkpoint_path
+from toolkit.telemetry.integrations.lightning.framework import class_of_lightning
+from toolkit.telemetry.integrations.lightning.logger import TelemetryLightningLogger
+from toolkit.telemetry.integrations.lightning.phases import StepPhases
+from toolkit.telemetry.integrations.lightning.records import (
     begin_evaluation,
-    metrics_so_far,
     write_epoch,
     write_evaluation,
     write_remaining,
     write_start,
     write_step,
 )
-from toolkit.telemetry.integrations.lightning.checkpoints import SavedCheckpoints, requested_checkpoint_path
-from toolkit.telemetry.integrations.lightning.framework import class_of_lightning
-from toolkit.telemetry.integrations.lightning.logger import TelemetryLightningLogger
-from toolkit.telemetry.integrations.lightning.phases import StepPhases
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
-from toolkit.telemetry.integrations.lightning.start_fields import hardware_fields, max_steps, training_fields
-from toolkit.telemetry.integrations.lightning.trainer_call import TrainerCall, learning_rates
-from toolkit.telemetry.integrations.lightning.training_state import put_state
+from toolkit.telemetry.integrations.lightning.trainer_call import TrainerCall
+from toolkit.telemetry.integrations.lightning.trainer_values import (
+    hardware_fields,
+    learning_rates,
+    max_steps,
+    metrics_so_far,
+    put_state,
+    training_fields,
+)
 from toolkit.telemetry.integrations.logger_setup import GivenLog, phases_in
 from toolkit.telemetry.logger.logger import TelemetryLogger
-from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.options import OptionsError
 from toolkit.telemetry.timing.names import (
-    APPLICATION,
-    BACKWARD,
     DATALOADER_INIT,
     FORWARD,
-    OPTIMIZER_UPDATE,
     TESTING_ITERATION,
     TESTING_LOOP,
-    TRAINING_ITERATION,
     TRAINING_LOOP,
     VALIDATION_ITERATION,
     VALIDATION_LOOP,
-    ZERO_GRAD,
 )
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             self._wants_phases = phases_in(None, phases)[1]
         else:
             log, self._wants_phases = phases_in(log, phases)
-            self._run = SharedRun(log, run_name, options)
+            self._run = SharedRun(log, run_name=run_name, **options)
         self.is_live = False
         """Whether the hooks do anything."""
         self._call = TrainerCall()
@@ -127,9 +126,8 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
                 self._run.begin_training(trainer)
                 if self._open(pl_module):
                     if self._wants_phases:
-                        self._call.parts = StepPhases(self._run)
-                        self._call.parts.follow_loaders(trainer)
-                    self._call.phases.begin(DATALOADER_INIT, self._run.training.dataloader_init())
+                        self._call.parts = StepPhases(self._run, trainer)
+                    self._run.phases.begin(DATALOADER_INIT, self._run.training.dataloader_init())
 
     def teardown(self, *_: Any, **__: Any) -> None:
         """Close the run."""
@@ -153,7 +151,8 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     def on_train_epoch_start(self, *_: Any) -> None:
         """Record the previous epoch, whose metrics are complete by now."""
         write_epoch(self._run, self._call)
-        self._record_checkpoints()
+        if self._call.checkpoints is not None:
+            self._call.checkpoints.record()
 
     @guarded
     def on_train_batch_start(self, _: Any, __: Any, batch: Any, *___: Any) -> None:
@@ -162,36 +161,16 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         call.sizes.add(batch)
         if call.checkpoints is not None and call.checkpoints.calls:
             call.checkpoints.record()
-        if call.iteration is None:
-            call.iteration = call.begin_part(TRAINING_ITERATION)
+        if self._run.iteration is None:
+            self._run.begin_iteration()
         if call.parts is not None:
             call.parts.begin(FORWARD)
 
-    # These three need no guard, which would cost as much as they do.
-
-    def on_before_zero_grad(self, *_: Any) -> None:
-        """End the forward pass."""
-        if self._call.parts is not None:
-            self._call.parts.begin(ZERO_GRAD)
-
-    def on_before_backward(self, *_: Any) -> None:
-        """End the forward pass if no gradients were cleared."""
-        if self._call.parts is not None:
-            self._call.parts.begin(BACKWARD)
-
-    def on_after_backward(self, *_: Any) -> None:
-        """End the backward pass."""
-        if self._call.parts is not None:
-            self._call.parts.end(BACKWARD)
-
     @guarded
     def on_before_optimizer_step(self, trainer: Any, *_: Any) -> None:
-        """Begin the optimizer step; the learning rate is read now, because schedulers change it later."""
-        call = self._call
-        if call.parts is not None:
-            call.parts.begin(OPTIMIZER_UPDATE)
-        if not call.rates:
-            call.rates = learning_rates(trainer.optimizers)
+        """Read the learning rate, which schedulers change later."""
+        if not self._call.rates:
+            self._call.rates = learning_rates(trainer.optimizers)
 
     @guarded
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
@@ -204,9 +183,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         if step == call.step:
             return
         run = self._run
-        iteration, call.iteration = call.iteration, None
-        if iteration is not None:
-            call.end_iteration(iteration)
+        run.end_iteration()
         try:
             write_step(run, call, pl_module, step)
         finally:
@@ -228,7 +205,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         # A module may end an epoch by skipping a batch that has begun.
         if call.parts is not None:
             call.parts.end()
-        self._drop_iteration()
+        self._run.drop_iteration()
         # Reading them now would make Lightning gather them from all ranks, in the middle of something else.
         call.epoch = trainer.current_epoch, trainer.global_step
         call.seen = metrics_so_far(trainer)
@@ -237,25 +214,26 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     def on_train_end(self, *_: Any) -> None:
         """Record the last epoch, and end the loop."""
         write_epoch(self._run, self._call)
-        self._drop_iteration()
-        self._call.phases.end(TRAINING_LOOP)
+        self._run.drop_iteration()
+        self._run.phases.end(TRAINING_LOOP)
 
     @guarded
     def on_fit_end(self, *_: Any) -> None:
         """Record the checkpoints that were saved last or in the background."""
-        self._record_checkpoints()
+        if self._call.checkpoints is not None:
+            self._call.checkpoints.record()
 
     # Validation and testing.
 
     @guarded
     def on_sanity_check_start(self, *_: Any) -> None:
         """Do not count Lightning's sanity check as data loader creation."""
-        self._call.phases.end(DATALOADER_INIT)
+        self._run.phases.end(DATALOADER_INIT)
 
     @guarded
     def on_sanity_check_end(self, *_: Any) -> None:
         """Continue data loader creation."""
-        self._call.phases.begin(DATALOADER_INIT, self._run.training.dataloader_init())
+        self._run.phases.begin(DATALOADER_INIT, self._run.training.dataloader_init())
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin a validation, unless it is the sanity check."""
@@ -265,13 +243,13 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     @guarded
     def on_validation_batch_start(self, *_: Any) -> None:
         """Begin an iteration."""
-        if self._call.phases.has(VALIDATION_LOOP):
-            self._call.phases.begin(VALIDATION_ITERATION, self._run.training.validation_iteration())
+        if self._run.phases.has(VALIDATION_LOOP):
+            self._run.phases.begin(VALIDATION_ITERATION, self._run.training.validation_iteration())
 
     @guarded
     def on_validation_batch_end(self, *_: Any) -> None:
         """End the iteration."""
-        self._call.phases.end(VALIDATION_ITERATION)
+        self._run.phases.end(VALIDATION_ITERATION)
 
     @guarded
     def on_validation_end(self, *_: Any) -> None:
@@ -285,12 +263,12 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     @guarded
     def on_test_batch_start(self, *_: Any) -> None:
         """Begin an iteration."""
-        self._call.phases.begin(TESTING_ITERATION, self._run.training.testing_iteration())
+        self._run.phases.begin(TESTING_ITERATION, self._run.training.testing_iteration())
 
     @guarded
     def on_test_batch_end(self, *_: Any) -> None:
         """End the iteration."""
-        self._call.phases.end(TESTING_ITERATION)
+        self._run.phases.end(TESTING_ITERATION)
 
     @guarded
     def on_test_end(self, *_: Any) -> None:
@@ -306,8 +284,9 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Resume the run of a checkpoint."""
         run_id = state_dict.get("run_id") if isinstance(state_dict, Mapping) else None
-        if isinstance(run_id, str) and run_id:
-            self._run.resume(run_id)
+        # A logger that was given already has its run.
+        if isinstance(run_id, str) and run_id and self._run.given is None:
+            self._run.run_id = run_id
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "is_live": False, "_call": TrainerCall()}
@@ -325,7 +304,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             self._run = other.run
         elif other.run.was_given_nothing:
             other.run = self._run
-        if other.run is self._run and not self._run.is_off:
+        if other.run is self._run and self._run.options.enabled:
             self._run.has_callback = True
 
     def _open(self, pl_module: Any) -> bool:
@@ -337,10 +316,8 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         self.is_live = run.is_live
         if not was_opened:
             return False
-        began = None if self._call.began_at is None else wall_time_of(self._call.began_at) * 1000.0
-        if run.is_ours:
-            # A given logger may already be inside an application.
-            self._call.phases.begin(APPLICATION, run.training.application(start_time_msec=began))
+        began = self._call.began_at and wall_time_of(self._call.began_at) * 1000.0
+        run.begin_application(began)
         run.training.on_model_init_start(start_time_msec=began)
         run.training.on_model_init_end()
         return True
@@ -348,41 +325,23 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     @guarded
     def _begin_training(self, trainer: Any, pl_module: Any) -> None:
         run, call = self._run, self._call
-        call.phases.end(DATALOADER_INIT)
-        call.step = step = trainer.global_step
-        call.begin_part = internals(run.opened).begin_part
-        call.end_iteration = run.training.end_iteration
+        run.phases.end(DATALOADER_INIT)
+        call.step = trainer.global_step
         with self.guard.catch("writing the start record"):
-            resumed = {"resumed_from_step": step} if step else {}
-            write_start(run, trainer, pl_module, training_fields(trainer) | resumed)
+            write_start(run, trainer, pl_module, training_fields(trainer))
         if run.knows_its_ranks:
             run.opened.declare_action("save", partial(self._save_on_request, trainer))
             run.opened.declare_action("stop")
-        target = max_steps(trainer)
-        call.phases.begin(
-            TRAINING_LOOP,
-            run.training.training_loop(train_iterations_start=step, train_iterations_target=target),
-        )
+        run.begin_loop(call.step, max_steps(trainer))
         with self.guard.catch("reading the checkpoint callbacks"):
             call.checkpoints = SavedCheckpoints(trainer, run)
         if self._wants_phases:
             with self.guard.catch("patching Lightning's methods"):
-                call.parts = call.parts or StepPhases(run)
-                call.parts.patch(trainer)
-                call.parts.profile(pl_module)
+                call.parts = call.parts or StepPhases(run, trainer)
+                call.parts.patch(trainer, pl_module)
         with self.guard.catch("recording the state that a training begins with"):
             loaded = getattr(trainer, "ckpt_path", None)
-            put_state(run, trainer, "load" if loaded else "start", loaded or None)
-
-    def _record_checkpoints(self) -> None:
-        if self._call.checkpoints is not None:
-            self._call.checkpoints.record()
-
-    def _drop_iteration(self) -> None:
-        """End an iteration that was not completed, without counting it."""
-        iteration, self._call.iteration = self._call.iteration, None
-        if iteration is not None:
-            iteration.stop()
+            put_state(run.opened, trainer, "load" if loaded else "start", loaded or None)
 
     def _end(self, error: BaseException | None) -> None:
         """End everything that is open, remove the patches, and close the run if it was opened here."""
@@ -393,20 +352,11 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         was_live, self.is_live, self._call = self.is_live, False, TrainerCall()
         if call.parts is not None:
             with self.guard.catch("restoring Lightning's methods"):
-                call.parts.stop()
-                call.parts.end(error=error)
+                call.parts.stop(error)
         if was_live:
             write_remaining(run, call, error)
-        with self.guard.catch("ending the phases of a training"):
-            if call.iteration is not None:
-                if error is None:
-                    call.iteration.stop()
-                else:
-                    run.training.end_failed(call.iteration, error)
-            call.phases.end_all(error)
-        with self.guard.catch("closing the run of Lightning"):
-            run.has_callback = False
-            run.close(error)
+        run.has_callback = False
+        run.close(error)
 
     # Internal: requests and evaluations.
 
@@ -423,7 +373,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
 
     def _save_on_request(self, trainer: Any) -> None:
         """Save a checkpoint between two steps; an exception becomes the answer to the request."""
-        if not self._call.phases.has(TRAINING_LOOP):
+        if not self._run.phases.has(TRAINING_LOOP):
             raise RuntimeError("the training is over")
         assert self._call.checkpoints is not None, "made when the training began"
         self._call.checkpoints.save(requested_checkpoint_path(trainer))
@@ -440,11 +390,11 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             begin_evaluation(run, call)
             training = run.training
             phase = training.validation_loop() if loop == VALIDATION_LOOP else training.testing_loop()
-            call.phases.begin(loop, phase)
+            run.phases.begin(loop, phase)
 
     def _end_evaluation(self, iteration: str, loop: str) -> None:
         run, call = self._run, self._call
-        if not call.phases.has(loop):
+        if not run.phases.has(loop):
             return
-        call.phases.end(iteration, loop)
+        run.phases.end(iteration, loop)
         write_evaluation(run, call)

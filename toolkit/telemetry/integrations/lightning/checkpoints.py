@@ -7,7 +7,7 @@ import time
 from typing import Any, Final
 
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
-from toolkit.telemetry.integrations.lightning.training_state import put_state
+from toolkit.telemetry.integrations.lightning.trainer_values import put_state
 from toolkit.telemetry.integrations.logger_setup import log_save_since
 
 # File times come from a clock that the kernel advances a few hundred times a second.
@@ -42,8 +42,11 @@ class SavedCheckpoints:
             raise
         self.record()
 
-    def record(self) -> None:
-        """Record the checkpoints that appeared since the last call; one still being written comes later."""
+    def record(self, *, is_over: bool = False) -> None:
+        """Record the checkpoints that appeared since the last call; one still being written comes later.
+
+        When the training is over, what remains is a save by the script itself, to a path unknown to us.
+        """
         found = {path: _time_of(path) for path in self._named()}
         new = [(at, path) for path, at in found.items() if at is not None and self._known.get(path) != at]
         self._known |= {path: at for at, path in new}
@@ -52,17 +55,12 @@ class SavedCheckpoints:
             self._record(path, at, call)
             if call is not None:
                 self.calls.remove(call)
-
-    def record_rest(self) -> None:
-        """Record what remains when the training is over: a save by the script itself has a path unknown to us."""
-        self.record()
-        for _, step in self.calls:
+        while is_over and self.calls:
             self._run.opened.log_event(
                 "checkpoint_without_path",
-                global_step=step,
+                global_step=self.calls.pop(0)[1],
                 message="trainer.save_checkpoint was called; no ModelCheckpoint names its file.",
             )
-        self.calls.clear()
 
     def _record(self, path: str, at: float, call: tuple[float, int] | None) -> None:
         log, trainer = self._run.opened, self._trainer
@@ -76,7 +74,7 @@ class SavedCheckpoints:
             return
         log_save_since(log, call[1], path, (call[0], max(call[0], at)), _HOOK, is_best=is_best)
         if call[1] == trainer.global_step:
-            put_state(self._run, trainer, "save", path)
+            put_state(log, trainer, "save", path)
 
     def _named(self) -> list[str]:
         """Return the files that the trainer's checkpoint callbacks name, those named before, and the requested ones."""

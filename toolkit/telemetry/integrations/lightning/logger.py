@@ -9,9 +9,10 @@ from typing import Any
 
 from toolkit.telemetry.core.config_mapping import mapping_in, resolved
 from toolkit.telemetry.core.guard import Guard, guarded
-from toolkit.telemetry.integrations.lightning.call_records import batch_metric_names, without
 from toolkit.telemetry.integrations.lightning.framework import class_of_lightning
+from toolkit.telemetry.integrations.lightning.records import without
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
+from toolkit.telemetry.integrations.lightning.trainer_values import batch_metric_names
 from toolkit.telemetry.integrations.logger_setup import GivenLog
 from toolkit.telemetry.integrations.metric_names import split, with_known_names
 from toolkit.telemetry.logger.logger import TelemetryLogger
@@ -37,7 +38,7 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
     ) -> None:
         """Make a logger; checkpoints go into `save_dir`. Raises OptionsError if an option is unknown or invalid."""
         super().__init__()
-        self.run = SharedRun(log, run_name, options)
+        self.run = SharedRun(log, run_name=run_name, **options)
         """What it shares with the callback."""
         self._save_dir = os.fspath(save_dir)
         self._latest_step = 0
@@ -51,7 +52,7 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
     @property
     def is_live(self) -> bool:
         """Whether anything is written."""
-        return not self.run.is_off
+        return self.run.options.enabled
 
     @property
     def experiment(self) -> TelemetryLogger | None:
@@ -117,7 +118,8 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
         # Lightning's own have an epoch; those of an evaluation come all together.
         of_step, of_evaluation = ({}, known) if evaluates and epoch is not None else split(known)
         if of_step:
-            log.log_step(at, **{**with_known_names(of_step), "epoch": epoch})
+            # Lightning itself decides which steps are logged.
+            log.write_step(at, **{**with_known_names(of_step), "epoch": epoch})
         if of_evaluation:
             log.log_eval(at, **of_evaluation)
 
@@ -136,14 +138,14 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
         """Close the run, if no callback does."""
         self._trainer = None
         if not self.run.has_callback:
-            error = sys.exc_info()[1]
-            self.run.close(error if status != "success" else None, failed=status != "success")
+            error = sys.exc_info()[1] if status != "success" else None
+            self.run.close(error, "failed" if error is None and status != "success" else None)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_trainer": None}
 
     def _opened(self) -> bool:
-        self.run.open(self.name, every_step=True)
+        self.run.open(self.name)
         return self.run.is_live
 
     def _write_start(self, model: Mapping[str, Any] | None) -> None:

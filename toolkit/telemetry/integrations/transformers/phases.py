@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import inspect
-import os
 import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
 from transformers import Trainer, TrainerCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from toolkit.telemetry.integrations.method_patches import MethodPatches
-from toolkit.telemetry.integrations.open_phases import GuardedPhase
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.records.batch_values import content_row
 from toolkit.telemetry.logger.records.loader_batches import LoaderBatches
 from toolkit.telemetry.runfolder.evidence.batches import BatchRow
 
-_LOOP: Final = (
-    *("_run_epoch", "_evaluate", "_finalize_training"),
-    *("get_batch_samples", "training_step", "_maybe_log_save_evaluate"),
-)
-"""What the Trainer calls after `on_train_begin`: an exception that ends the training leaves one of them."""
+_LOOP: Final = ("_evaluate", "_run_epoch", "_finalize_training")
+"""What the training loop consists of: an exception that ends the training leaves one of them."""
 _PROFILED: Final = (
     *("training_step", "compute_loss", "prediction_step", "_prepare_inputs", "_save_checkpoint"),
     "_generate_and_score_completions",
@@ -36,21 +30,18 @@ class TrainerPhases:
     """Patches methods of a trainer and of its accelerator, until `stop`; `fail` gets what ends the training."""
 
     def __init__(self, trainer: Any, log: TelemetryLogger, fail: Callable[[BaseException], None]) -> None:
-        self.saved: tuple[str, float] | None = None
-        """The folder of the last checkpoint, and the seconds it took."""
+        self.save_began: float | None = None
+        """When the checkpoint began that is being saved."""
         self.scaler = getattr(trainer.accelerator, "scaler", None)
-        self._trainer, self._log, self._fail = trainer, log, fail
+        self._trainer, self._log = trainer, log
         self._patches = MethodPatches(log.guard)
         self._losses: list[Any] = []
         """Of the current step's micro-batches, divided for the accumulation, before `logging_nan_inf_filter`."""
         self._norms: list[Any] = []
         self._loaders: LoaderBatches | None = None
         self._batches_before = 0
-        self._depth = 0
-        """How many of the loop's methods are running, one inside the other."""
         for name in _LOOP:
-            self._patches.wrap(trainer, name, self._reporting_failures)
-        self._patches.wrap(trainer.callback_handler, "call_event", self._reporting_failures)
+            self._patches.around(trainer, name, failed=fail)
         if log.is_live:
             self._time(trainer, log)
 
@@ -75,41 +66,30 @@ class TrainerPhases:
             self._loaders.stop()
         self._patches.undo()
 
-    def _reporting_failures(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            self._depth += 1
-            try:
-                return original(*args, **kwargs)
-            except BaseException as error:
-                # The caller of an evaluation within an epoch may catch its exception and continue.
-                if self._depth == 1:
-                    with self._log.guard.catch("recording the training's failure"):
-                        self._fail(error)
-                raise
-            finally:
-                self._depth -= 1
-
-        return call
-
     def _time(self, trainer: Any, log: TelemetryLogger) -> None:
-        job, patches = log.training, self._patches
+        patches = self._patches
         # First, so that they do not time the patches below.
         for name in _PROFILED:
-            called = f"{type(trainer).__name__}.{name}"
-            patches.wrap(trainer, name, partial(log.profile, name=called))
+            patches.wrap(trainer, name, partial(log.profile, name=f"{type(trainer).__name__}.{name}"))
+        for owner, name, phase in (
+            (trainer, "get_batch_samples", log.training.data_loading),
+            (trainer, "compute_loss", log.training.forward),
+            (trainer.accelerator, "backward", log.training.backward),
+            (trainer, "prediction_step", log.training.validation_iteration),
+            (trainer, "evaluation_loop", log.training.validation_loop),
+        ):
+            patches.time(owner, name, phase)
         patches.around(trainer, "training_step", after=lambda loss, *_, **__: self._losses.append(loss))
         # The first is of newer versions, which do not call the other for every kind of training.
         norms = (trainer, "_get_grad_norm"), (trainer.accelerator, "clip_grad_norm_")
         owner, name = next(one for one in norms if hasattr(*one))
         patches.around(owner, name, after=lambda norm, *_, **__: self._norms.append(norm))
         self._loaders = internals(log).loader_batches(self._keep_batch)
-        patches.time(trainer, "get_batch_samples", job.data_loading)
         patches.around(trainer, "get_batch_samples", before=self._follow, after=self._keep_unfollowed)
-        patches.time(trainer, "compute_loss", job.forward)
-        patches.time(trainer.accelerator, "backward", job.backward)
-        patches.time(trainer, "prediction_step", job.validation_iteration)
-        patches.time(trainer, "evaluation_loop", job.validation_loop)
-        patches.wrap(trainer, "_save_checkpoint", self._timing_saves)
+        patches.around(trainer, "_save_checkpoint", before=self._begin_save)
+
+    def _begin_save(self, *_: Any, **__: Any) -> None:
+        self.save_began = time.time()
 
     def _keep_batch(self, row: BatchRow | None) -> None:
         internals(self._log).keep_batch(row, self._trainer.state.global_step + 1)
@@ -130,24 +110,6 @@ class TrainerPhases:
             # A loader of another kind.
             for batch in found[0]:
                 self._keep_batch(content_row(batch))
-
-    def _timing_saves(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        trainer, log = self._trainer, self._log
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            path, step, began = None, trainer.state.global_step, time.monotonic()
-            with log.guard.catch("finding a checkpoint's folder"):
-                trial = kwargs["trial"] if "trial" in kwargs else args[1]
-                # There is no public name for the checkpoint folder of a hyperparameter search's trial.
-                folder = trainer._get_output_dir(trial)  # noqa: SLF001
-                path = os.path.join(folder, f"{PREFIX_CHECKPOINT_DIR}-{step}")
-            with GuardedPhase(log.guard, lambda: log.training.checkpoint_save(step, path=path)):
-                saved = original(*args, **kwargs)
-            if path is not None:
-                self.saved = path, time.monotonic() - began
-            return saved
-
-        return call
 
 
 def calling_trainer(callback: TrainerCallback) -> Any:

@@ -117,14 +117,14 @@ class StepConsensus:
             if action not in self._wanted and not self._closed:
                 self._wanted.append(action)
 
-    def poll(self, current_step: int | None = None) -> None:
+    def poll(self) -> None:
         """Take the next move of this rank. Raises what the store raises; the next call continues from there."""
         if self._closed:
             return
         if self._rank == 0:
-            self._lead(current_step)
+            self._lead()
         else:
-            self._follow(current_step)
+            self._follow()
 
     def take_given_up(self) -> list[tuple[str, str]]:
         """Return the actions that the ranks could not agree on, each with the reason, once."""
@@ -154,7 +154,7 @@ class StepConsensus:
 
     # ------------------------------------------------------------ rank 0
 
-    def _lead(self, current_step: int | None) -> None:
+    def _lead(self) -> None:
         proposal = self._armed
         if proposal is not None:
             verdict = proposal.verdict or self._read_verdict(proposal)
@@ -164,9 +164,9 @@ class StepConsensus:
                 proposal.verdict = verdict
                 return
             self._finish(proposal, verdict)
-        self._propose_next(current_step)
+        self._propose_next()
 
-    def _propose_next(self, current_step: int | None) -> None:
+    def _propose_next(self) -> None:
         gap = self._gap()
         with self._lock:
             actions = tuple(self._wanted)
@@ -179,7 +179,7 @@ class StepConsensus:
         self._number += 1
         proposal = _Proposal(number=self._number, step=self._step + ahead, gap=gap, actions=actions)
         # Armed first, so that rank 0 cannot pass a step that others already count on.
-        if self._arm(proposal, current_step):
+        if self._arm(proposal):
             self._store.set(self._key("proposal"), proposal.encode())
 
     def _all_have(self, said: str, proposal: _Proposal) -> bool:
@@ -188,7 +188,7 @@ class StepConsensus:
 
     # ------------------------------------------------------------ the other ranks
 
-    def _follow(self, current_step: int | None) -> None:
+    def _follow(self) -> None:
         proposal = self._armed
         if proposal is not None:
             self._say("ack", proposal)
@@ -210,7 +210,7 @@ class StepConsensus:
                 return
             if gap != proposal.gap or (proposal.step - self._step) % gap:
                 self._decide(proposal, f"rank {self._rank} logs other steps than rank 0")
-            elif not self._arm(proposal, current_step):
+            elif not self._arm(proposal):
                 self._decide(proposal, f"rank {self._rank} had passed the step already")
             else:
                 self._number = proposal.number
@@ -236,13 +236,12 @@ class StepConsensus:
         # The training thread may have moved on between the two reads; the next poll sees a pair that belongs together.
         return step - previous if step > previous else None
 
-    def _arm(self, proposal: _Proposal, current_step: int | None) -> bool:
+    def _arm(self, proposal: _Proposal) -> bool:
         """Make the training thread look at the step of `proposal`; False where it may have passed it already."""
         with self._lock:
             self._armed = proposal
             self._due_at = proposal.step
-        here = max(step for step in (self._step, current_step, -1) if step is not None)
-        if here < proposal.step:
+        if self._step is None or self._step < proposal.step:
             return True
         with self._lock:
             if self._armed is proposal:

@@ -146,7 +146,7 @@ class ControlPoller:
         # A clock that was set back must not make every new request look old.
         self._oldest = min(self._oldest, now)
         with self._guard.catch(f"looking at {CONTROL}"):
-            self._file.look(now, partial(self._take, now))
+            self._file.look(now, partial(self._accept, now))
         with self._lock:
             self._expire(now)
             ready = self._something_is_due()
@@ -266,7 +266,7 @@ class ControlPoller:
 
     # ------------------------------------------------------------ from the file to a case
 
-    def _take(self, now: float, request_id: str, found: ControlRequest | ControlRefused) -> None:
+    def _accept(self, now: float, request_id: str, found: ControlRequest | ControlRefused) -> None:
         """Open a case for what was found, or answer it at once; nothing at all where it was answered before."""
         if request_id in self._handled:
             return

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from toolkit.telemetry.diagnostics.catalogue import HANG
+from toolkit.telemetry.diagnostics.catalogue import HANG, finding_of
 from toolkit.telemetry.diagnostics.finding import INFO, Finding
 from toolkit.telemetry.diagnostics.incident import Incident
 from toolkit.telemetry.diagnostics.robust import median
-from toolkit.telemetry.diagnostics.silent_ranks import finding_of
 from toolkit.telemetry.diagnostics.thresholds import STALL_LOUD_S
 from toolkit.telemetry.logger.errors.stack import Stack, frames_of_threads, path_shower, walk_frame
 from toolkit.telemetry.privacy.masking import mask_secrets

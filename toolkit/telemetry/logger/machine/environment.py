@@ -73,6 +73,14 @@ def _ask(parts: Sequence[str], found: dict[str, Any], guard: Guard) -> None:
         found[part] = answer
 
 
+def _system() -> str:
+    if sys.platform != "linux":
+        return platform.platform()
+    # The same text; `platform.platform` starts a process, `uname -p`, for it.
+    name, _, release, _, machine = os.uname()
+    return f"{name}-{release}-{machine}-with-{''.join(platform.libc_ver())}"
+
+
 def _cpu() -> dict[str, Any]:
     import psutil
 
@@ -90,9 +98,9 @@ def _cpu_model() -> str | None:
     try:
         text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
     except OSError:
-        return platform.processor() or None
+        return platform.machine() or None
     match = re.search(r"^(?:model name|Model|Hardware|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
-    return match[1].strip() if match else platform.processor() or platform.machine() or None
+    return match[1].strip() if match else platform.machine() or None
 
 
 def _memory_gb() -> float:
@@ -185,7 +193,7 @@ def _text(value: str | bytes) -> str:
 
 _PARTS: Final[dict[str, Callable[[], Any]]] = {
     "host": socket.gethostname,
-    "os": platform.platform,
+    "os": _system,
     "python": platform.python_version,
     "packages": installed_packages,
     "cuda": cuda_version,

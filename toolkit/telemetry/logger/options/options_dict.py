@@ -40,8 +40,7 @@ class OptionsDict(TypedDict, total=False):
     export_spans: Mapping[str, Any]
     """Spans that exporters get, by name; `*` matches any letters, as in `checkpoint_*`."""
     flush_interval: float
-    """Seconds until a logged record is written to the file, or a tenth of the time between two records where
-    that is longer, up to 1; a kill loses none before that."""
+    """Seconds until a logged record is written to the file; a kill loses none before that."""
     journal: str
     """Where records survive a kill until they are in the file: shared memory (`shm`), which waits for no
     disk, or the run folder (`folder`), which outlives a container; `auto` is `folder` inside a container,

@@ -245,8 +245,7 @@ class TelemetryOptions(ExporterOptions):
     )
     flush_interval: float = option(
         0.1,
-        "Seconds until a logged record is written to the file, or a tenth of the time between two records where that "
-        "is longer, up to 1; a kill loses none before that.",
+        "Seconds until a logged record is written to the file; a kill loses none before that.",
         number(0.01, 60.0),
     )
     sync_interval: float = option(

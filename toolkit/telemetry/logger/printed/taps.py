@@ -107,13 +107,17 @@ class _Tap:
         original: Callable[..., int] = stream.write
         count, now = counter.__next__, time.time
 
-        # A custom stream may be called with other arguments than Python's.
+        # A call of this is most of what a flood of output costs. A custom stream may take other arguments.
         def write(*given: Any, **named: Any) -> int:
             text = given[0] if given else next(iter(named.values()), "")
-            if isinstance(text, str):
+            if type(text) is str and len(text) <= LONG:
+                written = (count(), now(), number, text)
+                for put, _ in takers:
+                    put(written)
+            elif isinstance(text, str):
                 nth = count()
                 for put, shorten in takers:
-                    put((nth, now(), number, text if len(text) <= LONG else shorten(text)))
+                    put((nth, now(), number, shorten(text)))
             return original(*given, **named)
 
         # Weak references: a temporary replacement of the output may be large.

@@ -8,7 +8,6 @@ another thread has under way.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 from collections import deque
 from typing import Any, Final
@@ -108,6 +107,9 @@ class _PinnedPool:
         self._memory = memory
         # Views of the pinned memory: its numbers are read without a call of torch.
         address = memory.data_ptr()
+        # Imported when used: most machines have no GPU.
+        import ctypes
+
         self._bits32 = (ctypes.c_uint32 * (PLACES * 2)).from_address(address)
         self._bits64 = (ctypes.c_uint64 * PLACES).from_address(address)
         self._float32 = (ctypes.c_float * (PLACES * 2)).from_address(address)

@@ -25,29 +25,39 @@ Values = Callable[[], Any]
 """Returns what an array held when it was handed over. Call it on another thread: it may wait for a GPU."""
 
 
-def snapshot(given: Any) -> Values:
+class Snapshot:
+    """What an array held; calling it returns it, which may wait for a GPU."""
+
+    def __init__(self, host: Any, arrived: Any = None) -> None:
+        self._host, self._arrived = host, arrived
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether it can be called without waiting."""
+        return self._arrived is None or bool(self._arrived.query())
+
+    def __call__(self) -> Any:
+        """Return the copy, once it has arrived."""
+        # Asked in turns and not waited for: torch's own wait keeps other threads from running on some drivers.
+        while not self.has_arrived:
+            time.sleep(_POLL_S)
+        return self._host
+
+
+def snapshot(given: Any) -> Snapshot:
     """Return a copy of an array or tensor as it is now, without waiting for a CUDA device that it is on."""
     if not hasattr(given, "detach"):
-        copied = given.copy() if hasattr(given, "copy") and hasattr(given, "dtype") else given
-        return lambda: copied
+        return Snapshot(given.copy() if hasattr(given, "copy") and hasattr(given, "dtype") else given)
     tensor = given.detach()
     if not tensor.is_cuda:
-        host = tensor.clone() if tensor.device.type == "cpu" else tensor.cpu()
-        return lambda: host
+        return Snapshot(tensor.clone() if tensor.device.type == "cpu" else tensor.cpu())
     torch = sys.modules["torch"]
     with torch.inference_mode(False):
         pinned = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
     pinned.copy_(tensor, non_blocking=True)
     arrived = torch.cuda.Event()
     arrived.record(torch.cuda.current_stream(tensor.device))
-
-    def wait_and_return() -> Any:
-        # Asked in turns and not waited for: torch's own wait keeps other threads from running on some drivers.
-        while not arrived.query():
-            time.sleep(_POLL_S)
-        return pinned
-
-    return wait_and_return
+    return Snapshot(pinned, arrived)
 
 
 def image_file(

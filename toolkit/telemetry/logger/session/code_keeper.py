@@ -17,7 +17,6 @@ from typing import Any, Final
 from toolkit.telemetry.core.background import FILES, background_job
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.own_code import OwnCode, find_own_code, own_modules
-from toolkit.telemetry.logger.machine.repository import changed_names, changes_in
 from toolkit.telemetry.logger.session.start_record import EnvironmentProbe
 from toolkit.telemetry.logger.writing.session_folder import SessionFolder
 from toolkit.telemetry.privacy.diff_masking import mask_diff
@@ -107,6 +106,9 @@ class CodeKeeper:
 
     def _keep_first(self, environment: Mapping[str, Any]) -> None:
         """Keep the script and what git says has changed."""
+        # Imported in the background: it starts programs.
+        from toolkit.telemetry.logger.machine.repository import changed_names, changes_in
+
         self._code = code = find_own_code()
         self._earlier = list(read_code(self._folder).values())
         self._room -= sum(file.stat().st_size for file in (self._folder / CODE).rglob("*") if file.is_file())
@@ -233,6 +235,8 @@ class CodeKeeper:
             return
         assert self._code is not None
         after = {}
+        from toolkit.telemetry.logger.machine.repository import changed_names
+
         for name in changed_names(diff):
             with suppress(OSError, UnicodeDecodeError):
                 after[name], _ = self._read(name, self._code.root / name)

@@ -85,7 +85,7 @@ class Profiling:
         profile = self._make(_as_name(name or called(function)), min_duration_ms, log_interval)
         if inspect.iscoroutinefunction(function):
             return wrap_calls(function, lambda: ProfiledBlock(profile))
-        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        if inspect.isgeneratorfunction(function):
             return _profiled_generator(function, profile)
 
         monotonic = self._monotonic
@@ -205,76 +205,41 @@ class ProfiledBlock:
             profile.count_one(duration)
 
 
-class _Resumes:
-    """The time that a generator takes itself, without what is done with its values meanwhile."""
+class _TimedGenerator(Generator[Any, Any, Any]):
+    """A generator, and the seconds that it takes itself, without what is done with its values meanwhile."""
 
-    def __init__(self, profile: Profile) -> None:
-        self._profile = profile
-        self._seconds = 0.0
-
-    def __enter__(self) -> None:
-        self._began = self._profile.monotonic()
-
-    def __exit__(self, *_: object) -> None:
-        self._seconds += self._profile.monotonic() - self._began
-
-    def count(self) -> None:
-        """Count the whole of it as one call."""
-        if self._seconds >= self._profile.shortest:
-            self._profile.count_one(self._seconds)
-
-
-class _ProfiledGenerator(Generator[Any, Any, Any]):
-    """A generator whose every resume is timed."""
-
-    def __init__(self, generator: Generator[Any, Any, Any], resumes: _Resumes) -> None:
+    def __init__(self, generator: Generator[Any, Any, Any], monotonic: Callable[[], float]) -> None:
+        self.seconds = 0.0
         self._generator = generator
-        self._resumes = resumes
+        self._monotonic = monotonic
 
     def send(self, value: Any) -> Any:
-        with self._resumes:
-            return self._generator.send(value)
+        return self._timed(self._generator.send, value)
 
     def throw(self, *error: Any) -> Any:
-        with self._resumes:
-            return self._generator.throw(*error)
+        return self._timed(self._generator.throw, *error)
+
+    def _timed(self, resume: Callable[..., Any], *given: Any) -> Any:
+        began = self._monotonic()
+        try:
+            return resume(*given)
+        finally:
+            self.seconds += self._monotonic() - began
 
 
 def _profiled_generator(function: _F, profile: Profile) -> _F:
-    """Return a generator function, or an asynchronous one, whose iterations are timed as one call each."""
-    if inspect.isgeneratorfunction(function):
-
-        @functools.wraps(function)
-        def iterate(*args: Any, **kwargs: Any) -> Any:
-            resumes = _Resumes(profile)
-            try:
-                return (yield from _ProfiledGenerator(function(*args, **kwargs), resumes))
-            finally:
-                resumes.count()
-
-        return iterate  # type: ignore[return-value]
+    """Return a generator function whose iterations are timed as one call each."""
 
     @functools.wraps(function)
-    async def iterate_async(*args: Any, **kwargs: Any) -> Any:
-        generator = function(*args, **kwargs)
-        resumes, resume, given = _Resumes(profile), generator.asend, None
+    def iterate(*args: Any, **kwargs: Any) -> Any:
+        generator = _TimedGenerator(function(*args, **kwargs), profile.monotonic)
         try:
-            while True:
-                with resumes:
-                    value = await resume(given)
-                try:
-                    resume, given = generator.asend, (yield value)
-                except GeneratorExit:
-                    await generator.aclose()
-                    raise
-                except BaseException as error:  # noqa: BLE001 - it is the generator's
-                    resume, given = generator.athrow, error
-        except StopAsyncIteration:
-            return
+            return (yield from generator)
         finally:
-            resumes.count()
+            if generator.seconds >= profile.shortest:
+                profile.count_one(generator.seconds)
 
-    return iterate_async  # type: ignore[return-value]
+    return iterate  # type: ignore[return-value]
 
 
 class _Logged:

@@ -67,10 +67,6 @@ class Mirror:
         self._patience_s = _PATIENCE_S
         # The code of others may change the records that it is given.
         self._read_file = read_shared if getattr(sink, "only_reads", False) else read_from
-        self._read_at = time.monotonic()
-        """When there last were new records."""
-        self._between_s = 0.0
-        """Seconds between them; gets shorter slowly, so that two in a row do not count for much."""
         self._closing = False
         self._last_try = False
         self._has_said_what_is_left_out = False
@@ -187,10 +183,7 @@ class Mirror:
             self._turns.notify_all()
 
     def _pause(self) -> float:
-        # Seldom where nothing comes, so that an idle run wakes no thread for it.
-        between_s = max(self._between_s, time.monotonic() - self._read_at)
-        usual = self._interval_s * (2 if between_s > 5 * self._interval_s else 1)
-        pause = backoff_s(self._failures + 1, first_s=usual, longest_s=self._longest_pause_s)
+        pause = backoff_s(self._failures + 1, first_s=self._interval_s, longest_s=self._longest_pause_s)
         if self._closing:
             return _LAST_TRIES_S
         is_urgent = time.monotonic() < self._urgent_until
@@ -227,14 +220,12 @@ class Mirror:
     def _hand_over(self) -> None:
         if self._cursor is None:
             self._cursor = Cursor(self._start_at())
-        began = time.monotonic()
         while True:
             try:
                 chunk = self._read(self._cursor)
             except FileNotFoundError:
                 return
             if chunk.records:
-                self._note_new_records(began)
                 self.sink.write(chunk.records)
             if chunk.next_offset == self._cursor.offset and not chunk.replaced:
                 self._cursor = chunk.cursor
@@ -242,11 +233,6 @@ class Mirror:
                     self._caught_up()
                 return
             self._cursor = chunk.cursor
-
-    def _note_new_records(self, began: float) -> None:
-        if began > self._read_at:
-            self._between_s = max(began - self._read_at, self._between_s / 2)
-            self._read_at = began
 
     def _read(self, cursor: Cursor) -> Chunk:
         """Read on, and again for a while where a line is no record: after a failed sync it may come back."""

@@ -24,7 +24,7 @@ from toolkit.telemetry.logger.writing.log_directory import (
 from toolkit.telemetry.logger.writing.sessions import (
     Recovered,
     alone_in,
-    has_let_go,
+    has_unlocked,
     last_seq,
     launch_fields,
     new_session,
@@ -167,7 +167,7 @@ def _resume(
         earlier = manifest_of(folder) or run[1]
         status = work_out_status(earlier, now)
         is_running = status.name in (RUNNING, STALLED) and not was_before_exec(earlier.latest)
-        if is_running and (status.sure or not has_let_go(folder, earlier)):
+        if is_running and (status.sure or not has_unlocked(folder, earlier)):
             pid = earlier.latest and earlier.latest.pid
             return (
                 f"{folder.name} is still being written by process {pid} ({status.why}); {A_FOLDER_OF_ITS_OWN}"

@@ -114,7 +114,7 @@ def still_locked(folder: Path) -> str | None:
         time.sleep(0.02)
 
 
-def has_let_go(folder: Path, earlier: Manifest) -> bool:
+def has_unlocked(folder: Path, earlier: Manifest) -> bool:
     """Say whether a session whose process cannot be looked up has ended, since its record file is not locked any more.
 
     Certain only on the same boot of the same machine, and for the very file that the session says it has locked.

@@ -22,11 +22,6 @@ _DESCRIPTOR_IS_DEAD = frozenset(
 )
 """Errors after which opening the same file again may work: its server or its disk has come back."""
 
-_LATEST_S = 1.0
-"""How much later than `flush_interval` a record of a run that logs seldom may come to the file."""
-_SELDOM_S = 0.4
-"""Where a record may come later by at least this, it may come as late as `_LATEST_S`."""
-
 _LOOK_S = 1.0
 """How often it is looked whether the file is still in its place."""
 
@@ -52,7 +47,6 @@ class Writer:
     ) -> None:
         self.trouble: str | None = None
         """Why the disk takes no records now, or None while it does."""
-        self.sync_failures = 0
         self.disk = file.path.parents[1]
         """The folder of the runs, which is on the same disk."""
         self._record_queue = record_queue
@@ -69,9 +63,7 @@ class Writer:
         self._flush_asked = 0
         self._flush_done = 0
         self._turns = threading.Condition()
-        self._looked_at = self._taken_at = time.monotonic()
-        self._between_s = 0.0
-        """Seconds between batches; gets shorter slowly, so that two in a row do not count for much."""
+        self._looked_at = time.monotonic()
         self._sync_failed = False
         self._syncing = threading.Lock()
         self._job = background_job("telemetry-writer", self._run, WRITING, self.disk)
@@ -131,7 +123,6 @@ class Writer:
 
     def _note_failed_sync(self, error: OSError) -> None:
         self._sync_failed = True
-        self.sync_failures += 1
         self._guard.report("syncing the records", error)
         self._job.wake()
 
@@ -143,17 +134,7 @@ class Writer:
             with self._guard.catch("closing the record file"):
                 self._finish()
             return None
-        return _RETRY_S if self.trouble else self._pause()
-
-    def _pause(self) -> float:
-        """Return when to look again: the fewer records come, the less often, and they come later by a tenth."""
-        queue = self._record_queue
-        if queue.is_waiting or queue.journal.path is None:
-            # A device is about to deliver; or what comes is in no file before it is written.
-            return self._flush_interval
-        later_s = max(self._between_s, time.monotonic() - self._taken_at) / 10
-        # Together with what else is done once a second, where little is logged besides the system records.
-        return max(self._flush_interval, later_s if later_s < _SELDOM_S else _LATEST_S)
+        return _RETRY_S if self.trouble else self._flush_interval
 
     @property
     def is_drained(self) -> bool:
@@ -163,7 +144,6 @@ class Writer:
         return queue.is_empty and queue.journal.is_released and not self._file.has_rest
 
     def _turn(self) -> None:
-        began = time.monotonic()
         with self._turns:
             asked = self._flush_asked
         self._record_queue.settle(self._elapsed())
@@ -179,9 +159,6 @@ class Writer:
                 batch = self._record_queue.take_batch()
                 if batch is None:
                     break
-                if began > self._taken_at:
-                    self._between_s = max(began - self._taken_at, self._between_s / 2)
-                    self._taken_at = began
                 self._file.take(batch)
         except OSError as error:
             if self.trouble is None:

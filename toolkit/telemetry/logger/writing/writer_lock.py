@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.runfolder.portable import inherited_descriptors, try_lock
+from toolkit.telemetry.runfolder.portable import try_lock
 from toolkit.telemetry.runfolder.safefile import NO_FILE, identity_of, is_file, open_to_write
 
 _REFUSED_TIMES: Final = 5
@@ -28,8 +28,6 @@ class WriterLock:
         self._on_conflict = on_conflict
         self._open: list[tuple[int, tuple[int, int]]] = []
         """The descriptor with what file it is; taken out in one step by the thread that closes it."""
-        self._opening = NO_FILE
-        """The file while its descriptor is being made, and not in the list yet."""
         self._held = NO_FILE
         self._without_locks = NO_FILE
         """A file that could not be locked, since its file system has no locks."""
@@ -63,20 +61,11 @@ class WriterLock:
         self._release()
 
     def forget(self) -> None:
-        """In a forked child: let go of the copy of the descriptor, which would keep the parent's lock alive."""
+        """In a forked child: close the copy of the descriptor, which would keep the parent's lock alive."""
         self.close()
-        if self._opening == NO_FILE:
-            return
-        for descriptor, flags in inherited_descriptors():
-            # The records themselves are appended, and others only read them.
-            is_like_it = flags & os.O_ACCMODE == os.O_RDWR and not flags & os.O_APPEND
-            with suppress(OSError):
-                if is_like_it and identity_of(os.fstat(descriptor)) == self._opening:
-                    os.close(descriptor)
 
     def _ask(self, identity: tuple[int, int]) -> None:
         self._release()
-        self._opening = identity
         try:
             descriptor = open_to_write(self._path, os.O_RDWR, only_name=False)
             opened = identity_of(os.fstat(descriptor))
@@ -84,8 +73,6 @@ class WriterLock:
             self._open.append((descriptor, opened))
         except OSError:
             return
-        finally:
-            self._opening = NO_FILE
         answer = try_lock(descriptor) if opened == identity else False
         if answer:
             self._held = identity

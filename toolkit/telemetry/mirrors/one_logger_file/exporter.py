@@ -131,6 +131,9 @@ class OneLoggerFileExporter:
         }
         error = _event("telemetry_data_error", record["time"], attributes)
         self._put(record, "telemetry_data_error", error=error)
+        if len(self._lines) > 1 and self._lines[-2]["type"] == "start":
+            # As in OneLogger, this does not part a start from its stop.
+            self._lines[-2:] = reversed(self._lines[-2:])
 
     def _take_early(self, span_id: str) -> list[Record]:
         early = self._early.pop(span_id, [])

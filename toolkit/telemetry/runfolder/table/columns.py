@@ -78,7 +78,6 @@ _NUMBER: Final = re.compile(
     r"[+-]?(?:[0-9][0-9,]*\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?: [a-zµ%]{1,4}(?: [0-9]{1,2} [a-z]{1,3})?)?|-inf"
 )
 _NUMBERS: Final = frozenset({float, int, bool})
-_NUMBERS_OR_NONE: Final = _NUMBERS | {type(None)}
 _ONE_LINE: Final = str.maketrans({"\n": "\\n", "\r": "\\r", "\0": "\\0"})
 _CELL_OF_NON_FINITE: Final = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf"}
 
@@ -99,8 +98,6 @@ class Columns:
         self._settled: dict[str, str | None] = {}
         """The column of each field that was seen; None for one that never gets any."""
         self._index: dict[str, int] = {}
-        self._fields: list[str] = []
-        self._place_fields()
 
     @property
     def names(self) -> list[str]:
@@ -131,7 +128,8 @@ class Columns:
             if _GPU_IN_USE.fullmatch(name):
                 self._add(name.replace("mem_used_gb", "mem_peak_gb"), self._others)
         if len(self._settled) > settled:
-            self._place_fields()
+            places = {shown: at for at, shown in enumerate(self.names)}
+            self._index = {name: places[shown] for name, shown in self._settled.items() if shown is not None}
         return len(self.names) > columns
 
     def _add(self, name: str, part: dict[str, None]) -> None:
@@ -144,25 +142,21 @@ class Columns:
         elif len(self.left_out) < MAX_COLUMNS:
             self.left_out.add(name)
 
-    def _place_fields(self) -> None:
-        names = self.names
-        places = {shown: at for at, shown in enumerate(names)}
-        self._index = {name: places[shown] for name, shown in self._settled.items() if shown is not None}
-        for name, at in self._index.items():
-            names[at] = name
-        # Where two share a column, a row is not found by one name for each.
-        self._fields = names[1:] if len(set(self._index.values())) == len(self._index) else []
-
     def row(self, record: Record) -> list[str]:
         """Return the cells of `record`, whose fields were given their columns before."""
         event, named = _event_of(record), record.get(NON_FINITE)
-        if self._fields and event in _OF_METRICS and named is None:
-            values = [*map(record.get, self._fields)]
-            if _NUMBERS_OR_NONE.issuperset(map(type, values)):
-                # Nearly every record: orjson writes them all in the time that Python takes for a few.
-                text = orjson.dumps(values).decode("ascii")[1:-1].replace("null", "")
-                return [event, *text.replace("true", "True").replace("false", "False").split(",")]
         cells = [""] * (len(self._numbers) + len(self._others))
+        if event in _OF_METRICS and _NUMBERS.issuperset(map(type, [*record.values()][1:])):
+            # Nearly every record: orjson writes them all in the time that Python takes for a few.
+            text = orjson.dumps([*record.values()][1:]).decode("ascii")[1:-1]
+            cells[0] = event
+            for name, cell in zip(
+                [*record][1:], text.replace("true", "True").replace("false", "False").split(","), strict=False
+            ):
+                at = self._index.get(name)
+                if at is not None:
+                    cells[at] = cell
+            return cells
         is_short, numbers = self._is_short, len(self._numbers)
         longest = _LONGEST_SHORT_TEXT if is_short else _LONGEST_TEXT
         longest = _LONGEST_OF_A_COMPLETION if event == COMPLETION and not is_short else longest

@@ -6,9 +6,9 @@ import time
 from dataclasses import replace
 from typing import Final
 
-from toolkit.telemetry.diagnostics.diagnosis import Diagnosis
+from toolkit.telemetry.diagnostics.diagnosis import Diagnosis, notes_about
 from toolkit.telemetry.diagnostics.ending import Endings
-from toolkit.telemetry.diagnostics.finding import Finding, latest_findings
+from toolkit.telemetry.diagnostics.finding import Finding, latest_findings, problem_from
 from toolkit.telemetry.runfolder import records as kinds
 from toolkit.telemetry.runs.store import RunStore
 
@@ -22,10 +22,11 @@ def health(store: RunStore, key: str) -> Diagnosis:
     card, manifest, endings = store.card(key), store.meta(key).manifest, Endings()
     endings.take(store.events(key, _ENDING_KINDS, limit=_MOST_EVENTS)[::-1])
     ending = None if manifest is None else endings.ending(manifest, time.time())
-    cause = None if ending is None else ending.error
-    if ending is not None and cause is not None and _went_on(cause.step, card.step):
-        # The run caught it.
-        ending = replace(ending, error=None)
+    if ending is not None:
+        cause = ending.error
+        # A run that went on has caught it.
+        is_cause = cause is not None and not _went_on(cause.step, card.step)
+        ending = replace(ending, step=card.step, error=cause if is_cause else None)
     return Diagnosis(
         name=card.name,
         findings=findings_of(store, key),
@@ -33,14 +34,14 @@ def health(store: RunStore, key: str) -> Diagnosis:
         errors=endings.errors(but=ending),
         is_cut=card.is_cut,
         manifest=manifest,
-        notes=[card.problem] if card.problem else [],
+        notes=[*([card.problem] if card.problem else []), *notes_about(endings, manifest)],
     )
 
 
 def findings_of(store: RunStore, key: str, *, most: int = _MOST_FINDINGS) -> list[Finding]:
-    """Return each finding once: as the run's newest record has it, or the detectors, with their latest count."""
+    """Return each finding once, as `latest_findings` does."""
     records = store.events(key, (kinds.FINDING,), limit=most)
-    return list(latest_findings(records, store.findings(key)).values())
+    return latest_findings(map(problem_from, records), store.findings(key))
 
 
 def _went_on(error_step: int | None, last_step: int | None) -> bool:

@@ -49,6 +49,7 @@ from toolkit.telemetry.reports.finding_text import (
 )
 from toolkit.telemetry.reports.html_page import to_html
 from toolkit.telemetry.runfolder.node_folders import part_in
+from toolkit.telemetry.runfolder.untrusted import is_number
 
 _WIDTH: Final = 110
 _MOST_LINES: Final = 2
@@ -202,7 +203,8 @@ def _finding_as_json(found: Diagnosis, finding: Finding) -> dict[str, Any]:
         **finding.to_fields(),
         # JSON has no NaN.
         "evidence": {
-            name: value if math.isfinite(value) else None for name, value in finding.evidence.items()
+            name: None if is_number(value) and not math.isfinite(value) else value
+            for name, value in finding.evidence.items()
         },
         "remedy": None if remedy is None else remedy.name,
     }

@@ -6,8 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
-from toolkit.telemetry.integrations.lightning.start_fields import hyperparameters
-from toolkit.telemetry.integrations.lightning.trainer_call import TrainerCall, learning_rates
+from toolkit.telemetry.integrations.lightning.trainer_call import TrainerCall
+from toolkit.telemetry.integrations.lightning.trainer_values import (
+    batch_metric_names,
+    hyperparameters,
+    learning_rates,
+    metrics_so_far,
+)
 from toolkit.telemetry.integrations.metric_names import with_known_names
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.machine.start_fields import module_fields
@@ -16,13 +21,12 @@ from toolkit.telemetry.runfolder.records import STEP
 
 def write_start(run: SharedRun, trainer: Any, pl_module: Any, training: Mapping[str, Any]) -> None:
     """Write what is trained or evaluated, and how."""
-    config = {**run.config, **hyperparameters(getattr(trainer, "datamodule", None))}
-    config |= hyperparameters(pl_module)
+    config = run.config | hyperparameters(getattr(trainer, "datamodule", None)) | hyperparameters(pl_module)
     run.opened.log_start(config=config or None, model=module_fields(pl_module), training=training)
     run.has_start = True
     known = {"global_batch_size": "effective_batch_size", "micro_batch_size": "batch_size"}
     sizes = {ours: training[theirs] for ours, theirs in known.items() if training.get(theirs)}
-    if sizes and run.is_ours:
+    if sizes and run.given is None:
         run.training.configure(**sizes)
 
 
@@ -35,9 +39,8 @@ def write_step(run: SharedRun, call: TrainerCall, pl_module: Any, step: int) -> 
     if call.is_first or step // every > call.step // every:
         # Lightning collects all metrics, which is slow: only for a step that is recorded.
         now = dict(trainer.logged_metrics)
-        fields = with_known_names(passed_to_logger(run, now) | new_metrics(call.seen, now))
+        fields = with_known_names(passed_to_logger(run, now) | new_metrics(call, now))
         fields.pop("global_step", None)
-        call.seen = now
     divided_by = trainer.accumulate_grad_batches
     if call.batches:
         # Lightning has divided each by that number, of which the last step of an epoch may have fewer.
@@ -58,8 +61,7 @@ def write_epoch(run: SharedRun, call: TrainerCall) -> None:
         return
     (epoch, step), call.epoch = call.epoch, None
     now = metrics_so_far(call.trainer)
-    metrics = new_metrics(call.seen, now) | passed_to_logger(run, now)
-    call.seen = now
+    metrics = new_metrics(call, now) | passed_to_logger(run, now)
     run.opened.log_epoch(epoch, global_step=step, **without(metrics, "epoch", "global_step"))
 
 
@@ -72,9 +74,8 @@ def begin_evaluation(run: SharedRun, call: TrainerCall) -> None:
 def write_evaluation(run: SharedRun, call: TrainerCall) -> None:
     """Write an evaluation, with the metrics logged or passed to the logger since it began."""
     now = metrics_so_far(call.trainer)
-    metrics = without(new_metrics(call.seen, now), *batch_metric_names(call.trainer))
+    metrics = without(new_metrics(call, now), *batch_metric_names(call.trainer))
     metrics |= passed_to_logger(run, now)
-    call.seen = now
     run.add_metrics(call.passed_before)
     call.passed_before = {}
     if metrics:
@@ -86,10 +87,8 @@ def write_remaining(run: SharedRun, call: TrainerCall, error: BaseException | No
     with run.guard.catch("recording the last epoch"):
         write_epoch(run, call)
     with run.guard.catch("recording the last checkpoints"):
-        if call.checkpoints is not None and error is None:
-            call.checkpoints.record_rest()
-        elif call.checkpoints is not None:
-            call.checkpoints.record()
+        if call.checkpoints is not None:
+            call.checkpoints.record(is_over=error is None)
     with run.guard.catch("recording the last metrics"):
         left = {**call.passed_before, **passed_to_logger(run, metrics_so_far(call.trainer))}
         left = without(left, "epoch", "global_step")
@@ -97,40 +96,15 @@ def write_remaining(run: SharedRun, call: TrainerCall, error: BaseException | No
             internals(run.opened).put(STEP, {"global_step": call.step, **with_known_names(left)})
 
 
-# What a module has logged with `self.log`.
-
-
-def metrics_so_far(trainer: Any) -> dict[str, Any]:
-    """Return the metrics as Lightning last collected them.
-
-    Its property of that name collects them again, which between the steps gathers them from all ranks: a rank that
-    asks alone would wait for the others forever.
-    """
-    connector = getattr(trainer, "_logger_connector", None)
-    return dict(getattr(connector, "_logged_metrics", None) or {})
-
-
-def new_metrics(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metrics of `now` that were logged since `before`: Lightning keeps the object of an unchanged one."""
+def new_metrics(call: TrainerCall, now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the metrics that were logged since the last record: Lightning keeps the object of an unchanged one."""
+    before, call.seen = call.seen, now
     return {name: value for name, value in now.items() if before.get(name) is not value}
 
 
 def passed_to_logger(run: SharedRun, logged: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics that the script has passed to the logger, once; all of `logged` are Lightning's own."""
     return without(run.pop_metrics(), *logged)
-
-
-def batch_metric_names(trainer: Any) -> set[str]:
-    """Return the names of the metrics of single batches, in the loop that is running."""
-    # Private: the public dictionaries do not say what belongs to a batch.
-    names = set()
-    for metric in (getattr(trainer, "_results", None) or {}).values():
-        meta = metric.meta
-        if meta.on_step:
-            has_loader = meta.add_dataloader_idx and meta.dataloader_idx is not None
-            ending = f"/dataloader_idx_{meta.dataloader_idx}" if has_loader else ""
-            names.add(f"{meta.forked_name(True)}{ending}")
-    return names
 
 
 def without(metrics: Mapping[str, Any], *names: str) -> dict[str, Any]:
