@@ -8,7 +8,6 @@ import ssl
 import pytest
 
 from tests.mirrors.messages.local_receivers import certificate, never_answer, raw_receiving, receiving
-from toolkit.telemetry.core import post as posting
 from toolkit.telemetry.core.outbox import NotSentError
 from toolkit.telemetry.core.post import LONGEST_ANSWER, post
 
@@ -21,8 +20,8 @@ def _no_proxy(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
 
-def send(url):
-    return post(url, BODY, {"Content-Type": "application/json"})
+def send(url, **options):
+    return post(url, BODY, {"Content-Type": "application/json"}, **options)
 
 
 def take_request(connection):
@@ -32,9 +31,9 @@ def take_request(connection):
         data += more
 
 
-def failure(url):
+def failure(url, **options):
     with pytest.raises(NotSentError) as refused:
-        send(url)
+        send(url, **options)
     return refused.value
 
 
@@ -45,6 +44,7 @@ def test_a_request_arrives_as_it_was_made():
     [got] = receiver.got
     assert answer == b"ok"
     assert (got.path, got.body) == ("/hook?a=b", BODY)
+    assert got.headers["User-Agent"] == "ai-toolkit-telemetry", "Discord refuses Python-urllib"
 
 
 @pytest.mark.parametrize(
@@ -97,10 +97,9 @@ def test_a_refused_connection_is_reported():
     assert error.most_attempts == 5
 
 
-def test_a_service_that_does_not_answer_is_given_up(monkeypatch):
-    monkeypatch.setattr(posting, "TIMEOUT_S", 1.5)
+def test_a_service_that_does_not_answer_is_given_up():
     with raw_receiving(never_answer) as receiver:
-        error = failure(receiver.url)
+        error = failure(receiver.url, timeout_s=1.5)
 
     assert str(error) == "no response within 1.5 s"
 

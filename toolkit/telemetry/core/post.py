@@ -23,10 +23,18 @@ _MAY_PASS: Final = frozenset({408, 425, 429})
 """Refusals that another attempt may not meet."""
 
 
-def post(url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+def post(
+    url: str,
+    body: bytes,
+    headers: Mapping[str, str],
+    *,
+    timeout_s: float = TIMEOUT_S,
+    certificates: ssl.SSLContext | None = None,
+) -> bytes:
     """Send `body` to `url`, and return the beginning of the answer if its status is 200 to 299.
 
-    What is not encrypted goes directly to its machine, without a proxy.
+    What is not encrypted goes directly to its machine, without a proxy. `certificates` are those of the system if it is
+    None.
 
     Raises:
         NotSentError: it was refused or not answered. The text has what the other side said, but not the address.
@@ -35,9 +43,12 @@ def post(url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
     is_direct = parts.scheme == "http" or is_this_machine(parts.hostname or "")
     proxies = urllib.request.ProxyHandler({} if is_direct else None)
     try:
-        request = urllib.request.Request(url, body, dict(headers), method="POST")  # noqa: S310 - checked before
-        opener = urllib.request.build_opener(_NoRedirects, proxies)
-        with opener.open(request, timeout=TIMEOUT_S) as answer:
+        # Discord refuses what calls itself urllib.
+        named = {"User-Agent": "ai-toolkit-telemetry", **headers}
+        request = urllib.request.Request(url, body, named, method="POST")  # noqa: S310 - checked before
+        tls = urllib.request.HTTPSHandler(context=certificates)
+        opener = urllib.request.build_opener(_NoRedirects, proxies, tls)
+        with opener.open(request, timeout=timeout_s) as answer:
             found: bytes = answer.read(LONGEST_ANSWER)
             return found
     except urllib.error.HTTPError as error:
@@ -49,10 +60,10 @@ def post(url: str, body: bytes, headers: Mapping[str, str]) -> bytes:
         if isinstance(error.reason, ssl.SSLCertVerificationError):
             why = f"its certificate is not trusted: {error.reason.verify_message}"
             raise NotSentError(why, most_attempts=1) from None
-        raise NotSentError(_reason_of(error.reason)) from None
+        raise NotSentError(_reason_of(error.reason, timeout_s)) from None
     except (OSError, HTTPException) as error:
         # A request that was sent but got no answer may have arrived: it is sent once more at most.
-        raise NotSentError(_reason_of(error), most_attempts=2) from None
+        raise NotSentError(_reason_of(error, timeout_s), most_attempts=2) from None
     except ValueError:
         # Python's own message would show the header or the proxy, which may have a password.
         why = "the host name, the secret or https_proxy contains characters that it cannot have"
@@ -75,9 +86,9 @@ def refusal(status: int, body: bytes, retry_after: str | None) -> NotSentError:
     )
 
 
-def _reason_of(error: object) -> str:
+def _reason_of(error: object, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
-        return f"no response within {TIMEOUT_S:.3g} s"
+        return f"no response within {timeout_s:.3g} s"
     why = getattr(error, "strerror", None) or str(error) or type(error).__name__
     return cut(one_line(why), _LONGEST_REASON)
 

@@ -22,10 +22,16 @@ from toolkit.telemetry.logger.logger_timing import TimingCalls
 from toolkit.telemetry.logger.machine.checkpoint_files import look_at
 from toolkit.telemetry.logger.options import TelemetryOptions, options_from_config, run_name_from_config
 from toolkit.telemetry.logger.records.call_arguments import event_name, not_the_step, spread
+from toolkit.telemetry.logger.records.folded_metrics import (
+    MOST_OWN,
+    NONE_GIVEN,
+    PLAIN,
+    PLAIN_OR_NONE,
+    WELL_KNOWN,
+)
 from toolkit.telemetry.logger.records.media import histogram_of, image_file, numbers_of, split_media, table_of
 from toolkit.telemetry.logger.records.run_summary import RunSummary
 from toolkit.telemetry.logger.records.step_gate import NEVER
-from toolkit.telemetry.logger.steps.log_step import written_out
 from toolkit.telemetry.privacy.masking import mask_table
 from toolkit.telemetry.runfolder import records
 from toolkit.telemetry.runfolder.layout import SAMPLES, TABLES
@@ -102,7 +108,6 @@ class TelemetryLogger(TimingCalls):
 
     # What the training loop calls.
 
-    @written_out
     def log_step(
         self,
         /,
@@ -125,6 +130,66 @@ class TelemetryLogger(TimingCalls):
         folded into the next one: of each number the last value, and its least, greatest and mean where it varied. A
         step whose loss is not finite or jumps is written at once.
         """
+        target = self._steps
+        gate = target.gate
+        if target.is_special and not self._takes_step(global_step, scalars):
+            return
+        if (
+            type(global_step) is int
+            and gate.last_step < global_step < gate.due_at
+            and (train_loss is None or (type(train_loss) is float and gate.low < train_loss < gate.high))
+            and (nan_inf_detected is None or nan_inf_detected is False)
+        ):
+            # In the order of `COLUMNS`.
+            given = (
+                lr,
+                grad_norm,
+                epoch,
+                samples_per_sec,
+                sec_per_step,
+                gpu_mem_allocated,
+                gpu_mem_reserved,
+                cpu_mem_rss_mb,
+            )
+            # Plain numbers alone are kept: a tensor would keep its graph.
+            if PLAIN_OR_NONE.issuperset(map(type, given)) and (
+                not scalars or (len(scalars) <= MOST_OWN and PLAIN.issuperset(map(type, scalars.values())))
+            ):
+                gate.last_step = global_step
+                if train_loss is not None:
+                    gate.losses.append(train_loss)
+                if scalars or train_loss is None or given != NONE_GIVEN:
+                    gate.rows.append((*given, scalars or None))
+                return
+        record = {
+            "time": target.clock.wall(),
+            "elapsed": target.clock.monotonic() - target.began,
+            # Known once it is written; here, so that it is not the last field of a line.
+            "seq": 0,
+            "global_step": global_step,
+            "nan_inf_detected": False if nan_inf_detected is None else nan_inf_detected,
+            "train_loss": train_loss,
+            "lr": lr,
+            "grad_norm": grad_norm,
+            "epoch": epoch,
+            "samples_per_sec": samples_per_sec,
+            "sec_per_step": sec_per_step,
+            "gpu_mem_allocated": gpu_mem_allocated,
+            "gpu_mem_reserved": gpu_mem_reserved,
+            "cpu_mem_rss_mb": cpu_mem_rss_mb,
+        }
+        for name in WELL_KNOWN:
+            if record[name] is None:
+                del record[name]
+        if (
+            target.records is None
+            or global_step is None
+            or issubclass(type(global_step), dict)
+            or issubclass(type(train_loss), dict)
+        ):
+            self._take_unusual(global_step, record, scalars)
+        else:
+            target.records.take(global_step, train_loss, record, scalars)
 
     def write_step(self, /, *given: Any, **fields: Any) -> None:
         """Log a training step as `log_step` does, with its arguments, and write its record, whatever `log_every` is."""

@@ -21,6 +21,9 @@ COLUMNS: Final = (
 )
 """What a row of `FoldedMetrics.rows` holds, in this order; after them come the caller's own metrics."""
 WELL_KNOWN: Final = ("train_loss", *COLUMNS)
+NONE_GIVEN: Final = (None,) * len(COLUMNS)
+PLAIN: Final = frozenset({float, int})
+PLAIN_OR_NONE: Final = PLAIN | {type(None)}
 
 MOST_OWN: Final = 32
 """Metrics of the caller's own that a row may hold; a step with more of them is folded at once."""

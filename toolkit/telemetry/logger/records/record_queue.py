@@ -63,13 +63,10 @@ class RecordQueue:
     """Numbers records, encodes them and commits them to the journal, one at a time, in the order of the calls.
 
     Callers may be on any thread, and in a signal handler that interrupts a call. Nothing here waits for a disk.
+    `StepRecords` commits the line of a usual step itself: with `lock` held, where `is_direct` and not `busy`.
 
     With `awaits_start` the first number is kept for the session's start record. What comes before that is in the
     journal at once, and goes to the writer after it.
-
-    `StepRecords` does what `put_plain` does for the usual step without calling it, since at a few microseconds a step
-    every call counts: with `lock` held, where `is_direct` and not `busy`, it appends a line with the `next_seq` of the
-    journal and calls `after_append`.
     """
 
     def __init__(
@@ -171,7 +168,7 @@ class RecordQueue:
                 try:
                     self.busy = True
                     seq = self.journal.next_seq
-                    self._commit_line(self._plain_lines[event] % (seq, orjson.dumps(record)[1:]), event, seq)
+                    self.commit_line(self._plain_lines[event] % (seq, orjson.dumps(record)[1:]), event, seq)
                     return
                 finally:
                     try:
@@ -182,20 +179,12 @@ class RecordQueue:
             fields = dict(record)
             self.put(event, fields.pop("time"), fields.pop("elapsed"), fields)
 
-    def _commit_line(self, line: bytes, event: str, seq: int) -> None:
+    def commit_line(self, line: bytes, event: str, seq: int) -> None:
         """Append a line with the number `seq` to the journal, or keep it in memory where that is full."""
         fill = 0 if self._overflow else self.journal.append(line)
-        if fill > MUCH or not fill:
-            self.after_append(fill, line, event, seq)
-
-    def after_append(self, fill: int, line: bytes, event: str, seq: int) -> None:
-        """Keep in memory a line that the journal had no room for, or wake the writer since the journal holds much.
-
-        To be called where `fill`, which the journal's `append` returned, is 0 or above `MUCH`.
-        """
         if not fill:
             self._hold(line, event, seq)
-        elif not self.has_woken:
+        elif fill > MUCH and not self.has_woken:
             self.wake_writer()
 
     @property
@@ -308,7 +297,7 @@ class RecordQueue:
         line = encode(record)
         if UNENCODABLE in record or len(record) > MANY_FIELDS:
             self.values_lost += count_left_out(decode(line).get(UNENCODABLE))
-        self._commit_line(line, event, seq)
+        self.commit_line(line, event, seq)
 
     def _commit_start(self, wall: float, elapsed: float, fields: dict[str, Any]) -> bool:
         """Commit the session's start record under the number that was kept for it; False where there is no room."""

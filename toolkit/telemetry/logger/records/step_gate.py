@@ -84,10 +84,8 @@ class StepGate:
     def take(self, loss: float | None) -> dict[str, Any]:
         """Return the fields about the folded steps, if any, and forget them; `loss` is the recorded step's."""
         if loss is not None:
-            self.block.append(loss)
+            self.learn(loss)
         if not self.losses and not self.summed:
-            if len(self.block) >= BLOCK:
-                self.update_jump_threshold()
             return {}
         self._compress()
         total, low, high, count = self._sum, self._min, self._max, self.summed
@@ -105,6 +103,12 @@ class StepGate:
         }
         self.summed, self._sum, self._min, self._max = 0, 0.0, math.inf, -math.inf
         return fields
+
+    def learn(self, loss: float) -> None:
+        """Count the loss of a recorded step among those that show what is usual."""
+        self.block.append(loss)
+        if len(self.block) >= BLOCK:
+            self.update_jump_threshold()
 
     def _compress(self, keep: int = 0) -> None:
         # Another thread may append while this runs: only what was counted is taken away.

@@ -23,8 +23,9 @@ from toolkit.telemetry.core.run_context import RunContext, RunEvents
 from toolkit.telemetry.core.sink import Sink
 from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
 from toolkit.telemetry.logger.records.call_arguments import fields_by_name
+from toolkit.telemetry.logger.records.folded_metrics import WELL_KNOWN
 from toolkit.telemetry.logger.records.step_gate import NEVER, StepGate
-from toolkit.telemetry.logger.steps.log_step import FIELDS, NOWHERE, StepTarget
+from toolkit.telemetry.logger.steps.step_target import NOWHERE, StepTarget
 from toolkit.telemetry.mirrors.registry import missing_packages
 from toolkit.telemetry.privacy.configured_secrets import keep_secrets_of
 from toolkit.telemetry.privacy.masking import Masker, without_secrets
@@ -355,7 +356,7 @@ class LoggerLifetime:
         target = self._steps
         if target.records is None or (target.is_special and not self._takes_step(global_step, fields)):
             return
-        known = {name: fields.pop(name, None) for name in ("train_loss", *FIELDS, NAN_INF_DETECTED)}
+        known = {name: fields.pop(name, None) for name in (*WELL_KNOWN, NAN_INF_DETECTED)}
         stamps = {name: record[name] for name in ("time", "elapsed", "seq")}
         whole = {**stamps, "global_step": global_step, NAN_INF_DETECTED: False}
         whole |= {name: value for name, value in known.items() if value is not None}

@@ -16,8 +16,8 @@ from toolkit.telemetry.core.guard import guarded_step
 from toolkit.telemetry.core.run_context import RunContext
 from toolkit.telemetry.logger.records.folded_metrics import WELL_KNOWN
 from toolkit.telemetry.logger.records.plain_values import PlainValues, number_in
-from toolkit.telemetry.logger.records.record_queue import MUCH, RecordQueue
-from toolkit.telemetry.logger.records.step_gate import BLOCK, MAX_FOLDED, NEVER, StepGate
+from toolkit.telemetry.logger.records.record_queue import RecordQueue
+from toolkit.telemetry.logger.records.step_gate import MAX_FOLDED, NEVER, StepGate
 from toolkit.telemetry.logger.spans.totals import SpanTotals
 from toolkit.telemetry.logger.steps.step_speed import NO_POINT, StepSpeed, Window
 from toolkit.telemetry.runfolder.codec import fits_json
@@ -89,7 +89,6 @@ class StepRecords:
             "_context",
             "_gate",
             "_interval",
-            "_journal",
             "_known_names",
             "_last_due",
             "_log_every",
@@ -121,7 +120,6 @@ class StepRecords:
         """The newest step record."""
         self._gate = gate
         self._record_queue = record_queue
-        self._journal = record_queue.journal
         self._known_names = record_queue.masker.metric_names
         self._are_names = record_queue.masker.are_metric_names
         gate.metrics.name_of_metric = record_queue.masker.name_of_metric
@@ -209,11 +207,8 @@ class StepRecords:
 
     def _write(self, step: int, loss: float, record: dict[str, Any], scalars: dict[str, Any]) -> bool:
         """Put a record of plain numbers into the journal; return False if something else has to come first."""
-        gate, journal, record_queue = self._gate, self._journal, self._record_queue
-        lock = record_queue.lock
-        # `with lock` would cost 4 %. Within the `try`, because a signal handler may raise after any call.
-        try:
-            lock.acquire()
+        record_queue = self._record_queue
+        with record_queue.lock:
             if not record_queue.is_direct or record_queue.busy:
                 return False
             try:
@@ -223,36 +218,17 @@ class StepRecords:
                 elapsed = record["elapsed"]
                 if self._times.active:
                     record.update(self._times.take(elapsed))
-                # As `StepSpeed.measure`, whose call would cost 2 %.
-                speed, times = self.speed, self._times
-                here = (step, elapsed, times.away + speed.reported_s, times.at_steps, speed.samples_fewer)
-                window = (speed.begin, here, speed.marks)
-                if step != speed.begin[0]:
-                    speed.begin, speed.marks = here, ()
-                if gate.losses or gate.rows or gate.summed or gate.metrics.sums or self.system:
-                    self._complete(record, loss, window)
-                else:
-                    # What `_complete` does where nothing was folded or sampled since the last record; the call would
-                    # cost 3 %.
-                    gate.block.append(loss)
-                    if len(gate.block) >= BLOCK:
-                        gate.update_jump_threshold()
-                    if "sec_per_step" not in record:
-                        speed.add_to(record, window)
-                    self.latest = record
+                self._complete(record, loss, self.speed.measure(step, elapsed, due=True))
                 try:
                     # orjson refuses tensors and arrays, so that adding up asks no device; and adding up refuses what
                     # orjson takes although it is not a number.
-                    record["seq"] = seq = journal.next_seq
+                    record["seq"] = seq = record_queue.journal.next_seq
                     body = orjson.dumps(record, None, OPT_APPEND_NEWLINE)
                     total = sum(record.values(), 0.0)
                 except TypeError:
                     total = math.nan
                 if total - total == 0.0 and len(body) < _MAX_PLAIN:
-                    line = body.replace(b"{", self._start_of_line, 1)
-                    fill = journal.append(line)
-                    if fill > MUCH or not fill:
-                        record_queue.after_append(fill, line, STEP, seq)
+                    record_queue.commit_line(body.replace(b"{", self._start_of_line, 1), STEP, seq)
                     return True
             finally:
                 try:
@@ -260,21 +236,19 @@ class StepRecords:
                         record_queue.take_interrupting()
                 finally:
                     record_queue.busy = False
-            self._put_completed(record)
-            return True
-        finally:
-            try:
-                lock.release()
-            except RuntimeError:
-                # Interrupted while another thread held it: there is nothing to release.
-                pass
+        self._put_completed(record)
+        return True
 
     def _complete(self, record: dict[str, Any], loss: float | None, window: Window) -> None:
         """Add to a record that is written what the caller did not say."""
         gate = self._gate
-        record.update(gate.take(loss))
-        gate.metrics.take_into(record)
-        self.speed.add_to(record, window)
+        if gate.losses or gate.rows or gate.summed or gate.metrics.sums:
+            record.update(gate.take(loss))
+            gate.metrics.take_into(record)
+        elif loss is not None:
+            gate.learn(loss)
+        if "sec_per_step" not in record:
+            self.speed.add_to(record, window)
         if self.system:
             # Each sample is on one record, the next one: none is shown older than it is.
             record.update({name: value for name, value in self.system.items() if name not in record})

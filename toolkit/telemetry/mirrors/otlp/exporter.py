@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import socket
-from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from toolkit.telemetry.core.install import install_extra
-from toolkit.telemetry.mirrors.otlp.transport import (
-    OtlpError,
-    OtlpRefusalError,
-    Transport,
-    make_transport,
-    protocol_of,
-    traces_url,
-)
+from toolkit.telemetry.mirrors.otlp.transport import TRACES, CollectorSink, missing
 from toolkit.telemetry.mirrors.shared.scalars import plain_attributes
 from toolkit.telemetry.mirrors.shared.span_filter import SpanFilter, SpanSelection
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.records import SPAN, SPAN_EVENT, SPAN_START, START, TAGS, Record
-
-__all__ = ["OtlpError", "OtlpExporter", "traces_url"]
 
 _TAGS: Final = ("perf_tag", "session_tag")
 _SPANS_A_REQUEST: Final = 512
@@ -33,20 +21,20 @@ _LONG_SPANS_KEPT: Final = 10_000
 _TIMEOUT_S: Final = 5.0
 
 
-class OtlpExporter:
+class OtlpExporter(CollectorSink):
     """Sends the spans of a run to `endpoint`, as one trace whose id comes from the run's.
 
     A span is sent when it has ended, with its own id, its parent's, its attributes and its events. The events of a span
     that is open for a while are also sent while it is open, each as a span of zero duration, so that they do not wait
     for the end of the training. Secrets are masked.
 
-    OpenTelemetry's own exporter makes the requests, with its retries. What it did not deliver is sent first with the
-    next batch. `endpoint` is the collector (`http://host:4318`, or `http://host:4317` for gRPC) or the full address of
-    its traces; a login is in it, or in a header of `OTEL_EXPORTER_OTLP_HEADERS`. `resource` has further attributes of
-    the session.
+    What was not delivered is sent first with the next batch. `endpoint` is the collector (`http://host:4318`, or
+    `http://host:4317` for gRPC) or the full address of its traces; a login is in it, or in a header of
+    `OTEL_EXPORTER_OTLP_HEADERS`. `resource` has further attributes of the session.
     """
 
     name = "otlp"
+    what = "spans"
 
     def __init__(
         self,
@@ -64,12 +52,12 @@ class OtlpExporter:
         Raises:
             OptionsError: `endpoint` is not an http or https address.
         """
-        self._protocol = protocol_of(protocol, os.environ)
-        self._url = traces_url(endpoint, self._protocol)
+        super().__init__(
+            endpoint, TRACES, protocol=protocol, timeout_s=timeout_s, most_items=_SPANS_A_REQUEST
+        )
         about = {"service.name": service_name, "run.id": run_id, "host.name": socket.gethostname()}
         self._resource = {**about, **(resource or {})}
         self._trace_id = int.from_bytes(hashlib.blake2b(run_id.encode(), digest_size=16).digest(), "big")
-        self._timeout_s = timeout_s
         self._filter = span_filter or SpanFilter()
         self._spans = SpanSelection(self._filter)
         self._events: dict[str, list[Record]] = {}
@@ -77,16 +65,7 @@ class OtlpExporter:
         self._events_kept = 0
         self._long: dict[str, None] = {}
         """Announced spans that are still open, oldest first."""
-        self._unsent: deque[tuple[int | None, Any]] = deque()
-        """Spans that wait to be sent, each with the number of its record; None for an event."""
-        self._piece = _SPANS_A_REQUEST
-        self._delivered = -1
-        self._refused = 0
-        self.leaves_out = ""
-        """Why the collector has refused spans."""
         self._otel: _OpenTelemetry | None = None
-        self._transport: Transport | None = None
-        self._has_given_up = False
 
     def write(self, batch: Sequence[Record]) -> None:
         """Send the spans that ended in `batch`, and the events of open ones; what is not accepted is sent again."""
@@ -112,17 +91,6 @@ class OtlpExporter:
             self._resource |= tags
             if self._otel is not None:
                 self._otel.describe(self._resource)
-
-    def give_up(self) -> None:
-        """Send nothing more, and cancel a pending retry; may be called on another thread."""
-        has_given_up, self._has_given_up = self._has_given_up, True
-        if self._transport is not None and not has_given_up:
-            self._transport.give_up()
-
-    @property
-    def refused(self) -> int:
-        """Spans that the collector has refused."""
-        return self._refused
 
     def is_undelivered(self, record: Record) -> bool:
         """Return whether a record is of a span that is not delivered yet; may be called on another thread."""
@@ -152,38 +120,13 @@ class OtlpExporter:
                 self._long.pop(record["id"], None)
                 self._put(record["seq"], self._ready().span(record, events, left_out, masker))
 
-    def _put(self, seq: int | None, span: Any) -> None:
-        self._unsent.append((seq, span))
+    def _content(self, items: Sequence[Any]) -> Any:
+        return items
 
     def _ready(self) -> _OpenTelemetry:
         if self._otel is None:
             self._otel = _OpenTelemetry(self._resource, self._trace_id)
         return self._otel
-
-    def _send(self) -> None:
-        while self._unsent and not self._has_given_up:
-            if self._transport is None:
-                self._transport = make_transport(self._url, self._protocol, timeout_s=self._timeout_s)
-            count = min(self._piece, len(self._unsent))
-            try:
-                self._transport.send([self._unsent[number][1] for number in range(count)])
-            except OtlpRefusalError as refusal:
-                if count > 1:
-                    # One span may be the reason, or the size of the request.
-                    self._piece = count // 2
-                    continue
-                if not refusal.is_final:
-                    raise
-                self._refused += self._unsent[0][0] is not None
-                self.leaves_out = f"{refusal}: spans are left out"
-            self._forget(count)
-            self._piece = min(_SPANS_A_REQUEST, 2 * self._piece)
-
-    def _forget(self, count: int) -> None:
-        for _ in range(count):
-            seq, _ = self._unsent.popleft()
-            if seq is not None:
-                self._delivered = seq
 
     def _keep_event(self, record: Record) -> None:
         kept = self._events.setdefault(record["span_id"], [])
@@ -210,9 +153,7 @@ class _OpenTelemetry:
             from opentelemetry.sdk.resources import Resource
             from opentelemetry.sdk.util.instrumentation import InstrumentationScope
         except ImportError as error:
-            raise ModuleNotFoundError(
-                f"otlp needs OpenTelemetry: {install_extra('otlp')} ({error})"
-            ) from error
+            raise missing("otlp", error) from error
         self._trace = trace
         self._sdk = sdk
         self._make_resource = Resource

@@ -6,26 +6,17 @@ own numbers are below `training.`. `gen_ai.*` describes calls of a served model,
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from toolkit.telemetry.core.install import install_extra
-from toolkit.telemetry.mirrors.otlp.transport import (
-    METRICS,
-    OtlpRefusalError,
-    Transport,
-    make_transport,
-    metrics_url,
-    protocol_of,
-)
+from toolkit.telemetry.mirrors.otlp.transport import METRICS, CollectorSink
 from toolkit.telemetry.mirrors.shared.scalars import plain_attributes, scalars_of
 from toolkit.telemetry.runfolder.records import Record
 
 _NAMESPACE: Final = "training."
-_POINTS_A_REQUEST: Final = 2_000
+_RECORDS_A_REQUEST: Final = 200
 _TIMEOUT_S: Final = 5.0
 _GPU: Final = re.compile(r"(?:system/)?gpu/(\d+)/(\w+)")
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_./-]+")
@@ -56,90 +47,53 @@ _UNITS: Final = {
 """By the end of a name."""
 
 
-class OtlpMetricsExporter:
+class OtlpMetricsExporter(CollectorSink):
     """Sends the metrics of step, evaluation, epoch and system records to `endpoint`; what failed is sent again."""
 
     name = "otlp_metrics"
+    what = "records"
 
     def __init__(
         self, endpoint: str, *, service_name: str, run_id: str, started: float, protocol: str | None = None
     ) -> None:
         """Make an exporter; nothing is sent yet. Raises OptionsError if `endpoint` is no http or https address."""
-        self._protocol = protocol_of(protocol, os.environ, METRICS)
-        self._url = metrics_url(endpoint, self._protocol)
+        super().__init__(
+            endpoint, METRICS, protocol=protocol, timeout_s=_TIMEOUT_S, most_items=_RECORDS_A_REQUEST
+        )
         about = {"service.name": service_name, "run.id": run_id, "run.name": service_name}
         self._resource = {**about, "host.name": socket.gethostname()}
         self._started = round(started * 1e9)
-        self._transport: Transport | None = None
-        self._has_given_up = False
-        self._delivered = -1
-        self.refused = 0
-        """Records that the collector has refused."""
-        self.leaves_out = ""
-        """Why it has."""
+        self._last_seq = -1
 
     def write(self, batch: Sequence[Record]) -> None:
         """Send what is new in `batch`. Raises OtlpError if the collector does not take it."""
-        held: list[tuple[int, dict[str, float], Record]] = []
-        points = 0
         for record in batch:
             values = scalars_of(record)
             seq = record.get("seq")
-            if not values or not isinstance(seq, int) or seq <= self._delivered:
+            if not values or not isinstance(seq, int) or seq <= self._last_seq:
                 continue
             if isinstance(step := record.get("global_step"), int):
                 values["global_step"] = step
-            held.append((seq, values, record))
-            points += len(values)
-            if points >= _POINTS_A_REQUEST:
-                self._send(held)
-                held, points = [], 0
-        self._send(held)
+            self._last_seq = seq
+            self._put(seq, (values, record))
+        self._send()
 
     def close(self) -> None:
         """Close the connection."""
         self.give_up()
-
-    def give_up(self) -> None:
-        """Send nothing more, and cancel a pending retry; may be called on another thread."""
-        has_given_up, self._has_given_up = self._has_given_up, True
-        if self._transport is not None and not has_given_up:
-            self._transport.give_up()
 
     def is_undelivered(self, record: Record) -> bool:
         """Return whether a record has numbers that are not delivered yet; may be called on another thread."""
         seq = record.get("seq")
         return isinstance(seq, int) and seq > self._delivered and bool(scalars_of(record))
 
-    def _send(self, held: Sequence[tuple[int, dict[str, float], Record]]) -> None:
-        if not held or self._has_given_up:
-            return
-        if self._transport is None:
-            self._transport = make_transport(self._url, self._protocol, timeout_s=_TIMEOUT_S, signal=METRICS)
-        try:
-            self._transport.send(self._request(held))
-        except OtlpRefusalError as refusal:
-            if len(held) > 1:
-                # One record may be the reason, or the size of the request.
-                self._send(held[: len(held) // 2])
-                self._send(held[len(held) // 2 :])
-                return
-            if not refusal.is_final:
-                raise
-            self.refused, self.leaves_out = self.refused + 1, f"{refusal}: records are left out"
-        self._delivered = held[-1][0]
+    def _content(self, items: Sequence[tuple[dict[str, float], Record]]) -> Any:
+        from opentelemetry.sdk.metrics import export as sdk
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-    def _request(self, held: Sequence[tuple[int, dict[str, float], Record]]) -> Any:
-        try:
-            from opentelemetry.sdk.metrics import export as sdk
-            from opentelemetry.sdk.resources import Resource
-            from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-        except ImportError as error:
-            raise ModuleNotFoundError(
-                f"otlp_metrics needs OpenTelemetry: {install_extra('otlp')} ({error})"
-            ) from error
         found: dict[tuple[str, str, bool], list[Any]] = {}
-        for _, values, record in held:
+        for values, record in items:
             time_ns = round(float(record.get("time") or 0.0) * 1e9)
             about = {"rank": record.get("rank") or 0, "run.session": record.get("session")}
             for given, value in values.items():

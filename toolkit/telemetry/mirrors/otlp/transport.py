@@ -1,21 +1,22 @@
-"""Wraps OpenTelemetry's exporters of spans and metrics, over HTTP and gRPC, to learn why one did not deliver."""
+"""How spans and metrics get to a collector: as protobuf over HTTP or gRPC, and again where it did not take them."""
 
 from __future__ import annotations
 
 import base64
-import importlib
 import logging
 import os
 import re
+import ssl
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from toolkit.telemetry.core.checks import OptionsError
 from toolkit.telemetry.core.install import install_extra
+from toolkit.telemetry.core.outbox import NotSentError
+from toolkit.telemetry.core.post import post
 
 _log = logging.getLogger("toolkit.telemetry")
 
@@ -24,10 +25,8 @@ GRPC: Final = "grpc"
 TRACES: Final = "traces"
 METRICS: Final = "metrics"
 
-_LONGEST_ANSWER: Final = 64 * 1024
-_OK: Final = range(200, 300)
 _TEMPORARY: Final = frozenset({401, 403, 404, 405, 407, 408, 429})
-"""Refusals that are not caused by the spans: a login, a path or a limit."""
+"""Refusals that are not caused by the content: a login, a path or a limit."""
 _TOO_LARGE: Final = "RESOURCE_EXHAUSTED"
 _INVALID: Final = "INVALID_ARGUMENT"
 _NO_ANSWER: Final = frozenset({"", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
@@ -36,7 +35,7 @@ _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 
 
 class OtlpError(OSError):
-    """The collector did not accept the spans; the message says why."""
+    """The collector did not accept the content; the message says why."""
 
 
 class OtlpRefusalError(OtlpError):
@@ -47,32 +46,104 @@ class OtlpRefusalError(OtlpError):
         self.is_final = is_final
 
 
+def missing(option: str, error: ImportError) -> ModuleNotFoundError:
+    """Return the error of an option whose package is not installed."""
+    return ModuleNotFoundError(f"{option} needs OpenTelemetry: {install_extra('otlp')} ({error})")
+
+
+class CollectorSink:
+    """The base of a sink that sends items of records to a collector; what it did not take is sent first the next time.
+
+    A subclass queues items by `_put`, and makes a request of some of them in `_content`.
+    """
+
+    name: str
+    what: str
+    """What is left out where the collector refuses it."""
+
+    def __init__(
+        self, endpoint: str, signal: str, *, protocol: str | None, timeout_s: float, most_items: int
+    ) -> None:
+        """Raise OptionsError if `endpoint` is no http or https address; nothing is sent yet."""
+        self._signal = signal
+        self._protocol = protocol_of(protocol, os.environ, signal)
+        self._url = signal_url(endpoint, self._protocol, option=self.name, signal=signal)
+        self._timeout_s = timeout_s
+        self._most_items = self._piece = most_items
+        self._unsent: deque[tuple[int | None, Any]] = deque()
+        """Items that wait to be sent, each with the number of its record; None if it does not count."""
+        self._delivered = -1
+        self._transport: Transport | None = None
+        self._has_given_up = False
+        self.refused = 0
+        """Records that the collector has refused."""
+        self.leaves_out = ""
+        """Why it has."""
+
+    def give_up(self) -> None:
+        """Send nothing more, and cancel a pending retry; may be called on another thread."""
+        has_given_up, self._has_given_up = self._has_given_up, True
+        if self._transport is not None and not has_given_up:
+            self._transport.give_up()
+
+    def _content(self, items: Sequence[Any]) -> Any:
+        """Return the content of a request."""
+        raise NotImplementedError
+
+    def _put(self, seq: int | None, item: Any) -> None:
+        self._unsent.append((seq, item))
+
+    def _send(self) -> None:
+        while self._unsent and not self._has_given_up:
+            count = min(self._piece, len(self._unsent))
+            try:
+                content = self._content([self._unsent[number][1] for number in range(count)])
+                if self._transport is None:
+                    self._transport = _make_transport(
+                        self._url, self._protocol, timeout_s=self._timeout_s, signal=self._signal
+                    )
+            except ImportError as error:
+                raise missing(self.name, error) from error
+            try:
+                self._transport.send(content)
+            except OtlpRefusalError as refusal:
+                if count > 1:
+                    # One item may be the reason, or the size of the request.
+                    self._piece = count // 2
+                    continue
+                if not refusal.is_final:
+                    raise
+                self.refused += self._unsent[0][0] is not None
+                self.leaves_out = f"{refusal}: {self.what} are left out"
+            for _ in range(count):
+                seq, _ = self._unsent.popleft()
+                self._delivered = self._delivered if seq is None else seq
+            self._piece = min(self._most_items, 2 * self._piece)
+
+
 class Transport(Protocol):
     """Sends OpenTelemetry's spans or metrics to a collector; one call at a time."""
 
     def send(self, content: Any) -> None:
-        """Deliver spans, or metrics, with retries until the request times out. Raises OtlpError if that failed."""
+        """Deliver spans, or metrics. Raises OtlpError if that failed."""
 
     def give_up(self) -> None:
         """Stop retrying; may be called on another thread."""
 
 
-def make_transport(endpoint: str, protocol: str, *, timeout_s: float, signal: str = TRACES) -> Transport:
+def _make_transport(endpoint: str, protocol: str, *, timeout_s: float, signal: str) -> Transport:
     """Return the transport to `endpoint`; nothing is sent yet.
 
     Raises:
-        ModuleNotFoundError: OpenTelemetry's exporter is not installed.
+        ImportError: OpenTelemetry's exporter is not installed.
         OtlpError: a header from the environment is invalid.
     """
     url, login = without_login(endpoint)
-    headers = {**login, **_headers(os.environ, signal)}
+    headers = {**login, **_headers(signal)}
     if not all(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(headers[name]) for name in headers):
         # Without the header, which may be a password.
         raise OtlpError("OTEL_EXPORTER_OTLP_HEADERS contains an invalid header")
-    try:
-        return (_Grpc if protocol == GRPC else _Http)(url, headers, timeout_s, signal)
-    except ImportError as error:
-        raise ModuleNotFoundError(f"otlp needs OpenTelemetry: {install_extra('otlp')} ({error})") from error
+    return (_Grpc if protocol == GRPC else _Http)(url, headers, timeout_s, signal)
 
 
 def protocol_of(given: str | None, environ: Mapping[str, str], signal: str = TRACES) -> str:
@@ -82,13 +153,8 @@ def protocol_of(given: str | None, environ: Mapping[str, str], signal: str = TRA
     return GRPC if asked.strip().lower() == GRPC else HTTP
 
 
-def metrics_url(endpoint: str, protocol: str = HTTP) -> str:
-    """Return the address of metrics, as `traces_url` does."""
-    return traces_url(endpoint, protocol, option="otlp_metrics", signal=METRICS)
-
-
-def traces_url(endpoint: str, protocol: str = HTTP, *, option: str = "otlp", signal: str = TRACES) -> str:
-    """Return the address of traces: `endpoint`, with a collector's default path if it has no path.
+def signal_url(endpoint: str, protocol: str = HTTP, *, option: str = "otlp", signal: str = TRACES) -> str:
+    """Return the address of traces or metrics: `endpoint`, with a collector's default path if it has no path.
 
     Raises:
         OptionsError: it is not an http or https address.
@@ -114,77 +180,45 @@ def without_login(url: str) -> tuple[str, dict[str, str]]:
     return urlunsplit(parts._replace(netloc=host)), {"authorization": f"Basic {given}"}
 
 
-@dataclass(slots=True)
-class _LastAnswer:
-    """The response to the last request."""
-
-    status: int | None = None
-    why: str = ""
-    content: bytes = b""
-
-    def clear(self) -> None:
-        self.status, self.why, self.content = None, "", b""
-
-
 class _Http:
     def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float, signal: str) -> None:
-        import requests
+        from opentelemetry.exporter.otlp.proto.common import metrics_encoder, trace_encoder
+        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-        module, exporter, answer, self._success = _of_signal(signal, HTTP)
-
-        last = self._last = _LastAnswer()
-
-        class Session(requests.Session):
-            """Keeps the last response, and follows no redirect, as to a login page."""
-
-            def send(self, request: Any, **options: Any) -> Any:
-                last.clear()
-                try:
-                    answer = super().send(request, **{**options, "allow_redirects": False})
-                except requests.RequestException as error:
-                    last.why = _reason_of(error)
-                    raise
-                last.status, last.why = answer.status_code, _printable(answer.reason)
-                last.content = answer.content[:_LONGEST_ANSWER]
-                return answer
-
-        session = Session()
-        # Else the machine's .netrc would replace the login.
-        session.auth = _unchanged
+        is_metrics = signal == METRICS
+        self._encode: Any = metrics_encoder.encode_metrics if is_metrics else trace_encoder.encode_spans
+        self._answer: Any = ExportMetricsServiceResponse if is_metrics else ExportTraceServiceResponse
+        self._url = url
         self._shown_url = _without_query(url)
-        self._exporter: Any = exporter(
-            endpoint=url, headers=dict(headers), timeout=timeout_s, session=session
-        )
-        self._failure = requests.RequestException
-        self._parse = answer.FromString
-        self._listening = _LogCapture(module)
+        self._headers = {**headers, "content-type": "application/x-protobuf"}
+        self._timeout_s = timeout_s
+        self._certificates = _certificates(signal)
         self._has_reported_refusal = False
 
     def send(self, content: Any) -> None:
-        self._last.clear()
-        result = None
-        # Older exporters raise what newer ones log; the reason is known anyway.
-        with self._listening, suppress(self._failure):
-            result = self._exporter.export(content)
-        status, why = self._last.status, self._last.why
-        if status is None:
-            raise OtlpError(f"{self._shown_url} does not answer: {why or 'no connection'}")
-        if result is not self._success or status not in _OK:
-            message = f"{self._shown_url} answers {status} {why}"
-            if status in range(400, 500) and status not in _TEMPORARY:
-                raise OtlpRefusalError(message, is_final=True)
-            raise OtlpError(message)
-        self._report_partial_refusal()
+        body = self._encode(content).SerializeToString()
+        try:
+            answer = post(
+                self._url, body, self._headers, timeout_s=self._timeout_s, certificates=self._certificates
+            )
+        except NotSentError as error:
+            if not error.status:
+                raise OtlpError(f"{self._shown_url} does not answer: {error}") from None
+            if error.status in range(400, 500) and error.status not in _TEMPORARY:
+                raise OtlpRefusalError(f"{self._shown_url} {error}", is_final=True) from None
+            raise OtlpError(f"{self._shown_url} {error}") from None
+        self._report_partial_refusal(answer)
 
     def give_up(self) -> None:
-        self._exporter.shutdown()
+        """Do nothing: a request ends by its timeout."""
 
-    def _report_partial_refusal(self) -> None:
-        """Log, once, that a collector has refused part of the spans; they must not be sent again."""
+    def _report_partial_refusal(self, answer: bytes) -> None:
+        """Log, once, that a collector has refused part of the content; it must not be sent again."""
         from google.protobuf.message import DecodeError
 
         try:
-            partial = self._parse(self._last.content).partial_success
+            partial = self._answer.FromString(answer).partial_success
         except DecodeError:
             return
         spans = getattr(partial, "rejected_spans", 0)
@@ -202,8 +236,10 @@ class _Http:
 class _Grpc:
     def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float, signal: str) -> None:
         from opentelemetry.exporter.otlp.proto.grpc import exporter as shared
+        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
+        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 
-        module, exporter, _, self._success = _of_signal(signal, GRPC)
+        exporter: Any = OTLPMetricExporter if signal == METRICS else OTLPSpanExporter
         self._shown_url = _without_query(url)
         self._exporter: Any = exporter(
             endpoint=url,
@@ -211,12 +247,12 @@ class _Grpc:
             headers=tuple((name.lower(), value) for name, value in headers.items()),
             timeout=timeout_s,
         )
-        self._listening = _LogCapture(shared.__name__, module)
+        self._listening = _LogCapture(shared.__name__, exporter.__module__)
 
     def send(self, content: Any) -> None:
         with self._listening:
             result = self._exporter.export(content)
-        if result is self._success:
+        if result.name == "SUCCESS":
             return
         code, why = self._listening.code, self._listening.why
         verb = "does not answer" if code in _NO_ANSWER else "answers"
@@ -227,24 +263,6 @@ class _Grpc:
 
     def give_up(self) -> None:
         self._exporter.shutdown()
-
-
-def _of_signal(signal: str, protocol: str) -> tuple[str, Any, Any, Any]:
-    """Return the exporter's module and class, what answers it, and the result that says that it delivered."""
-    package = f"opentelemetry.exporter.otlp.proto.{protocol}"
-    if signal == METRICS:
-        from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
-        from opentelemetry.sdk.metrics.export import MetricExportResult
-
-        module = importlib.import_module(f"{package}.metric_exporter")
-        answer: Any = metrics_service_pb2.ExportMetricsServiceResponse
-        return module.__name__, module.OTLPMetricExporter, answer, MetricExportResult.SUCCESS
-    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
-    from opentelemetry.sdk.trace.export import SpanExportResult
-
-    module = importlib.import_module(f"{package}.trace_exporter")
-    answer = trace_service_pb2.ExportTraceServiceResponse
-    return module.__name__, module.OTLPSpanExporter, answer, SpanExportResult.SUCCESS
 
 
 class _LogCapture(logging.Filter):
@@ -289,38 +307,30 @@ def _printable(text: object) -> str:
     return "".join(char if char.isprintable() else " " for char in str(text)[:300])
 
 
-def _unchanged(request: Any) -> Any:
-    return request
-
-
-def _reason_of(error: BaseException) -> str:
-    """Return why a request failed, without its address, which may contain a secret."""
-    import requests
-
-    if isinstance(error, requests.Timeout):
-        return "timed out"
-    found: BaseException | None = error
-    reason = type(error).__name__
-    for _ in range(10):
-        if found is None:
-            break
-        if isinstance(found, OSError) and found.strerror:
-            return f"[Errno {found.errno}] {found.strerror}"
-        reason = type(found).__name__
-        inner = found.args[0] if found.args else None
-        inner = getattr(inner, "reason", inner)
-        found = inner if isinstance(inner, BaseException) else found.__cause__ or found.__context__
-    return reason
-
-
 def _without_query(url: str) -> str:
     return url.partition("?")[0].partition("#")[0]
 
 
-def _headers(environ: Mapping[str, str], signal: str) -> dict[str, str]:
+def _from_environment(name: str, signal: str) -> str:
+    """Return OpenTelemetry's variable `name`, of the signal or of all."""
+    of_signal = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}")
+    return of_signal or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}", "")
+
+
+def _certificates(signal: str) -> ssl.SSLContext | None:
+    """Return whom to trust, and the certificate to show, if the environment names files of them."""
+    trusted = _from_environment("CERTIFICATE", signal)
+    own, key = _from_environment("CLIENT_CERTIFICATE", signal), _from_environment("CLIENT_KEY", signal)
+    if not trusted and not own:
+        return None
+    context = ssl.create_default_context(cafile=trusted or None)
+    if own:
+        context.load_cert_chain(own, key or None)
+    return context
+
+
+def _headers(signal: str) -> dict[str, str]:
     """Return the headers from the environment: percent-encoded `name=value` pairs between commas."""
-    given = environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_HEADERS") or environ.get(
-        "OTEL_EXPORTER_OTLP_HEADERS", ""
-    )
+    given = _from_environment("HEADERS", signal)
     pairs = (pair.partition("=") for pair in given.split(",") if "=" in pair)
     return {unquote(name).strip().lower(): unquote(value).strip() for name, _, value in pairs}
