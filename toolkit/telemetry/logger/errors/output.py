@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.printed.screen import Screen
-from toolkit.telemetry.logger.printed.taps import TAPS, StreamTaps, is_forwarded
+from toolkit.telemetry.logger.printed.taps import StreamTaps, is_forwarded
 from toolkit.telemetry.privacy.masking import mask_secrets
 
 _CHUNKS_A_LINE: Final = 20
@@ -66,34 +65,3 @@ class OutputTail:
 def _end_of(text: str, longest: int) -> str:
     """Return the end of a text, beginning with a whole word, as half a secret is not recognised."""
     return text if len(text) <= longest else f"… {text[-longest:].partition(' ')[2]}"
-
-
-class SharedTail:
-    """One tail for all loggers of the process."""
-
-    def __init__(self) -> None:
-        self._tail: OutputTail | None = None
-        self._wanted: dict[int, int] = {}
-
-    def join(self, owner: object, lines: int, guard: Guard) -> None:
-        """Keep the last `lines` lines for `owner` from now on."""
-        if not lines:
-            return
-        self._wanted[id(owner)] = lines
-        with guard.catch("capturing the output"):
-            if self._tail is None or lines > self._tail.lines:
-                before, self._tail = self._tail, OutputTail(lines, TAPS)
-                self._tail.follow()
-                if before is not None:
-                    before.release()
-
-    def leave(self, owner: object) -> None:
-        """Stop for `owner`; with the last one, the streams' own `write` is restored."""
-        if self._wanted.pop(id(owner), None) is not None and not self._wanted and self._tail is not None:
-            tail, self._tail = self._tail, None
-            tail.release()
-
-    def last_lines(self, owner: object) -> list[str]:
-        """Return the last lines of output, as many as `owner` asked for."""
-        wanted, tail = self._wanted.get(id(owner), 0), self._tail
-        return tail.last_lines()[-wanted:] if tail is not None and wanted else []

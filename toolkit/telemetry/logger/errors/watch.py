@@ -12,12 +12,12 @@ from typing import Any, Final
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.errors.error_recorder import ErrorRecorder
 from toolkit.telemetry.logger.errors.exits import EXITS
-from toolkit.telemetry.logger.errors.output import SharedTail
+from toolkit.telemetry.logger.errors.output import OutputTail
 from toolkit.telemetry.logger.errors.signals import SIGNALS
 from toolkit.telemetry.logger.options.blocks import ErrorOptions
+from toolkit.telemetry.logger.printed.taps import TAPS
 
 _log = logging.getLogger("toolkit.telemetry")
-_OUTPUT: Final = SharedTail()
 
 OnException = Callable[[BaseException, "str | None"], object]
 """Called with the exception, and the name of the thread that it ended, if it did not end the script."""
@@ -90,6 +90,7 @@ class ErrorWatch:
         self._close_timeout_s = close_timeout_s
         self._guard = guard
         self._recorder: ErrorRecorder | None = None
+        self._tail: OutputTail | None = None
 
     def begin(self, recorder: ErrorRecorder) -> None:
         """Install the enabled hooks."""
@@ -120,12 +121,15 @@ class ErrorWatch:
 
     def listen(self) -> None:
         """Capture the last lines of output from now on."""
-        if self._options.enabled:
-            _OUTPUT.join(self, self._options.output_lines, self._guard)
+        lines = self._options.output_lines
+        if self._options.enabled and lines and self._tail is None:
+            with self._guard.catch("capturing the output"):
+                self._tail = OutputTail(lines, TAPS)
+                self._tail.follow()
 
     def last_lines(self) -> list[str]:
         """Return the last lines of output, if they are captured."""
-        return _OUTPUT.last_lines(self)
+        return [] if self._tail is None else self._tail.last_lines()
 
     def end(self) -> None:
         """Restore everything that is still ours."""
@@ -133,7 +137,7 @@ class ErrorWatch:
             EXITS.leave(self)
             SCRIPT.leave(self)
             THREADS.leave(self)
-            _OUTPUT.leave(self)
+            self._release_output()
             SIGNALS.leave(self)
 
     def after_fork_in_child(self) -> None:
@@ -141,7 +145,12 @@ class ErrorWatch:
         EXITS.leave(self)
         SCRIPT.leave(self)
         THREADS.leave(self)
-        _OUTPUT.leave(self)
+        self._release_output()
+
+    def _release_output(self) -> None:
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            tail.release()
 
     def _record(self, error: BaseException, thread: str | None, caught_by: str) -> None:
         with self._guard.catch("recording an error"):
