@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.records import read_records
+from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
 from toolkit.telemetry.mirrors import registry
@@ -204,6 +205,10 @@ def test_numbers_arrive_over_grpc():
     assert values_of(arrived, "training.train_loss") == [0.5]
 
 
+def sends():
+    return "telemetry-otlp_metrics" in {thread.name for thread in threading.enumerate()}
+
+
 def test_a_run_sends_its_steps_and_none_where_it_is_offline(tmp_path, monkeypatch):
     # As in a script that has not imported OpenTelemetry.
     with monkeypatch.context() as fresh:
@@ -216,15 +221,17 @@ def test_a_run_sends_its_steps_and_none_where_it_is_offline(tmp_path, monkeypatc
             for step in (1, 2, 3):
                 log.write_step(step, train_loss=1.0 / step)
             log.write_step(4, poison=1.0)
-            assert "telemetry-otlp_metrics" in {thread.name for thread in threading.enumerate()}
+            assert sends()
+        # A thread stays for a while after its last job.
+        wait_until(lambda: not sends())
         made = len(arrived)
         elsewhere = url.replace("127.0.0.1", "192.0.2.1")
         with TelemetryLogger("o", log_dir=tmp_path, otlp_metrics=elsewhere, mode="offline", **QUIET) as log:
             log.write_step(1, train_loss=1.0)
-            threads = {thread.name for thread in threading.enumerate()}
+            sends_offline = sends()
 
     assert values_of(arrived, "training.train_loss") == [1.0, 0.5, 1.0 / 3]
-    assert "telemetry-otlp_metrics" not in threads
+    assert not sends_offline
     assert len(arrived) == made
     # What a collector refuses is reported with its reason, and counted in the end record.
     records = read_records(tmp_path / "r")

@@ -6,7 +6,6 @@ import io
 import json
 import os
 import struct
-import sys
 import textwrap
 import wave
 import zlib
@@ -99,16 +98,12 @@ def test_what_a_summary_writer_writes_goes_into_the_run(begin, tmp_path, package
 
 def test_a_writer_answers_as_before_and_its_files_are_the_same(begin, tmp_path):
     made = summary_writer("torch.utils.tensorboard")
-    file_writer = sys.modules["torch.utils.tensorboard.writer"].FileWriter
-    original = file_writer.add_summary
     run = begin(sync_tensorboard=True)
-    assert file_writer.add_summary is not original
     writer = made(str(tmp_path / "tb"))
     writer.add_scalar("a", 1.0, 1)
     writer.close()
     wandb.finish()
 
-    assert file_writer.add_summary is original
     (events,) = (tmp_path / "tb").iterdir()
     assert b"a" in events.read_bytes()
     assert tensorboard_sync._active == []
@@ -131,25 +126,6 @@ def test_rows_of_both_kinds_keep_the_order_of_steps(begin, tmp_path):
 
     assert steps == sorted(steps)
     assert steps[0] == 100
-
-
-def test_the_last_row_before_a_long_pause_is_written(begin, tmp_path, monkeypatch):
-    made = summary_writer("torch.utils.tensorboard")
-    monkeypatch.setattr(tensorboard_sync, "_LONGEST_WAIT_S", 0.01)
-    run = begin(sync_tensorboard=True)
-    made(str(tmp_path / "tb")).add_scalar("a", 1.0, 1)
-    thread = run._tensorboard._thread
-    deadline = PATIENCE_S
-    while not (rows := written(run)) and deadline > 0:
-        thread.join(0.05)
-        deadline -= 0.05
-
-    assert rows[0]["a"] == 1.0
-
-
-def written(run):
-    run.telemetry.flush(PATIENCE_S)
-    return read_records(run.telemetry.run_folder / "metrics.jsonl", "step")
 
 
 def test_values_that_make_no_sense_do_not_reach_the_writer_s_caller(begin, tmp_path, monkeypatch):

@@ -44,6 +44,7 @@ def test_windows_and_sizes_that_become_known_later_change_no_total(iterations, c
     so_far, _ = cut.so_far()
     for tally in (whole, cut, late):
         tally.settle(SIZES)
+        tally.end_window()
 
     assert figures(so_far) == figures(cut.job) == figures(whole.job)
     known = ("known_samples", "known_tokens", "count")

@@ -14,8 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from toolkit.telemetry.compat.null_object import NOT_SUPPORTED, null_object, warn_once
-from toolkit.telemetry.compat.wandb_files_media import Audio, Text, Video
-from toolkit.telemetry.compat.wandb_media import Media, MediaTarget
+from toolkit.telemetry.compat.wandb_media import Audio, Media, MediaTarget, Text, Video
 from toolkit.telemetry.core.guard import MisuseError, guarded
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
@@ -31,8 +30,6 @@ _MOST_WHOLE: Final = 2**63
 _LATEST: Final = 1e11
 """Seconds since 1970, in the year 5138: milliseconds are beyond it."""
 _LEAST_COUNT: Final = 1e-7
-_MOST_OF_AN_EMBEDDING: Final = 200_000
-"""Numbers: they are written as text, while the script waits."""
 
 
 class SummaryWriter:
@@ -216,32 +213,6 @@ class SummaryWriter:
         rows = [[at / last, *row] for at, row in enumerate(zip(*curve, strict=True))]
         self._log().log_table(tag, rows, columns=("threshold", *_CURVE), step=_number(global_step))
 
-    @guarded
-    def add_embedding(
-        self,
-        mat: Any,
-        metadata: Sequence[Any] | None = None,
-        label_img: Any = None,
-        global_step: Any = None,
-        tag: str = "default",
-        metadata_header: Sequence[str] | None = None,
-    ) -> None:
-        """Keep the vectors and their labels as a table, unless there are too many numbers."""
-        vectors = _array(mat)
-        if vectors.size > _MOST_OF_AN_EMBEDDING:
-            warn_once("add_embedding", f"keeps at most {_MOST_OF_AN_EMBEDDING:,} numbers, so not this one")
-            return
-        if label_img is not None:
-            warn_once("add_embedding(label_img=…)", "keeps the vectors without their images")
-        header = list(metadata_header or (["label"] if metadata is not None else []))
-        labels = [
-            list(label) if isinstance(label, (list, tuple)) else [label]
-            for label in (metadata if metadata is not None else [()] * len(vectors))
-        ]
-        rows = [[*label, *vector] for label, vector in zip(labels, vectors.tolist(), strict=True)]
-        columns = [*header, *(f"x{index}" for index in range(vectors.shape[1]))]
-        self._log().log_table(tag, rows, columns=columns, step=_number(global_step))
-
     # Media.
 
     @guarded
@@ -288,7 +259,7 @@ class SummaryWriter:
         self, tag: str, vid_tensor: Any, global_step: Any = None, fps: float = 4, walltime: Any = None
     ) -> None:
         """Keep frames as an animated PNG; several videos are placed side by side."""
-        self._save(Video(vid_tensor, fps=fps), tag, global_step)  # type: ignore[arg-type]  # a float will do
+        self._save(Video(vid_tensor, fps=fps), tag, global_step)
 
     @guarded
     def add_audio(
@@ -307,20 +278,12 @@ class SummaryWriter:
         """Record a text."""
         self._save(Text(str(text_string)), tag, global_step)
 
-    @guarded
-    def add_graph(
-        self, model: Any, input_to_model: Any = None, verbose: bool = False, use_strict_trace: bool = True
-    ) -> None:
-        """Record the modules of a model as a text; it is not called."""
-        warn_once("add_graph", "keeps the model's modules as a text, not the operations of its graph")
-        self._save(Text(str(model)), "graph", None)
-
     def _save(self, media: Media | None, tag: str, global_step: Any) -> None:
         log = self._log()
         if media is not None and log.run_folder is not None:
             media.save(MediaTarget(log=log, key=str(tag), step=_number(global_step)))
 
-    # What is not kept: meshes, tensors, boxes of images, counted histograms and curves, layouts of TensorBoard's pages.
+    # Not kept: graphs, embeddings, meshes, tensors, boxes of images, counted histograms and curves, page layouts.
 
     def _get_file_writer(self) -> SummaryWriter:
         # Scripts ask it for `get_logdir()`.

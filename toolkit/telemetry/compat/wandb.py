@@ -13,58 +13,45 @@ import inspect
 import os
 import secrets
 import string
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from toolkit.telemetry.compat.null_object import NOT_SUPPORTED, null_object, warn_once
-from toolkit.telemetry.compat.wandb_config import Config, Settings, Setup, config_mapping, settings_in
-from toolkit.telemetry.compat.wandb_files_media import Audio, Html, Video
-from toolkit.telemetry.compat.wandb_media import Histogram, Image, Plotly, Table
+from toolkit.telemetry.compat.wandb_config import Config, Settings, config_mapping, settings_in
+from toolkit.telemetry.compat.wandb_media import (  # noqa: F401 - scripts use them from here
+    Audio,
+    Histogram,
+    Html,
+    Image,
+    Plotly,
+    Table,
+    Video,
+)
 from toolkit.telemetry.compat.wandb_run import Run
 from toolkit.telemetry.compat.wandb_run_options import requested_settings, run_options
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary
-
-__all__ = [
-    "AlertLevel",
-    "Audio",
-    "CommError",
-    "Config",
-    "Error",
-    "Histogram",
-    "Html",
-    "Image",
-    "Plotly",
-    "Run",
-    "Settings",
-    "Table",
-    "UsageError",
-    "Video",
-    "alert",
-    "config",
-    "data_types",
-    "define_metric",
-    "errors",
-    "finish",
-    "init",
-    "log",
-    "login",
-    "run",
-    "sdk",
-    "setup",
-    "summary",
-    "tensorboard",
-    "termerror",
-    "termlog",
-    "termwarn",
-    "util",
-    "wandb_sdk",
-]
 
 __version__: Final = "0.31.0"
 """The version of W&B whose API this is; some scripts check it."""
 
 _LETTERS: Final = string.digits + string.ascii_lowercase
+_WHY: Final = {
+    "watch": "is not supported here: no histograms of gradients and parameters are written",
+    "agent": "is not supported here: it calls no function, so nothing is trained",
+    "monitor_gym": "is not supported here: videos stay where gym puts them; log them with wandb.Video(path)",
+    "plot": "is not supported here: log the numbers as a wandb.Table",
+    **dict.fromkeys(
+        ("Artifact", "log_artifact", "log_model", "save"),
+        "is not supported here: files stay where the script writes them",
+    ),
+}
+
+run: Run | None = None
+"""The run that `init` began, until it is finished."""
+config: Config = Config()
+"""That run's configuration."""
+summary: Summary = Summary()
+"""That run's summary."""
 
 
 class Error(Exception):
@@ -79,77 +66,6 @@ class UsageError(Error):
     """W&B was called wrongly."""
 
 
-class _Errors:
-    """`wandb.errors`: an exception class for every name, because `except` accepts nothing else."""
-
-    def __init__(self) -> None:
-        self.Error, self.CommError, self.UsageError = Error, CommError, UsageError
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        if not name[:1].isupper():
-            return null_object(f"wandb.errors.{name}")
-        self.__dict__[name] = made = type(name, (Error,), {})
-        return made
-
-
-class ModuleProxy:
-    """A module made of attributes; an unknown attribute is a placeholder."""
-
-    def __init__(self, name: str, **known: Any) -> None:
-        self.__name__ = name
-        self.__dict__.update(known)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return null_object(f"{self.__name__}.{name}")
-
-
-def generate_id(length: int = 8) -> str:
-    """Return a random id."""
-    return "".join(secrets.choice(_LETTERS) for _ in range(length))
-
-
-errors = _Errors()
-util: Final = ModuleProxy("wandb.util", generate_id=generate_id)
-data_types: Final = ModuleProxy(
-    "wandb.data_types",
-    Audio=Audio,
-    Histogram=Histogram,
-    Html=Html,
-    Image=Image,
-    Plotly=Plotly,
-    Table=Table,
-    Video=Video,
-    image=ModuleProxy("wandb.sdk.data_types.image", Image=Image),
-    video=ModuleProxy("wandb.sdk.data_types.video", Video=Video, util=util),
-)
-sdk: Final = ModuleProxy(
-    "wandb.sdk",
-    Config=Config,
-    Run=Run,
-    Summary=Summary,
-    data_types=data_types,
-    lib=ModuleProxy("wandb.sdk.lib", runid=ModuleProxy("wandb.sdk.lib.runid", generate_id=generate_id)),
-    wandb_config=ModuleProxy("wandb.sdk.wandb_config", Config=Config),
-    wandb_run=ModuleProxy("wandb.sdk.wandb_run", Run=Run),
-    wandb_summary=ModuleProxy("wandb.sdk.wandb_summary", Summary=Summary),
-)
-wandb_sdk = sdk
-
-UNSUPPORTED_KEYWORDS: Final = ("resume_from", "fork_from", "monitor_gym")
-"""Keywords that `init` accepts with a warning, and ignores."""
-
-run: Run | None = None
-"""The run that `init` began, until it is finished."""
-config: Config = Config()
-"""That run's configuration."""
-summary: Summary = Summary()
-"""That run's summary."""
-
-
 class AlertLevel(enum.Enum):
     """How urgent an alert is."""
 
@@ -158,7 +74,60 @@ class AlertLevel(enum.Enum):
     ERROR = "ERROR"
 
 
-_setup: Final = Setup()
+def generate_id(length: int = 8) -> str:
+    """Return a random id."""
+    return "".join(secrets.choice(_LETTERS) for _ in range(length))
+
+
+class _Module:
+    """A module of W&B's, such as `wandb.sdk.wandb_run`: it has the names of this one, and placeholders for others."""
+
+    def __init__(self, name: str, **names: Any) -> None:
+        self.__name__ = name
+        self.__dict__.update(names)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        is_class = name[:1].isupper() and name in globals()
+        return globals()[name] if is_class else null_object(f"{self.__name__}.{name}")
+
+
+class _Errors(_Module):
+    """`wandb.errors`: an exception class for every name, because `except` accepts nothing else."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in globals() or not name[:1].isupper():
+            return super().__getattr__(name)
+        self.__dict__[name] = made = type(name, (Error,), {})
+        return made
+
+
+class _TensorBoard(_Module):
+    """`wandb.tensorboard`, whose `patch` does what `init(sync_tensorboard=True)` does."""
+
+    is_requested = False
+
+    def patch(self, *_: Any, **__: Any) -> None:
+        """Record what is written with a SummaryWriter in the current run, or in the next one."""
+        if run is not None:
+            run.sync_tensorboard()
+        else:
+            self.is_requested = True
+
+    def unpatch(self) -> None:
+        """Do not listen to SummaryWriters in the next run."""
+        self.is_requested = False
+
+
+errors = _Errors("wandb.errors")
+util = _Module("wandb.util", generate_id=generate_id)
+data_types = _Module("wandb.data_types")
+data_types.__dict__.update(image=data_types, video=data_types)
+sdk = wandb_sdk = _Module("wandb.sdk", lib=_Module("wandb.sdk.lib", runid=util))
+sdk.__dict__.update(wandb_config=sdk, wandb_run=sdk, wandb_summary=sdk)
+tensorboard = _tensorboard = _TensorBoard("wandb.tensorboard")
+_process_settings: Final = Settings()
 
 
 def init(
@@ -197,25 +166,10 @@ def init(
     Raises:
         OptionsError: one of those is invalid, or the folder cannot hold runs.
     """
-    requested = requested_settings(
-        {
-            "entity": entity,
-            "project": project,
-            "dir": dir,
-            "id": id,
-            "name": name,
-            "notes": notes,
-            "tags": tags,
-            "group": group,
-            "job_type": job_type,
-            "mode": mode,
-            "reinit": reinit,
-            "resume": resume,
-        },
-        {**settings_in(_setup.settings), **settings_in(settings)},
-    )
-    for keyword, value in zip(UNSUPPORTED_KEYWORDS, (resume_from, fork_from, monitor_gym), strict=True):
-        if value:
+    given = {**locals()}
+    requested = requested_settings(given, {**settings_in(_process_settings), **settings_in(settings)})
+    for keyword in ("resume_from", "fork_from", "monitor_gym"):
+        if given[keyword]:
             warn_once(f"wandb.init({keyword}=…)", _WHY.get(keyword, NOT_SUPPORTED))
     # The parameter hides the module of that name.
     syncs = bool(sync_tensorboard or tensorboard or _tensorboard.is_requested)
@@ -229,12 +183,11 @@ def init(
             if syncs:
                 current.sync_tensorboard()
             return current
-    if os.path.exists("config-defaults.yaml"):
-        warn_once("config-defaults.yaml", "is not read here: pass its values with wandb.init(config=…)")
-    values = config_mapping(config)
-    if config_include_keys:
-        values = {key: values[key] for key in config_include_keys if key in values}
-    values = {key: value for key, value in values.items() if key not in (config_exclude_keys or ())}
+    values = {
+        key: value
+        for key, value in config_mapping(config).items()
+        if key not in (config_exclude_keys or ()) and (not config_include_keys or key in config_include_keys)
+    }
     info, options = run_options(requested, telemetry or {})
     begun = Run(info, options, values, on_finish=_forget)
     if requested["resume"] == "must" and begun.telemetry.is_live and not begun.resumed:
@@ -250,9 +203,6 @@ def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
     """End the current run."""
     if run is not None:
         run.finish(exit_code)
-
-
-join = finish
 
 
 def _of_current_run(name: str, without_run: Callable[..., Any] = lambda *_, **__: None) -> Callable[..., Any]:
@@ -276,25 +226,15 @@ define_metric = _of_current_run("define_metric", lambda name, *_, **__: Metric(n
 alert = _of_current_run("alert")
 
 
-def login(
-    key: str | None = None,
-    relogin: bool | None = None,
-    host: str | None = None,
-    force: bool | None = None,
-    timeout: int | None = None,
-    verify: bool = True,
-    referrer: str | None = None,
-    prompt: bool = True,
-    anonymous: Any = None,
-) -> bool:
+def login(*_: Any, **__: Any) -> bool:
     """Return True: no account is needed."""
     return True
 
 
-def setup(settings: Any = None) -> Setup:
+def setup(settings: Any = None) -> Any:
     """Return the settings of this process, as `.settings`, updated with the given ones."""
-    _setup.settings.update(settings)
-    return _setup
+    _process_settings.__dict__.update(settings_in(settings))
+    return _Module("wandb.setup()", settings=_process_settings)
 
 
 def teardown(exit_code: int | None = None) -> None:
@@ -306,72 +246,10 @@ def require(*_: Any, **__: Any) -> None:
     """Do nothing: there are no features to enable."""
 
 
-def mark_preempting() -> None:
-    """Do nothing: a preempted run is resumed by its id."""
-
-
-def termlog(string: str = "", newline: bool = True, repeat: bool = True, prefix: bool = True) -> None:
-    """Print a line to standard error."""
-    _print(string, newline, repeat, "wandb: " if prefix else "")
-
-
-def termwarn(string: str, newline: bool = True, repeat: bool = True, prefix: bool = True) -> None:
-    """Print a warning to standard error."""
-    _print(string, newline, repeat, "wandb: WARNING " if prefix else "")
-
-
-def termerror(string: str, newline: bool = True, repeat: bool = True, prefix: bool = True) -> None:
-    """Print an error to standard error."""
-    _print(string, newline, repeat, "wandb: ERROR " if prefix else "")
-
-
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
     return null_object(f"wandb.{name}", _WHY.get(name, NOT_SUPPORTED))
-
-
-_WHY: Final = {
-    "watch": "is not supported here: no histograms of gradients and parameters are written",
-    "agent": "is not supported here: it calls no function, so nothing is trained",
-    "monitor_gym": "is not supported here: videos stay where gym puts them; log them with wandb.Video(path)",
-    "plot": "is not supported here: log the numbers as a wandb.Table",
-    **dict.fromkeys(
-        ("Artifact", "log_artifact", "log_model", "save"),
-        "is not supported here: files stay where the script writes them",
-    ),
-}
-_printed: set[str] = set()
-
-
-def _print(string: str, newline: bool, repeat: bool, prefix: str) -> None:
-    if repeat or string not in _printed:
-        _printed.add(string)
-        try:
-            sys.stderr.write(f"{prefix}{string}" + ("\n" if newline else ""))
-        except (AttributeError, OSError, ValueError):
-            # Standard error may be closed or missing.
-            pass
-
-
-class _TensorBoard(ModuleProxy):
-    """`wandb.tensorboard`, whose `patch` does what `init(sync_tensorboard=True)` does."""
-
-    is_requested = False
-
-    def patch(self, *_: Any, **__: Any) -> None:
-        """Record what is written with a SummaryWriter in the current run, or in the next one."""
-        if run is not None:
-            run.sync_tensorboard()
-        else:
-            self.__dict__["is_requested"] = True
-
-    def unpatch(self) -> None:
-        """Do not listen to SummaryWriters in the next run."""
-        self.__dict__["is_requested"] = False
-
-
-tensorboard = _tensorboard = _TensorBoard("wandb.tensorboard")
 
 
 def _set_current(begun: Run | None, its_config: Config, its_summary: Summary) -> None:

@@ -1,13 +1,19 @@
-"""Images, tables, histograms and figures that W&B scripts log."""
+"""What W&B scripts log besides numbers: images, tables, histograms, figures, videos, audio and HTML."""
 
 # ruff: noqa: ARG002 - the parameters are W&B's, and some have no meaning here
 
 from __future__ import annotations
 
+import array
+import io
+import itertools
 import math
+import os
 import sys
+import wave
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -15,16 +21,28 @@ import orjson
 from toolkit.telemetry.compat.null_object import NullObject, null_object, warn_once
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.logger import TelemetryLogger
-from toolkit.telemetry.logger.records.media import MOST_BINS, histogram_of, image_file, listed
+from toolkit.telemetry.logger.records.media import (
+    MOST_BINS,
+    histogram_of,
+    image_file,
+    listed,
+    pixels_of,
+    table_of,
+)
+from toolkit.telemetry.logger.records.png import animation_of
 from toolkit.telemetry.logger.writing.media_writer import write_media_file
 from toolkit.telemetry.privacy.masking import mask_table
 from toolkit.telemetry.runfolder.layout import SAMPLES, TABLES
 
-MEDIA: Final = "media"
+_MEDIA: Final = "media"
 _MAX_LISTED: Final = 64
 """Values of an array that a step record lists; a larger array becomes a histogram, as in W&B."""
 _BINS_OF_AN_ARRAY: Final = 32
-no_run_guard = Guard()
+_MOST_VIDEO_BYTES: Final = 64 * 1024 * 1024
+"""Of pixels: encoding them takes about a second, during which the script waits."""
+_LONGEST_TEXT: Final = 32 * 1024
+_LOUDEST: Final = 32767
+_guard = Guard()
 """For failures that belong to no run."""
 
 
@@ -42,6 +60,10 @@ class MediaTarget:
         run = self.log.run_folder
         assert run is not None, "only a live run saves files"
         return write_media_file(run, folder, self.key, self.step, ending, data)
+
+    def record(self, event: str, **fields: Any) -> None:
+        """Write a record of this key and step."""
+        self.log.log_event(event, name=self.key, global_step=self.step, **fields)
 
 
 class Media:
@@ -70,17 +92,25 @@ class Sample(Media):
         if not self.data:
             return None
         path = target.write(SAMPLES, f".{self.format}", self.data)
-        run = target.log.run_folder
-        assert run is not None
+        shown = {"prompt": self.caption or target.key, "name": target.key, "caption": self.caption}
         target.log.log_sample(
-            target.step,
-            run / path,
-            prompt=self.caption or target.key,
-            name=target.key,
-            caption=self.caption,
-            index=target.index,
+            target.step, (target.log.run_folder or Path()) / path, index=target.index, **shown
         )
         return path
+
+    def _read(self, given: Any) -> bool:
+        """Take the content of a file that is given by its path, its bytes or open; False if it is something else."""
+        if isinstance(given, (str, os.PathLike)):
+            path = Path(given)
+            self.format = path.suffix.lower().lstrip(".") or self.format
+            self.data = path.read_bytes()
+        elif isinstance(given, bytes):
+            self.data = given
+        elif hasattr(given, "read"):
+            self.data = given.read()
+        else:
+            return False
+        return True
 
 
 class Image(Sample):
@@ -101,12 +131,118 @@ class Image(Sample):
         self.format = (file_type or "png").lower().lstrip(".")
         if boxes or masks or classes:
             warn_once("wandb.Image(boxes=…, masks=…)", "is shown without its boxes and masks")
-        with no_run_guard.catch("reading an image"):
+        with _guard.catch("reading an image"):
             if isinstance(data_or_path, Image):
                 self.data, self.format = data_or_path.data, data_or_path.format
                 self.caption = caption or data_or_path.caption
             else:
                 self.data, self.format = image_file(data_or_path, mode=mode, file_format=self.format)()
+
+
+class Video(Sample):
+    """A video: a path, or an array of frames, channels and pixels, which becomes an animated PNG."""
+
+    def __init__(
+        self,
+        data_or_path: Any,
+        caption: str | None = None,
+        fps: float | None = None,
+        format: str | None = None,  # noqa: A002 - W&B's name
+    ) -> None:
+        self.caption = caption
+        self.format = (format or "gif").lower().lstrip(".")
+        with _guard.catch("reading a video"):
+            if not self._read(data_or_path):
+                # W&B's default is four frames a second.
+                self.format, self.data = "png", _animated(data_or_path, fps or 4)
+
+
+def _animated(given: Any, fps: float) -> bytes:
+    """Return frames as an animated PNG; several videos are placed side by side."""
+    frames = pixels_of(given, is_image=False)
+    if frames.ndim == 5:
+        # Side by side: (video, frame, channel, height, width) to frames of the combined width.
+        count, length, channels, height, width = frames.shape
+        frames = frames.transpose(1, 2, 3, 0, 4).reshape(length, channels, height, count * width)
+    if frames.ndim != 4:
+        raise ValueError(
+            f"an array of shape {tuple(frames.shape)} is not a video: frames, channels, height, width"
+        )
+    each = math.ceil(frames.size / _MOST_VIDEO_BYTES)
+    if each > 1:
+        warn_once("wandb.Video of many pixels", f"keeps every {each}th frame; log a file for all of them")
+    return animation_of(frames[::each].transpose(0, 2, 3, 1), fps / each)
+
+
+class Audio(Sample):
+    """Audio: a path, a file's bytes, or an array of samples between -1 and 1, which becomes a WAV file."""
+
+    def __init__(self, data_or_path: Any, sample_rate: int | None = None, caption: str | None = None) -> None:
+        self.caption = caption
+        self.format = "wav"
+        with _guard.catch("reading a sound"):
+            if self._read(data_or_path):
+                return
+            if sample_rate is None:
+                warn_once("wandb.Audio of an array", "needs a sample_rate")
+            else:
+                self.data = _wav(data_or_path, int(sample_rate))
+
+
+def _wav(given: Any, rate: int) -> bytes:
+    rows = _plain(given.detach().cpu() if hasattr(given, "detach") else given)
+    is_nested = bool(rows) and isinstance(rows[0], (list, tuple))
+    levels = array.array("h", map(_level, itertools.chain.from_iterable(rows) if is_nested else rows))
+    buffer = io.BytesIO()
+    with wave.open(buffer, "wb") as file:
+        file.setnchannels(len(rows[0]) if is_nested else 1)
+        file.setsampwidth(2)
+        file.setframerate(rate)
+        file.writeframes(levels.tobytes())
+    return buffer.getvalue()
+
+
+def _level(sample: float) -> int:
+    if not math.isfinite(sample):
+        return 0
+    # Integers are already 16-bit samples.
+    level = sample if isinstance(sample, int) else sample * _LOUDEST
+    return max(-_LOUDEST, min(_LOUDEST, round(level)))
+
+
+class Html(Media):
+    """An HTML page: its text, a path, or an open file. It is stored as it is, and not shown in the dashboard."""
+
+    def __init__(self, data: Any, inject: bool = True, data_is_not_path: bool = False) -> None:
+        self.html = ""
+        with _guard.catch("reading a page"):
+            is_path = isinstance(data, os.PathLike) or (
+                isinstance(data, str) and data.endswith((".html", ".htm"))
+            )
+            if hasattr(data, "read"):
+                self.html = str(data.read())
+            elif is_path and not data_is_not_path:
+                self.html = Path(data).read_text(encoding="utf-8", errors="replace")
+            else:
+                self.html = str(data)
+
+    def save(self, target: MediaTarget) -> Any:
+        """Write the file and a record."""
+        path = target.write(_MEDIA, ".html", self.html.encode("utf-8", "replace"))
+        target.record("html", path=path)
+        return path
+
+
+class Text(Media):
+    """A text, which becomes a record."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text[:_LONGEST_TEXT]
+
+    def save(self, target: MediaTarget) -> Any:
+        """Write a record."""
+        target.record("text", text=self.text)
+        return self.text
 
 
 class Histogram(Media):
@@ -115,18 +251,15 @@ class Histogram(Media):
     def __init__(self, sequence: Any = None, np_histogram: Any = None, num_bins: int = 64) -> None:
         self.histogram: list[float] = []
         self.bins: list[float] = []
-        with no_run_guard.catch("counting a histogram"):
+        with _guard.catch("counting a histogram"):
             if np_histogram is not None:
-                counts, edges = np_histogram
-                self.histogram, self.bins = listed(counts), listed(edges)
+                self.histogram, self.bins = map(listed, np_histogram)
             elif sequence is not None:
                 self.histogram, self.bins, _ = histogram_of(sequence, max(1, min(int(num_bins), MOST_BINS)))
 
     def save(self, target: MediaTarget) -> Any:
         """Write a record."""
-        target.log.log_event(
-            "histogram", name=target.key, global_step=target.step, values=self.histogram, bins=self.bins
-        )
+        target.record("histogram", values=self.histogram, bins=self.bins)
         return {"values": self.histogram, "bins": self.bins}
 
 
@@ -144,31 +277,25 @@ class Table(Media):
         allow_mixed_types: bool = False,
         log_mode: str | None = "IMMUTABLE",
     ) -> None:
-        self.columns: list[Any] = ["Input", "Output", "Expected"]
+        self.columns: list[Any] = list(columns or ("Input", "Output", "Expected"))
         self.data: list[list[Any]] = []
-        with no_run_guard.catch("reading a table"):
-            if columns is not None:
-                self.columns = list(columns)
-            if dataframe is None and hasattr(data, "columns"):
-                dataframe = data
-            if dataframe is not None:
-                self.columns = list(dataframe.columns)
-                data = dataframe.values
+        with _guard.catch("reading a table"):
             data = rows if data is None else data
-            if data is not None:
-                self.data = [list(row) for row in (data.tolist() if hasattr(data, "tolist") else data)]
+            frame = data if dataframe is None and hasattr(data, "columns") else dataframe
+            if frame is not None:
+                self.columns, self.data = table_of(frame)
+            elif data is not None:
+                self.columns, self.data = table_of(data, self.columns)
 
     def add_data(self, *data: Any) -> None:
         """Add a row."""
         self.data.append(list(data))
 
-    def add_row(self, *row: Any) -> None:
-        """Add a row."""
-        self.data.append(list(row))
+    add_row = add_data
 
     def add_column(self, name: str, data: Any, optional: bool = False) -> None:
         """Add a column with a value for each row; the first column creates the rows."""
-        with no_run_guard.catch("adding a column to a table"):
+        with _guard.catch("adding a column to a table"):
             values = list(data)
             if not self.data:
                 self.columns, self.data = [], [[] for _ in values]
@@ -192,29 +319,27 @@ class Table(Media):
         pandas = sys.modules.get("pandas")
         if pandas is None:
             return null_object("wandb.Table.get_dataframe", "needs pandas to be imported first")
-        width = len(self.columns)
-        rows = [[*row[:width], *[None] * (width - len(row))] for row in self.data]
-        return pandas.DataFrame(rows, columns=self.columns)
-
-    def content(self, target: MediaTarget | None = None) -> dict[str, Any]:
-        """Return the content of its file; media in its cells are saved to `target`, if given."""
-        rows = [[_cell(cell, target) for cell in row] for row in self.data]
-        columns, data = mask_table([*map(str, self.columns)], rows)
-        return {"columns": columns, "data": data}
+        return pandas.DataFrame(self.data, columns=self.columns)
 
     def save(self, target: MediaTarget) -> Any:
-        """Write the file and a record."""
-        content = self.content(target)
-        path = target.write(TABLES, ".table.json", as_json(content))
-        target.log.log_event(
-            "table",
-            name=target.key,
-            global_step=target.step,
-            path=path,
-            columns=content["columns"],
-            rows=len(content["data"]),
+        """Write the file, the media in its cells, and a record."""
+        rows = [[_cell(cell, target) for cell in row] for row in self.data]
+        columns, data = mask_table([*map(str, self.columns)], rows)
+        # Arrays as lists, and objects of the script's own as text.
+        content = orjson.dumps(
+            {"columns": columns, "data": data},
+            default=lambda value: value.tolist() if hasattr(value, "tolist") else str(value),
+            option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS,
         )
+        path = target.write(TABLES, ".table.json", content)
+        target.record("table", path=path, columns=columns, rows=len(data))
         return path
+
+
+def _cell(cell: Any, target: MediaTarget) -> Any:
+    if isinstance(cell, Media):
+        return cell.save(target)
+    return None if isinstance(cell, NullObject) else cell
 
 
 class Plotly(Media):
@@ -222,33 +347,27 @@ class Plotly(Media):
 
     def __init__(self, figure: Any) -> None:
         self.json = ""
-        with no_run_guard.catch("reading a figure"):
+        with _guard.catch("reading a figure"):
             self.json = figure.to_json()
 
     def save(self, target: MediaTarget) -> Any:
         """Write the file and a record."""
         if not self.json:
             return None
-        path = target.write(MEDIA, ".plotly.json", self.json.encode("utf-8", "replace"))
-        target.log.log_event("plot", name=target.key, kind="plotly", global_step=target.step, path=path)
+        path = target.write(_MEDIA, ".plotly.json", self.json.encode("utf-8", "replace"))
+        target.record("plot", kind="plotly", path=path)
         return path
 
 
 def find_media(value: Any) -> list[Media] | None:
-    """Return the media in `value`; None if it is an ordinary value."""
-    if isinstance(value, Media):
-        return [value]
-    if isinstance(value, NullObject):
-        return []
+    """Return the media in `value`, such as those that W&B makes of figures and frames; None for an ordinary value."""
+    if isinstance(value, (Media, NullObject)):
+        value = [value]
     if isinstance(value, (list, tuple)):
         if not value or not all(isinstance(item, (Media, NullObject)) for item in value):
             return None
         return [item for item in value if isinstance(item, Media)]
-    return _media_of_others(value, type(value).__module__.partition(".")[0])
-
-
-def _media_of_others(value: Any, package: str) -> list[Media] | None:
-    """Return the media that W&B makes of an object of another package; None if it is an ordinary value."""
+    package = type(value).__module__.partition(".")[0]
     if hasattr(value, "savefig") or (package == "matplotlib" and hasattr(value, "figure")):
         return [Image(value)]
     if package == "pandas" and hasattr(value, "columns"):
@@ -263,16 +382,5 @@ def _media_of_others(value: Any, package: str) -> list[Media] | None:
     return None
 
 
-def as_json(content: Any) -> bytes:
-    """Return a script's data as JSON: arrays as lists, and unknown objects as text."""
-    return orjson.dumps(content, default=_plain, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
-
-
-def _cell(cell: Any, target: MediaTarget | None) -> Any:
-    if isinstance(cell, Media):
-        return None if target is None else cell.save(target)
-    return None if isinstance(cell, NullObject) else cell
-
-
-def _plain(value: Any) -> Any:
-    return value.tolist() if hasattr(value, "tolist") else str(value)
+def _plain(given: Any) -> list[Any]:
+    return given.tolist() if hasattr(given, "tolist") else list(given)

@@ -29,8 +29,8 @@ class Rows:
         self._row: dict[str, Any] = {}
         self._last_step_metric: int | None = None
 
-    def take(self, data: Any, step: int | None, commit: bool | None) -> None:
-        """Take what a script logs: a new step, or more values for one that is not written yet."""
+    def add(self, data: Any, step: int | None, commit: bool | None) -> None:
+        """Add what a script logs: a new step, or more values for one that is not written yet."""
         if not isinstance(data, Mapping):
             warn_once("wandb.log", f"takes a dictionary, not a {type(data).__name__}")
             return
@@ -77,7 +77,7 @@ class Rows:
         if step is None:
             step = self._step_of(values)
         with self._log.guard.catch("summing up a row"):
-            self._summary.take(values)
+            self._summary.add(values)
         if "global_step" in values:
             # Every record already has a field of that name.
             own = values.pop("global_step")

@@ -5,14 +5,14 @@
 from __future__ import annotations
 
 import datetime
+import math
 import os
 import shutil
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from toolkit.telemetry.compat.null_object import null_object, warn_once
@@ -60,10 +60,11 @@ class Run:
         *,
         on_finish: Callable[[Run], None] | None = None,
     ) -> None:
-        self._config = Config(config, self._write_config_change)
-        # Read when the start record is written, so it includes what is set until then.
-        self.telemetry = TelemetryLogger(info.name, options, config=self._config)
+        self.config = Config(config, self._write_config_change)
+        """Read when the start record is written, so it includes what is set until then."""
+        self.telemetry = TelemetryLogger(info.name, options, config=self.config)
         self._info = info
+        self.name, self.notes, self.tags = info.name, info.notes, info.tags
         self.id = self.telemetry.run_id or "disabled"
         """The same in all sessions of a run."""
         self.project = info.project or "uncategorized"
@@ -83,8 +84,6 @@ class Run:
         self._has_begun = False
         self._is_finished = False
         self._alerts: dict[str, float] = {}
-        self._early: list[tuple[str, Mapping[str, Any]]] = []
-        """Records before the start record, which waits because the configuration may not be complete yet."""
         self._temporary: str | None = None
         self._tensorboard: TensorBoardSync | None = None
         self._lock = threading.RLock()
@@ -105,53 +104,11 @@ class Run:
         """Whether this process began it, not a parent that it was forked from."""
         return self._process == os.getpid()
 
-    # What describes it; later changes by the script are only written as records.
-
-    @property
-    def name(self) -> str:
-        """The script's name for the run."""
-        return self._info.name
-
-    @name.setter
-    def name(self, name: str) -> None:
-        self._describe("name", lambda: str(name))
-
-    @property
-    def notes(self) -> str | None:
-        """The script's notes."""
-        return self._info.notes
-
-    @notes.setter
-    def notes(self, notes: str) -> None:
-        self._describe("notes", lambda: str(notes))
-
-    @property
-    def tags(self) -> tuple[str, ...]:
-        """The script's tags."""
-        return self._info.tags
-
-    @tags.setter
-    def tags(self, tags: Sequence[str]) -> None:
-        self._describe("tags", lambda: tuple(str(tag) for tag in tags))
-
-    def _describe(self, what: str, value: Callable[[], Any]) -> None:
-        warn_once(
-            f"run.{what} = …",
-            f"is only a record here: change it on the run's page, or give {what}= to wandb.init",
-        )
-        with self.telemetry.guard.catch(f"run.{what} = …"):
-            self._info = replace(self._info, **{what: value()})
-            self._note("described", {what: getattr(self._info, what)})
-
     @property
     def url(self) -> str | None:
         """The run folder as a `file://` URL."""
         folder = self.telemetry.run_folder
         return folder.as_uri() if folder is not None else None
-
-    def get_url(self) -> str | None:
-        """Return `url`."""
-        return self.url
 
     @property
     def disabled(self) -> bool:
@@ -161,21 +118,7 @@ class Run:
     @property
     def settings(self) -> Settings:
         """The settings of the run."""
-        return Settings(
-            run_id=self.id,
-            run_name=self.name,
-            project=self.project,
-            entity=self.entity,
-            run_group=self.group,
-            root_dir=str(self.telemetry.run_folder or ""),
-        )
-
-    # Configuration and files.
-
-    @property
-    def config(self) -> Config:
-        """The configuration, to read and to change."""
-        return self._config
+        return Settings(run_id=self.id, run_name=self.name, project=self.project, entity=self.entity)
 
     @property
     def dir(self) -> str:
@@ -203,7 +146,7 @@ class Run:
                 self._rows.only_count(data, step, commit)
             return
         with self.guard.catch("wandb.log"), self._lock:
-            self._rows.take(data, step, commit)
+            self._rows.add(data, step, commit)
 
     @property
     def step(self) -> int:
@@ -224,7 +167,7 @@ class Run:
         if step_metric is not None and name != "*":
             warn_once(
                 f"define_metric({str(name)!r}, step_metric=…)",
-                "is only a record here: charts are drawn over the run's own step",
+                "has no effect here: charts are drawn over the run's own step",
             )
         metric = Metric(
             name=str(name),
@@ -238,9 +181,6 @@ class Run:
             self.summary.define(metric)
             if metric.name == "*" and metric.step_metric:
                 self._rows.step_metric = metric.step_metric
-            fields = {"name": metric.name, "step_metric": metric.step_metric, "hidden": hidden, "goal": goal}
-            fields["summary"] = ",".join(metric.summary) or None
-            self._note("metric_defined", fields)
         return metric
 
     def alert(
@@ -252,17 +192,14 @@ class Run:
     ) -> None:
         """Write an alert record, unless one with this title was written less than `wait_duration` ago."""
         with self.guard.catch("wandb.alert"):
-            wait_s = (
-                wait_duration.total_seconds()
-                if isinstance(wait_duration, datetime.timedelta)
-                else float(wait_duration or 0.0)
-            )
+            if isinstance(wait_duration, datetime.timedelta):
+                wait_duration = wait_duration.total_seconds()
+            wait_s = float(wait_duration or 0.0)
             now = time.monotonic()
-            if now - self._alerts.get(title, -1e9) < wait_s:
-                return
-            self._alerts[title] = now
-            level = str(getattr(level, "value", level) or "INFO").upper()
-            self._event("alert", title=title, text=text, level=level, global_step=self.step)
+            if now - self._alerts.get(title, -math.inf) >= wait_s:
+                self._alerts[title] = now
+                level = str(getattr(level, "value", level) or "INFO").upper()
+                self._event("alert", title=title, text=text, level=level, global_step=self.step)
 
     def sync_tensorboard(self) -> None:
         """Record what is written with a SummaryWriter in the run as well, from now on."""
@@ -332,6 +269,12 @@ class Run:
 
     # Internal.
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("name", "notes", "tags") and name in self.__dict__:
+            why = f"changes nothing in the run folder: give {name}= to wandb.init, or change it on the run's page"
+            warn_once(f"run.{name} = …", why)
+        super().__setattr__(name, value)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
@@ -343,14 +286,14 @@ class Run:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process must not write; its logger says so.
-        return _inert_run, (self._info, self._config.as_dict(), self.telemetry)
+        return _inert_run, (self._info, self.config.as_dict(), self.telemetry)
 
     def _begin(self) -> None:
-        """Write the start record once, with the configuration at the time of the first log."""
+        """Write the start record once, with the configuration as it is at the first log."""
         if self._has_begun:
             return
         self._has_begun = True
-        config = self._config.as_dict()
+        config = self.config.as_dict()
         stated = training_fields({"train": config})
         info = self._info
         self.telemetry.log_start(
@@ -359,23 +302,15 @@ class Run:
             group=info.group,
             job_type=info.job_type,
             entity=info.entity,
-            notes=info.notes,
+            notes=self.notes,
             resumed_from_step=self._last_step if self.starting_step else None,
         )
-        for event, fields in self._early:
-            self.telemetry.log_event(event, **fields)
 
     def _write_config_change(self, changes: Mapping[str, Any]) -> None:
         if self._has_begun:
             with self.guard.catch("wandb.config"):
                 masker = Masker()
                 self._event("config_change", changed=masker.mask(bounded(dict(changes), masker.cut)))
-
-    def _note(self, event: str, fields: Mapping[str, Any]) -> None:
-        if self._has_begun:
-            self._event(event, **fields)
-        elif self.telemetry.is_live:
-            self._early.append((event, fields))
 
     def _event(self, event: str, /, **fields: Any) -> None:
         if self.telemetry.is_live:

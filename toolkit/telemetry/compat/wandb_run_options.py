@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +13,9 @@ from toolkit.telemetry.compat.null_object import warn_once
 from toolkit.telemetry.core.ranks import find_rank
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.options import TelemetryOptions
-from toolkit.telemetry.runfolder.layout import METRICS_JSONL
-from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.telemetry.logger.writing.log_directory import all_runs, log_dir_of, runs_called
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL, safe_run_name
+from toolkit.telemetry.runfolder.manifest import read_manifest
 from toolkit.telemetry.runfolder.reader import tail_records
 
 _SEARCHED_BYTES: Final = 1024 * 1024
@@ -52,12 +53,11 @@ class RunInfo:
     tags: tuple[str, ...] = ()
 
 
-def requested_settings(given: Mapping[str, Any], settings: Any) -> dict[str, Any]:
+def requested_settings(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run: from the call, else from its settings, else from W&B's environment variables."""
-    stated = settings if isinstance(settings, Mapping) else getattr(settings, "__dict__", {})
     requested: dict[str, Any] = {}
     for name, (setting, variable) in _SETTINGS.items():
-        value = given[name] if given[name] is not None else stated.get(setting)
+        value = given[name] if given[name] is not None else settings.get(setting)
         requested[name] = value if value is not None or variable is None else os.environ.get(variable) or None
     return requested
 
@@ -91,17 +91,12 @@ def run_options(
             **telemetry,
         }
     )
-    resumes_by_name = options.enabled and by_name and not options.run_id
-    if resumes_by_name and _has_finished(Path(options.log_dir), str(name)):
+    log_dir = log_dir_of(options)
+    if options.enabled and by_name and not options.run_id and _has_finished(log_dir, str(name)):
         options = options.changed(resume=False)
-    if (
-        options.enabled
-        and requested["resume"] == "never"
-        and _is_taken(Path(options.log_dir), options.run_id)
-    ):
-        warn_once(
-            "wandb.init(resume='never')", f"found the id {options.run_id!r} taken: the run gets another"
-        )
+    if options.enabled and requested["resume"] == "never" and _is_taken(log_dir, options.run_id):
+        why = f"found the id {options.run_id!r} taken: the run gets another"
+        warn_once("wandb.init(resume='never')", why)
         options = options.changed(run_id=None)
     info = RunInfo(
         name=str(name),
@@ -135,21 +130,11 @@ def _last_step_in(record_file: Path) -> int:
 
 
 def _is_taken(log_dir: Path, run_id: str | None) -> bool:
-    return any(manifest.run_id == run_id for manifest in _runs_in(log_dir))
+    return any(manifest.run_id == run_id for _, manifest in all_runs(log_dir, ""))
 
 
 def _has_finished(log_dir: Path, name: str) -> bool:
     """Return whether the newest run of that name exists and is finished."""
-    called = [manifest for manifest in _runs_in(log_dir) if manifest.display_name == name]
+    called = [manifest for _, manifest in runs_called(log_dir, safe_run_name(name), name)]
     newest = max(called, key=lambda manifest: manifest.created, default=None)
     return newest is not None and newest.latest is not None and newest.latest.status == "finished"
-
-
-def _runs_in(log_dir: Path) -> Iterator[Manifest]:
-    for folder in log_dir.iterdir() if log_dir.is_dir() else ():
-        try:
-            manifest = read_manifest(folder)
-        except (OSError, ManifestError):
-            continue
-        if manifest.part_of is None:
-            yield manifest

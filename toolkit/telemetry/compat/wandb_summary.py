@@ -43,35 +43,34 @@ class Summary(MutableMapping[str, Any]):
     """The summary of a run, by item or attribute; a value that a script sets is kept until the metric is logged."""
 
     _values: dict[str, Any]
+    _metrics: dict[str, Metric]
+    _means: dict[str, tuple[int, float]]
+    _device: DeviceScalars
+    _waiting: deque[tuple[str, PendingScalar]]
 
-    def __init__(self) -> None:
+    def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         # Attributes are summary values, so internal ones bypass `__setattr__`.
-        own: dict[str, Any] = {"_values": {}, "_metrics": {}, "_kinds": {}, "_means": {}}
-        for name, value in {**own, "_device": DeviceScalars(), "_waiting": deque()}.items():
-            object.__setattr__(self, name, value)
+        self.__dict__.update(_values=dict(values or {}), _metrics={}, _means={})
+        self.__dict__.update(_device=DeviceScalars(), _waiting=deque())
 
     def define(self, metric: Metric) -> None:
         """Apply a metric's definition from now on."""
         self._metrics[metric.name] = metric
-        self._kinds.clear()
 
-    def take(self, row: Mapping[str, Any]) -> None:
+    def add(self, row: Mapping[str, Any]) -> None:
         """Update with a logged row. A number on a device is not waited for: it counts once it has arrived."""
         self._settle()
         for name, value in row.items():
-            kind = type(value)
-            if kind in _PLAIN:
+            if type(value).__module__ == "torch":
+                value = self._device.take(value)
+                if isinstance(value, PendingScalar):
+                    self._waiting.append((name, value))
+            elif type(value).__module__ == "numpy":
+                value = value.item() if value.size == 1 else value.tolist()
+            if type(value) in _PLAIN:
                 self._put(name, value)
-            elif kind.__module__ == "torch":
-                taken = self._device.take(value)
-                if isinstance(taken, PendingScalar):
-                    self._waiting.append((name, taken))
-                else:
-                    self._put_any(name, taken)
-            elif kind.__module__ == "numpy" and hasattr(value, "tolist"):
-                self._put_any(name, value.item() if value.size == 1 else value.tolist())
-            else:
-                self._put_any(name, value)
+            elif isinstance(value, (list, tuple)) and all(type(item) in _PLAIN for item in value):
+                self._values[name] = list(value)
 
     def as_dict(self) -> dict[str, Any]:
         """Return a copy."""
@@ -82,9 +81,7 @@ class Summary(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         self._settle(_WAIT_S)
-        if name in self._values:
-            return self._values[name]
-        return self._inside(name)
+        return self._values[name]
 
     def __setitem__(self, name: str, value: Any) -> None:
         self._values[str(name)] = value
@@ -99,10 +96,9 @@ class Summary(MutableMapping[str, Any]):
         return len(self._values)
 
     def __getattr__(self, name: str) -> Any:
-        try:
+        if not name.startswith("__") and name in self:
             return self[name]
-        except KeyError as error:
-            raise AttributeError(f"the summary has no {name!r}") from error
+        raise AttributeError(f"the summary has no {name!r}")
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
@@ -112,22 +108,7 @@ class Summary(MutableMapping[str, Any]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy, in this process or another, holds the values only, not those still on their way from a device.
-        return _summary_of, (self.as_dict(),)
-
-    def _inside(self, name: str) -> dict[str, Any]:
-        """Return what was logged as a dictionary of that name and is kept under `name/…`."""
-        found = {
-            path[len(name) + 1 :]: value
-            for path, value in [*self._values.items()]
-            if path.startswith(f"{name}/")
-        }
-        if not found:
-            raise KeyError(name)
-        nested: dict[str, Any] = {}
-        for path, value in found.items():
-            first, _, rest = path.partition("/")
-            nested[first] = self._inside(f"{name}/{first}") if rest else value
-        return nested
+        return Summary, (self.as_dict(),)
 
     def _settle(self, wait_s: float = 0.0) -> None:
         """Add what has arrived from devices, waiting at most `wait_s` for it."""
@@ -145,66 +126,38 @@ class Summary(MutableMapping[str, Any]):
             else:
                 return
 
-    def _put_any(self, name: str, value: Any) -> None:
-        if type(value) in _PLAIN:
-            self._put(name, value)
-        elif isinstance(value, (list, tuple)) and all(type(item) in _PLAIN for item in value):
-            self._values[name] = list(value)
-
     def _put(self, name: str, value: Any) -> None:
-        if name not in self._kinds:
-            self._kinds[name] = self._kinds_of(name)
-        kinds = self._kinds[name]
-        if kinds is None:
+        metric = self._metric_of(name)
+        if metric is None or metric.summary in ((), ("copy",)):
             self._values[name] = value
-            return
-        kept = self._values.get(name)
-        kept = kept if isinstance(kept, dict) else {}
-        for kind in kinds:
-            kept[kind] = self._summed(name, kind, kept.get(kind), value)
-        if kinds:
+        elif "none" not in metric.summary:
+            kept = self._values.get(name)
+            kept = kept if isinstance(kept, dict) else {}
+            for kind in metric.summary:
+                kept[kind] = self._summed(metric, name, kind, kept.get(kind), value)
             self._values[name] = kept
 
-    def _kinds_of(self, name: str) -> tuple[str, ...] | None:
-        """Return the kinds of summary of a metric; None for its last value, the default."""
-        metric = self._metric_of(name)
-        if metric is None or not metric.summary or metric.summary == ("copy",):
-            return None
-        return () if "none" in metric.summary else metric.summary
-
     def _metric_of(self, name: str) -> Metric | None:
-        if name in self._metrics:
-            return self._metrics[name]  # type: ignore[no-any-return]
-        fitting = [
-            metric
-            for pattern, metric in self._metrics.items()
-            if pattern.endswith("*") and name.startswith(pattern[:-1])
-        ]
-        return max(fitting, key=lambda metric: len(metric.name), default=None)
+        if name in self._metrics or not self._metrics:
+            return self._metrics.get(name)
+        prefixes = [key for key in self._metrics if key.endswith("*") and name.startswith(key[:-1])]
+        return self._metrics[max(prefixes, key=len)] if prefixes else None
 
-    def _summed(self, name: str, kind: str, kept: Any, value: Any) -> Any:
+    def _summed(self, metric: Metric, name: str, kind: str, kept: Any, value: Any) -> Any:
         if kind in ("last", "copy") or isinstance(value, str):
             return value
-        if kind == "mean":
-            # NaN is left out, or the mean would stay NaN.
-            if value == value:
-                count, total = self._means.get(name, (0, 0.0))
-                self._means[name] = (count + 1, total + value)
-                return (total + value) / (count + 1)
-            return kept
-        if kept is None or (kind != "first" and kept != kept):
+        if kept is None and kind != "mean":
             return value
-        if kind == "first" or value != value:
+        if value != value:
+            # NaN is left out, or the result would stay NaN.
             return kept
-        highest = kind == "max" or (kind == "best" and self._is_maximised(name))
-        return max(kept, value) if highest else min(kept, value)
-
-    def _is_maximised(self, name: str) -> bool:
-        metric = self._metric_of(name)
-        return metric is not None and str(metric.goal).lower().startswith("max")
-
-
-def _summary_of(values: Mapping[str, Any]) -> Summary:
-    summary = Summary()
-    summary.update(values)
-    return summary
+        if kind == "mean":
+            count, total = self._means.get(name, (0, 0.0))
+            self._means[name] = (count + 1, total + value)
+            return (total + value) / (count + 1)
+        if kind == "first":
+            return kept
+        is_highest = kind == "max" or (kind == "best" and str(metric.goal).lower().startswith("max"))
+        if kept != kept:
+            return value
+        return max(kept, value) if is_highest else min(kept, value)

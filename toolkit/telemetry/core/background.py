@@ -60,6 +60,9 @@ class Job:
         self._thread: int | None = None
         self._free = deque([None])
         """Taken out in one step by the thread that takes a turn."""
+        self._flushed = threading.Condition()
+        self._flushes_asked = self._flushes_done = 0
+        self._is_flushed = False
         # Held until it is over. Not an event: what a signal handler raises may leave the lock in one held for ever.
         self._under_way = threading.Lock()
         self._under_way.acquire()
@@ -81,6 +84,21 @@ class Job:
         """Have a turn taken soon; one that has begun is followed by another. Waits for nothing."""
         self.asked = True
         self._worker.bell.ring()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait, at most `timeout_s`, for a turn that began after this call and called `note_flushed`."""
+        if not self.is_started:
+            return False
+        with self._flushed:
+            self._flushes_asked += 1
+            wanted = self._flushes_asked
+            self.wake()
+            self._flushed.wait_for(lambda: self._flushes_done >= wanted or self.is_over, timeout_s)
+            return self._flushes_done >= wanted
+
+    def note_flushed(self) -> None:
+        """Note, in a turn, that it leaves nothing undone of what was there when it began."""
+        self._is_flushed = True
 
     @property
     def is_started(self) -> bool:
@@ -127,10 +145,11 @@ class Job:
         except IndexError:
             return
         pause_s: float | None = None
+        flushes = 0
         try:
             self._thread, self.began = threading.get_ident(), time.monotonic()
             # Before it looks at what there is to do: who asks from now on wants another one.
-            self.asked = False
+            self.asked, self._is_flushed, flushes = False, False, self._flushes_asked
             if not self.is_over:
                 pause_s = self._turn()
         finally:
@@ -142,6 +161,10 @@ class Job:
                 self._under_way.release()
             self._thread = self.began = None
             self._free.append(None)
+            with self._flushed:
+                if self._is_flushed:
+                    self._flushes_done = max(self._flushes_done, flushes)
+                self._flushed.notify_all()
 
 
 class Bell:

@@ -1,4 +1,4 @@
-"""Asks W&B what people ask of it besides, and prints each answer."""
+"""Asks W&B what people ask of it, besides logging, and prints each answer."""
 
 import multiprocessing
 import typing
@@ -33,7 +33,7 @@ with wandb.init(project="p", name="asking", config={"lr": 0.1, "nested": {"a": [
     run.log({"q": 1}, step=numpy.int64(31))
     run.log({"q": 2}, step=torch.tensor(32))
     wandb.log({})
-    seen = ("outer", "list", "array", "tensor", "one", "text", "yes", "q", "missing")
+    seen = ("list", "array", "tensor", "one", "text", "yes", "q", "missing")
     print([run.summary.get(name) for name in seen], run.step)
     child = multiprocessing.get_context("fork")
     queue = child.Queue()

@@ -1,4 +1,4 @@
-"""Uses MLflow with our store: ten scripts beside MLflow's file store, several writers, kills, and odd input.
+"""Uses MLflow with our store: ten scripts next to MLflow's file store, several writers, kills, and odd input.
 
 Arguments: a folder, and at which calls to kill. MLFLOW_TRACKING_URI names our store. Prints what was found as JSON.
 """
@@ -409,7 +409,7 @@ def odd_input(log_dir):
     removed = client.create_run("0", run_name="removed").info.run_id
     (log_dir / "removed" / "metrics.jsonl").unlink()
     folder = client._tracking_client.store._run(run_id).folder
-    # Not all files: the heartbeat may write one at this moment.
+    # Not all files: the heartbeat may write one now.
     shutil.copytree(folder / "mlflow", log_dir / "zz-copy" / "mlflow")
     for name in ("run.json", "metrics.jsonl"):
         shutil.copy(folder / name, log_dir / "zz-copy")

@@ -90,7 +90,7 @@ class ErrorWatch:
         self._close_timeout_s = close_timeout_s
         self._guard = guard
         self._recorder: ErrorRecorder | None = None
-        self._output: OutputTail | None = None
+        self._tail: OutputTail | None = None
 
     def begin(self, recorder: ErrorRecorder) -> None:
         """Install the enabled hooks."""
@@ -122,14 +122,14 @@ class ErrorWatch:
     def listen(self) -> None:
         """Capture the last lines of output from now on."""
         lines = self._options.output_lines
-        if self._options.enabled and lines and self._output is None:
+        if self._options.enabled and lines and self._tail is None:
             with self._guard.catch("capturing the output"):
-                self._output = OutputTail(lines, TAPS)
-                self._output.follow()
+                self._tail = OutputTail(lines, TAPS)
+                self._tail.follow()
 
     def last_lines(self) -> list[str]:
         """Return the last lines of output, if they are captured."""
-        return [] if self._output is None else self._output.last_lines()
+        return [] if self._tail is None else self._tail.last_lines()
 
     def end(self) -> None:
         """Restore everything that is still ours."""
@@ -148,9 +148,9 @@ class ErrorWatch:
         self._release_output()
 
     def _release_output(self) -> None:
-        if self._output is not None:
-            self._output.release()
-            self._output = None
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            tail.release()
 
     def _record(self, error: BaseException, thread: str | None, caught_by: str) -> None:
         with self._guard.catch("recording an error"):

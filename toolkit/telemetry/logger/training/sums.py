@@ -140,10 +140,10 @@ class Sums:
 
 
 class Tally:
-    """The iterations of one kind: those of the job, of the open loop, and since the last event."""
+    """The iterations of one kind: since the last event, and before it those of the open loop and of the job."""
 
     def __init__(self) -> None:
-        self.job, self.loop, self.window = Sums(), Sums(), Sums()
+        self.job, self.loop, self._window = Sums(), Sums(), Sums()
         self._new: list[float] = []
         """Durations of iterations that are in no sum yet, and their sizes: appending to a list is cheapest."""
         self._sizes = _UNKNOWN
@@ -160,38 +160,38 @@ class Tally:
     def settle(self, sizes: IterationSizes) -> None:
         """Apply sizes known now to earlier iterations of unknown size."""
         self._add_up()
-        for sums in (self.job, self.loop, self.window):
+        for sums in (self.job, self.loop, self._window):
             sums.settle(sizes)
 
     def begin_loop(self) -> None:
         """Begin a new loop."""
-        self._add_up()
         self.loop = Sums()
 
     def end_window(self) -> Sums:
-        """Return the iterations since the last call."""
+        """Return the iterations since the last call, which are in all sums from now on."""
         self._add_up()
-        window, self.window = self.window, Sums()
+        window, self._window = self._window, Sums()
+        self.job.merge(window)
+        self.loop.merge(window)
         return window
 
     @property
     def has_rest(self) -> bool:
         """Whether there are iterations since the last window."""
-        return bool(self._new) or self.window.count > 0
+        return bool(self._new) or self._window.count > 0
 
     def so_far(self) -> tuple[Sums, Sums]:
         """Return the job's and the loop's sums; changes nothing, as a signal handler may save a checkpoint."""
         job, loop = (Sums(self._new, self._sizes) for _ in range(2))
-        job.merge(self.job)
-        loop.merge(self.loop)
+        for whole, ended in ((job, self.job), (loop, self.loop)):
+            whole.merge(self._window)
+            whole.merge(ended)
         return job, loop
 
     def _add_up(self) -> None:
         new, self._new = self._new, []
         if new:
-            added = Sums(new, self._sizes)
-            for sums in (self.job, self.loop, self.window):
-                sums.merge(added)
+            self._window.merge(Sums(new, self._sizes))
 
 
 class PartSeconds:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -65,8 +64,6 @@ class BatchWriter:
         self._lost = 0
         self._said: set[str] = set()
         self._is_closing = False
-        self._turns = threading.Condition()
-        self._asked = self._done = 0
         self._job = background_job("telemetry-batches", self._turn, FILES, session_folder.folder.parent)
         self._job.start(_EVERY_S)
 
@@ -85,11 +82,7 @@ class BatchWriter:
 
     def flush(self, timeout_s: float) -> bool:
         """Write the batches whose step is logged; return whether that was done in time."""
-        with self._turns:
-            self._asked += 1
-            wanted = self._asked
-            self._job.wake()
-            return self._turns.wait_for(lambda: self._done >= wanted, timeout_s) and not self._chunk
+        return self._job.flush(timeout_s) and not self._chunk
 
     def close(self, timeout_s: float) -> None:
         """Write what is left, and record what the disk did not take in time."""
@@ -103,12 +96,10 @@ class BatchWriter:
             self._put(BATCHES_DROPPED, {"count": left, "reason": "the disk did not take them in time"})
 
     def _turn(self) -> float | None:
-        is_last, asked = self._is_closing, self._asked
+        is_last = self._is_closing
         with self._guard.catch("writing the batches"):
             self._write(is_last=is_last)
-        with self._turns:
-            self._done = asked
-            self._turns.notify_all()
+        self._job.note_flushed()
         return None if is_last else _EVERY_S
 
     def _write(self, *, is_last: bool) -> None:

@@ -5,7 +5,6 @@ The file itself is the queue: a sink that is slow or hangs is late, and costs no
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -72,9 +71,6 @@ class Mirror:
         self._has_said_what_is_left_out = False
         self._is_behind = False
         """Whether the sink lacks something that was not said before."""
-        self._turns = threading.Condition()
-        self._asked = 0
-        self._done = 0
         self._off = False
         name = f"telemetry-{sink.name}"
         self._job = (
@@ -89,14 +85,8 @@ class Mirror:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until the sink has what is in the file now; False where it did not get there in time."""
-        if not self._job.is_started:
-            return False
-        with self._turns:
-            self._asked += 1
-            wanted = self._asked
-            self._urgent_until = time.monotonic() + timeout_s
-            self._job.wake()
-            return self._turns.wait_for(lambda: self._off or self._done >= wanted, timeout_s)
+        self._urgent_until = time.monotonic() + timeout_s
+        return self._job.flush(timeout_s) or (self._off and self._job.is_started)
 
     @property
     def is_away(self) -> bool:
@@ -144,11 +134,11 @@ class Mirror:
         finally:
             if has_ended_itself:
                 # The sink raised SystemExit or the like: a library that behaves like a program.
-                self._switch_off()
+                self._off = True
                 self._say_it_is_off("it ended its own thread")
         if not (is_last or self._off) or not self._close_sink():
             return self._pause()
-        self._switch_off()
+        self._off = True
         return None
 
     def _close_sink(self) -> bool:
@@ -167,20 +157,11 @@ class Mirror:
     def _follow_to_the_end(self) -> bool:
         """Hand over what is in the file; return whether this was the last turn."""
         is_last = self._closing
-        with self._turns:
-            asked = self._asked
         handed = self._follow()
         self._is_behind = not (handed or self._off)
         if handed:
-            with self._turns:
-                self._done = max(self._done, asked)
-                self._turns.notify_all()
+            self._job.note_flushed()
         return is_last and (handed or self._last_try)
-
-    def _switch_off(self) -> None:
-        with self._turns:
-            self._off = True
-            self._turns.notify_all()
 
     def _pause(self) -> float:
         pause = backoff_s(self._failures + 1, first_s=self._interval_s, longest_s=self._longest_pause_s)

@@ -60,9 +60,6 @@ class Writer:
         self._others_reported = False
         self._closing = False
         self._deadline = 0.0
-        self._flush_asked = 0
-        self._flush_done = 0
-        self._turns = threading.Condition()
         self._looked_at = time.monotonic()
         self._sync_failed = False
         self._syncing = threading.Lock()
@@ -78,13 +75,7 @@ class Writer:
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until what was taken before this call is in the record file; False where that took too long."""
-        if not self._job.is_started:
-            return False
-        with self._turns:
-            self._flush_asked += 1
-            wanted = self._flush_asked
-            self._job.wake()
-            return self._turns.wait_for(lambda: self._flush_done >= wanted, timeout_s)
+        return self._job.flush(timeout_s)
 
     def close(self, timeout_s: float) -> bool:
         """Write what is left and stop; False where the disk did not take it in time."""
@@ -144,8 +135,6 @@ class Writer:
         return queue.is_empty and queue.journal.is_released and not self._file.has_rest
 
     def _turn(self) -> None:
-        with self._turns:
-            asked = self._flush_asked
         self._record_queue.settle(self._elapsed())
         try:
             self._look_at_the_file()
@@ -168,10 +157,7 @@ class Writer:
                 self._file.close()
             return
         self.trouble = None
-        if asked > self._flush_done:
-            with self._turns:
-                self._flush_done = asked
-                self._turns.notify_all()
+        self._job.note_flushed()
 
     def _finish(self) -> None:
         try:
