@@ -70,7 +70,6 @@ OPTIMIZERS = {
 
 OF_OTHER_WORK = (
     "dashboard/vendor/plotly-cartesian-4.1.1.min.js",
-    "tests/telemetry/integrations/",
     "toolkit/telemetry/logger/machine/",
     "toolkit/telemetry/logger/printed/",
 )

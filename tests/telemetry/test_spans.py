@@ -659,13 +659,12 @@ def test_a_new_name_each_time_fills_neither_the_disk_nor_the_memory(make):
         with log.span(f"file {number}"):
             pass
     assert len(spans_of(log)) == 200 + 2000
-    assert len(book._detail.foldable) + len(book.folding) + len(book._always_kept) < 10
+    assert len(book._detail.foldable) + len(book.folding) < 10
     everything = make(spans="all")
     for number in range(1000):
         with everything.span(f"file {number}"):
             pass
     assert len(spans_of(everything)) == 1000
-    assert len(everything._run.spans._always_kept) <= 200
 
 
 def test_stopping_twice_is_reported_once_or_raised_if_configured(make):

@@ -8,7 +8,6 @@ from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
 from toolkit.telemetry.mirrors.messages.address import AddressError, web_address
 from toolkit.telemetry.mirrors.messages.milestones import MilestoneWatch, milestone_from
 from toolkit.telemetry.mirrors.messages.options import OCCASIONS, MessageOptions
-from toolkit.telemetry.mirrors.messages.receiver import warning_about
 
 SLACK = "https://hooks.slack.com/services/T000/B000/s3cr3ts3cr3t"
 
@@ -224,17 +223,3 @@ def test_http_in_the_own_network_has_to_be_allowed():
     [one] = receivers({"to": "ntfy", "url": "http://ntfy.lan/training", "allow_private": True})
 
     assert one.url.shown == "http://ntfy.lan"
-
-
-@pytest.mark.parametrize(
-    ("service", "url", "is_warned"),
-    [
-        ("slack", "https://hooks.slack.com/services/T/B/s3cr3t", True),
-        ("webhook", "https://hooks.slack.com/services/T/B/s3cr3t", False),
-        ("slack", "http://localhost:1/x", False),
-    ],
-)
-def test_a_secret_address_in_the_options_is_warned_of(service, url, is_warned):
-    [options] = receivers({"to": service, "url": url})
-
-    assert (warning_about(options) is not None) is is_warned

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 import json
 import math
 import os
-import pickle
 import re
 import time
 
@@ -197,19 +195,6 @@ def test_a_change_of_the_scripts_own_is_not_taken_for_one_that_was_handed_out(tm
     assert [change.get("source") for change in changes].count("schedule") == 1
 
 
-@pytest.mark.parametrize("copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))])
-def test_a_copy_within_its_process_writes_the_same_run(tmp_path, copied):
-    telemetry = TelemetryLogger("copied", tmp_path, **QUIET)
-    telemetry.log_step(1, 0, {"train_loss": 1.0})
-    copy_of_it = copied(telemetry)
-    copy_of_it.log_step(2, 0, {"train_loss": 2.0})
-    telemetry.close()
-    steps = read_records(tmp_path / "copied/metrics.jsonl", "step")
-
-    assert [step["global_step"] for step in steps] == [1, 2]
-    assert copy_of_it.run_name == "copied"
-
-
 def test_values_that_make_no_sense_do_not_reach_the_loop(tmp_path):
     telemetry = TelemetryLogger("odd", tmp_path, **QUIET)
     telemetry.log_start(None, None, None, None)
@@ -223,53 +208,6 @@ def test_values_that_make_no_sense_do_not_reach_the_loop(tmp_path):
 
     assert [step["global_step"] for step in steps] == [2, 3]
     assert (steps[1]["epoch"], steps[1]["7"]) == (5, 1.0)
-
-
-def test_a_broken_logger_does_not_stop_the_loop(tmp_path, monkeypatch):
-    telemetry = TelemetryLogger("broken", tmp_path, **QUIET)
-
-    def broken(*_, **__):
-        raise RuntimeError("broken")
-
-    for name in ("log_start", "log_step", "log_eval", "log_epoch", "log_checkpoint", "take_requests"):
-        monkeypatch.setattr(telemetry.telemetry, name, broken)
-    telemetry.log_start({}, {}, {}, {})
-    telemetry.log_step(1, 0, {})
-    telemetry.log_eval(1, {})
-    telemetry.log_epoch(1, {})
-    telemetry.log_checkpoint(1, "x")
-
-    assert telemetry.check_control_file() is None
-    assert telemetry.guard.total == 6
-    telemetry.close()
-
-
-def test_one_that_is_switched_off_writes_nothing(tmp_path):
-    telemetry = TelemetryLogger("off", tmp_path / "logs", enabled=False)
-    telemetry.log_start({}, {}, {}, {})
-    telemetry.log_step(1, 0, {"train_loss": 1.0})
-    telemetry.close()
-
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_an_exception_ends_the_run_as_failed(tmp_path):
-    error = ValueError("boom")
-
-    def train():
-        with TelemetryLogger("failing", tmp_path, **QUIET):
-            raise error
-
-    with pytest.raises(ValueError) as caught:
-        train()
-
-    assert caught.value is error
-    assert read_records(tmp_path / "failing/metrics.jsonl", "end")[0]["status"] == "failed"
-
-
-def test_wrong_options_are_rejected_at_once(tmp_path):
-    with pytest.raises(OptionsError, match="log_evry"):
-        TelemetryLogger("r", tmp_path, log_evry=3)
 
 
 def test_names_come_from_the_configuration_or_the_time():

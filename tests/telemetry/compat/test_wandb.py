@@ -26,7 +26,6 @@ from tests.mirrors.exporters.test_wandb import kept_by_wandb, rows
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry.compat import null_object
-from toolkit.telemetry.logger.options import OptionsError
 
 ROOT = Path(__file__).resolve().parents[3]
 QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
@@ -690,22 +689,6 @@ def test_values_that_make_no_sense_do_not_reach_the_script(begin, caplog):
     assert run.guard.total > 0
 
 
-def test_a_broken_logger_does_not_stop_the_script(begin, monkeypatch):
-    run = begin()
-
-    def broken(*_, **__):
-        raise RuntimeError("broken")
-
-    for name in ("log_step", "log_event", "log_sample", "log_start"):
-        monkeypatch.setattr(run.telemetry, name, broken)
-    wandb.log({"loss": 1.0})
-    wandb.alert("a", "b")
-    wandb.define_metric("loss")
-    wandb.finish()
-
-    assert wandb.run is None
-
-
 @pytest.mark.parametrize(
     ("error", "status"),
     [(ValueError("boom"), "failed"), (KeyboardInterrupt(), "stopped"), (SystemExit(0), "finished")],
@@ -724,13 +707,6 @@ def test_an_exception_ends_the_run_and_is_raised(begin, error, status):
     assert caught.value is error
     assert kept[-1]["status"] == status
     assert [record["a"] for record in kept if record["event"] == "step"] == [1]
-    assert wandb.run is None
-
-
-def test_wrong_options_of_ours_are_rejected_at_once(begin):
-    with pytest.raises(OptionsError, match="log_evry"):
-        begin(telemetry={"log_evry": 5})
-
     assert wandb.run is None
 
 

@@ -137,13 +137,13 @@ def test_every_step_is_recorded_as_the_trainer_itself_logs_it(trained, records):
 def test_work_between_two_steps_does_not_count_as_their_time(trained, records):
     steps, spans = records("step"), records("span")
     for before, step in itertools.pairwise(steps):
-        beside = [
+        elsewhere = [
             span["duration"]
             for span in spans
             if span["name"] in ("sampling", "validation_loop", "checkpoint_save_sync")
             and before["elapsed"] <= span["elapsed"] <= step["elapsed"]
         ]
-        assert step["sec_per_step"] <= step["elapsed"] - before["elapsed"] - sum(beside) + 1e-6
+        assert step["sec_per_step"] <= step["elapsed"] - before["elapsed"] - sum(elsewhere) + 1e-6
         assert step["sec_per_step"] >= step["time/training_iteration"] - 1e-6
     assert steps[7]["sec_per_step"] == pytest.approx(
         steps[7]["ledger/training"] + steps[7]["ledger/data_wait"]

@@ -212,7 +212,7 @@ def test_a_script_in_an_attached_checkout_can_import_the_logger(checkout):
         "import sys\n"
         "import toolkit\n"
         "assert toolkit.__file__.startswith(sys.path[0])\n"
-        # Without what an editable install of this package finds beside the path.
+        # Without what an editable install of this package finds apart from the path.
         "sys.meta_path[:] = [finder for finder in sys.meta_path if 'editable' not in str(finder).lower()]\n"
         "try:\n    import toolkit.telemetry\nexcept ModuleNotFoundError:\n    pass\nelse:\n    sys.exit(7)\n"
         + "\n".join(IMPORT_FIRST)

@@ -9,6 +9,7 @@ import pytest
 from tests.lazy_module import LazyModule
 from tests.lengths import in_make_faults
 from tests.records import read_records
+from tests.telemetry.integrations.small_preferences import QUESTION, RIGHT, WRONG, arguments
 from tests.telemetry.integrations.tiny_language_model import make_model, make_tokenizer
 from tests.telemetry.logged import PATIENCE_S
 
@@ -16,28 +17,6 @@ datasets = LazyModule("datasets")
 ours = LazyModule("toolkit.telemetry.integrations.transformers")
 peft = LazyModule("peft")
 trl = LazyModule("trl")
-
-QUESTION = [{"role": "user", "content": "what colour is the sky"}]
-RIGHT = [{"role": "assistant", "content": "the sky is blue"}]
-WRONG = [{"role": "assistant", "content": "the sky is green"}]
-
-
-def arguments(folder, kind, **others):
-    """Return the arguments of two steps of two examples."""
-    given = {
-        "output_dir": str(folder / "out"),
-        "per_device_train_batch_size": 2,
-        "max_steps": 2,
-        "logging_steps": 1,
-        "save_strategy": "no",
-        "report_to": "none",
-        "disable_tqdm": True,
-        "use_cpu": True,
-        "bf16": False,
-        "dataloader_pin_memory": False,
-        "gradient_checkpointing": False,
-    }
-    return kind(**{**given, **others})
 
 
 def telemetry(folder):
@@ -70,7 +49,7 @@ def test_report_to_records_fine_tuning_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("TELEMETRY_LOG_DIR", str(tmp_path / "logs"))
     trainer = trl.SFTTrainer(
         model=make_model(),
-        args=arguments(tmp_path, trl.SFTConfig, max_length=32, report_to="telemetry"),
+        args=arguments(tmp_path, trl.SFTConfig, max_steps=2, max_length=32, report_to="telemetry"),
         train_dataset=datasets.Dataset.from_list([{"messages": QUESTION + RIGHT}] * 4),
         processing_class=make_tokenizer(),
     )
@@ -83,7 +62,9 @@ def test_fine_tuning_brings_its_entropy_and_accuracy(tmp_path):
     examples = datasets.Dataset.from_list([{"messages": QUESTION + RIGHT}] * 4)
     trainer = trl.SFTTrainer(
         model=make_model(),
-        args=arguments(tmp_path, trl.SFTConfig, max_length=32, eval_strategy="steps", eval_steps=2),
+        args=arguments(
+            tmp_path, trl.SFTConfig, max_steps=2, max_length=32, eval_strategy="steps", eval_steps=2
+        ),
         train_dataset=examples,
         eval_dataset=examples.select(range(2)),
         processing_class=make_tokenizer(),
@@ -104,7 +85,7 @@ def test_preferences_bring_their_rewards_and_margins(tmp_path):
     trainer = trl.DPOTrainer(
         model=make_model(),
         ref_model=make_model(seed=1),
-        args=arguments(tmp_path, trl.DPOConfig, max_length=32),
+        args=arguments(tmp_path, trl.DPOConfig, max_steps=2, max_length=32),
         train_dataset=examples,
         processing_class=make_tokenizer(),
         callbacks=[telemetry(tmp_path)],
@@ -124,7 +105,9 @@ def test_reinforcement_brings_its_reward_divergence_and_lengths(tmp_path):
     trainer = trl.GRPOTrainer(
         model=make_model(),
         reward_funcs=prefer_blue,
-        args=arguments(tmp_path, trl.GRPOConfig, num_generations=2, max_completion_length=6, beta=0.1),
+        args=arguments(
+            tmp_path, trl.GRPOConfig, max_steps=2, num_generations=2, max_completion_length=6, beta=0.1
+        ),
         train_dataset=datasets.Dataset.from_list([{"prompt": QUESTION}] * 4),
         processing_class=make_tokenizer(),
         callbacks=[telemetry(tmp_path)],

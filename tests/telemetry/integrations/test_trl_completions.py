@@ -11,6 +11,7 @@ import torch
 from tests.lazy_module import LazyModule
 from tests.lengths import in_make_faults
 from tests.records import read_records
+from tests.telemetry.integrations.small_preferences import OTHER, QUESTION, RIGHT, WRONG, arguments
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model, make_tokenizer
 from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry.integrations.trl_completions import kind_of
@@ -19,11 +20,6 @@ datasets = LazyModule("datasets")
 ours = LazyModule("toolkit.telemetry.integrations.transformers")
 transformers = LazyModule("transformers")
 trl = LazyModule("trl")
-
-QUESTION = [{"role": "user", "content": "what colour is the sky"}]
-RIGHT = [{"role": "assistant", "content": "the sky is blue"}]
-WRONG = [{"role": "assistant", "content": "the sky is green"}]
-OTHER = [{"role": "user", "content": "what is the colour"}]
 
 PAIRS = [
     {"prompt": QUESTION, "chosen": RIGHT, "rejected": WRONG},
@@ -35,27 +31,6 @@ ANSWERS = [
     {"prompt": QUESTION, "completion": WRONG, "label": False},
     {"prompt": OTHER, "completion": RIGHT, "label": True},
 ]
-
-
-def arguments(folder, kind, **others):
-    """Return the arguments of four steps of two examples."""
-    return kind(
-        **{
-            "output_dir": str(folder / "out"),
-            "per_device_train_batch_size": 2,
-            "per_device_eval_batch_size": 2,
-            "max_steps": 4,
-            "logging_steps": 1,
-            "save_strategy": "no",
-            "report_to": "none",
-            "disable_tqdm": True,
-            "use_cpu": True,
-            "bf16": False,
-            "dataloader_pin_memory": False,
-            "gradient_checkpointing": False,
-            **others,
-        }
-    )
 
 
 def train(

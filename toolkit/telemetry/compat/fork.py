@@ -46,19 +46,15 @@ class TelemetryLogger:
             mirrors["wandb_project"] = "ai-toolkit"
         # The fork wrote every step, and always into the folder with the run's name.
         known = {"log_dir": log_dir, "log_every": 1, "resume": True, **mirrors}
-        self._use(Logger(run_name, **{**known, **options}), run_name, log_dir)
+        self.telemetry = Logger(run_name, **{**known, **options})
+        self.run_name = run_name
         self.enable_tensorboard = enable_tensorboard
         self.enable_wandb = enable_wandb
-
-    def _use(self, telemetry: Logger, run_name: str, log_dir: str | os.PathLike[str]) -> None:
-        self.telemetry = telemetry
-        self.run_name = run_name
         self.log_dir = Path(log_dir)
         self.run_log_dir = self.telemetry.run_folder or self.log_dir / run_name
         self.jsonl_path = self.run_log_dir / METRICS_JSONL
         self.csv_path = self.run_log_dir / METRICS_CSV
         self.control_path = self.run_log_dir / CONTROL
-        self.enable_tensorboard = self.enable_wandb = False
         self.guard = self.telemetry.guard
         self.is_live = True
         self._log_every = self.telemetry.log_every
@@ -152,10 +148,6 @@ class TelemetryLogger:
         self.telemetry.__exit__(kind, error, trace)
         self.is_live = False
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Whether a copy writes is the logger's business.
-        return _around, (self.telemetry, self.run_name, self.log_dir)
-
 
 def get_run_name(config: Any) -> str:
     """Return the job's name, or one made from the time."""
@@ -209,12 +201,6 @@ def extract_training_info(train_config: Any) -> dict[str, Any]:
 def _block(given: Any) -> Mapping[str, Any]:
     """Return a block of a configuration as a mapping; ai-toolkit turns blocks into objects."""
     return given if isinstance(given, Mapping) else getattr(given, "__dict__", {})
-
-
-def _around(telemetry: Logger, run_name: str, log_dir: Path) -> TelemetryLogger:
-    copy = TelemetryLogger.__new__(TelemetryLogger)
-    copy._use(telemetry, run_name, log_dir)  # noqa: SLF001 - one of this class
-    return copy
 
 
 def _without(metrics: Mapping[str, Any] | None, name: str) -> dict[str, Any]:

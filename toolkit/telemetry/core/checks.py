@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from numbers import Integral
-from typing import Any, Final, Generic, TypeGuard, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from toolkit.telemetry.runfolder.untrusted import is_number
 
@@ -81,9 +81,19 @@ def unknown(
     return OptionsError(f"{key}{given} is not an option{meant} Known: {', '.join(listed)}{hint}")
 
 
-def is_variable_name(value: Any) -> TypeGuard[str]:
-    """Say whether `value` can be the name of an environment variable."""
-    return isinstance(value, str) and _VARIABLE.fullmatch(value) is not None
+def variable_name(example: str) -> Check[str]:
+    """Return the check of the name of an environment variable, such as `example`, that contains a secret."""
+
+    def read(key: str, value: Any) -> str:
+        # `phc_` and `phx_`: a project's key of PostHog, which could be a name.
+        if not isinstance(value, str) or not _VARIABLE.fullmatch(value) or value.startswith(("phc_", "phx_")):
+            raise OptionsError(
+                f"{key} is not the name of an environment variable; it must be one, such as {example} "
+                f"(not shown: it may be the secret itself)"
+            )
+        return value
+
+    return Check(read, "the name of an environment variable")
 
 
 def where(is_valid: Callable[[Any], bool], allowed: str) -> Check[Any]:

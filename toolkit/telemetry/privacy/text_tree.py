@@ -59,38 +59,31 @@ class TreeRewriter:
         """Return the replacement of `text` at this position."""
         raise NotImplementedError
 
-    def on_hidden(self, position: Position) -> None:
-        """Called when a value that is not a text was hidden."""
-
     def _rewrite(self, value: Any, position: Position) -> Any:
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, int | float):
-            return self._hide(position) if position.secrecy is Secrecy.ALWAYS else value
+            return MASK if position.secrecy is Secrecy.ALWAYS else value
         if isinstance(value, str):
             return self.rewrite_text(value, position)
         if isinstance(value, Mapping | Sequence | AbstractSet) and not isinstance(value, _BYTES):
             return self._rewrite_container(value, position)
         if position.secrecy > Secrecy.IF_RANDOM:
-            return self._hide(position)
+            return MASK
         if isinstance(value, os.PathLike):
             return self._rewrite_path(value, position)
         return value
-
-    def _hide(self, position: Position) -> str:
-        self.on_hidden(position)
-        return MASK
 
     def _rewrite_path(self, path: os.PathLike[Any], position: Position) -> Any:
         with _guard.catch("masking secrets"):
             text = os.fspath(path)
             written = self.rewrite_text(text, position) if isinstance(text, str) else text
             return path if written == text else written
-        return self._hide(position)
+        return MASK
 
     def _rewrite_container(self, value: Any, position: Position) -> Any:
         if id(value) in position.containers or len(position.containers) >= MAX_DEPTH:
-            return self._hide(position)
+            return MASK
         inside = position._replace(containers=(*position.containers, id(value)))
         written: Any = MASK
         # The caller's own containers may raise anywhere; then this one is hidden, and those around it are not.
@@ -146,12 +139,12 @@ class TreeRewriter:
         inside_a_key = lines_of_a_key(sequence)
         for number, item in enumerate(sequence):
             if number in inside_a_key:
-                written.append(self._hide(position))
+                written.append(MASK)
                 continue
             name, _, value = item.partition("=") if isinstance(item, str) and " " in item else ("", "", "")
             if value and _OPTION.fullmatch(name) and secrecy_of(name) > Secrecy.IF_RANDOM:
                 # One with a space in its value, which ends with the item.
-                written.append(f"{name}={self._hide(position)}")
+                written.append(f"{name}={MASK}")
                 continue
             is_option = isinstance(item, str) and item.startswith("-") and len(item) > 1
             if is_option and option is not None and secrecy_of(option) is not Secrecy.OPEN:

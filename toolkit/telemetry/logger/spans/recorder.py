@@ -100,8 +100,6 @@ class SpanRecorder:
         """The outermost open span of something apart from the training."""
         self._open: dict[str, Span] = {}
         self._to_fold = frozenset() if options.all else (FOLDED | set(options.fold)) - set(options.keep)
-        self._always_kept: dict[str, SpanTimes] = {}
-        """Names that need no second look: each span of theirs gets a record."""
         self._summary_at = clock.monotonic()
         self._summarised = 0
         self._tending = threading.Lock()
@@ -115,22 +113,6 @@ class SpanRecorder:
         """Return a span that has not begun."""
         if not self.is_open:
             return NO_SPAN
-        try:
-            return Span(self, name, self._always_kept[name], attributes)
-        except (KeyError, TypeError):
-            return self._make(name, attributes)
-
-    def begin_part(self, name: str) -> AnySpan:
-        """Return a span that has begun, of a part of each step: what `make` and `with` do, in fewer calls."""
-        times = self.folding.get(name)
-        if times is not None:
-            span = FoldedSpan.__new__(FoldedSpan)
-            span.recorder, span.times, span.attributes = self, times, {}
-            span.error = span.duration = None
-            return span.__enter__()
-        return (self.guard.call("making a span", self.make, name, {}) or NO_SPAN).__enter__()
-
-    def _make(self, name: Any, attributes: dict[str, Any]) -> AnySpan:
         if type(name) is not str or not 0 < len(name) <= LONGEST_NAME:
             if type(name) is str and not name:
                 self.guard.report_misuse("a span was made without a name; it is called 'span'")
@@ -155,6 +137,16 @@ class SpanRecorder:
             span = self._make_kept(name, attributes)
         return DeviceSpan(self.device, span) if name in self.options.device else span  # type: ignore[return-value]
 
+    def begin_part(self, name: str) -> AnySpan:
+        """Return a span that has begun, of a part of each step: what `make` and `with` do, in fewer calls."""
+        times = self.folding.get(name)
+        if times is not None:
+            span = FoldedSpan.__new__(FoldedSpan)
+            span.recorder, span.times, span.attributes = self, times, {}
+            span.error = span.duration = None
+            return span.__enter__()
+        return (self.guard.call("making a span", self.make, name, {}) or NO_SPAN).__enter__()
+
     def _make_kept(self, name: str, attributes: dict[str, Any]) -> Span | FoldedSpan:
         """Return a span with a record of its own, as long as there are not too many of its name."""
         times = self.times.of(name, on_steps=name in _LONG_LIVED or name in FOLDED)
@@ -170,8 +162,6 @@ class SpanRecorder:
         if may_be_too_frequent and times.kept >= most:
             self._fold(THE_REST if is_of_the_rest else name)
             span.attributes.setdefault("summed_from_here_on", True)
-        elif not (may_be_too_frequent or is_of_the_rest or name in self.options.device) and span.is_plain:
-            self._always_kept[name] = times
         return span
 
     def make_on_device(self, name: Any, attributes: dict[str, Any]) -> AnySpan:

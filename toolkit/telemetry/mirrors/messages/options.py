@@ -11,10 +11,10 @@ from toolkit.telemetry.core.checks import (
     Check,
     OptionsError,
     boolean,
-    is_variable_name,
     one_of,
     optional,
     texts,
+    variable_name,
     where,
     whole,
     wrong,
@@ -56,18 +56,7 @@ def _milestones(key: str, value: Any) -> tuple[Milestone, ...]:
     return tuple(milestone_from(f"{key}[{place}]", text) for place, text in enumerate(given))
 
 
-def _variable(key: str, value: Any) -> str:
-    if not is_variable_name(value):
-        raise OptionsError(
-            f"{key} is not the name of an environment variable; it must be one, such as SLACK_WEBHOOK "
-            f"(not shown: it may be the secret itself)"
-        )
-    return value
-
-
-_VARIABLE: Final = optional(Check(_variable, "the name of an environment variable"))
-
-
+_VARIABLE: Final = optional(variable_name("SLACK_WEBHOOK"))
 _ADDRESS: Final = Check(lambda _key, value: value, "an https address")
 """Checked with the other options: whether it may be private is one of them."""
 

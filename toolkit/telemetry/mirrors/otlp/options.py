@@ -51,8 +51,7 @@ class OtlpOptions(Exporter):
 
     def sends(self) -> Sequence[str]:
         """Return `otlp` unless the collector runs on this machine."""
-        is_elsewhere = self.otlp is not None and not is_this_machine(urlsplit(self.otlp).hostname or "")
-        return ("otlp",) if is_elsewhere else ()
+        return ("otlp",) if _is_elsewhere(self.otlp) else ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,5 +82,8 @@ class OtlpMetricsOptions(Exporter):
 
     def sends(self) -> Sequence[str]:
         """Return `otlp_metrics` unless the collector runs on this machine."""
-        host = urlsplit(self.otlp_metrics or "").hostname or ""
-        return ("otlp_metrics",) if self.otlp_metrics is not None and not is_this_machine(host) else ()
+        return ("otlp_metrics",) if _is_elsewhere(self.otlp_metrics) else ()
+
+
+def _is_elsewhere(address: str | None) -> bool:
+    return address is not None and not is_this_machine(urlsplit(address).hostname or "")

@@ -9,11 +9,10 @@ from typing import Any, ClassVar, Final
 
 from toolkit.telemetry.core.checks import (
     Check,
-    OptionsError,
     boolean,
-    is_variable_name,
     optional,
     text,
+    variable_name,
     wrong,
 )
 from toolkit.telemetry.core.fields import Block, option
@@ -37,15 +36,6 @@ def _host(key: str, value: Any) -> str:
     return str(value)
 
 
-def _variable(key: str, value: Any) -> str:
-    if not is_variable_name(value) or value.startswith(("phc_", "phx_")):
-        raise OptionsError(
-            f"{key} is not the name of an environment variable; it must be one, such as TELEMETRY_USAGE_KEY "
-            f"(not shown: it may be the key itself)"
-        )
-    return value
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsageOptions(Block):
     """Whether anonymous figures about a run are sent, and where."""
@@ -59,7 +49,7 @@ class UsageOptions(Block):
     key_env: str = option(
         "TELEMETRY_USAGE_KEY",
         "The environment variable that contains that server's project key.",
-        Check(_variable, "the name of an environment variable"),
+        variable_name("TELEMETRY_USAGE_KEY"),
     )
 
     def __post_init__(self) -> None:
