@@ -277,35 +277,6 @@ def test_a_missing_collector_is_reported():
             exporter(url, timeout_s=0.5).write([span(A, "x", 0, 1)])
 
 
-def test_a_collector_that_hangs_is_given_up():
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        sink = OtlpExporter(
-            f"http://127.0.0.1:{silent.getsockname()[1]}", service_name="s", run_id="r", timeout_s=0.2
-        )
-        with pytest.raises(OtlpError, match="no response within 0.2 s"):
-            sink.write([span(A, "x", 0, 1)])
-
-
-def test_a_collector_with_invalid_answers_is_reported():
-    with socket.socket() as odd:
-        odd.bind(("127.0.0.1", 0))
-        odd.listen()
-
-        def answer():
-            connection, _ = odd.accept()
-            with connection:
-                connection.recv(65536)
-                connection.sendall(b"SSH-2.0-surprise\r\n")
-
-        thread = threading.Thread(target=answer)
-        thread.start()
-        with pytest.raises(OtlpError, match="does not answer"):
-            exporter(f"http://127.0.0.1:{odd.getsockname()[1]}", timeout_s=0.5).write([span(A, "x", 0, 1)])
-        thread.join()
-
-
 def test_spans_that_a_collector_refuses_are_counted_aloud_and_not_sent_again(caplog):
     answer = service.ExportTraceServiceResponse()
     answer.partial_success.rejected_spans = 3

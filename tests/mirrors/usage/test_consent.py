@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions, options_from_config
+from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
 from toolkit.telemetry.mirrors.usage.options import DO_NOT_TRACK, UsageOptions
 
 ASKED_FOR = UsageOptions(enabled=True, host="https://eu.i.posthog.com", key_env="K")
@@ -18,20 +18,6 @@ def test_do_not_track_wins_over_the_yaml(variable, value):
 @pytest.mark.parametrize("value", ["", " ", "0", "false", "NO", "Off", " 0 "])
 def test_a_variable_that_says_no_refuses_nothing(variable, value):
     assert ASKED_FOR.why_not("local", {"K": "phc_x", variable: value}) is None
-
-
-@pytest.mark.parametrize("block", [{}, {"usage_reports": False}, {"usage_reports": None}])
-def test_nothing_is_sent_unless_enabled(block):
-    options = options_from_config({"telemetry": block}).usage_options
-
-    assert (
-        options.why_not("local", {"TELEMETRY_USAGE_KEY": "phc_x"}) == "telemetry.usage_reports is not enabled"
-    )
-
-
-@pytest.mark.parametrize("mode", ["offline", "disabled"])
-def test_no_mode_but_local_sends_them(mode):
-    assert ASKED_FOR.why_not(mode, {"K": "phc_x"}) == f"telemetry.mode is {mode}"
 
 
 @pytest.mark.parametrize("key", ["", "phx_secret", "phs_secret", "a b", "schlüssel", "x" * 201])

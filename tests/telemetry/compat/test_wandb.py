@@ -25,10 +25,8 @@ from tests.mirrors.exporters.test_wandb import config as config_kept_by_wandb
 from tests.mirrors.exporters.test_wandb import kept_by_wandb, rows
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
-from toolkit.telemetry.compat import null_object
 
 ROOT = Path(__file__).resolve().parents[3]
-QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
 
 # The import is the only line in which a script for W&B differs.
 OUR_IMPORT = "import toolkit.telemetry.compat.wandb as wandb"
@@ -167,21 +165,6 @@ def test_a_script_is_answered_what_wandb_answers(tmp_path):
 
 
 # The rest is about our door alone.
-
-
-@pytest.fixture
-def begin(tmp_path, monkeypatch):
-    """Begin runs in a folder of the test's own, and end what it left open."""
-    for name in list(os.environ):
-        if name.startswith("WANDB_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setattr(null_object, "_warned", set())
-
-    def init(**given):
-        return wandb.init(**{"dir": tmp_path, "name": "r", "telemetry": QUIET, **given})
-
-    yield init
-    wandb.finish()
 
 
 def but_for_the_machine(records):

@@ -17,23 +17,9 @@ import toolkit.telemetry.compat.wandb as wandb
 from tests.fork_server import run_python
 from tests.lengths import in_make_faults
 from tests.records import read_records
-from tests.telemetry.logged import PATIENCE_S
-from toolkit.telemetry.compat import null_object, tensorboard_sync
+from toolkit.telemetry.compat import tensorboard_sync
 
 ROOT = Path(__file__).resolve().parents[3]
-QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
-
-
-@pytest.fixture
-def begin(tmp_path, monkeypatch):
-    """Begin runs in a folder of the test's own, and end what it left open."""
-    monkeypatch.setattr(null_object, "_warned", set())
-
-    def init(**given):
-        return wandb.init(**{"dir": tmp_path, "name": "r", "mode": "offline", "telemetry": QUIET, **given})
-
-    yield init
-    wandb.finish()
 
 
 def finished(run, event=None):

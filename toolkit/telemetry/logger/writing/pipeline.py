@@ -459,43 +459,35 @@ class RecordPipeline:
         )
 
     def _make_findings(self, key_values: KeyValuesSink) -> FindingsSink:
-        options = self._options
+        options, folder = self._options, self.session_folder.folder
+        session = self.session_folder.session.session
         policy = policy_from(options.diagnostics, options.on_finding, options.alerts)
         self.manifest = replace(self.manifest, diagnostics=in_manifest(policy))
+        ranks: RankFiles | None = None
+        rank_watch: RankWatch | None = None
+        resume_watch: ResumeWatch | None = None
+        # Imported for the runs that need them.
+        if options.ranks != "zero":
+            from toolkit.telemetry.diagnostics.rank_files import RankFiles
+            from toolkit.telemetry.diagnostics.rank_watch import RankWatch
+
+            ranks, rank_watch = RankFiles(folder, session=session), RankWatch(folder, session=session)
+        if session > 1:
+            from toolkit.telemetry.diagnostics.resume.watch import ResumeWatch
+
+            resume_watch = ResumeWatch(folder, session=session)
         return FindingsSink(
             policy,
-            session=self.session_folder.session.session,
+            session=session,
             put=self.put,
             ask=self._events.action_wanted.publish,
             on_news=self._events.incident.publish,
             guard=self.guard,
-            ranks=self._rank_files(),
-            rank_watch=self._rank_watch(),
-            resume_watch=self._resume_watch(),
+            ranks=ranks,
+            rank_watch=rank_watch,
+            resume_watch=resume_watch,
             first=key_values.write,
         )
-
-    def _rank_files(self) -> RankFiles | None:
-        if self._options.ranks == "zero":
-            return None
-        from toolkit.telemetry.diagnostics.rank_files import RankFiles
-
-        return RankFiles(self.session_folder.folder, session=self.session_folder.session.session)
-
-    def _rank_watch(self) -> RankWatch | None:
-        if self._options.ranks == "zero":
-            return None
-        from toolkit.telemetry.diagnostics.rank_watch import RankWatch
-
-        return RankWatch(self.session_folder.folder, session=self.session_folder.session.session)
-
-    def _resume_watch(self) -> ResumeWatch | None:
-        session = self.session_folder.session.session
-        if session < 2:
-            return None
-        from toolkit.telemetry.diagnostics.resume.watch import ResumeWatch
-
-        return ResumeWatch(self.session_folder.folder, session=session)
 
     def _make_messages(self, session_start: int) -> list[Mirror]:
         receivers = self._options.message_options
