@@ -68,11 +68,7 @@ OPTIMIZERS = {
 }
 """Optimizers keep moments, as all call them."""
 
-OF_OTHER_WORK = (
-    "dashboard/vendor/plotly-cartesian-4.1.1.min.js",
-    "toolkit/telemetry/logger/machine/",
-    "toolkit/telemetry/logger/printed/",
-)
+OF_OTHER_WORK = ("dashboard/vendor/plotly-cartesian-4.1.1.min.js",)
 """Folders and files whose words are not replaced yet."""
 
 # An underscore parts words too, so names count; `is None` of Python does not, because of its capital letter.

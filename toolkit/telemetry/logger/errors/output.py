@@ -18,25 +18,22 @@ _SEARCHED: Final = 4_000
 
 
 class OutputTail:
-    """Keeps the last `lines` lines of output, and never more than about two megabytes."""
+    """Keeps the last `lines` lines of output, and of their writes no more than a bounded part."""
 
     def __init__(self, lines: int, taps: StreamTaps | None = None) -> None:
         self.lines = lines
         calls = _CHUNKS_A_LINE * lines
         self._longest = max(200, _MOST_BYTES // calls)
-        self._printed: deque[tuple[int, str]] = deque(maxlen=calls)
+        self._printed: deque[tuple[int, float, int, str]] = deque(maxlen=calls)
         self._taps = StreamTaps() if taps is None else taps
 
     def follow(self) -> None:
         """Wrap the current `sys.stdout` and `sys.stderr`; earlier ones stay wrapped."""
-        self._taps.join(self, self._keep, self._shortened)
+        self._taps.join(self, self._printed.append, self._shortened)
 
     def release(self) -> None:
         """Restore each stream's own `write`, unless someone else listens."""
         self._taps.leave(self)
-
-    def _keep(self, written: tuple[int, float, int, str]) -> None:
-        self._printed.append((written[2], self._shortened(written[3])))
 
     def _shortened(self, text: str) -> str:
         return _end_of(text, self._longest)
@@ -46,7 +43,7 @@ class OutputTail:
         screens: dict[int, Screen] = {}
         lines: list[str] = []
         before: tuple[int, str] = (-1, "")
-        for number, text in list(self._printed):
+        for _, _, number, text in list(self._printed):
             if is_forwarded(number, text, before):
                 before = (-1, "")
                 continue

@@ -9,6 +9,7 @@ every new column, comes with a new file that is renamed over the old one.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import time
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.runfolder.layout import METRICS_CSV, PRIVATE
+from toolkit.telemetry.runfolder.layout import PRIVATE
 from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
 from toolkit.telemetry.runfolder.portable import SAFELY
 from toolkit.telemetry.runfolder.reader import blocks_of, records_in
@@ -31,12 +32,12 @@ from toolkit.telemetry.runfolder.safefile import (
     write_all,
 )
 from toolkit.telemetry.runfolder.table.columns import ALL, SHORT, Columns
-from toolkit.telemetry.runfolder.table.kept_table import keep_fuller
 
 _PAGE: Final = 4096
 _ROOM: Final = 64
 """Bytes that a row leaves free at the end of a page, or none: the next row's event and time fit into them."""
 _TAKES_ZEROS: Final = re.compile(r"-?[0-9]+\.[0-9]+")
+_LONGEST_HEADER: Final = 8 * 1024 * 1024
 _READ_BYTES: Final = 16 * 1024
 """Making rows of so many bytes of records takes about a millisecond, for which a training thread may have to wait."""
 
@@ -47,17 +48,7 @@ def table_form(folder: Path, asked: str | None = None) -> str:
         said = read_manifest(folder).table
     except (OSError, ManifestError):
         said = None
-    return asked or said or (ALL if _is_of_earlier_version(folder / METRICS_CSV) else SHORT)
-
-
-def _is_of_earlier_version(table: Path) -> bool:
-    """Return whether a table has every record, although its run.json does not say so."""
-    try:
-        with open(open_regular(table), "rb") as file:
-            names = file.readline(1024 * 1024).split(b",")
-    except OSError:
-        return False
-    return b"status" in names and b"run_name" in names[: names.index(b"status")]
+    return asked or said or SHORT
 
 
 @dataclass(slots=True, kw_only=True)
@@ -112,12 +103,34 @@ def build_table(
         finally:
             os.close(descriptor)
         if keep:
-            built.kept = keep_fuller(table, temporary)
+            built.kept = _keep_fuller(table, temporary)
         rename_over(temporary, table)
     except BaseException:
         os.unlink(temporary)
         raise
     return built
+
+
+def _keep_fuller(table: Path, new: Path) -> Path | None:
+    """Give `table` a second name if it has more rows or other columns than `new`, its successor; return that name."""
+    try:
+        (rows, columns), (new_rows, new_columns) = _extent(table), _extent(new)
+    except OSError:
+        # There is no table, or something else such as a link to a file elsewhere, which is left alone.
+        return None
+    if not rows or (rows <= new_rows and columns <= new_columns):
+        return None
+    names = (f"metrics.earlier{f'-{number}' if number > 1 else ''}.csv" for number in itertools.count(1))
+    kept = next(path for path in map(table.with_name, names) if not os.path.lexists(path))
+    os.rename(table, kept)
+    return kept
+
+
+def _extent(table: Path) -> tuple[int, set[bytes]]:
+    """Return how many rows a table has, and its columns."""
+    with open(open_regular(table), "rb") as file:
+        columns = set(file.readline(_LONGEST_HEADER).rstrip(b"\n").split(b","))
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(_LONGEST_HEADER), b"")), columns
 
 
 def _records_of(record_file: Path, pause_s: float) -> Iterator[tuple[list[Record], int]]:
