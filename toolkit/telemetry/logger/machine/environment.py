@@ -77,8 +77,8 @@ def _system() -> str:
     if sys.platform != "linux":
         return platform.platform()
     # The same text; `platform.platform` starts a process, `uname -p`, for it.
-    name, _, release, _, machine = os.uname()
-    return f"{name}-{release}-{machine}-with-{''.join(platform.libc_ver())}"
+    system = platform.uname()
+    return f"{system.system}-{system.release}-{system.machine}-with-{''.join(platform.libc_ver())}"
 
 
 def _cpu() -> dict[str, Any]:

@@ -182,7 +182,9 @@ def events_of(records: Iterable[Record]) -> Iterator[dict[str, Any]]:
     for record in records:
         session = record.get("session")
         if isinstance(session, int):
-            yield from sessions.setdefault(session, UsageEvents(session)).take(record)
+            if session not in sessions:
+                sessions[session] = UsageEvents(session)
+            yield from sessions[session].take(record)
 
 
 class UsageEvents:
