@@ -27,9 +27,10 @@ MOST_BYTES = 20_000
 pytestmark = pytest.mark.timeout(600)
 
 START = f"""
-import resource, runpy, sys
+import os, resource, runpy, sys
 resource.setrlimit(resource.RLIMIT_NOFILE, ({DESCRIPTORS}, {DESCRIPTORS}))
 sys.argv.pop(0)
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 

@@ -181,6 +181,7 @@ if sys.argv.pop(1) == "forget":
 else:
     assert os.geteuid() == 12345, os.geteuid()
 sys.argv.pop(0)
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
 

@@ -50,8 +50,11 @@ def test_forks_next_to_a_thread_that_logs_disturb_nothing(tmp_path, start, recor
     assert ended.number("ended_badly") == 0, ended.err
     assert ended.number("slowest") < LONGEST_PAUSE_S
     records = whole_run(tmp_path / "run", steps=range(FORKS))
-    ours = {"start", "environment", "system", "step", "from_the_thread", "finding", "end"}
+    ours = {"start", "environment", "system", "step", "from_the_thread", "finding", "lost", "end"}
     assert {record["event"] for record in records} <= ours
+    assert sum(record["records"] for record in with_event(records, "lost")) == 3 * FORKS, (
+        "calls of the children"
+    )
     assert len(with_event(records, "start")) == len(with_event(records, "end")) == 1
 
 
