@@ -174,12 +174,13 @@ def test_each_call_is_an_event_of_the_application_or_the_run(log):
     assert {event["attributes"]["perf_tag"] for event in recorded} == {"a"}
 
 
-def test_configuration_that_arrives_after_the_start_counts_for_what_came_before(log, clock):
-    with log.training.training_loop():
-        train(log, clock, [1.0, 1.0])
-        log.training.configure(global_batch_size=lambda: 8, seq_length=16)
+def test_configuration_that_arrives_late_counts_since_the_last_event_and_not_for_what_is_unknown(log, clock):
+    training = log.training
+    with training.training_loop():
+        train(log, clock, [1.0, 2.0])
+        training.configure(global_batch_size=lambda: 8, seq_length=16, log_every_n_train_iterations=4)
         train(log, clock, [1.0])
-        log.training.configure(flops_per_sample=1e12, world_size=2)
+        training.configure(flops_per_sample=1e12, world_size=2)
         train(log, clock, [1.0])
 
     [recorded] = events(log, "training_metrics_update")
@@ -187,7 +188,21 @@ def test_configuration_that_arrives_after_the_start_counts_for_what_came_before(
     assert recorded["num_train_samples"] == 32
     assert recorded["train_tokens"] == 512
     assert recorded["total_flops"] == 32e12
-    assert recorded["train_throughput_per_gpu"] == pytest.approx(4.0)
+    assert recorded["train_throughput_per_gpu"] == pytest.approx(32 / 5 / 2)
+    assert recorded["train_throughput_per_gpu_min"] == pytest.approx(8 / 2 / 2)
+
+
+def test_a_total_over_some_of_the_iterations_is_not_given_as_one_over_all(log, clock):
+    training = log.training
+    training.configure(log_every_n_train_iterations=2)
+    with training.training_loop():
+        train(log, clock, [1.0, 1.0])
+        training.configure(global_batch_size=8)
+        train(log, clock, [1.0, 1.0])
+
+    first, second = events(log, "training_metrics_update")
+    assert (first["num_iterations"], second["num_iterations"]) == (2, 4)
+    assert "num_train_samples" not in first.keys() | second.keys()
 
 
 def test_a_batch_size_function_is_called_for_each_iteration(log, clock):

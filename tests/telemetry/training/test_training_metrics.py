@@ -1,4 +1,4 @@
-"""What `training_metrics_update` contains: totals of the job, separate windows, and nothing lost at the end."""
+"""What `training_metrics_update` contains: totals of the job, and nothing lost at the end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONFIG = {
 
 
 @pytest.mark.parametrize("kept", ["all", {"around": 0}], ids=["written one by one", "only added up"])
-def test_an_event_has_totals_of_the_job_and_of_the_iterations_since_the_last_one(make, clock, kept):
+def test_an_event_has_totals_of_the_job(make, clock, kept):
     log = make(spans=kept)
     log.training.configure(**CONFIG)
     with log.training.training_loop(train_iterations_start=9) as loop:
@@ -28,7 +28,6 @@ def test_an_event_has_totals_of_the_job_and_of_the_iterations_since_the_last_one
 
     _, second, rest = events(log, "training_metrics_update")
     times = {"avg": 11.0, "min": 1.0, "max": 30.0, "total": 66.0}
-    window_times = {"avg": 20.0, "min": 10.0, "max": 30.0, "total": 60.0}
     expected = {
         "train_iterations_start": 9,
         "current_iteration": 14,
@@ -49,16 +48,9 @@ def test_an_event_has_totals_of_the_job_and_of_the_iterations_since_the_last_one
         "train_throughput_per_gpu_min": 4 / 30 / 2,
         "first_logged_train_iterations_finish_timestamp_sec": loop.start + 1.0,
         "last_logged_train_iterations_finish_timestamp_sec": loop.start + 66.0,
-        "window_num_iterations": 3,
-        **{f"window_{name}_iteration_time_sec": seconds for name, seconds in window_times.items()},
-        "window_avg_batch_size": 4.0,
-        "window_avg_tokens_per_second": 96 / 60,
-        "window_throughput_per_gpu": 12 / 60 / 2,
-        "window_throughput_per_gpu_max": 4 / 10 / 2,
-        "window_throughput_per_gpu_min": 4 / 30 / 2,
     }
     assert second == {name: pytest.approx(value) for name, value in expected.items()}
-    assert (rest["num_iterations"], rest["interval"], rest["window_total_iteration_time_sec"]) == (7, 1, 0.5)
+    assert (rest["num_iterations"], rest["interval"], rest["total_iteration_time_sec"]) == (7, 1, 66.5)
 
 
 def test_the_loop_records_its_start_and_targets(log):
@@ -156,9 +148,6 @@ def test_the_phases_of_an_iteration_are_averaged_and_evaluations_left_out(log, c
     assert first["avg_backward_time_sec"] == pytest.approx(4.0)
     assert first["avg_dataloader_time_sec"] == pytest.approx(0.25)
     assert rest["avg_forward_time_sec"] == pytest.approx(3.0)
-    assert rest["window_avg_forward_time_sec"] == pytest.approx(5.0)
-    assert rest["window_avg_backward_time_sec"] == pytest.approx(10.0)
-    assert rest["window_avg_dataloader_time_sec"] == pytest.approx(0.25)
 
 
 def test_the_latest_loss_is_the_step_records_or_what_the_callback_was_given(log, clock):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from itertools import count
 from typing import Any, Final
 
 from toolkit.telemetry.logger.machine.checkpoint_files import look_at
@@ -24,16 +24,18 @@ _MAX_PENDING: Final = 1000
 
 
 class Checkpoints:
-    """The checkpoints of a job. They may succeed in any order, reported by any thread."""
+    """The checkpoints of a job. They may succeed in any order, reported by any thread.
+
+    Nothing is locked: a signal handler may save a checkpoint while another one is being saved.
+    """
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        # A signal handler may save a checkpoint while another one is being saved.
-        self._lock = threading.RLock()
-        self._attempts = {SYNC: 0, ASYNC: 0}
-        self._waits = {SYNC: Sums(), ASYNC: Sums()}
-        self._pending: dict[int, CheckpointSave] = {}
-        self._succeeded = 0
+        self.attempts = {SYNC: count(1), ASYNC: count(1)}
+        self.waits = {SYNC: Sums(), ASYNC: Sums()}
+        self.pending: dict[int, CheckpointSave] = {}
+        """Those that have begun and not succeeded, by their step."""
+        self._successes = count(1)
         self._first_success: float | None = None
 
     def save_of(self, global_step: Any, path: Any = None, strategy: str | None = None) -> CheckpointSave:
@@ -49,24 +51,6 @@ class Checkpoints:
             strategy or self.job.config.save_checkpoint_strategy,
         )
 
-    def attempt(self, save: CheckpointSave) -> int:
-        """Count an attempt, and return how many there were."""
-        with self._lock:
-            self._attempts[save.strategy] += 1
-            return self._attempts[save.strategy]
-
-    def remember(self, save: CheckpointSave) -> None:
-        """Remember a checkpoint until it has succeeded."""
-        with self._lock:
-            self._pending[save.step] = save
-            while len(self._pending) > _MAX_PENDING:
-                del self._pending[next(iter(self._pending))]
-
-    def forget(self, step: int) -> CheckpointSave | None:
-        """Return the checkpoint that began at this step, once."""
-        with self._lock:
-            return self._pending.pop(step, None)
-
     def succeed(
         self, global_step: Any, path: Any = None, size: Any = None, time: float | None = None
     ) -> None:
@@ -75,7 +59,7 @@ class Checkpoints:
         if not job.log.is_live or not job.config.is_save_checkpoint_enabled:
             return
         save = self.save_of(global_step)
-        pending = self.forget(save.step)
+        pending = self.pending.pop(save.step, None)
         where = job.application or job.loop
         if pending is None:
             job.guard.report_misuse("a checkpoint succeeded that never began, or succeeded twice")
@@ -87,35 +71,20 @@ class Checkpoints:
             files = look_at(path if path is not None else save.path, _LOOK_S, job.guard)
             given_size = job.whole_or_none("size", size)
             at = time if time is not None else job.clock.wall()
-            with self._lock:
-                self._succeeded += 1
-                succeeded = self._succeeded
-                if self._first_success is None:
-                    self._first_success = at
-                first = self._first_success
+            if self._first_success is None:
+                self._first_success = at
             attributes = known(
                 checkpoint_strategy=save.strategy,
                 current_iteration=save.step,
-                first_successful_save_checkpoint_timestamp_sec=first,
+                first_successful_save_checkpoint_timestamp_sec=self._first_success,
                 latest_successful_save_checkpoint_timestamp_sec=at,
-                save_checkpoint_success_count=succeeded,
+                save_checkpoint_success_count=next(self._successes),
                 **save.work,
                 checkpoint_size=given_size if given_size is not None else files.size,
                 checkpoint_directory=files.directory,
                 training_start_timestamp_sec=job.loop_started,
             )
             job.write(where, "save_checkpoint_success", attributes, time)
-
-    def wait(self, save: CheckpointSave, seconds: float) -> Attributes:
-        """Count how long the training waited, and return the totals so far."""
-        with self._lock:
-            waits = self._waits[save.strategy]
-            waits.merge(Sums([seconds]))
-            return known(
-                save_checkpoint_sync_time_total_sec=waits.seconds,
-                save_checkpoint_sync_time_min_sec=waits.shortest,
-                save_checkpoint_sync_time_max_sec=waits.longest,
-            )
 
 
 class CheckpointSave(Phase):
@@ -139,32 +108,40 @@ class CheckpointSave(Phase):
 
     def begin(self, start_time: float | None = None) -> AnySpan:
         """Begin to save a checkpoint of the work done so far."""
-        job = self._job
+        job, checkpoints = self._job, self._checkpoints
         if not job.config.is_save_checkpoint_enabled:
             return super().begin(start_time)
         self._attributes = {
             "checkpoint_strategy": self.strategy,
             "current_iteration": self.step,
-            "save_checkpoint_attempt_count": self._checkpoints.attempt(self),
+            "save_checkpoint_attempt_count": next(checkpoints.attempts[self.strategy]),
         }
         span = super().begin(start_time)
         with job.guard.catch("beginning a checkpoint"):
             self.work = job.work_done()
-            self._checkpoints.remember(self)
+            checkpoints.pending[self.step] = self
+            if len(checkpoints.pending) > _MAX_PENDING:
+                checkpoints.pending.pop(next(iter(checkpoints.pending)), None)
         return span
 
     def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
         """Resume the training, and record how long it waited."""
         job, span = self._job, self.span
         if error is not None:
-            self._checkpoints.forget(self.step)
+            self._checkpoints.pending.pop(self.step, None)
         if not isinstance(span, NoSpan) and job.config.is_save_checkpoint_enabled:
             with job.guard.catch("ending a checkpoint"):
                 if stop_time is not None and span.start is not None:
                     seconds = max(0.0, stop_time - span.start)
                 else:
                     seconds = job.clock.monotonic() - span.began
-                attributes = self._checkpoints.wait(self, seconds)
+                waits = self._checkpoints.waits[self.strategy]
+                waits.add(seconds)
+                attributes = {
+                    "save_checkpoint_sync_time_total_sec": waits.seconds,
+                    "save_checkpoint_sync_time_min_sec": waits.shortest,
+                    "save_checkpoint_sync_time_max_sec": waits.longest,
+                }
                 job.write(span, "sync_checkpoint_metrics_update", attributes, stop_time)
         super().end(error, stop_time)
 

@@ -21,7 +21,7 @@ from toolkit.telemetry.core.checks import (
 )
 from toolkit.telemetry.core.fields import option, options_of
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.logger.training.sums import IterationSizes
+from toolkit.telemetry.logger.training.sums import UNKNOWN, IterationSizes
 
 SYNC: Final = "sync"
 ASYNC: Final = "async"
@@ -112,10 +112,11 @@ class TrainingConfig:
     @property
     def sizes(self) -> IterationSizes:
         """What one iteration amounts to."""
+        flops = self.flops_per_sample if self.logs_throughput else None
         return IterationSizes(
-            batch=self.global_batch_size,
-            tokens_per_sample=self.seq_length,
-            flops_per_sample=self.flops_per_sample if self.logs_throughput else None,
+            batch=self.global_batch_size or UNKNOWN,
+            tokens_per_sample=self.seq_length or UNKNOWN,
+            flops_per_sample=flops or UNKNOWN,
         )
 
 

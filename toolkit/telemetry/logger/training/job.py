@@ -1,14 +1,11 @@
-"""A training job: its configuration, the work done so far, and its events.
-
-Fields of events that begin with `window_` are ours: they cover the iterations since the last such event, while
-OneLogger's own fields are totals for the job.
-"""
+"""A training job: its configuration, the work done so far, and its events, whose figures are totals of the job."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import replace
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -23,27 +20,23 @@ from toolkit.telemetry.logger.errors.failure import describe_failure
 from toolkit.telemetry.logger.spans.span import NO_FAILURES, AnySpan
 from toolkit.telemetry.logger.training.config import ConfigSource, TrainingConfig
 from toolkit.telemetry.logger.training.sums import (
+    UNKNOWN,
     Attributes,
     IterationSizes,
     PartSeconds,
     Sums,
-    Tally,
+    is_unknown,
     known,
-    over,
 )
 from toolkit.telemetry.privacy.masking import mask_secrets
-from toolkit.telemetry.timing.names import (
-    TESTING_ITERATION,
-    TESTING_LOOP,
-    VALIDATION_ITERATION,
-    VALIDATION_LOOP,
-)
+from toolkit.telemetry.timing.names import TESTING_ITERATION, VALIDATION_ITERATION
 
 _PACKAGE: Final = "ai-toolkit-telemetry"
 """The distribution whose version the events carry."""
 _RECORDED: Final = "_telemetry_has_recorded"
 _MAX_OF_A_TYPE: Final = 200
 """Exceptions of one type that are recorded with their traceback: a loop may catch one in every step."""
+_MOST_NEW: Final = 1000
 
 
 class JobLog(Protocol):
@@ -89,21 +82,6 @@ class JobLog(Protocol):
         """Return the latest training loss that is known without waiting for a device."""
 
 
-class Evaluations(Tally):
-    """The validation loops of a job, or its testing loops."""
-
-    def __init__(self, event: str, switch: str) -> None:
-        super().__init__()
-        self.event = event
-        self.since = 0
-        """Training iterations completed at the last such loop."""
-        self._switch = switch
-
-    def is_enabled(self, config: TrainingConfig) -> bool:
-        """Whether their events are wanted."""
-        return bool(getattr(config, self._switch))
-
-
 class Job:
     """What the phases of a job share. Times are wall-clock seconds; None means now."""
 
@@ -114,13 +92,8 @@ class Job:
         self.config = TrainingConfig()
         self.source = ConfigSource(log.guard)
         self.parts = PartSeconds(log.span_totals)
-        self.iterations = Tally()
-        validations = Evaluations("validation_metrics_update", "is_validation_iterations_enabled")
-        tests = Evaluations("testing_metrics_update", "is_test_iterations_enabled")
-        self.evaluations: Final = {
-            **dict.fromkeys((VALIDATION_LOOP, VALIDATION_ITERATION), validations),
-            **dict.fromkeys((TESTING_LOOP, TESTING_ITERATION), tests),
-        }
+        self.iterations = Sums()
+        self.evaluations: Final = {VALIDATION_ITERATION: Sums(), TESTING_ITERATION: Sums()}
         self.application: AnySpan | None = None
         self.loop: AnySpan | None = None
         self.loop_started: float | None = None
@@ -128,15 +101,22 @@ class Job:
         """Completed training iterations, including those before this job."""
         self.loss: float | None = None
         """The latest loss the caller gave."""
-        self._iterations_start = 0
-        self._samples_start: int | None = None
+        self._new: list[tuple[float, IterationSizes]] = []
+        """Iterations that are in no sum yet: a size that becomes known before they are counts for them too."""
+        self._interval = 0
+        """Iterations since the last event."""
         self._ends_at = 0
-        """The window ends once this many iterations are completed."""
+        """The next event comes once this many iterations are completed."""
+        self._iterations_start = 0
+        self._samples_start: float = UNKNOWN
+        self._evaluated_at: dict[str, int] = {}
+        """Completed iterations at the last evaluation of each kind in this loop."""
+        self._before_loop = Sums()
+        """The sums as the current loop began."""
         self._sizes = IterationSizes()
-        self._first: AnySpan | None = None
-        """The first iteration; `_latest` is the last one so far."""
-        self._latest: AnySpan | None = None
         self._first_finished: float | None = None
+        self._latest: AnySpan | None = None
+        """The last iteration so far."""
         self._errors: dict[str, int] = {}
         self._follow()
 
@@ -162,10 +142,11 @@ class Job:
         return self.config
 
     def _follow(self) -> None:
-        """Apply the configuration; earlier iterations of unknown size are counted by it."""
+        """Apply the configuration."""
         self._sizes = self.config.sizes
-        self.iterations.settle(self._sizes)
-        self._begin_window()
+        # At the next multiple of the interval: a job resumed at 90 reports at 100.
+        every = self.config.log_every_n_train_iterations
+        self._ends_at = self.completed - self.completed % every + every
 
     def write_config(self) -> None:
         """Write the configuration as an event."""
@@ -220,11 +201,12 @@ class Job:
             samples_target = self.source.ask("train_samples_target", samples_target)
             samples_target = samples_target if samples_target is not None else config.train_samples_target
             iterations_target = self.source.ask("train_iterations_target", iterations_target)
-            self.iterations.begin_loop()
+            self._add_up()
+            self._before_loop = copy(self.iterations)
+            self._evaluated_at = {}
             self.completed = self._iterations_start = start
-            for loops in self.evaluations.values():
-                loops.since = start
-            self._samples_start = self.whole_or_none("train_samples_start", samples_start)
+            samples = self.whole_or_none("train_samples_start", samples_start)
+            self._samples_start = UNKNOWN if samples is None else samples
             self._follow()
             tokens_target = None
             if config.seq_length is not None and samples_target is not None:
@@ -247,15 +229,24 @@ class Job:
         if seconds is None:
             return
         has_sizes = span.attributes or self.source.sizes_change
-        self.iterations.count(seconds, self._sizes_of(span) if has_sizes else self._sizes)
+        self._new.append((seconds, self._sizes_of(span) if has_sizes else self._sizes))
         self.completed += 1
+        self._interval += 1
         self._latest = span
-        if self._first is None and self._first_finished is None:
-            self._first = span
+        if self._first_finished is None:
+            self._first_finished = _end_of(span)
         if self.completed >= self._ends_at:
-            self._end_window(stop_time)
+            self.write_remaining(stop_time)
+        elif len(self._new) >= _MOST_NEW:
+            self._add_up()
         if self.loop is None:
             self.guard.report_misuse("a training iteration is outside of a training loop")
+
+    def iterations_since_last(self, evaluation: str) -> int:
+        """Return how many iterations were completed since the last evaluation of that kind, or since the loop began."""
+        last = self._evaluated_at.get(evaluation, self._iterations_start)
+        self._evaluated_at[evaluation] = self.completed
+        return self.completed - last
 
     def note_loss(self, loss: Any) -> None:
         """Remember the loss of an iteration if it is already a number: a device is never waited for."""
@@ -266,22 +257,54 @@ class Job:
                 self.loss = float(loss)
 
     def write_remaining(self, time: float | None = None) -> None:
-        """Write the iterations since the last full window, if there are any."""
-        if self.iterations.has_rest:
-            self._end_window(time)
+        """Write the totals, if there are iterations since they were last written."""
+        if not self._interval:
+            return
+        with self.guard.catch("summing up training iterations"):
+            self._add_up()
+            interval, self._interval = self._interval, 0
+            self._follow()
+            job = self.iterations
+            attributes = known(
+                train_iterations_start=self._iterations_start,
+                current_iteration=self.completed - 1,
+                num_iterations=job.count,
+                train_samples_start=self._samples_before(),
+                num_train_samples=job.samples,
+                interval=interval,
+                **job.times(),
+                **job.speeds(self.parts.total(), self._world_size()),
+                train_tokens=job.tokens,
+                latest_loss=self.loss if self.loss is not None else self.log.latest_loss(),
+                completed_floating_point_operations_overall=self._flops_overall(job),
+                total_flops=job.flops,
+                first_logged_train_iterations_finish_timestamp_sec=self._first_finished,
+                last_logged_train_iterations_finish_timestamp_sec=_end_of(self._latest),
+            )
+            if self.config.is_train_iterations_enabled:
+                where = self.loop if self.loop is not None else self.application
+                self.write(where, "training_metrics_update", attributes, time)
 
     def work_done(self) -> Attributes:
         """Return the work done so far, as a checkpoint has it."""
-        job, loop = self.iterations.so_far()
-        validation, _ = self.evaluations[VALIDATION_LOOP].so_far()
-        before, here, flops = self._samples_before(), loop.known_samples, self._flops_overall(loop)
+        job = self._so_far()
         return known(
             productive_train_iterations=self.completed,
-            productive_train_samples=before + here if before is not None and here is not None else None,
+            productive_train_samples=self._samples_before() + job.samples - self._before_loop.samples,
             productive_train_iterations_sec=job.seconds,
-            productive_validation_iterations_sec=validation.seconds,
-            productive_train_tflops=flops / 1e12 if flops is not None else None,
+            productive_validation_iterations_sec=self.evaluations[VALIDATION_ITERATION].seconds,
+            productive_train_tflops=self._flops_overall(job) / 1e12,
         )
+
+    def _so_far(self) -> Sums:
+        """Return the sums with the newest iterations; changes nothing, as a signal handler may save a checkpoint."""
+        sums = copy(self.iterations)
+        for seconds, sizes in self._new:
+            sums.add(seconds, sizes.or_else(self._sizes))
+        return sums
+
+    def _add_up(self) -> None:
+        self.iterations, self._new = self._so_far(), []
 
     def _sizes_of(self, span: AnySpan) -> IterationSizes:
         """Return the size of an iteration that is given by its attributes or by a function."""
@@ -289,61 +312,26 @@ class Job:
             self._sizes = self.source.sizes_now()
         batch = self.whole_or_none("batch_size", span.attributes.get("batch_size"))
         tokens = self.whole_or_none("tokens", span.attributes.get("tokens"))
-        return replace(self._sizes, batch=self._sizes.batch if batch is None else batch, tokens=tokens)
+        return replace(
+            self._sizes,
+            batch=self._sizes.batch if batch is None else batch,
+            tokens=UNKNOWN if tokens is None else tokens,
+        )
 
-    def _begin_window(self) -> None:
-        """End the window at the next multiple of the interval: a job resumed at 90 reports at 100."""
-        every = self.config.log_every_n_train_iterations
-        self._ends_at = self.completed - self.completed % every + every
-
-    def _end_window(self, time: float | None) -> None:
-        with self.guard.catch("summing up training iterations"):
-            self.iterations.settle(self._sizes)
-            window, job = self.iterations.end_window(), self.iterations.job
-            self._begin_window()
-            if self._first_finished is None:
-                self._first_finished, self._first = _end_of(self._first), None
-            parts, world_size = self.parts.total(), self._world_size()
-            attributes = known(
-                train_iterations_start=self._iterations_start,
-                current_iteration=self.completed - 1,
-                num_iterations=job.count,
-                train_samples_start=self._samples_before(),
-                num_train_samples=job.known_samples,
-                interval=window.count,
-                **job.times(),
-                **job.speeds(parts, world_size),
-                avg_tflops=over(job.known_flops, job.seconds * 1e12),
-                train_tokens=job.known_tokens,
-                latest_loss=self.loss if self.loss is not None else self.log.latest_loss(),
-                completed_floating_point_operations_overall=self._flops_overall(self.iterations.loop),
-                total_flops=job.known_flops,
-                first_logged_train_iterations_finish_timestamp_sec=self._first_finished,
-                last_logged_train_iterations_finish_timestamp_sec=_end_of(self._latest),
-                window_num_iterations=window.count,
-                **window.times("window_"),
-                **window.speeds(self.parts.end_window(parts), world_size, "window_"),
-            )
-            if self.config.is_train_iterations_enabled:
-                where = self.loop if self.loop is not None else self.application
-                self.write(where, "training_metrics_update", attributes, time)
-
-    def _samples_before(self) -> int | None:
+    def _samples_before(self) -> float:
         """Return how many samples were trained on before this loop."""
-        if self._samples_start is not None or self.config.global_batch_size is None:
+        batch = self.config.global_batch_size
+        if batch is None or not is_unknown(self._samples_start):
             return self._samples_start
-        return self._iterations_start * self.config.global_batch_size
+        return self._iterations_start * batch
 
-    def _flops_before(self) -> float | None:
+    def _flops_before(self) -> float:
         sizes = self.config.sizes
-        if sizes.batch is None or sizes.flops_per_sample is None:
-            return None
         return self._iterations_start * sizes.batch * sizes.flops_per_sample
 
-    def _flops_overall(self, loop: Sums) -> float | None:
-        """Return the operations of `loop`, the current one, and of all before it."""
-        before, here = self._flops_before(), loop.known_flops
-        return None if before is None or (here is None and loop.count) else before + (here or 0.0)
+    def _flops_overall(self, job: Sums) -> float:
+        """Return the operations of the current loop and of all before it."""
+        return self._flops_before() + job.flops - self._before_loop.flops
 
     def _world_size(self) -> int:
         return self.config.world_size or find_rank().world_size

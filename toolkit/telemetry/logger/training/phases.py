@@ -10,6 +10,12 @@ from toolkit.telemetry.core.decorators import wrap_calls
 from toolkit.telemetry.logger.spans.span import NO_SPAN, AnySpan
 from toolkit.telemetry.logger.training.job import Job
 from toolkit.telemetry.logger.training.sums import known
+from toolkit.telemetry.timing.names import (
+    TESTING_ITERATION,
+    TRAINING_ITERATION,
+    VALIDATION_ITERATION,
+    VALIDATION_LOOP,
+)
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -63,7 +69,7 @@ class Phase:
         self.span.stop(error="its end was never reported")
 
 
-class TrainingIteration(Phase):
+class Iteration(Phase):
     """Counted unless an exception is raised."""
 
     __slots__ = ()
@@ -71,20 +77,12 @@ class TrainingIteration(Phase):
     def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
         """End it, and count it."""
         super().end(error, stop_time)
-        if error is None:
+        if error is not None:
+            return
+        if self.name == TRAINING_ITERATION:
             self._job.count_iteration(self.span, stop_time)
-
-
-class EvaluationIteration(Phase):
-    """Counted unless an exception is raised."""
-
-    __slots__ = ()
-
-    def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
-        """End it, and count it."""
-        super().end(error, stop_time)
-        if error is None and self.span.duration is not None:
-            self._job.evaluations[self.name].count(self.span.duration)
+        elif self.span.duration is not None:
+            self._job.evaluations[self.name].add(self.span.duration)
 
 
 class Pause(Phase):
@@ -109,29 +107,26 @@ class Pause(Phase):
 
 
 class Evaluation(Pause):
-    """A validation or testing loop, whose event has the times of its iterations."""
+    """A validation or testing loop, whose event has the times of the job's iterations of that kind."""
 
     __slots__ = ()
 
-    def begin(self, start_time: float | None = None) -> AnySpan:
-        """Begin a new loop."""
-        self._job.evaluations[self.name].end_window()
-        return super().begin(start_time)
-
     def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
-        """Write how long its iterations took, and end it."""
-        job, loops = self._job, self._job.evaluations[self.name]
-        here = loops.end_window()
+        """Write how long the iterations took, and end it."""
+        job = self._job
+        if self.name == VALIDATION_LOOP:
+            event, is_wanted = "validation_metrics_update", job.config.is_validation_iterations_enabled
+            sums = job.evaluations[VALIDATION_ITERATION]
+        else:
+            event, is_wanted = "testing_metrics_update", job.config.is_test_iterations_enabled
+            sums = job.evaluations[TESTING_ITERATION]
         attributes = known(
             current_iteration=max(0, job.completed - 1),
-            interval=job.completed - loops.since,
-            **loops.job.times(),
-            window_num_iterations=here.count,
-            **here.times("window_"),
+            interval=job.iterations_since_last(self.name),
+            **sums.times(),
         )
-        loops.since = job.completed
-        if loops.is_enabled(job.config):
-            job.write(self.span, loops.event, attributes, stop_time)
+        if is_wanted:
+            job.write(self.span, event, attributes, stop_time)
         super().end(error, stop_time)
 
 

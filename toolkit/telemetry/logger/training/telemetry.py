@@ -16,10 +16,9 @@ from toolkit.telemetry.logger.training.job import Job, JobLog
 from toolkit.telemetry.logger.training.phases import (
     Application,
     Evaluation,
-    EvaluationIteration,
+    Iteration,
     Pause,
     Phase,
-    TrainingIteration,
     TrainingLoop,
 )
 from toolkit.telemetry.runfolder.untrusted import is_number
@@ -73,7 +72,7 @@ class TrainingTelemetry:
     training_iteration, on_training_single_iteration_start, _ = _phase(
         names.TRAINING_ITERATION,
         "one iteration; `batch_size` and `tokens`, given here or set on the span, override the configured batch",
-        TrainingIteration,
+        Iteration,
     )
     data_loading, on_data_loading_start, on_data_loading_end = _phase(names.DATA_LOADING, "waiting for data")
     forward, on_forward_start, on_forward_end = _phase(names.FORWARD, "the forward pass")
@@ -88,13 +87,13 @@ class TrainingTelemetry:
         Evaluation,
     )
     validation_iteration, on_validation_single_iteration_start, on_validation_single_iteration_end = _phase(
-        names.VALIDATION_ITERATION, "one iteration of a validation", EvaluationIteration
+        names.VALIDATION_ITERATION, "one iteration of a validation", Iteration
     )
     testing_loop, on_testing_start, on_testing_end = _phase(
         names.TESTING_LOOP, "one test of the model", Evaluation
     )
     testing_iteration, on_testing_single_iteration_start, on_testing_single_iteration_end = _phase(
-        names.TESTING_ITERATION, "one iteration of a test", EvaluationIteration
+        names.TESTING_ITERATION, "one iteration of a test", Iteration
     )
     sampling, on_sampling_start, on_sampling_end = _phase(names.SAMPLING, "sampling", Pause)
 
