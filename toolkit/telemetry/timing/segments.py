@@ -47,8 +47,6 @@ WORK: Final = (TRAINING, DATA_WAIT, VALIDATION, CHECKPOINT, SAMPLING, OTHER)
 """What is done again if a later session begins before it."""
 WAITING: Final = (TRAINING, DATA_WAIT, REST, OTHER)
 """What may turn out to be a stall."""
-_PLACED: Final = (VALIDATION, CHECKPOINT, SAMPLING, STARTUP, CONTROL)
-"""Spans of these are recorded one by one, so their position in a segment is known."""
 
 
 @dataclass(slots=True, eq=False)
@@ -129,78 +127,6 @@ class Sums:
             if seconds := segment.seconds[slot]:
                 self.joules[slot] += joules * seconds
                 self.known_s[slot] += known_s * seconds
-
-
-class Mark:
-    """A checkpoint inside a segment: when it was done, its step, and the seconds in spans until then."""
-
-    __slots__ = ("after_s", "placed", "step")
-
-    def __init__(self, after_s: float, step: int, placed: list[float]) -> None:
-        self.after_s = after_s
-        self.step = step
-        self.placed = placed
-
-
-def split(segment: Segment, marks: Sequence[Mark]) -> list[Segment]:
-    """Return `segment` split at its checkpoints, which come in order; together the parts have what the whole had."""
-    parts = []
-    done_s = 0.0
-    placed = [0.0] * SLOTS
-    for mark in marks:
-        new = [now - before for now, before in zip(mark.placed, placed, strict=True)]
-        part, segment = _split_once(segment, mark.step, mark.after_s - done_s, new)
-        parts.append(part)
-        done_s, placed = mark.after_s, mark.placed
-    return [*parts, segment]
-
-
-def _split_once(
-    segment: Segment, step: int, room_s: float, placed: Sequence[float]
-) -> tuple[Segment, Segment]:
-    left = segment.seconds
-    length = sum(left)
-    room_s = min(max(room_s, 0.0), length)
-    first = [0.0] * SLOTS
-
-    def put(slot: int, seconds: float) -> None:
-        nonlocal room_s
-        taken = min(max(seconds, 0.0), left[slot] - first[slot], room_s)
-        if taken > 0.0:
-            first[slot] += taken
-            room_s -= taken
-
-    for slot in _PLACED:
-        put(slot, placed[slot])
-    put(EARLY, room_s)
-    steps = _steps_within(segment)
-    share = 0.0 if not steps else min(1.0, max(0.0, (step - (segment.first_step or 0)) / steps))
-    put(TRAINING, share * left[TRAINING])
-    put(DATA_WAIT, share * left[DATA_WAIT])
-    # The seconds up to the checkpoint were spent on something, even if the steps do not say on what.
-    for slot in (REST, OTHER, TRAINING, DATA_WAIT, *_PLACED):
-        put(slot, room_s)
-
-    second = [whole - part for whole, part in zip(left, first, strict=True)]
-    ratio = sum(first) / length if length > 0.0 else 0.0
-    before = Segment(
-        segment.first_step, step, first, segment.joules * ratio, segment.known_s * ratio, saves=True
-    )
-    after = Segment(
-        step,
-        segment.last_step,
-        second,
-        segment.joules * (1.0 - ratio),
-        segment.known_s * (1.0 - ratio),
-        saves=segment.saves,
-    )
-    return before, after
-
-
-def _steps_within(segment: Segment) -> int:
-    if segment.first_step is None or segment.last_step is None:
-        return 0
-    return max(0, segment.last_step - segment.first_step)
 
 
 def waiting_seconds(segments: Iterable[Segment]) -> float:

@@ -21,17 +21,14 @@ from toolkit.telemetry.timing.segments import (
     SLOTS,
     TRAINING,
     UNSEEN,
-    Mark,
     Segment,
     Sums,
-    split,
 )
 from toolkit.telemetry.timing.timeline import Timeline, at_most
 
 _LOADING: Final = names.TIME_PREFIX + names.DATA_LOADING
 _OWN_SLOTS: Final = (*SLOT_OF.values(), OTHER)
 _MOST_OWN_SPANS: Final = 1_000
-_MOST_MARKS: Final = 100
 _MOST_SAVED: Final = 20_000
 _LONGEST_LEAD_S: Final = 86_400.0
 """A process starts at most this long before its logger."""
@@ -78,7 +75,6 @@ class SessionTime:
         """Spans of the user, which get seconds that are in no entry. The others are in it as `UNSEEN`."""
         self._own_spans: list[tuple[int, float, int, float]] = []
         """Step, end, slot and seconds of each in the open segment."""
-        self._marks: list[Mark] = []
         self._power = PowerMeter()
 
     # ------------------------------------------------------------ records
@@ -250,7 +246,7 @@ class SessionTime:
         self._add_rest(seconds, length, self._own_cover.with_open(seen_s))
         joules, known_s = self._power.peek(seen_s)
         step = self._step if self.gets_to is None else max(self.gets_to, self._step or self.gets_to)
-        tail += split(Segment(self._step, step, seconds, joules, known_s), self._marks)
+        tail.append(Segment(self._step, step, seconds, joules, known_s))
         self.timeline.look_for_stall(tail)
         unseen_s = end_s - max(seen_s, self._boundary_at)
         if unseen_s > 0.0:
@@ -291,7 +287,13 @@ class SessionTime:
         return recorded
 
     def _end_segment(
-        self, at: float, step: int | None, recorded: list[float] | None, *, is_step: bool = False
+        self,
+        at: float,
+        step: int | None,
+        recorded: list[float] | None,
+        *,
+        is_step: bool = False,
+        saves: bool = False,
     ) -> None:
         """End the open segment at `at`."""
         at = max(at, self._boundary_at)
@@ -306,11 +308,8 @@ class SessionTime:
         joules = known_s = 0.0
         if self._power.watts is not None:
             joules, known_s = self._power.take(at)
-        if self._marks and (step is None or step < self._marks[-1].step):
-            step = self._marks[-1].step
-        segment = Segment(self._step, step, seconds, joules, known_s)
-        self.timeline.add(segment, self._marks, is_recorded=recorded is not None)
-        self._marks = []
+        segment = Segment(self._step, step, seconds, joules, known_s, saves=saves)
+        self.timeline.add(segment, is_recorded=recorded is not None)
         self._step = step
         self._boundary_at = at
         self._cover.start_at(at)
@@ -363,19 +362,14 @@ class SessionTime:
             self.gets_to = step
 
     def _mark(self, at: float, step: int | None) -> None:
-        """Note a checkpoint in the open segment."""
+        """Note a checkpoint: it ends the open segment, so that work after it is told from what it saved."""
         # A checkpoint of an earlier step says nothing about when that step was.
         if step is None or (self._step is not None and step < self._step):
             return
         self._get_to(step)
         if len(self.saved) < _MOST_SAVED:
             self.saved.add(step)
-        after_s = max(0.0, at - self._boundary_at + self._unplaced_lead_s)
-        mark = Mark(after_s, step, list(self._cover.seconds))
-        if self._marks and (self._marks[-1].step == step or len(self._marks) >= _MOST_MARKS):
-            self._marks[-1] = mark
-        elif not self._marks or self._marks[-1].step < step:
-            self._marks.append(mark)
+            self._end_segment(at, step, None, saves=True)
 
     def _reach_back_to(self, begin: float) -> None:
         """Make the session start at `begin` if that is before everything known about it."""

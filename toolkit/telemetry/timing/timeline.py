@@ -13,12 +13,10 @@ from toolkit.telemetry.timing.segments import (
     EARLY,
     REST,
     SLOTS,
-    Mark,
     Segment,
     Sums,
     merged,
     move_to_stalled,
-    split,
     waiting_seconds,
 )
 
@@ -161,15 +159,14 @@ class Timeline:
 
     # ------------------------------------------------------------ growing
 
-    def add(self, segment: Segment, marks: Sequence[Mark], *, is_recorded: bool) -> None:
-        """Append a segment, split at its checkpoints."""
-        if marks:
-            self.segments += split(segment, marks)
-        elif self._continues_last(segment, is_recorded=is_recorded):
+    def add(self, segment: Segment, *, is_recorded: bool) -> None:
+        """Append a segment."""
+        if self._continues_last(segment, is_recorded=is_recorded):
             last = self.segments[-1]
             last.seconds = [a + b for a, b in zip(last.seconds, segment.seconds, strict=True)]
             last.joules += segment.joules
             last.known_s += segment.known_s
+            last.saves = segment.saves
         else:
             self.segments.append(segment)
         if is_recorded:
