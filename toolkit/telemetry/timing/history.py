@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolkit.telemetry.runfolder.journal.end_record import with_end_record
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
-from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
 from toolkit.telemetry.runfolder.reader import blocks_of, records_in
-from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runfolder.status import RUNNING, STALLED, work_out_status
 from toolkit.telemetry.timing.ledger import Ledger, LedgerBuilder
 from toolkit.telemetry.timing.span_summary import SpanSummaries, SpanSummary
@@ -32,15 +31,9 @@ class RunTime:
 
 
 def read_run_time(
-    folder: Path,
-    *,
-    wall: Callable[[], float] = time.time,
-    on_records: Callable[[int], None] | None = None,
-    also: Callable[[Sequence[Record]], None] | None = None,
+    folder: Path, *, wall: Callable[[], float] = time.time, on_records: Callable[[int], None] | None = None
 ) -> RunTime:
     """Read a run folder, which may still grow; `on_records` is called with the number of records read so far.
-
-    `also` gets the same records, some thousand at a time, so that a file is read once for both.
 
     Raises:
         OSError: the record file is missing, unreadable, not a regular file, or was replaced while it was read.
@@ -51,8 +44,6 @@ def read_run_time(
         records, bad = records_in(block)
         builder.take(records)
         summaries.take(records)
-        if also is not None:
-            also(records)
         count += len(records)
         bad_lines += bad
         if on_records is not None:
@@ -64,14 +55,9 @@ def read_run_time(
     else:
         now = wall()
         status = work_out_status(manifest, now).name
-        ledger = ledger_at(builder, manifest, status, now)
+        last_sign = manifest.heartbeat.time if manifest.heartbeat is not None else None
+        is_alive = status in (RUNNING, STALLED)
+        ledger = builder.ledger(manifest.sessions, now if is_alive else None, last_sign=last_sign)
     return RunTime(
         ledger=ledger, status=status, records=count, bad_lines=bad_lines, spans=summaries.by_name()
     )
-
-
-def ledger_at(builder: LedgerBuilder, manifest: Manifest, status: str, now: float) -> Ledger:
-    """Return the ledger of a run with this manifest and status at wall time `now`."""
-    is_alive = status in (RUNNING, STALLED)
-    last_sign = manifest.heartbeat.time if manifest.heartbeat is not None else None
-    return builder.ledger(manifest.sessions, now if is_alive else None, last_sign=last_sign)

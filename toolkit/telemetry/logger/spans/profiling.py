@@ -12,10 +12,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
-from numbers import Integral, Real
 from typing import Any, Final, TypeVar
 
-from toolkit.telemetry.core.checks import shown
+from toolkit.telemetry.core.checks import Check, OptionsError, number, whole
 from toolkit.telemetry.core.decorators import decorated_inside, keep_cache_methods, wrap_calls
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.options.blocks import ProfilingOptions
@@ -27,7 +26,8 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 THE_REST: Final = "(other names)"
 """Names beyond the first 200 share this one: names with a number in them would be endless."""
 _LONGEST_NAME: Final = 120
-_LONGEST_MS: Final = 3_600_000
+_DURATION_MS: Final = number(0, 3_600_000)
+_INTERVAL: Final = whole(1)
 _MAX_WAITING: Final = 10_000
 NOTHING: Final = nullcontext()
 
@@ -108,34 +108,22 @@ class Profiling:
                 name = THE_REST
             profile = self._profiles.get(name)
             if profile is None:
-                shortest = self._checked_duration(name, min_duration_ms)
-                interval = self._checked_interval(name, log_interval)
+                shortest = self._limit(name, "min_duration_ms", min_duration_ms, _DURATION_MS)
+                interval = int(self._limit(name, "log_interval", log_interval, _INTERVAL))
                 times = self._times.of(PROFILING_PREFIX + name, on_steps=False)
                 profile = Profile(name, shortest / 1e3, interval, times, self._closed, self._monotonic)
                 self._times.add_profile(profile)
                 self._profiles[name] = profile
             return profile
 
-    def _checked_duration(self, name: str, given: Any) -> float:
-        if given is None:
-            return self._options.min_duration_ms
-        if type(given) is not bool and isinstance(given, Real) and given <= _LONGEST_MS and not given < 0:
-            return float(given)
-        self._guard.report_misuse(
-            f"profiling {name}: min_duration_ms is {_shown(given)}; "
-            f"it must be a number of milliseconds from 0 to {_LONGEST_MS}"
-        )
-        return self._options.min_duration_ms
-
-    def _checked_interval(self, name: str, given: Any) -> int:
-        if given is None:
-            return self._options.log_interval
-        if type(given) is not bool and isinstance(given, Integral) and int(given) >= 1:
-            return int(given)
-        self._guard.report_misuse(
-            f"profiling {name}: log_interval is {_shown(given)}; it must be a whole number from 1 on"
-        )
-        return self._options.log_interval
+    def _limit(self, name: str, option: str, given: Any, check: Check[float] | Check[int]) -> float:
+        """Return a limit that was given with a name; the option's where none was, or a wrong one."""
+        if given is not None:
+            try:
+                return check(f"profiling {name}: {option}", given)
+            except OptionsError as error:
+                self._guard.report_misuse(str(error))
+        return float(getattr(self._options, option))
 
 
 class Profile:
@@ -255,10 +243,6 @@ def called(function: Any) -> str:
     """Return what a function is called: `MyTrainer.compute_loss`, wherever it was defined."""
     name = getattr(function, "__qualname__", None) or getattr(function, "__name__", None)
     return str(name or type(function).__name__).rpartition("<locals>.")[2]
-
-
-def _shown(given: Any) -> str:
-    return shown(given) if type(given) in (str, bool, int, float) else f"<{type(given).__name__}>"
 
 
 def _as_name(name: Any) -> str:

@@ -24,7 +24,6 @@ from toolkit.telemetry.logger.spans.span import (
     NO_SPAN,
     AnySpan,
     CurrentSpan,
-    DroppedSpan,
     FoldedSpan,
     Span,
 )
@@ -48,7 +47,7 @@ _LONG_LIVED: Final = frozenset({APPLICATION, TRAINING_LOOP, *ENTRY_OF}) - FOLDED
 _KEPT_COUNTING: Final = (_LONG_LIVED | {TRAINING_ITERATION, VALIDATION_ITERATION, TESTING_ITERATION}) & {
     *ONE_LOGGER_NAMES
 }
-"""Parts of a job whose figures need their time even where they are not to be written."""
+"""Parts of a job whose figures and ledger need their time even where they are not to be written."""
 _KEPT_OF_A_NAME: Final = 200
 """Spans of a caller's own name that are written one by one; a name that comes more often is only added up.
 Of a name that is added up anyway, as many are written because they failed."""
@@ -120,7 +119,9 @@ class SpanRecorder:
         if name in self.options.drop:
             if name not in _KEPT_COUNTING:
                 return NO_SPAN
-            return DroppedSpan(self, self.times.of(name, on_steps=False), attributes)
+            times = self.times.of(name, on_steps=False)
+            times.is_dropped = True
+            return FoldedSpan(self, times, attributes)
         detail = self._detail
         detail.count()
         times = detail.foldable.get(name)
@@ -373,7 +374,7 @@ class SpanRecorder:
         spans: dict[int, Span | FoldedSpan] = {id(span): span for span in list(self._open.values())}
         spans |= {id(span): span for span in self._metered()}
         if short_ones:
-            spans |= {id(span): span for span in self._open_folded()}
+            spans |= {id(span): span for span in self._open_folded() if not span.times.is_dropped}
         found = []
         for span in sorted(spans.values(), key=lambda span: span.began)[:_DEEPEST]:
             known: dict[str, Any] = {"name": span.name, "seconds": round(now - span.began, 3)}
@@ -391,8 +392,7 @@ class SpanRecorder:
         found: list[Span | FoldedSpan] = []
         span: Any = self.meter.top
         while span is not None and len(found) < _DEEPEST:
-            is_beginning_written = isinstance(span, (Span, FoldedSpan)) and not isinstance(span, DroppedSpan)
-            if is_beginning_written and not span.closed:
+            if isinstance(span, (Span, FoldedSpan)) and not span.closed and not span.times.is_dropped:
                 found.append(span)
             span = span.below
         return found
@@ -416,7 +416,7 @@ class SpanRecorder:
     def keep_failed(self, span: FoldedSpan, error: BaseException | str | None) -> None:
         """Write a short span by itself, because something went wrong in it."""
         span.error = None
-        if not self.is_open or isinstance(error, NO_FAILURES):
+        if not self.is_open or isinstance(error, NO_FAILURES) or span.times.is_dropped:
             return
         with self.guard.catch("ending a span"):
             note_spans(error, lambda: self.path(span))
@@ -492,6 +492,8 @@ class SpanRecorder:
         for _ in range(len(closed)):
             span = closed.popleft()
             assert span.duration is not None
+            if span.times.is_dropped:
+                continue
             span.times.add_to_spread(span.duration)
             self._summarised += 1
             if type(span) is FoldedSpan:

@@ -270,31 +270,6 @@ class FoldedSpan:
         self.error = error
 
 
-class DroppedSpan(FoldedSpan):
-    """A part of the job that is not to be written (`spans: {drop: [training_loop]}`).
-
-    Its time counts for the ledger and for the figures of the job, and an event in it belongs to the span around it.
-    """
-
-    __slots__ = ()
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        recorder, times = self.recorder, self.times
-        with recorder.guard.catch("ending a span"):
-            if self.closed:
-                recorder.say_stopped_twice(times.name)
-                return
-            now = recorder.monotonic()
-            self.duration = now - self.began
-            self.closed = True
-            recorder.meter.leave(self, now)
-            if self.thread == recorder.meter.owner:
-                times.seconds += self.duration
-                times.count += 1
-                if error is not None:
-                    recorder.meter.unwind(self, now)
-
-
 class Span:
     """A span with an id, a parent and a record of its own. Ends when its block does, or when it is stopped."""
 

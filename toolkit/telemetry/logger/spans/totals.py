@@ -40,8 +40,27 @@ class SpanTimes:
     """The spans of one name."""
 
     __slots__ = (
-        *("bucket", "count", "device_seconds", "failed", "is_on_steps", "kept", "name", "others", "seconds"),
-        *("written", "written_on_device", "_classes", "_largest", "_smallest", "_spread", "_total"),
+        *(
+            "bucket",
+            "count",
+            "device_seconds",
+            "failed",
+            "is_dropped",
+            "is_on_steps",
+            "kept",
+            "name",
+            "others",
+        ),
+        *(
+            "seconds",
+            "written",
+            "written_on_device",
+            "_classes",
+            "_largest",
+            "_smallest",
+            "_spread",
+            "_total",
+        ),
     )
 
     def __init__(self, name: str, bucket: list[float] | None) -> None:
@@ -50,6 +69,8 @@ class SpanTimes:
         """Where the ledger's seconds of such a span are added up; None where it counts as what is around it."""
         self.is_on_steps = False
         """Whether step records have its time."""
+        self.is_dropped = False
+        """Whether it is not to be written: `spans: {drop: [training_loop]}`."""
         self.count = 0
         self.seconds = 0.0
         """Both of the thread that trains."""
