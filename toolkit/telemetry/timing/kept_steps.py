@@ -4,34 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 
 from toolkit.telemetry.timing.segments import Segment, Sums
+from toolkit.telemetry.timing.session_time import SessionTime
 
 
-@dataclass(frozen=True, slots=True)
-class Reach:
-    """The range of steps of a session."""
-
-    begins_at: int | None
-    """The step it started from; None if it made no steps."""
-    gets_to: int | None
-    saved: AbstractSet[int] = frozenset()
-    """Steps with a checkpoint."""
-
-    def source_rank(self, step: int) -> tuple[int, int] | None:
-        """Return how likely a later session resumed from this one at `step`, as a sort key; None if impossible."""
-        if self.begins_at is None or self.begins_at > step:
-            return None
-        last = self.begins_at if self.gets_to is None else self.gets_to
-        if step in self.saved:
-            return 2, 0
-        # Not every step is logged: a session may have got further than its last record.
-        return (1, 0) if last >= step else (0, last)
-
-
-def kept_until(sessions: Sequence[Reach]) -> list[float]:
+def kept_until(sessions: Sequence[SessionTime]) -> list[float]:
     """Return for each session the step up to which its work was kept; infinity if nothing was lost.
 
     The newest session resumed from a checkpoint of the latest earlier session that can have written it, that one from
@@ -47,7 +25,7 @@ def kept_until(sessions: Sequence[Reach]) -> list[float]:
         source = -1
         best: tuple[int, int] | None = None
         for earlier in range(number - 1, -1, -1):
-            rank = sessions[earlier].source_rank(step)
+            rank = _likely_source(sessions[earlier], step)
             if rank is not None and (best is None or rank > best):
                 source, best = earlier, rank
         for passed in range(source + 1, number):
@@ -56,6 +34,17 @@ def kept_until(sessions: Sequence[Reach]) -> list[float]:
             kept[source] = step
         number = source
     return kept
+
+
+def _likely_source(session: SessionTime, step: int) -> tuple[int, int] | None:
+    """Return how likely a later session resumed from this one at `step`, as a sort key; None if impossible."""
+    if session.begins_at is None or session.begins_at > step:
+        return None
+    last = session.begins_at if session.gets_to is None else session.gets_to
+    if step in session.saved:
+        return 2, 0
+    # Not every step is logged: a session may have got further than its last record.
+    return (1, 0) if last >= step else (0, last)
 
 
 def lost_after(segments: Iterable[Segment], step: float, *, begins_at: int, slots: Sequence[int]) -> Sums:

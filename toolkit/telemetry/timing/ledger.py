@@ -9,7 +9,7 @@ from typing import Final
 from toolkit.telemetry.runfolder import records as kinds
 from toolkit.telemetry.runfolder.manifest import Session
 from toolkit.telemetry.runfolder.records import Record
-from toolkit.telemetry.timing.kept_steps import Reach, kept_until
+from toolkit.telemetry.timing.kept_steps import kept_until
 from toolkit.telemetry.timing.names import ENTRIES
 from toolkit.telemetry.timing.record_fields import LONGEST_S, seconds_in, time_in, whole
 from toolkit.telemetry.timing.session_time import SessionTime
@@ -173,7 +173,7 @@ class LedgerBuilder:
         in_manifest = {session.session: session for session in sessions}
         numbers = sorted({*self._sessions, *in_manifest})
         times = [self._sessions.get(number) or SessionTime(number) for number in numbers]
-        kept = kept_until([Reach(time.begins_at, time.gets_to, time.saved) for time in times])
+        kept = kept_until(times)
         found = []
         for time, step in zip(times, kept, strict=True):
             entry = in_manifest.get(time.number)

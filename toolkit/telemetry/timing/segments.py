@@ -63,11 +63,12 @@ class Segment:
     saves: bool = field(default=False, kw_only=True)
     """It ends with a checkpoint of `last_step`."""
 
-    def copy(self) -> Segment:
-        """Return an independent copy."""
-        return Segment(
-            self.first_step, self.last_step, list(self.seconds), self.joules, self.known_s, saves=self.saves
-        )
+    def absorb(self, other: Segment) -> None:
+        """Last until the end of `other`, the next one."""
+        self.last_step, self.saves = other.last_step, other.saves
+        self.seconds = [a + b for a, b in zip(self.seconds, other.seconds, strict=True)]
+        self.joules += other.joules
+        self.known_s += other.known_s
 
 
 class Sums:
@@ -79,16 +80,6 @@ class Sums:
         self.seconds = [0.0] * SLOTS
         self.joules = [0.0] * SLOTS
         self.known_s = [0.0] * SLOTS
-
-    def copy(self) -> Sums:
-        """Return an independent copy."""
-        copied = Sums()
-        copied.seconds, copied.joules, copied.known_s = (
-            list(self.seconds),
-            list(self.joules),
-            list(self.known_s),
-        )
-        return copied
 
     def add(self, segments: Sequence[Segment]) -> None:
         """Add whole segments."""
@@ -154,7 +145,7 @@ def move_to_stalled(segments: Sequence[Segment], usual_s: float) -> None:
 def merged(segments: Sequence[Segment], target: int) -> list[Segment]:
     """Return `segments` with neighbours merged, half as many or fewer; ends at checkpoints are kept up to `target`."""
     kept = _pairs_merged(segments, across_checkpoints=False)
-    return kept if len(kept) <= target else _pairs_merged(segments, across_checkpoints=True)
+    return kept if len(kept) <= target else _pairs_merged(kept, across_checkpoints=True)
 
 
 def _pairs_merged(segments: Sequence[Segment], *, across_checkpoints: bool) -> list[Segment]:
@@ -162,20 +153,9 @@ def _pairs_merged(segments: Sequence[Segment], *, across_checkpoints: bool) -> l
     is_single = False
     for segment in segments:
         if is_single and (across_checkpoints or not result[-1].saves):
-            result[-1] = _joined(result[-1], segment)
+            result[-1].absorb(segment)
             is_single = False
         else:
             result.append(segment)
             is_single = True
     return result
-
-
-def _joined(one: Segment, other: Segment) -> Segment:
-    return Segment(
-        one.first_step,
-        other.last_step,
-        [a + b for a, b in zip(one.seconds, other.seconds, strict=True)],
-        one.joules + other.joules,
-        one.known_s + other.known_s,
-        saves=other.saves,
-    )

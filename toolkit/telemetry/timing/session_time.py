@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from typing import Final
 
 from toolkit.telemetry.runfolder.records import Record
@@ -149,7 +150,7 @@ class SessionTime:
         if entry is None:
             slot = self._own_slot(record)
             if slot is not None:
-                self.timeline.take_back_for_span(self._boundary_at - begin, slot)
+                self.timeline.take_back(self._boundary_at - begin, slot)
                 before = self._own_cover.seconds[slot]
                 self._own_cover.add(begin, at, slot)
                 step = step_in(record)
@@ -237,7 +238,7 @@ class SessionTime:
 
         In a live session the seconds after its last record are like those before; in a killed one they are unknown.
         """
-        tail = [segment.copy() for segment in self.timeline.unsettled]
+        tail = deepcopy(self.timeline.unsettled)
         if self.is_over:
             return tail
         seen_s = end_s if is_alive else min(end_s, self.last_at)

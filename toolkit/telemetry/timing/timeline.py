@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Iterable, Sequence
+from copy import deepcopy
 from typing import Final
 
 from toolkit.telemetry.runfolder.status import STALL_S, STALL_TIMES
@@ -72,7 +73,7 @@ class Timeline:
         if self._settled is None:
             self._settled = Sums()
             self._settled.add(self.settled)
-        sums = self._settled.copy()
+        sums = deepcopy(self._settled)
         sums.add(tail)
         for slot, seconds in enumerate(self._carried):
             sums.move(REST, slot, seconds)
@@ -113,17 +114,12 @@ class Timeline:
 
     def take_back_for_checkpoint(self, seconds: float) -> None:
         """Count `seconds` before now as a checkpoint if records came while it was saved and none of them said so."""
-        unsettled = self.unsettled
-        if seconds <= 0.0 or any(segment.seconds[CHECKPOINT] for segment in unsettled):
+        if any(segment.seconds[CHECKPOINT] for segment in self.unsettled):
             return
-        for segment in reversed(unsettled):
-            part = min(seconds, segment.seconds[REST])
-            segment.seconds[REST] -= part
-            segment.seconds[CHECKPOINT] += part
-            seconds -= part
+        self.take_back(seconds, CHECKPOINT)
 
-    def take_back_for_span(self, seconds: float, slot: int) -> None:
-        """Count up to `seconds` before now that are in no entry as `slot`: records came during a user's span."""
+    def take_back(self, seconds: float, slot: int) -> None:
+        """Count up to `seconds` before now that are in no entry as `slot`: records came during it."""
         for segment in reversed(self.unsettled):
             if seconds <= 0.0:
                 return
@@ -162,11 +158,7 @@ class Timeline:
     def add(self, segment: Segment, *, is_recorded: bool) -> None:
         """Append a segment."""
         if self._continues_last(segment, is_recorded=is_recorded):
-            last = self.segments[-1]
-            last.seconds = [a + b for a, b in zip(last.seconds, segment.seconds, strict=True)]
-            last.joules += segment.joules
-            last.known_s += segment.known_s
-            last.saves = segment.saves
+            self.segments[-1].absorb(segment)
         else:
             self.segments.append(segment)
         if is_recorded:

@@ -119,9 +119,9 @@ class SpanRecorder:
         if name in self.options.drop:
             if name not in _KEPT_COUNTING:
                 return NO_SPAN
-            times = self.times.of(name, on_steps=False)
-            times.is_dropped = True
-            return FoldedSpan(self, times, attributes)
+            dropped = self.times.of(name, on_steps=False)
+            dropped.is_dropped = True
+            return FoldedSpan(self, dropped, attributes)
         detail = self._detail
         detail.count()
         times = detail.foldable.get(name)
