@@ -300,11 +300,13 @@ class SessionTime:
         at = max(at, self._boundary_at)
         length = at - self._boundary_at + self._unplaced_lead_s
         spans = self._cover.seconds
+        own = self._own_seconds(at, step if is_step else None)
         if recorded is None:
             seconds = self.timeline.guess(spans, length)
         else:
-            seconds = self.timeline.fit(recorded, length, spans)
-        self._add_rest(seconds, length, self._own_seconds(at, step if is_step else None))
+            own_s = sum(own[slot] for slot in _OWN_SLOTS)
+            seconds = self.timeline.fit(recorded, length, spans, own_s)
+        self._add_rest(seconds, length, own)
         self._unplaced_lead_s = self._early_left_s = 0.0
         joules = known_s = 0.0
         if self._power.watts is not None:

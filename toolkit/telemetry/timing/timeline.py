@@ -87,16 +87,18 @@ class Timeline:
         self._guessed = [a + b for a, b in zip(self._guessed, seconds, strict=True)]
         return seconds
 
-    def fit(self, recorded: list[float], length: float, spans: Sequence[float]) -> list[float]:
-        """Return the part of the recorded seconds that lies in a segment of `length`.
+    def fit(self, recorded: list[float], length: float, spans: Sequence[float], own_s: float) -> list[float]:
+        """Return the part of the recorded seconds that lies in a segment of `length`, with `own_s` in a user's spans.
 
-        Seconds recorded late, because records in between had none, go to the segments before. Seconds recorded early,
-        because a record was completed after its own time, are carried into the next segment.
+        Seconds recorded late, because a checkpoint or a record without any came in between, go to the segments before.
+        Seconds recorded early, because a record was completed after its own time, are carried into the next segment.
         """
-        has_unrecorded = self._unrecorded < len(self.segments)
-        if has_unrecorded:
+        if self._unrecorded < len(self.segments):
             recorded = [max(0.0, a - b) for a, b in zip(recorded, self._guessed, strict=True)]
             self._guessed = [0.0] * SLOTS
+            late = self._late(recorded, length - own_s, spans)
+            recorded = [a - b for a, b in zip(recorded, late, strict=True)]
+            recorded = [a + b for a, b in zip(recorded, self._spread_back(late), strict=True)]
         if self._has_carried:
             recorded = [a + b for a, b in zip(recorded, self._carried, strict=True)]
             self._carried = [0.0] * SLOTS
@@ -108,9 +110,15 @@ class Timeline:
                 recorded[CHECKPOINT] = min(spans[CHECKPOINT], length - total)
             return recorded
         here = length / total
-        over = [seconds * (1.0 - here) for seconds in recorded]
-        self._carry(self._spread_back(over) if has_unrecorded else over)
+        self._carry([seconds * (1.0 - here) for seconds in recorded])
         return [seconds * here for seconds in recorded]
+
+    def _late(self, recorded: Sequence[float], length: float, spans: Sequence[float]) -> list[float]:
+        """Return the recorded seconds for which a segment of `length` has no room; those in its spans have room."""
+        loose = [max(0.0, seconds - placed) for seconds, placed in zip(recorded, spans, strict=True)]
+        loose_s = sum(loose)
+        over_s = min(loose_s, max(0.0, sum(recorded) - length))
+        return [seconds * (over_s / loose_s) if loose_s else 0.0 for seconds in loose]
 
     def take_back_for_checkpoint(self, seconds: float) -> None:
         """Count `seconds` before now as a checkpoint if records came while it was saved and none of them said so."""
