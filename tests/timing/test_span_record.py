@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.runfolder.plain_data import without_haste
-from toolkit.telemetry.timing.span_record import Sessions, read_span
+from toolkit.telemetry.timing.span_record import read_span
 
 
 def span(span_id, parent=None, *, start=100.0, duration=1.0, name="work", **fields):
@@ -20,20 +20,6 @@ def begun(span_id, parent=None, **fields):
     return {key: value for key, value in span(span_id, parent, **fields).items() if key != "duration"} | {
         "event": "span_start"
     }
-
-
-def test_a_session_is_over_once_it_ends_or_the_next_one_starts():
-    open_span = read_span(begun("a", session=1, time=100.0))
-    for last in (
-        {"event": "end", "session": 1, "time": 109.0},
-        {"event": "start", "session": 2, "time": 200.0},
-    ):
-        sessions = Sessions()
-        for record in (begun("a", session=1, time=100.0), {"event": "step", "session": 1, "time": 107.0}):
-            sessions.take(record)
-        assert (sessions.is_over(open_span), sessions.last_heard(open_span)) == (False, 107.0)
-        sessions.take(last)
-        assert sessions.is_over(open_span)
 
 
 def test_a_span_without_a_time_is_left_out():

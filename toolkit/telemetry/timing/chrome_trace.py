@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +31,7 @@ from toolkit.telemetry.runfolder.records import (
 )
 from toolkit.telemetry.runfolder.untrusted import finite_in
 from toolkit.telemetry.timing.names import DEVICE_CLOCK, TIME_PREFIX
-from toolkit.telemetry.timing.span_record import Sessions, Span, read_span, seconds_in
+from toolkit.telemetry.timing.span_record import Span, read_span, seconds_in
 
 RankRecords = tuple[int, Iterable[Record]]
 """A rank and its records in file order; a second iteration gives the same records."""
@@ -96,35 +95,33 @@ def chrome_trace(files: Sequence[RankRecords], *, name: str = "run") -> Iterator
 # ---------------------------------------------------------------- lanes
 
 
-@dataclass(slots=True)
-class _Track:
-    """The spans of one thread and clock, in as many lanes as needed so that none of them cross."""
-
-    rank: int
-    label: str
-    rows: array[int] = field(default_factory=lambda: array("q"))
-
-
 class _Numbering:
     """Numbers the spans of a file, identically in each pass."""
 
     def __init__(self, first: int) -> None:
         self.next = first
         self.open: dict[tuple[int, str], int] = {}
+        self.begun: dict[int, Span] = {}
+        """The spans without an end so far, by their number."""
 
-    def take(self, span: Span) -> int | None:
-        """Return the number of `span`, shared by its start and end record; None for a duplicate."""
+    def read(self, record: Record) -> tuple[int, Span] | None:
+        """Return the span in a record, with its number, shared by its start and end; None if it is unusable."""
+        span = read_span(record)
+        if span is None:
+            return None
         key = (span.session, span.id)
         if span.duration is not None:
             begun = self.open.pop(key, None) if span.id else None
             if begun is not None:
-                return begun
+                del self.begun[begun]
+                return begun, span
         elif not span.id or key in self.open:
             return None
         else:
             self.open[key] = self.next
+            self.begun[self.next] = span
         self.next += 1
-        return self.next - 1
+        return self.next - 1, span
 
 
 class _Plan:
@@ -147,24 +144,26 @@ class _Plan:
         """By rank, the lane of events outside spans."""
         self.threads: list[tuple[int, int, str]] = []
         """Rank, tid and name of each lane."""
-        self._tracks: dict[tuple[int, str], _Track] = {}
+        self._tracks: dict[tuple[int, str], array[int]] = {}
+        """By rank and label, the spans of one thread and clock."""
         self._earliest: float | None = None
 
     def look_at(self, rank: int, records: Iterable[Record]) -> None:
         """Read the records of one rank."""
         self.first_row[rank] = len(self.start)
         numbers = _Numbering(len(self.start))
-        begun: dict[int, Span] = {}
         wanted: set[tuple[int, str]] = set()
-        sessions = Sessions()
+        heard: dict[int, float] = {}
         steps = 0
         for record in records:
-            sessions.take(record)
-            event = record.get("event")
+            event, timestamp = record.get("event"), seconds_in(record.get("time"))
+            session = _session(record)
+            if timestamp is not None:
+                heard[session] = max(timestamp, heard.get(session, timestamp))
             if event in (SPAN, SPAN_START):
-                self._add(rank, record, numbers, begun, wanted)
+                self._add(rank, numbers.read(record), wanted)
             elif event == SPAN_EVENT:
-                key = (_session(record), str(record.get("span_id")))
+                key = (session, str(record.get("span_id")))
                 if key in numbers.open:
                     self.inside[(rank, *key)] = numbers.open[key]
                 else:
@@ -173,34 +172,22 @@ class _Plan:
                 steps += 1
             # A file may have a list here, which is not hashable.
             if isinstance(event, str) and (event in _HAPPENED or event in (SPAN_EVENT, STEP)):
-                self._note(seconds_in(record.get("time")))
-        for row, span in begun.items():
-            self.end[row] = max(span.start, sessions.last_heard(span))
+                self._note(timestamp)
+        for row, span in numbers.begun.items():
+            self.end[row] = max(span.start, heard.get(span.session, span.start))
         self.steps[rank] = steps
 
-    def _add(
-        self,
-        rank: int,
-        record: Record,
-        numbers: _Numbering,
-        begun: dict[int, Span],
-        wanted: set[tuple[int, str]],
-    ) -> None:
-        span = read_span(record)
-        row = numbers.take(span) if span is not None else None
-        if span is None or row is None:
+    def _add(self, rank: int, found: tuple[int, Span] | None, wanted: set[tuple[int, str]]) -> None:
+        if found is None:
             self.skipped += 1
             return
+        row, span = found
         if row == len(self.start):
             self.start.append(span.start)
             self.end.append(span.start)
-            key = (rank, track_of(span))
-            self._tracks.setdefault(key, _Track(rank, key[1])).rows.append(row)
+            self._tracks.setdefault((rank, _track_of(span)), array("q")).append(row)
         self._note(span.start)
-        if span.duration is None:
-            begun[row] = span
-        else:
-            begun.pop(row, None)
+        if span.duration is not None:
             self.start[row], self.end[row] = span.start, span.start + span.duration
         if (span.session, span.id) in wanted:
             self.inside[rank, span.session, span.id] = row
@@ -219,13 +206,13 @@ class _Plan:
         # Unique across processes too: viewers rely on thread ids being unique.
         self.happened_tid = {rank: number for number, rank in enumerate(self.first_row, 1)}
         self.threads = [(rank, tid, "what happened") for rank, tid in self.happened_tid.items()]
-        for track in self._tracks.values():
+        for (rank, track), rows in self._tracks.items():
             first = len(self.threads) + 1
-            for lane in range(self._fill(track, first)):
-                label = track.label if lane == 0 else f"{track.label} (parallel, {lane + 1})"
-                self.threads.append((track.rank, first + lane, label))
+            for lane in range(self._fill(rows, first)):
+                label = track if lane == 0 else f"{track} (parallel, {lane + 1})"
+                self.threads.append((rank, first + lane, label))
 
-    def _fill(self, track: _Track, first_tid: int) -> int:
+    def _fill(self, spans: array[int], first_tid: int) -> int:
         """Put the spans of a track into lanes and return how many that took.
 
         A viewer draws by nesting and drops what crosses the edge of another span, so such a span gets another lane.
@@ -233,7 +220,7 @@ class _Plan:
         begin, end = self.begin_ns, self.end_ns
         lanes: list[_Lane] = []
         # The longer of two that begin together first. Twice by one number takes a third of the memory of once by two.
-        rows = sorted(track.rows, key=end.__getitem__, reverse=True)
+        rows = sorted(spans, key=end.__getitem__, reverse=True)
         rows.sort(key=begin.__getitem__)
         for row in rows:
             for number in range(_MOST_LANES):
@@ -273,7 +260,7 @@ class _Lane:
         return begin, end
 
 
-def track_of(span: Span) -> str:
+def _track_of(span: Span) -> str:
     """Return the track of a span: its thread, and whether it uses the device's clock."""
     thread = span.thread or "main"
     return f"{thread}, by the GPU's clock" if span.clock == DEVICE_CLOCK else thread
@@ -298,21 +285,14 @@ def _events(plan: _Plan, files: Sequence[RankRecords], name: str) -> Iterator[di
 
 def _events_of_rank(plan: _Plan, rank: int, records: Iterable[Record]) -> Iterator[dict[str, Any]]:
     numbers = _Numbering(plan.first_row[rank])
-    begun: dict[int, Span] = {}
     every = -(-plan.steps[rank] // _MOST_POINTS) or 1
     steps = 0
     for record in records:
         event = record.get("event")
         if event in (SPAN, SPAN_START):
-            span = read_span(record)
-            row = numbers.take(span) if span is not None else None
-            if span is None or row is None:
-                continue
-            if span.duration is None:
-                begun[row] = span
-            else:
-                begun.pop(row, None)
-                yield from _complete(plan, rank, row, span)
+            found = numbers.read(record)
+            if found is not None and found[1].duration is not None:
+                yield from _complete(plan, rank, *found)
         elif event == STEP:
             steps += 1
             if steps % every == 0:
@@ -321,7 +301,7 @@ def _events_of_rank(plan: _Plan, rank: int, records: Iterable[Record]) -> Iterat
             yield from _inside(plan, rank, record)
         elif isinstance(event, str) and event in _HAPPENED:
             yield from _instant(plan, rank, plan.happened_tid[rank], str(event), record)
-    for row, span in begun.items():
+    for row, span in numbers.begun.items():
         yield from _complete(plan, rank, row, span)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from toolkit.telemetry.runfolder.records import END, SPAN, SPAN_START, START, Record
+from toolkit.telemetry.runfolder.records import SPAN, SPAN_START, Record
 from toolkit.telemetry.runfolder.untrusted import finite_in, whole_in
 from toolkit.telemetry.timing.names import HOST_CLOCK
 
@@ -71,39 +71,6 @@ def read_span(record: Record) -> Span | None:
         kept=_text(record.get("kept")),
         unfinished=record.get("unfinished") is True,
     )
-
-
-class Sessions:
-    """The last sign of each session of a record file, and whether it has ended."""
-
-    def __init__(self) -> None:
-        self._last: dict[tuple[int, int], float] = {}
-        self._over: set[tuple[int, int]] = set()
-
-    def take(self, record: Record) -> None:
-        """Read the next record of the file."""
-        place = _place(record)
-        timestamp = seconds_in(record.get("time"))
-        if timestamp is not None:
-            self._last[place] = max(timestamp, self._last.get(place, timestamp))
-        event = record.get("event")
-        if event == END:
-            self._over.add(place)
-        elif event == START:
-            rank, session = place
-            self._over.update(known for known in self._last if known[0] == rank and known[1] < session)
-
-    def is_over(self, span: Span) -> bool:
-        """Return whether the session of `span` has ended."""
-        return (span.rank, span.session) in self._over
-
-    def last_heard(self, span: Span) -> float:
-        """Return the last sign of the session of `span`, at least the start of the span."""
-        return max(span.start, self._last.get((span.rank, span.session), span.start))
-
-
-def _place(record: Record) -> tuple[int, int]:
-    return whole_in(record.get("rank")) or 0, whole_in(record.get("session")) or 0
 
 
 def seconds_in(value: object) -> float | None:
