@@ -23,43 +23,6 @@ def fold(gate, series):
 # ---------------------------------------------------------------- folding
 
 
-@tries
-@given(folded=losses, own=st.none() | st.floats(-1e6, 1e6))
-def test_mean_least_and_greatest_are_those_of_the_folded_steps_and_the_steps_own(folded, own):
-    gate = StepGate()
-    fold(gate, folded)
-    fields = gate.take(own)
-
-    if not folded:
-        assert fields == {}
-        return
-    everything = folded if own is None else [*folded, own]
-    assert fields["steps_folded"] == len(folded)
-    assert fields["train_loss_min"] == min(everything)
-    assert fields["train_loss_max"] == max(everything)
-    assert fields["train_loss_mean"] == pytest.approx(
-        math.fsum(everything) / len(everything), rel=1e-9, abs=1e-6
-    )
-
-
-def test_what_was_taken_is_not_returned_again():
-    gate = StepGate()
-    fold(gate, [1.0, 2.0])
-    gate.take(3.0)
-
-    assert gate.count == 0
-    assert gate.take(4.0) == {}
-
-    fold(gate, [5.0])
-
-    assert gate.take(7.0) == {
-        "steps_folded": 1,
-        "train_loss_mean": 6.0,
-        "train_loss_min": 5.0,
-        "train_loss_max": 7.0,
-    }
-
-
 @pytest.mark.parametrize("count", [MAX_FOLDED - 1, MAX_FOLDED, MAX_FOLDED + 1, 3 * MAX_FOLDED + 5])
 def test_any_number_of_steps_is_folded_in_bounded_memory(count):
     gate = StepGate()

@@ -148,17 +148,6 @@ def test_every_step_is_in_exactly_one_record(tmp_path_factory, series, log_every
     assert at == len(series)
 
 
-def test_the_rest_is_written_at_the_end(make):
-    log = make(log_every=10)
-    for step in range(24):
-        log.log_step(step, train_loss=1.0 + step / 100)
-    log.close()
-    last = records_of(log, "step")[-1]
-
-    assert (last["global_step"], last["steps_folded"], last["train_loss"]) == (23, 2, 1.23)
-    assert last["train_loss_mean"] == pytest.approx(1.22)
-
-
 def test_time_spent_after_the_last_step_does_not_count_as_a_steps(make):
     log = make(log_every=10)
     for step in range(14):

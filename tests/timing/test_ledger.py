@@ -126,15 +126,6 @@ def test_a_session_does_not_reach_back_into_the_one_before(records):
     assert ledger.between_sessions_s == 0.0
 
 
-def test_time_between_sessions_is_not_part_of_the_run(records):
-    records.put(0.0, "start").step(10.0, 1).put(20.0, "end")
-    records.begin(2, BEGAN + 100.0).step(5.0, 2).put(6.0, "end")
-    ledger = ledger_of(records)
-
-    assert ledger.wall_s == 26.0
-    assert ledger.between_sessions_s == 80.0
-
-
 def test_sleep_of_the_machine_is_noted_and_not_counted(records):
     records.put(0.0, "start").step(10.0, 1)
     records.origin += 3600.0
@@ -361,12 +352,6 @@ def steady(records, steps, seconds=1.0, **fields):
     return records
 
 
-def test_a_silence_far_beyond_the_usual_is_a_stall(records):
-    steady(records, 10).step(210.0, 11).put(210.0, "end")
-
-    assert entries(ledger_of(records)) == {"training": 11.0, "stalled": 199.0}
-
-
 def test_a_hung_data_loader_is_a_stall_and_the_training_next_to_it_is_not(records):
     steady(records, 10, training=0.75, data_wait=0.25)
     records.step(210.0, 11, training=0.75, data_wait=199.25).put(210.0, "end")
@@ -447,29 +432,6 @@ def test_what_was_done_after_the_last_step_record_is_lost_too(records):
     assert entries(ledger_of(records)) == {"training": 2.0, "redone": 4.0}
 
 
-def test_a_resume_may_go_back_over_two_sessions(records):
-    steady(records, 100, training=1.0)
-    records.begin(2, BEGAN + 200.0, resumed_from_step=100)
-    for number in range(1, 51):
-        records.step(float(number), 100 + number, training=1.0)
-    records.begin(3, BEGAN + 300.0, resumed_from_step=40).step(5.0, 45, training=5.0).put(5.0, "end")
-    ledger = ledger_of(records)
-
-    assert entries(ledger) == {"training": 45.0, "redone": 110.0}
-
-
-def test_what_is_redone_once_is_not_redone_twice(records):
-    steady(records, 100, training=1.0)
-    for session, begins_at in ((2, 60), (3, 60), (4, 80)):
-        records.begin(session, BEGAN + 200.0 * session, resumed_from_step=begins_at)
-        for number in range(1, 31):
-            records.step(float(number), begins_at + number, training=1.0)
-    ledger = ledger_of(records)
-
-    # Sessions 1 up to step 60, 3 up to 80 and all of 4 are what the run is made of; 2 began and ended in vain.
-    assert entries(ledger) == {"training": 60.0 + 20.0 + 30.0, "redone": 40.0 + 30.0 + 10.0}
-
-
 def test_an_abandoned_session_takes_nothing_from_the_one_that_was_resumed(records):
     steady(records, 100, training=1.0)
     records.put(100.0, "checkpoint", global_step=100)
@@ -517,13 +479,6 @@ def test_a_power_sample_is_valid_for_a_minute_and_the_rest_is_noted_as_unknown(r
     assert kwh["validation"] == pytest.approx(6000.0 / 3.6e6)
     assert kwh["startup"] is None
     assert ledger.notes == ("Power is known for 60 % of the time; kWh cover only that part.",)
-
-
-def test_without_power_there_is_no_energy(records):
-    ledger = ledger_of(steady(records, 3))
-
-    assert ledger.kwh is None
-    assert {line.kwh for line in ledger.lines} == {None}
 
 
 # ------------------------------------------------------------ sessions

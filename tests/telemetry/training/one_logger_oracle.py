@@ -17,7 +17,7 @@ from nv_one_logger.core import time as their_time
 from nv_one_logger.core.exceptions import OneLoggerError
 from nv_one_logger.exporter.exporter import Exporter
 from nv_one_logger.recorder.default_recorder import ExportCustomizationMode
-from nv_one_logger.training_telemetry.api import callbacks, context
+from nv_one_logger.training_telemetry.api import callbacks
 from nv_one_logger.training_telemetry.api.config import TrainingTelemetryConfig
 from nv_one_logger.training_telemetry.api.spans import StandardTrainingJobSpanName
 from nv_one_logger.training_telemetry.api.training_telemetry_provider import TrainingTelemetryProvider
@@ -92,19 +92,9 @@ def _play(script):
     for name, arguments in script["calls"]:
         if name == "configure":
             provider.set_training_telemetry_config(TrainingTelemetryConfig(**arguments))
-        elif name == "an iteration that raises":
-            _raise_in_an_iteration()
         else:
             getattr(callbacks, name)(**arguments)
     return {"spans": list(kept.spans.values()), "events": kept.events}
-
-
-def _raise_in_an_iteration():
-    try:
-        with context.training_iteration():
-            raise RuntimeError("as scripted")
-    except RuntimeError:
-        pass
 
 
 def _plain(attributes):

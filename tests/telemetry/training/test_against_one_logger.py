@@ -71,22 +71,22 @@ class Script:
         self.end(name, seconds)
 
 
-def whole_job(*, strategy="sync", first=10, iterations=ITERATIONS_S):
+def whole_job(*, strategy="sync"):
     """Return a job with all that OneLogger has callbacks for."""
     script = Script()
     script.start("on_app")
     script.call("configure", **CONFIG, save_checkpoint_strategy=strategy)
     for name in ("distributed_init", "model_init", "dataloader_init", "load_checkpoint", "optimizer_init"):
         script.part(f"on_{name}", 0.5)
-    script.start("on_train", train_iterations_start=first, train_samples_target_or_fn=500)
-    for done, seconds in enumerate(iterations, 1):
+    script.start("on_train", train_iterations_start=10, train_samples_target_or_fn=500)
+    for done, seconds in enumerate(ITERATIONS_S, 1):
         script.part("on_training_single_iteration", seconds)
         if done % 4 == 0:
             script.start("on_validation")
             for part in (1, 2):
                 script.part("on_validation_single_iteration", 0.5 * part * done / 4)
             script.end("on_validation", 0.25)
-            checkpoint(script, first + done, strategy, done)
+            checkpoint(script, 10 + done, strategy, done)
     script.end("on_train", 0.5)
     script.start("on_testing")
     script.end("on_testing", 1.0)
@@ -109,17 +109,6 @@ def succeed(script, global_step):
     script.call("on_save_checkpoint_success", global_step=global_step, time_msec=script.now * 1000)
 
 
-def one_that_raises():
-    """Return a job of two iterations, of which the second raises."""
-    script = Script()
-    script.start("on_app")
-    script.call("configure", **{**CONFIG, "log_every_n_train_iterations": 2})
-    script.start("on_train", train_iterations_start=0)
-    script.part("on_training_single_iteration", 1.0)
-    script.call("an iteration that raises")
-    return script
-
-
 def without_targets():
     """Return a job like that of OneLogger's own introduction: it asks for throughput and says nothing of targets."""
     script = Script()
@@ -127,18 +116,6 @@ def without_targets():
     said = {name: value for name, value in CONFIG.items() if not name.endswith("target_or_fn")}
     script.call("configure", **said)
     script.start("on_train", train_iterations_start=0)
-    return script
-
-
-def in_every_iteration():
-    """Return a job that wants to hear of each of its iterations, and of no operations."""
-    script = Script()
-    script.start("on_app")
-    changed = {"log_every_n_train_iterations": 1, "is_log_throughput_enabled_or_fn": False}
-    script.call("configure", **{**CONFIG, **changed})
-    script.start("on_train", train_iterations_start=0)
-    for seconds in ITERATIONS_S[:3]:
-        script.part("on_training_single_iteration", seconds)
     return script
 
 
@@ -162,9 +139,6 @@ def long_ago():
 SCRIPTS = {
     "sync": whole_job,
     "async": partial(whole_job, strategy="async"),
-    "between two reports": partial(whole_job, first=12, iterations=ITERATIONS_S[:4]),
-    "one that raises": one_that_raises,
-    "in every iteration": in_every_iteration,
     "configured twice": configured_twice,
     "without targets": without_targets,
     "long ago": long_ago,
@@ -197,9 +171,6 @@ def ours(script, folder):
     for name, arguments in script.calls:
         if name == "configure":
             training.configure(**arguments)
-        elif name == "an iteration that raises":
-            with pytest.raises(RuntimeError), training.training_iteration():
-                raise RuntimeError("as scripted")
         else:
             getattr(training, name)(**arguments)
     finished = {span["id"]: span for span in records_of(log, "span")}
