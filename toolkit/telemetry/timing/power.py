@@ -32,8 +32,6 @@ def watts_in(record: Record) -> float | None:
 class PowerMeter:
     """Integrates power over one session's clock; each sample is valid until the next."""
 
-    __slots__ = ("_at", "_joules", "_known_s", "_until", "watts")
-
     def __init__(self) -> None:
         self.watts: float | None = None
         """Power at the newest sample; None before the first."""

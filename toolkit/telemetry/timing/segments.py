@@ -74,8 +74,6 @@ class Segment:
 class Sums:
     """Seconds, energy and seconds with known power of many segments, by slot."""
 
-    __slots__ = ("joules", "known_s", "seconds")
-
     def __init__(self) -> None:
         self.seconds = [0.0] * SLOTS
         self.joules = [0.0] * SLOTS

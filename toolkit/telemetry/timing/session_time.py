@@ -402,8 +402,6 @@ _MOST_OPEN: Final = 1_000
 class SpanCover:
     """Finished spans since the last boundary, and open ones; an inner span is recorded first and keeps its seconds."""
 
-    __slots__ = ("_intervals", "_open", "_since", "seconds")
-
     def __init__(self) -> None:
         self.seconds = [0.0] * SLOTS
         """By slot, in finished spans since the last boundary."""

@@ -38,8 +38,6 @@ class LedgerMeter:
     seconds after it are added: what another thread sees in between is too little for a short time, and never too much.
     """
 
-    __slots__ = ("_fields", "_taken", "_taking", "buckets", "monotonic", "owner", "since", "taken_at", "top")
-
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self.owner = threading.get_ident()
         self.top: Metered | None = None

@@ -129,8 +129,6 @@ class Profiling:
 class Profile:
     """What is known of one profiled name."""
 
-    __slots__ = (*("_closed", "_field", "_waiting", "count", "interval", "monotonic", "shortest", "times"),)
-
     def __init__(
         self,
         name: str,

@@ -39,30 +39,6 @@ _DIGITS: Final = 7
 class SpanTimes:
     """The spans of one name."""
 
-    __slots__ = (
-        *(
-            "bucket",
-            "count",
-            "device_seconds",
-            "failed",
-            "is_dropped",
-            "is_on_steps",
-            "kept",
-            "name",
-            "others",
-        ),
-        *(
-            "seconds",
-            "written",
-            "written_on_device",
-            "_classes",
-            "_largest",
-            "_smallest",
-            "_spread",
-            "_total",
-        ),
-    )
-
     def __init__(self, name: str, bucket: list[float] | None) -> None:
         self.name = name
         self.bucket = bucket

@@ -83,20 +83,6 @@ def _foldable(given: Mapping[str, Any]) -> dict[str, Any]:
 class StepRecords:
     """Decides which steps are written and completes their records."""
 
-    __slots__ = (
-        *("first_step", "guard", "latest", "speed", "step_at_start", "system", "_are_names", "_before_first"),
-        *(
-            "_context",
-            "_gate",
-            "_interval",
-            "_known_names",
-            "_last_due",
-            "_log_every",
-            "_look_every",
-        ),
-        *("_next_due", "_record_queue", "_start_of_line", "_threads", "_times", "_values"),
-    )
-
     def __init__(
         self,
         gate: StepGate,

@@ -27,11 +27,6 @@ _ALIKE: Final = 3.0
 class StepSpeed:
     """Measures the steps between two records, each from where the last measurement ended."""
 
-    __slots__ = (
-        *("begin", "marks", "reported_s", "samples_fewer", "samples_per_step"),
-        *("_gate", "_times", "_usual"),
-    )
-
     def __init__(self, gate: StepGate, times: SpanTotals) -> None:
         self.samples_per_step: float | None = None
         """Samples that one step trains on, where the start record says so."""

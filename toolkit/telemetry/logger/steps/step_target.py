@@ -21,8 +21,6 @@ class Ranks(Protocol):
 class StepTarget:
     """Where the steps of a logger go: to the records of its run, or nowhere if it is off or follows other ranks."""
 
-    __slots__ = ("began", "clock", "gate", "is_special", "ranks", "records")
-
     def __init__(
         self,
         records: StepRecords | None = None,

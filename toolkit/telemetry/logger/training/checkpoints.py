@@ -90,8 +90,6 @@ class Checkpoints:
 class CheckpointSave(Phase):
     """One checkpoint: a sync one is saved when its block ends, an async one when its success is reported."""
 
-    __slots__ = ("_checkpoints", "path", "step", "strategy", "work")
-
     def __init__(self, checkpoints: Checkpoints, step: int, path: Any, strategy: str) -> None:
         super().__init__(
             checkpoints.job, CHECKPOINT_SAVE_SYNC if strategy == SYNC else CHECKPOINT_SAVE_ASYNC, {}
@@ -148,8 +146,6 @@ class CheckpointSave(Phase):
 
 class CheckpointFinalization(Phase):
     """Finalising an async checkpoint, on any thread: it is saved when the block ends without an exception."""
-
-    __slots__ = ("_checkpoints", "_path", "_step")
 
     def __init__(self, checkpoints: Checkpoints, global_step: Any, path: Any = None) -> None:
         step = checkpoints.job.whole_or_none("global_step", global_step)

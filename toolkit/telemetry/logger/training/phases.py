@@ -26,8 +26,6 @@ class Phase:
     There are several in each iteration, so it does as little as possible.
     """
 
-    __slots__ = ("_attributes", "_job", "name", "span")
-
     def __init__(self, job: Job, name: str, attributes: dict[str, Any]) -> None:
         self._job = job
         self.name = name
@@ -72,8 +70,6 @@ class Phase:
 class Iteration(Phase):
     """Counted unless an exception is raised."""
 
-    __slots__ = ()
-
     def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
         """End it, and count it."""
         super().end(error, stop_time)
@@ -87,8 +83,6 @@ class Iteration(Phase):
 
 class Pause(Phase):
     """Pauses the training: forward passes inside do not belong to it."""
-
-    __slots__ = ()
 
     def begin(self, start_time: float | None = None) -> AnySpan:
         """Begin it, and pause the training."""
@@ -108,8 +102,6 @@ class Pause(Phase):
 
 class Evaluation(Pause):
     """A validation or testing loop, whose event has the times of the job's iterations of that kind."""
-
-    __slots__ = ()
 
     def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
         """Write how long the iterations took, and end it."""
@@ -132,8 +124,6 @@ class Evaluation(Pause):
 
 class Application(Phase):
     """The whole job. There is one at a time."""
-
-    __slots__ = ("_since",)
 
     def __init__(self, job: Job, name: str, attributes: dict[str, Any], since: float | None = None) -> None:
         super().__init__(job, name, attributes)
@@ -166,8 +156,6 @@ class Application(Phase):
 
 class TrainingLoop(Phase):
     """The training loop: its start and its targets."""
-
-    __slots__ = ("_given",)
 
     def __init__(self, job: Job, name: str, *given: Any) -> None:
         super().__init__(job, name, {})

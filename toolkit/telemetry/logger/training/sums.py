@@ -47,11 +47,6 @@ _NO_SIZES: Final = IterationSizes()
 class Sums:
     """Count, sums and extremes of iterations, of checkpoints, or of anything else that takes time."""
 
-    __slots__ = (
-        *("best_rate", "count", "flops", "longest", "samples", "seconds", "shortest", "tokens"),
-        "worst_rate",
-    )
-
     def __init__(self) -> None:
         self.count = 0
         self.seconds = 0.0
