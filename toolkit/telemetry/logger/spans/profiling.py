@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
 from toolkit.telemetry.core.checks import Check, OptionsError, number, whole
-from toolkit.telemetry.core.decorators import decorated_inside, keep_cache_methods, wrap_calls
+from toolkit.telemetry.core.decorators import decorated_inside, wrap_calls
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.options.blocks import ProfilingOptions
 from toolkit.telemetry.logger.spans.totals import MAX_NAMES, SpanTimes, SpanTotals
@@ -83,24 +83,9 @@ class Profiling:
         if inside is not None:
             return inside  # type: ignore[no-any-return]
         profile = self._make(_as_name(name or called(function)), min_duration_ms, log_interval)
-        if inspect.iscoroutinefunction(function):
-            return wrap_calls(function, lambda: ProfiledBlock(profile))
         if inspect.isgeneratorfunction(function):
             return _profiled_generator(function, profile)
-
-        monotonic = self._monotonic
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            began = monotonic()
-            try:
-                return function(*args, **kwargs)
-            finally:
-                duration = monotonic() - began
-                if duration >= profile.shortest:
-                    profile.count_one(duration)
-
-        return keep_cache_methods(call, function)
+        return wrap_calls(function, functools.partial(ProfiledBlock, profile))
 
     def _make(self, name: str, min_duration_ms: float | None, log_interval: int | None) -> Profile:
         with self._making:
