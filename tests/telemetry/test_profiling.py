@@ -10,41 +10,12 @@ import threading
 import pytest
 
 from tests.records import read_records, with_event
-from tests.telemetry.logged import PATIENCE_S
-from toolkit.telemetry import TelemetryLogger
-
-
-class Watch:
-    """A clock that is stopped until it is advanced."""
-
-    def __init__(self):
-        self.now = 100.0
-
-    def wall(self):
-        return 1.7e9 + self.now
-
-    def monotonic(self):
-        return self.now
+from tests.telemetry.logged import make_logger
 
 
 @pytest.fixture
-def clock():
-    return Watch()
-
-
-@pytest.fixture
-def begin(tmp_path, clock):
-    opened = []
-
-    def begin(**options):
-        usual = {"log_every": 1, "system": False, "control": False, "close_timeout": PATIENCE_S}
-        log = TelemetryLogger("run", log_dir=tmp_path, clock=clock, **usual, **options)
-        opened.append(log)
-        return log
-
-    yield begin
-    for log in opened:
-        log.close()
+def begin(tmp_path, clock, close_at_end):
+    return lambda **options: close_at_end(make_logger(tmp_path, clock=clock, log_every=1, **options))
 
 
 def read(log):
@@ -63,7 +34,7 @@ def profiled(record):
 def test_a_block_is_on_the_next_step_record_in_seconds(begin, clock):
     log = begin()
     with log.profile_block("forward_pass"):
-        clock.now += 0.25
+        clock.advance(0.25)
     log.log_step(0, train_loss=1.0)
     log.log_step(1, train_loss=1.0)
 
@@ -77,7 +48,7 @@ def test_of_several_calls_the_mean_and_the_longest_are_recorded(begin, clock):
     log = begin()
     for seconds in (0.1, 0.2, 0.6):
         with log.profile_block("a"):
-            clock.now += seconds
+            clock.advance(seconds)
     log.log_step(0, train_loss=1.0)
 
     (step,) = steps(log)
@@ -92,12 +63,12 @@ def test_a_method_is_called_by_its_class_and_a_function_by_its_name(begin, clock
         @log.profile
         def compute_loss(self, seconds, *, more=0):
             """Compute it."""
-            clock.now += seconds + more
+            clock.advance(seconds + more)
             return seconds
 
     @log.profile("load")
     def any_name():
-        clock.now += 1
+        clock.advance(1)
 
     @log.profile(name="asked for", min_duration_ms=0)
     def another_name():
@@ -124,13 +95,13 @@ def test_what_is_awaited_or_iterated_is_timed_to_its_end(begin, clock):
     @log.profile
     async def fetch():
         await asyncio.sleep(0)
-        clock.now += 0.5
+        clock.advance(0.5)
         return "a"
 
     @log.profile
     def batches():
         yield 1
-        clock.now += 0.25
+        clock.advance(0.25)
 
     assert asyncio.run(fetch()) == "a"
     assert list(batches()) == [1]
@@ -147,7 +118,7 @@ def test_an_exception_passes_unchanged_and_the_time_up_to_it_is_recorded(begin, 
 
     @log.profile
     def fails():
-        clock.now += 0.5
+        clock.advance(0.5)
         raise raised
 
     with pytest.raises(ValueError, match="theirs") as from_function:
@@ -155,7 +126,7 @@ def test_an_exception_passes_unchanged_and_the_time_up_to_it_is_recorded(begin, 
 
     def fail_in_a_block():
         with log.profile_block("block"):
-            clock.now += 0.25
+            clock.advance(0.25)
             raise raised
 
     with pytest.raises(ValueError, match="theirs") as from_block:
@@ -173,9 +144,9 @@ def test_short_calls_are_not_counted_and_of_the_others_every_so_many_is_logged(b
     log = begin(profiling={"min_duration_ms": 100, "log_interval": 3})
     for step in range(8):
         with log.profile_block("a"):
-            clock.now += 0.01
+            clock.advance(0.01)
         with log.profile_block("a"):
-            clock.now += 1 + step
+            clock.advance(1 + step)
         log.log_step(step, train_loss=1.0)
 
     recorded = {record["global_step"]: profiled(record) for record in steps(log)}
@@ -193,7 +164,7 @@ def test_limits_may_be_given_with_the_name(begin, clock):
 
     @log.profile(min_duration_ms=1000, log_interval=2)
     def work(seconds):
-        clock.now += seconds
+        clock.advance(seconds)
 
     for step, seconds in enumerate((0.5, 2, 3, 4)):
         work(seconds)
@@ -211,11 +182,11 @@ def test_off_means_off_everywhere(begin, clock):
     log = begin(profiling=False)
 
     def work():
-        clock.now += 1
+        clock.advance(1)
 
     assert log.profile(work) is work
     with log.profile_block("a"):
-        clock.now += 1
+        clock.advance(1)
     log.log_step(0, train_loss=1.0)
     records = read(log)
 
@@ -260,10 +231,10 @@ def test_names_without_end_are_added_up_and_odd_ones_are_named(begin, clock):
     log = begin()
     for number in range(300):
         with log.profile_block(f"block {number}"):
-            clock.now += 1
+            clock.advance(1)
     for odd in (None, 5, ["a"], "", "x" * 5000):
         with log.profile_block(odd):
-            clock.now += 1
+            clock.advance(1)
     log.log_step(0, train_loss=1.0)
 
     (step,) = steps(log)
@@ -272,9 +243,6 @@ def test_names_without_end_are_added_up_and_odd_ones_are_named(begin, clock):
     assert len([name for name in found if not name.endswith("/max")]) == 201
     assert found["profiling/(other names)"] == pytest.approx(1.0)
     assert max(map(len, found)) < 200
-
-
-_log = TelemetryLogger("run", enabled=False)
 
 
 @pytest.mark.parametrize("decorator", ["profile", "timed", "capture_errors"])
@@ -292,7 +260,7 @@ def test_a_class_and_a_property_stay_what_they_are(begin, clock, decorator, capl
         @property
         def size(self):
             """How large it is."""
-            clock.now += 0.5
+            clock.advance(0.5)
             return 3
 
         @size.setter
@@ -321,14 +289,14 @@ def test_of_a_generator_only_its_own_time_is_counted_and_it_stays_one(begin, clo
 
     @log.profile(name="plain")
     def produce():
-        clock.now += 0.25
+        clock.advance(0.25)
         given = yield 1
-        clock.now += 0.25
+        clock.advance(0.25)
         return given
 
     iteration = produce()
     next(iteration)
-    clock.now += 10
+    clock.advance(10)
     with pytest.raises(StopIteration, match="given"):
         iteration.send("given")
 

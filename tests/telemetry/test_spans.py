@@ -18,21 +18,15 @@ from toolkit.telemetry.logger.spans.span import NO_SPAN, FoldedSpan, Span
 
 
 @pytest.fixture
-def make(tmp_path, clock):
-    made = []
-
+def make(tmp_path, clock, close_at_end):
     def make(**options):
-        options = {"diagnostics": False, "clock": clock, **options}
-        log = make_logger(tmp_path, **options)
-        made.append(log)
+        log = close_at_end(make_logger(tmp_path, **{"diagnostics": False, "clock": clock, **options}))
         if log.is_live:
             # The tests do its chores where they want them done, and two at once would not do.
             log._run.periodic.close(PATIENCE_S)
         return log
 
-    yield make
-    for log in made:
-        log.close()
+    return make
 
 
 def spans_of(log, name=None):

@@ -24,18 +24,13 @@ def _a_machine_that_is_described_at_once(monkeypatch):
 
 
 @pytest.fixture
-def make(tmp_path, clock):
-    made = []
-
+def make(tmp_path, clock, close_at_end):
     def make(**options):
-        name = f"r{len(made)}"
-        made.append(make_logger(tmp_path, name, clock=clock, spans={"around": 0}, **options))
-        made[-1].log_start(training={"batch_size": 8})
-        return made[-1]
+        log = close_at_end(make_logger(tmp_path, clock=clock, spans={"around": 0}, **options))
+        log.log_start(training={"batch_size": 8})
+        return log
 
-    yield make
-    for log in made:
-        log.close()
+    return make
 
 
 def speeds_of(log):
@@ -76,25 +71,6 @@ def test_a_step_within_a_span_that_was_never_ended_still_has_a_speed(make, clock
         log.log_step(step, train_loss=0.5)
 
     assert speeds_of(log) == [pytest.approx((1.0, 8.0))] * 2
-
-
-@pytest.mark.parametrize("loss", [float, torch.tensor])
-def test_what_a_script_without_spans_logs_right_after_a_record_is_not_a_steps(make, clock, loss):
-    log = make(log_every=5)
-    for step in range(1, 46):
-        clock.advance(0.5)
-        log.log_step(step, train_loss=loss(0.5))
-        if step % 10 == 0:
-            clock.advance(20.0)
-            log.log_eval(step, val_loss=0.5)
-            clock.advance(7.0)
-            log.log_sample(step, "picture.png")
-            clock.advance(6.0)
-            log.log_checkpoint(step, "absent.safetensors")
-            clock.advance(5.0)
-            log.log_epoch(step // 10, global_step=step)
-
-    assert speeds_of(log) == [pytest.approx((0.5, 16.0))] * 9
 
 
 RECORDS = {

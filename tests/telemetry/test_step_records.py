@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from tests.lengths import longer
 from tests.records import read_records
 from tests.telemetry.logged import Arriving, describe_at_once, make_logger, records_of
-from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.logger.records.device_scalars import DeviceScalars, PendingScalar
 from toolkit.telemetry.logger.writing.pipeline import RecordPipeline
 
@@ -27,16 +26,8 @@ def _a_machine_that_is_described_at_once():
 
 
 @pytest.fixture
-def make(tmp_path):
-    made = []
-
-    def make(**options):
-        made.append(make_logger(tmp_path, clock=ManualClock(), **options))
-        return made[-1]
-
-    yield make
-    for log in made:
-        log.close()
+def make(tmp_path, clock, close_at_end):
+    return lambda **options: close_at_end(make_logger(tmp_path, clock=clock, **options))
 
 
 def steps_of(log):

@@ -19,16 +19,13 @@ def _time_to_look_at_checkpoints(monkeypatch):
 
 
 @pytest.fixture
-def make(tmp_path, clock):
-    made = []
-
+def make(tmp_path, clock, close_at_end):
     def make(name="r", **options):
-        made.append(make_logger(tmp_path / "logs", name, **{"spans": "all", "clock": clock, **options}))
-        return made[-1]
+        return close_at_end(
+            make_logger(tmp_path / "logs", name, **{"spans": "all", "clock": clock, **options})
+        )
 
-    yield make
-    for log in made:
-        log.close()
+    return make
 
 
 @pytest.fixture
