@@ -97,7 +97,7 @@ class Profiling:
                 interval = int(self._limit(name, "log_interval", log_interval, _INTERVAL))
                 times = self._times.of(PROFILING_PREFIX + name, on_steps=False)
                 profile = Profile(name, shortest / 1e3, interval, times, self._closed, self._monotonic)
-                self._times.add_profile(profile)
+                self._times.add_profile(times, profile.put_on)
                 self._profiles[name] = profile
             return profile
 

@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from toolkit.telemetry.logger.spans.ledger_meter import LedgerMeter, Metered
 from toolkit.telemetry.timing.names import (
@@ -109,15 +109,6 @@ class SpanTimes:
         return self._largest
 
 
-class OnStepRecords(Protocol):
-    """Something that has fields for the next step record."""
-
-    times: SpanTimes
-
-    def put_on(self, fields: dict[str, Any]) -> None:
-        """Add them to `fields`."""
-
-
 class SpanTotals:
     """The times of every name, and the fields of step records made of them."""
 
@@ -126,8 +117,8 @@ class SpanTotals:
         self.by_name: dict[str, SpanTimes] = {}
         self.active: list[SpanTimes] = []
         """Names that step records have the time of; empty, and so false, in a run without spans."""
-        self.profiled: list[OnStepRecords] = []
-        """Profiled names, which step records have as well."""
+        self.profiled: list[Callable[[dict[str, Any]], None]] = []
+        """What adds the fields of profiled names, which step records have as well."""
         self.away = 0.0
         """Seconds of this session in which the training was not at its steps, as of the last `take`."""
         self.at_steps = 0.0
@@ -174,8 +165,8 @@ class SpanTotals:
             if times.device_seconds > times.written_on_device:
                 fields[DEVICE_TIME_PREFIX + times.name] = times.device_seconds - times.written_on_device
                 times.written_on_device = times.device_seconds
-        for profile in self.profiled:
-            profile.put_on(fields)
+        for put_on in self.profiled:
+            put_on(fields)
         now = self._began + elapsed
         totals = self.meter.totals_at(now)
         if totals:
@@ -229,12 +220,12 @@ class SpanTotals:
                 times.written += times.total - max(seconds, times.written)
                 times.written_on_device += times.device_seconds - max(on_device, times.written_on_device)
 
-    def add_profile(self, profile: OnStepRecords) -> None:
-        """Put a profiled name on step records as well."""
-        self.profiled.append(profile)
+    def add_profile(self, times: SpanTimes, put_on: Callable[[dict[str, Any]], None]) -> None:
+        """Put a profiled name on step records as well, by what adds its fields."""
+        self.profiled.append(put_on)
         if not self.active:
             # A step record asks for times only where there are some; of this name it says nothing here.
-            self.active.append(profile.times)
+            self.active.append(times)
 
     def in_control(self) -> AbstractContextManager[object]:
         """Return a block whose time counts as spent on requests; in a run without spans there is no ledger to keep."""

@@ -6,7 +6,7 @@ import math
 import threading
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from orjson import OPT_APPEND_NEWLINE
@@ -23,21 +23,14 @@ from toolkit.telemetry.logger.steps.step_speed import NO_POINT, StepSpeed, Windo
 from toolkit.telemetry.runfolder.codec import fits_json
 from toolkit.telemetry.runfolder.records import LOSS_JUMP, MAX_RECORD_BYTES, NAN_INF_DETECTED, STEP
 
+if TYPE_CHECKING:
+    from toolkit.telemetry.logger.control.poller import ControlPoller
+
 _MAX_PLAIN: Final = MAX_RECORD_BYTES - 4096
 _NUMBERS: Final = frozenset({float, int, bool})
 _ALWAYS_FETCHED: Final = ("train_loss", "grad_norm")
 _MOST_FETCHED: Final = 8
 """Other tensors of a step without a record that are fetched; each of them takes some microseconds."""
-
-
-class Interval(Protocol):
-    """How often steps are recorded, and whether a request waits."""
-
-    ready: bool
-    log_every: int
-
-    def apply(self, global_step: int | None) -> None:
-        """Do what was asked, between two steps."""
 
 
 class FixedInterval:
@@ -88,7 +81,7 @@ class StepRecords:
         gate: StepGate,
         record_queue: RecordQueue,
         values: PlainValues,
-        interval: Interval,
+        interval: ControlPoller | FixedInterval,
         times: SpanTotals,
         *,
         before_first: Callable[[], None],

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from toolkit.telemetry.core.clock import Clock, SystemClock
 from toolkit.telemetry.logger.records.step_gate import StepGate
 
 if TYPE_CHECKING:
+    from toolkit.telemetry.logger.control.rank_control import RankControl
     from toolkit.telemetry.logger.steps.step_records import StepRecords
-
-
-class Ranks(Protocol):
-    """Several ranks that do what is requested at the same step."""
-
-    def at_step(self, step: Any) -> None:
-        """Do what was agreed for `step`."""
 
 
 class StepTarget:
@@ -28,7 +22,7 @@ class StepTarget:
         *,
         clock: Clock | None = None,
         began: float = 0.0,
-        ranks: Ranks | None = None,
+        ranks: RankControl | None = None,
     ) -> None:
         self.records = records
         self.gate = gate or StepGate()
