@@ -365,7 +365,7 @@ class SessionTime:
             self.gets_to = step
 
     def _mark(self, at: float, step: int | None) -> None:
-        """Note a checkpoint: it ends the open segment, so that work after it is told from what it saved."""
+        """Note a checkpoint: it ends the open segment, which separates what it saved from the work after it."""
         # A checkpoint of an earlier step says nothing about when that step was.
         if step is None or (self._step is not None and step < self._step):
             return
