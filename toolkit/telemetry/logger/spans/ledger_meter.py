@@ -13,19 +13,11 @@ _DEEPEST: Final = 1_000
 _TRIES: Final = 10
 
 
-class HasBucket(Protocol):
-    """Where seconds are added up."""
-
-    bucket: Any
-
-
 class Metered(Protocol):
     """A span whose time counts as an entry of the ledger."""
 
-    @property
-    def times(self) -> HasBucket:
-        """Where its seconds go."""
-
+    times: Any
+    """Their `bucket` is where its seconds go."""
     below: Any
     closed: bool
 

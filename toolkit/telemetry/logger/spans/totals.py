@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any, Final
 
-from toolkit.telemetry.logger.spans.ledger_meter import LedgerMeter, Metered
+from toolkit.telemetry.logger.spans.ledger_meter import LedgerMeter
 from toolkit.telemetry.timing.names import (
     AT_TRAINING,
     DATA_LOADING,
@@ -227,9 +228,19 @@ class SpanTotals:
             # A step record asks for times only where there are some; of this name it says nothing here.
             self.active.append(times)
 
-    def in_control(self) -> AbstractContextManager[object]:
-        """Return a block whose time counts as spent on requests; in a run without spans there is no ledger to keep."""
-        return _Block(self.meter, self._made(PAUSED)) if self.by_name else nullcontext()
+    @contextmanager
+    def in_control(self) -> Iterator[None]:
+        """Have the time of a block count as spent on requests; in a run without spans there is no ledger to keep."""
+        if not self.by_name or not self.is_of_training_thread():
+            yield
+            return
+        block: Any = SimpleNamespace(times=self._made(PAUSED), below=None, closed=False)
+        self.meter.enter(block, self.meter.monotonic())
+        try:
+            yield
+        finally:
+            block.closed = True
+            self.meter.leave(block, self.meter.monotonic())
 
     def summary(self) -> dict[str, dict[str, float]]:
         """Return the summary of every name that was used."""
@@ -240,24 +251,6 @@ def _split(totals: Sequence[tuple[str, float]]) -> tuple[float, float]:
     away = sum([seconds for entry, seconds in totals if entry not in AT_TRAINING])
     at_steps = sum([seconds for entry, seconds in totals if entry in AT_TRAINING])
     return away, at_steps if any(entry == IN_TRAINING for entry, _ in totals) else 0.0
-
-
-class _Block:
-    """A period of the loop's time that belongs to one entry of the ledger, and is no span."""
-
-    def __init__(self, meter: LedgerMeter, times: SpanTimes) -> None:
-        self.times = times
-        self.below: Metered | None = None
-        self.closed = False
-        self._meter = meter
-
-    def __enter__(self) -> None:
-        if threading.get_ident() == self._meter.owner:
-            self._meter.enter(self, self._meter.monotonic())
-
-    def __exit__(self, *_: object) -> None:
-        self.closed = True
-        self._meter.leave(self, self._meter.monotonic())
 
 
 def _rounded(seconds: float) -> float:
