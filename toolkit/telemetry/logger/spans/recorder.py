@@ -402,7 +402,12 @@ class SpanRecorder:
         found = []
         for each in gc.get_objects():
             # One that has just begun lacks what is set last.
-            if type(each) is FoldedSpan and not each.closed and hasattr(each, "began") and each.is_of(self):
+            if (
+                type(each) is FoldedSpan
+                and not each.closed
+                and hasattr(each, "began")
+                and each.recorder is self
+            ):
                 found.append(each)
         return found
 

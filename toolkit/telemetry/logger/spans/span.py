@@ -238,10 +238,6 @@ class FoldedSpan:
         """Seconds since the epoch; None before it begins."""
         return self.began + self.recorder.walls.ahead if self._has_begun else None
 
-    def is_of(self, recorder: SpanHost) -> bool:
-        """Say whether it belongs to `recorder`."""
-        return self.recorder is recorder
-
     @property
     def _has_begun(self) -> bool:
         return not self.closed or self.duration is not None
@@ -337,8 +333,7 @@ class Span:
 
     def event(self, name: str, /, **attributes: Any) -> None:
         """Write an event of this span."""
-        with self._recorder.guard.catch("writing a span's event"):
-            self._recorder.put_event(self, self.name, name, attributes, None)
+        self.event_with(name, attributes)
 
     def event_with(self, name: str, attributes: Mapping[str, Any], time: float | None = None) -> None:
         """Write an event of this span, now or at a wall time."""

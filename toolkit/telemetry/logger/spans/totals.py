@@ -95,11 +95,6 @@ class SpanTimes:
         }
         return {"count": self._spread, **{name: _rounded(value) for name, value in seconds.items()}}
 
-    @property
-    def is_used(self) -> bool:
-        """Whether there is anything to sum up."""
-        return self._spread > 0
-
     def _percentile(self, part: float) -> float:
         left = part * self._spread
         for place in sorted(self._classes):
@@ -244,7 +239,8 @@ class SpanTotals:
 
     def summary(self) -> dict[str, dict[str, float]]:
         """Return the summary of every name that was used."""
-        return {times.name: times.summary() for times in list(self.by_name.values()) if times.is_used}
+        summaries = {times.name: times.summary() for times in list(self.by_name.values())}
+        return {name: summary for name, summary in summaries.items() if summary["count"]}
 
 
 def _split(totals: Sequence[tuple[str, float]]) -> tuple[float, float]:
