@@ -134,7 +134,7 @@ def test_a_page_has_no_finding_of_ours_in_light_and_dark(shown, page, axe, path)
         expect(chart).to_have_attribute("data-drawn", re.compile("."))
 
     assert scan(page) == []
-    assert page.locator("h1").count() == 1
+    expect(page.locator("h1")).to_have_count(1)
 
     darken(page)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.browser_helpers import settle, status
+from tests.browser.browser_helpers import refresh_every, status
 from tests.lengths import is_long
 from tests.waiting import wait_until
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
@@ -91,8 +91,7 @@ def test_a_training_that_is_broken_is_explained_while_it_runs(shown, breaking, p
     training = breaking(kind)
     wait_until_it_logs(shown.root / kind, training)
     shown.open(page, "/alerts", run=kind)
-    page.locator('[data-testid="stMain"]').get_by_text("2 s", exact=True).first.click()
-    settle(page)
+    refresh_every(page, "2 s")
     expect(status(page)).to_contain_text("Running")
 
     expect(page.get_by_text(_SAID[kind]).first).to_be_visible(timeout=_PATIENCE_MS)
