@@ -350,11 +350,11 @@ def test_a_metric_of_several_runs_is_the_metric_of_each(root, store):
         write_run(root, name, curves={"train_loss": lambda step, name=name: ord(name) + step})
         store.refresh(name, wait_s=60.0)
 
-    found = store.series_of(["c", "none", "a"], "train_loss", axis="time", buckets=7)
+    found = store.series_of(["c", "none", "a"], "train_loss", buckets=7)
 
     assert list(found) == ["c", "a"]
     for key, series in found.items():
-        alone = store.series(key, "train_loss", axis="time", buckets=7)
+        alone = store.series(key, "train_loss", buckets=7)
         for one, other in zip(series.segments, alone.segments, strict=True):
             np.testing.assert_array_equal(one.y, other.y)
         assert series.total == alone.total == 100

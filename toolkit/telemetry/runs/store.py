@@ -526,15 +526,7 @@ class RunStore(Protocol):
     def formula_problem(self, key: str, text: str) -> str | None:
         """Return why the formula `text`, with a leading `=`, has no curve in this run; None if it has one."""
 
-    def series_of(
-        self,
-        keys: Sequence[str],
-        metric: str,
-        *,
-        axis: str = "step",
-        window: tuple[float, float] | None = None,
-        buckets: int = 600,
-    ) -> Mapping[str, Series]:
+    def series_of(self, keys: Sequence[str], metric: str, *, buckets: int = 600) -> Mapping[str, Series]:
         """Return what `series` returns for each of `keys`, in their order; keys of no run are left out."""
 
     def sessions(self, key: str) -> Sequence[SessionStart]:

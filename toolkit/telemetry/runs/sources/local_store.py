@@ -114,7 +114,6 @@ class LocalStore(StoreQueries):
     # ------------------------------------------------------------ listing
 
     def list_runs(self, query: RunQuery | None = None) -> RunList:
-        """Return the runs that `query` finds, without one all of them."""
         return self._folders.list_runs(query)
 
     def _own(self, key: str) -> FoundRun | None:
@@ -123,7 +122,6 @@ class LocalStore(StoreQueries):
         return run if isinstance(run, FoundRun) else None
 
     def card(self, key: str) -> RunCard:
-        """Return one run's card, based on the records read so far."""
         run = self._folders.find(key)
         log = self._logs.get((key, 0))
         if isinstance(run, FoundRun):
@@ -141,7 +139,6 @@ class LocalStore(StoreQueries):
         )
 
     def trends(self, keys: Iterable[str], *, points: int = 40) -> Mapping[str, Sequence[float]]:
-        """Return losses sampled along each run's log; runs that take too long follow in a later call."""
         until = time.perf_counter() + _TREND_BUDGET_S
         found: dict[str, Sequence[float]] = {}
         for key in keys:
@@ -167,7 +164,6 @@ class LocalStore(StoreQueries):
     # ------------------------------------------------------------ one run
 
     def meta(self, key: str) -> RunMeta:
-        """Return everything about a run except its curves."""
         found = self._folders.find(key)
         if isinstance(found, ForeignRun):
             foreign = self._foreign_log(found)
@@ -231,17 +227,14 @@ class LocalStore(StoreQueries):
         return FileSource(self._record_file(found, rank))
 
     def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
-        """Read new records, for at most about `wait_s`."""
         return self._log(key, rank).refresh(wait_s)
 
     def examine(self, key: str, *, wait_s: float = 0.3) -> float:
-        """Run the detectors on new records, for at most about `wait_s`."""
         is_complete = self._own(key) is not None or self.refresh(key, wait_s=wait_s).complete
         fraction = super().examine(key, wait_s=wait_s)
         return fraction if is_complete else min(fraction, _NOT_ALL)
 
     def time_spent(self, key: str, *, wait_s: float = 0.05) -> TimeSpent:
-        """Update the time ledger, for at most about `wait_s`."""
         is_complete = self._own(key) is not None or self.refresh(key, wait_s=wait_s).complete
         spent = super().time_spent(key, wait_s=wait_s)
         return spent if is_complete else replace(spent, fraction=min(spent.fraction, _NOT_ALL))
@@ -291,7 +284,6 @@ class LocalStore(StoreQueries):
                 log.wait_until_saved(timeout_s)
 
     def ranks(self, key: str) -> Sequence[int]:
-        """Return the ranks with their own records."""
         found = self._own(key)
         try:
             return [0] if found is None else [*record_files(found.folder, found.parts)]
@@ -299,7 +291,6 @@ class LocalStore(StoreQueries):
             return [0]
 
     def rank_grid(self, key: str, metric: str, *, buckets: int = 64, wait_s: float = 2.0) -> RankGrid:
-        """Return one metric of all ranks, after reading new records for at most about `wait_s`."""
         found = self._own(key)
         if found is None:
             return RankGrid(metric=metric)
@@ -313,12 +304,11 @@ class LocalStore(StoreQueries):
         return reader.read(self.ranks(key), metric, buckets, wait_s)
 
     def rank_signs(self, key: str) -> Sequence[RankSign]:
-        """Return the last sign of each rank."""
         signs = self._signs_of(key)
         return () if signs is None else signs.signs()
 
     def findings(self, key: str) -> Sequence[Finding]:
-        """Return what the detectors found so far, and ranks that died or fell silent."""
+        """Add ranks that died or fell silent to what the detectors found."""
         found = super().findings(key)
         signs = self._signs_of(key)
         if signs is None:
@@ -377,7 +367,6 @@ class LocalStore(StoreQueries):
         return None if found is None else self._record_file(found, rank)
 
     def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
-        """Return a file that a record points to, inside the run's folder."""
         found = self._folders.find(key)
         try:
             if isinstance(found, ForeignRun):
@@ -391,7 +380,6 @@ class LocalStore(StoreQueries):
     # ------------------------------------------------------------ requests and labels
 
     def ask(self, key: str, request: Mapping[str, Any]) -> str:
-        """Write a request for the run and return its id."""
         self._require_write_access()
         found, card = self._folders.find(key), self.card(key)
         if isinstance(found, ForeignRun):
@@ -415,7 +403,6 @@ class LocalStore(StoreQueries):
         return written.id
 
     def label(self, key: str, labels: Labels) -> None:
-        """Save name, tags and notes of a run."""
         self._require_write_access()
         found = self._folders.find(key)
         if isinstance(found, ForeignRun):
@@ -440,7 +427,6 @@ class LocalStore(StoreQueries):
             return ProjectSettings()
 
     def set_project_settings(self, project: str | None, settings: ProjectSettings) -> None:
-        """Save the choices for a project in the first log directory."""
         self._require_write_access()
         try:
             write_project(self.roots[0], project, settings)
@@ -450,7 +436,6 @@ class LocalStore(StoreQueries):
             raise Refused(f"{PROJECTS} could not be written: {error.strerror}") from error
 
     def delete(self, key: str) -> str:
-        """Move a run to the trash and return the token that restores it."""
         self._require_write_access()
         found, card = self._folders.find(key), self.card(key)
         if isinstance(found, ForeignRun):
@@ -497,7 +482,6 @@ class LocalStore(StoreQueries):
         return sorted(found, key=lambda item: item.deleted, reverse=True)
 
     def restore(self, token: str) -> str:
-        """Restore a run and return its key."""
         self._require_write_access()
         number, _, inner = token.partition("~")
         if token.startswith(_HIDDEN):
@@ -515,17 +499,14 @@ class LocalStore(StoreQueries):
         return self._folders.keys.get((int(number), clean(name)), clean(name))
 
     def empty_trash(self) -> int:
-        """Permanently delete the runs in the trash."""
         self._require_write_access()
         with _refusals():
             return sum(trash.empty_trash(root) for root in self.roots)
 
     def state(self) -> StoreState:
-        """Return the log directories."""
         return StoreState(kind="folders", places=self._folders.places)
 
     def cache_state(self) -> CacheState:
-        """Return where the columns of large logs are kept, and how much."""
         if self.cache is None:
             return CacheState(place=None)
         problem = self.cache.distrusted()
@@ -536,7 +517,6 @@ class LocalStore(StoreQueries):
         )
 
     def empty_cache(self) -> int:
-        """Clear the cache and return the number of bytes freed."""
         self._require_write_access()
         return self.cache.clear() if self.cache is not None else 0
 

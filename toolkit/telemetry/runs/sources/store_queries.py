@@ -15,7 +15,6 @@ from toolkit.telemetry.core.deadline import Deadline
 from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.diagnostics.policy import Policy, policy_of_run
 from toolkit.telemetry.formulas.evaluation import Setting
-from toolkit.telemetry.runfolder.labels import ProjectSettings
 from toolkit.telemetry.runfolder.manifest import Manifest, Session
 from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runs.columns.column_queries import ColumnQueries
@@ -35,7 +34,7 @@ from toolkit.telemetry.runs.store import (
     MetricInfo,
     RankSign,
     Refused,
-    RunCard,
+    RunStore,
     Series,
     SessionStart,
     TimeSpent,
@@ -58,7 +57,7 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 
-class StoreQueries:
+class StoreQueries(RunStore):
     """Curves, events, spans, completions and findings of runs; a subclass finds the runs and reads them."""
 
     def __init__(
@@ -76,12 +75,7 @@ class StoreQueries:
         self._completions: dict[str, CompletionReader] = {}
 
     def delivery(self, key: str, request_id: str) -> Delivery:  # noqa: ARG002 - a file is delivered at once
-        """Return that a request waits for its answer."""
         return PENDING
-
-    @abstractmethod
-    def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
-        """Read new records of one rank, for at most about `wait_s`."""
 
     @abstractmethod
     def _log(self, key: str, rank: int = 0) -> ColumnQueries:
@@ -99,20 +93,7 @@ class StoreQueries:
     def _folder_name(self, key: str) -> str:
         """Return the name of the run's folder."""
 
-    @abstractmethod
-    def card(self, key: str) -> RunCard:
-        """Return one run's card."""
-
-    @abstractmethod
-    def project_settings(self, project: str | None) -> ProjectSettings:
-        """Return what was chosen for a project."""
-
-    @abstractmethod
-    def ranks(self, key: str) -> Sequence[int]:
-        """Return the ranks with their own records."""
-
-    def rank_signs(self, key: str) -> Sequence[RankSign]:  # noqa: ARG002
-        """Return nothing: the files of the ranks are elsewhere."""
+    def rank_signs(self, key: str) -> Sequence[RankSign]:  # noqa: ARG002 - the files of the ranks are elsewhere
         return ()
 
     def _require_write_access(self) -> None:
@@ -134,15 +115,12 @@ class StoreQueries:
         return lambda name: setting_of(self.card(key), name)
 
     def formula_problem(self, key: str, text: str) -> str | None:
-        """Return why a formula has no curve in this run, in a sentence; None if it has one."""
         return Deadline(_FORMULA_S).run(lambda: self._log(key).formula_column(text)[1])
 
     def metrics(self, key: str, *, rank: int = 0) -> Sequence[MetricInfo]:
-        """Return the metrics read so far."""
         return self._log(key, rank).metrics()
 
     def load(self, key: str, metrics: Iterable[str]) -> None:
-        """Prepare to answer questions about these metrics."""
         self._log(key).load(metrics)
 
     def series(
@@ -155,14 +133,12 @@ class StoreQueries:
         buckets: int = 600,
         rank: int = 0,
     ) -> Series:
-        """Return one metric as a curve that hides no extremes."""
         log, planned = self._log(key, rank), self._planned(key, axis)
         return log.series(metric, axis, window, max(1, buckets), planned)
 
     def tiles(
         self, key: str, metric: str, query: TileQuery, *, axis: str = "step", rank: int = 0
     ) -> CurveTiles:
-        """Return the tiles of a curve that `query` asks for."""
         return self._log(key, rank).tiles(metric, axis, query, self._planned(key, axis))
 
     def _planned(self, key: str, axis: str) -> tuple[int | None, bool]:
@@ -171,35 +147,23 @@ class StoreQueries:
         return (None, False) if card is None else (card.max_steps, card.from_zero)
 
     def refresh_all(self, keys: Sequence[str], *, wait_s: float = 2.0) -> Sequence[Health]:
-        """Read new records of several runs, for at most about `wait_s` each."""
         return [self.refresh(key, wait_s=wait_s) for key in keys]
 
-    def series_of(
-        self,
-        keys: Sequence[str],
-        metric: str,
-        *,
-        axis: str = "step",
-        window: tuple[float, float] | None = None,
-        buckets: int = 600,
-    ) -> Mapping[str, Series]:
-        """Return one metric of several runs; keys of no run are left out."""
+    def series_of(self, keys: Sequence[str], metric: str, *, buckets: int = 600) -> Mapping[str, Series]:
         self._load_together(keys, metric)
         found = {}
         for key in keys:
             with suppress(UnknownRun):
-                found[key] = self.series(key, metric, axis=axis, window=window, buckets=buckets)
+                found[key] = self.series(key, metric, buckets=buckets)
         return found
 
     def _load_together(self, keys: Sequence[str], metric: str) -> None:
         """Load one metric of several runs, if that costs less than one by one."""
 
     def sessions(self, key: str) -> Sequence[SessionStart]:
-        """Return where each session starts."""
         return self._log(key).sessions()
 
     def manifest_sessions(self, key: str) -> Sequence[Session]:
-        """Return the sessions in the run's manifest."""
         manifest = self._manifest(key)
         if manifest is None:
             return ()
@@ -210,39 +174,31 @@ class StoreQueries:
         ]
 
     def recent(self, key: str, metric: str, count: int) -> Floats:
-        """Return the last values of a metric."""
         return self._log(key).recent(metric, count)
 
     def values_around(self, key: str, metric: str, time_s: float, count: int) -> tuple[Floats, Floats]:
-        """Return a metric's values just before and just after a wall time."""
         return self._log(key).values_around(metric, time_s, count)
 
     def means(self, key: str, metric: str, buckets: int) -> Floats:
-        """Return the mean of each of about `buckets` parts of a metric."""
         return self._log(key).means(metric, buckets)
 
     def table(
         self, key: str, metrics: Sequence[str] | None = None, *, rows: tuple[int, int] | None = None
     ) -> Mapping[str, Floats]:
-        """Return metrics as columns of one length."""
         return self._log(key).table(metrics, rows)
 
     def events(self, key: str, kinds: Iterable[str] | None = None, *, limit: int = 200) -> Sequence[Record]:
-        """Return the newest records without metrics, newest first."""
         return self._log(key).events(kinds, limit)
 
     def spans(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> SpanTable:
-        """Return the spans read so far."""
         return self._log(key, rank).spans(wait_s)
 
     def span_records(
         self, key: str, places: Sequence[tuple[int, int]], *, rank: int = 0
     ) -> Sequence[Record | None]:
-        """Return the full records of spans, by offset and length."""
         return self._log(key, rank).records_at(places)
 
     def completions(self, key: str) -> CompletionReader:
-        """Return the run's completions."""
         log = self._log(key)
         with self._lock:
             reader = self._completions.get(key)
@@ -251,7 +207,6 @@ class StoreQueries:
             return keep_recent(self._completions, key, reader, _MAX_READERS)
 
     def trace(self, key: str) -> Iterator[bytes]:
-        """Return the run's spans as a Chrome trace, in pieces."""
         name = self._folder_name(key)
         try:
             yield from trace_of_run([(rank, self._source(key, rank)) for rank in self.ranks(key)], name=name)
@@ -259,11 +214,9 @@ class StoreQueries:
             raise Refused(f"the records could not be read: {error.strerror or error}") from error
 
     def examine(self, key: str, *, wait_s: float = 0.3) -> float:
-        """Run the detectors on new records, for at most about `wait_s`."""
         return self._findings_of(key).advance(wait_s)
 
     def findings(self, key: str) -> Sequence[Finding]:
-        """Return what the detectors found so far."""
         return self._findings_of(key).findings
 
     def _findings_of(self, key: str) -> RunFindings:
@@ -286,7 +239,6 @@ class StoreQueries:
         return None
 
     def time_spent(self, key: str, *, wait_s: float = 0.05) -> TimeSpent:
-        """Update the time ledger, for at most about `wait_s`."""
         manifest = self._manifest(key)
         source = self._source(key)
         heartbeat = manifest.heartbeat if manifest is not None else None
@@ -307,11 +259,9 @@ class StoreQueries:
         return self._log(key, rank).columns()
 
     def count_events(self, key: str) -> Mapping[str, int]:
-        """Return how many records of each kind were read."""
         return self._log(key).counts()
 
     def record_lines(self, key: str, *, rank: int = 0) -> Iterator[bytes]:
-        """Return the record file up to its last complete line, in pieces."""
         return _pieces(self._source(key, rank))
 
 
