@@ -80,22 +80,6 @@ def metrics_of(record: Record) -> Iterator[tuple[str, float]]:
             yield prefix + name, as_float(value)
 
 
-def metric_in(record: Record, name: str) -> float | None:
-    """Return the value of the metric `name` if `metrics_of` yields it and it is finite, else None."""
-    event = record.get("event")
-    if event == EPOCH:
-        if not name.startswith(EPOCH_PREFIX):
-            return None
-        name = name[len(EPOCH_PREFIX) :]
-    elif event not in CARRIES_METRICS:
-        return None
-    value = record.get(name)
-    if not isinstance(value, (int, float)) or name in NOT_METRICS:
-        return None
-    number = as_float(value)
-    return number if math.isfinite(number) else None
-
-
 def as_float(value: object) -> float:
     """Return a number as a float, and NaN for anything else."""
     if type(value) is float:

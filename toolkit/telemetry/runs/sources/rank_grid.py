@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
-from toolkit.telemetry.runfolder.metrics import CARRIES_METRICS, NOT_METRICS, as_float, metric_in
-from toolkit.telemetry.runfolder.reader import Block, Cursor, records_in
-from toolkit.telemetry.runfolder.records import EPOCH
+from toolkit.telemetry.runfolder.reader import Cursor
+from toolkit.telemetry.runs.columns.line_parser import LineParser
 from toolkit.telemetry.runs.rank_grid import RankGrid
 from toolkit.telemetry.runs.record_source import RecordSource
 from toolkit.telemetry.runs.store import Floats
@@ -33,9 +32,6 @@ _LOOK_EVERY_S: Final = 0.5
 """A page asks for several metrics in a row; a thousand files are looked at once for all of them."""
 _FIRST_ROWS: Final = 8
 LARGEST_STEP: Final = 2.0**53
-_STEP_LINE: Final = b'{"event":"step",'
-_PLAIN: Final = frozenset(CARRIES_METRICS) - {EPOCH}
-_NUMBERS: Final = frozenset({float, int, bool, type(None)})
 
 
 class RankCells:
@@ -143,6 +139,7 @@ def width_for(low: float, high: float, cells: int, at_least: float) -> float:
 class _RankFile:
     source: RecordSource
     cursor: Cursor = field(default_factory=Cursor)
+    parser: LineParser = field(default_factory=LineParser)
     pending: int = 1
     """Bytes not read yet: unknown before the first block, but not zero."""
 
@@ -150,14 +147,13 @@ class _RankFile:
 class RankReader:
     """Reads the ranks of one run, continuing where it stopped. Thread-safe."""
 
-    def __init__(self, source_of: Callable[[int], RecordSource], metrics: Iterable[str] = STEP_PARTS) -> None:
+    def __init__(self, source_of: Callable[[int], RecordSource]) -> None:
         self._source_of = source_of
         self._busy = threading.Lock()
         self._lock = threading.Lock()
-        self._needles: tuple[bytes, ...] = ()
         self._files: dict[int, _RankFile] = {}
         self._cells: dict[str, RankCells] = {}
-        self._metrics = tuple(dict.fromkeys(metrics))
+        self._metrics: tuple[str, ...] = STEP_PARTS
         self._forget()
 
     def _forget(self) -> None:
@@ -165,7 +161,6 @@ class RankReader:
             self._files = {}
             self._cells = {name: RankCells() for name in self._metrics}
         self._next_look = 0.0
-        self._needles = tuple(_needle(name) for name in self._metrics)
 
     @property
     def nbytes(self) -> int:
@@ -240,49 +235,13 @@ class RankReader:
             self._forget()
             return False
         has_moved = block.cursor.offset > file.cursor.offset
-        found = list(self._values_in(block))
+        parsed = file.parser.parse(block)
         with self._lock:
-            for name, steps, values in found:
-                self._cells[name].add(rank, steps, values)
+            for name in self._metrics:
+                if name in parsed.metrics:
+                    rows, values = parsed.metrics[name]
+                    self._cells[name].add(rank, parsed.step[rows], values)
             file.cursor = block.cursor
             # If nothing moved there is only an incomplete line.
             file.pending = block.pending_bytes if has_moved else 0
         return has_moved and block.pending_bytes > 0
-
-    def _values_in(self, block: Block) -> Iterator[tuple[str, Floats, Floats]]:
-        """Yield each metric with the steps and values that a block has of it."""
-        needles = self._needles
-        # Parsing takes ten times longer than this. In a line with a backslash the name may be written another way.
-        lines = [
-            line
-            for line in block.data[:-1].split(b"\n")
-            if line.startswith(_STEP_LINE) or b"\\" in line or any(needle in line for needle in needles)
-        ]
-        if not lines:
-            return
-        records, _ = records_in(replace(block, data=b"\n".join(lines) + b"\n"))
-        # A file may have a list as its event, which is not hashable.
-        events = [event if isinstance(event := record.get("event"), str) else "" for record in records]
-        if not _PLAIN.issuperset(events):
-            records = [
-                record for record, event in zip(records, events, strict=True) if event in CARRIES_METRICS
-            ]
-        has_epochs = EPOCH in events
-        steps = _as_floats([record.get("global_step") for record in records])
-        for name in self._metrics:
-            if has_epochs or name in NOT_METRICS:
-                values = _as_floats([metric_in(record, name) for record in records])
-            else:
-                values = _as_floats([record.get(name) for record in records])
-            yield name, steps, values
-
-
-def _as_floats(values: Sequence[object]) -> Floats:
-    """Return numbers as `as_float` does, many at once if they are all numbers or None."""
-    if not _NUMBERS.issuperset(map(type, values)):
-        values = [as_float(value) for value in values]
-    return np.array(values, dtype=np.float64)
-
-
-def _needle(metric: str) -> bytes:
-    return metric.removeprefix("epoch/").encode("utf-8", "surrogatepass")
