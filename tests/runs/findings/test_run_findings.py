@@ -16,7 +16,7 @@ from toolkit.telemetry.runfolder.reader import read_from
 from toolkit.telemetry.runs import record_source
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.findings import run_analysis
-from toolkit.telemetry.runs.findings.run_analysis import RunFindings, SavedFindings
+from toolkit.telemetry.runs.findings.run_analysis import RunFindings
 from toolkit.telemetry.runs.record_source import FileSource
 
 
@@ -209,7 +209,7 @@ def started(folder, cache, policy=None):
     """Return the findings of a dashboard that has just started."""
     log = folder / METRICS_JSONL
     policy = policy or Policy()
-    return RunFindings(FileSource(log), policy, SavedFindings(cache, log, policy))
+    return RunFindings(FileSource(log), policy, cache)
 
 
 def test_a_file_is_not_examined_again_after_a_restart(tmp_path, cache, shown):

@@ -19,7 +19,7 @@ from toolkit.telemetry.runfolder.manifest import Session
 from toolkit.telemetry.runfolder.reader import Cursor
 from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
-from toolkit.telemetry.runs.record_source import RecordSource
+from toolkit.telemetry.runs.record_source import FileSource, RecordSource
 from toolkit.telemetry.runs.store import TimeSpent
 from toolkit.telemetry.timing.ledger import LedgerBuilder
 
@@ -36,12 +36,13 @@ class RunFindings:
     """
 
     def __init__(
-        self, source: RecordSource, policy: Policy | None = None, saved: SavedFindings | None = None
+        self, source: RecordSource, policy: Policy | None = None, cache: ColumnCache | None = None
     ) -> None:
+        """Keep the findings of a local file in `cache`, for this version of the detectors and this policy."""
         self.source = source
         self.policy = policy or Policy()
-        self._saved = saved
-        self._is_opened = saved is None
+        self._kept_in = (cache, source.path) if cache is not None and isinstance(source, FileSource) else None
+        self._is_opened = False
         self._saved_offset = 0
         self._saved_at = -math.inf
         self._busy = threading.Lock()
@@ -81,12 +82,14 @@ class RunFindings:
 
     def _opens_saved(self) -> bool:
         """Return whether the file is still as it was when its findings were saved."""
-        if not self._is_opened and self._saved is not None:
+        if not self._is_opened:
             self._is_opened = True
-            saved = self._saved.load()
-            if saved is not None:
-                self._found, self._unchanged = tuple(saved[0]), saved[1]
-                self._saved_offset = saved[1].offset
+            if self._kept_in is not None:
+                cache, log = self._kept_in
+                saved = cache.load_findings(log, self._version)
+                if saved is not None:
+                    self._found, self._unchanged = tuple(saved[0]), saved[1]
+                    self._saved_offset = saved[1].offset
         if self._unchanged is None:
             return False
         try:
@@ -101,32 +104,21 @@ class RunFindings:
     def _save(self) -> None:
         cursor = self._slices.cursor
         is_new = cursor.offset != self._saved_offset and cursor.offset >= _MIN_SAVED_BYTES
-        if self._saved is not None and is_new and time.monotonic() - self._saved_at >= _SAVE_EVERY_S:
+        if self._kept_in is not None and is_new and time.monotonic() - self._saved_at >= _SAVE_EVERY_S:
             self._saved_at, self._saved_offset = time.monotonic(), cursor.offset
-            self._saved.save(self._found, cursor)
+            cache, log = self._kept_in
+            cache.save_findings(log, self._version, self._found, cursor)
+
+    @property
+    def _version(self) -> str:
+        policy = self.policy
+        return f"{_version_of_detectors()} {sorted(policy.severities.items())} {policy.rules or ''}"
 
     def _examine(self, records: Sequence[Record]) -> None:
         self._examiner.take(records)
 
     def _restart(self) -> None:
         self._examiner = Examiner(self.policy)
-
-
-class SavedFindings:
-    """The findings of one local file, saved by this version of the detectors under this policy."""
-
-    def __init__(self, cache: ColumnCache, log: Path, policy: Policy) -> None:
-        self._cache = cache
-        self._log = log
-        self._version = f"{_version_of_detectors()} {sorted(policy.severities.items())} {policy.rules or ''}"
-
-    def load(self) -> tuple[list[Finding], Cursor] | None:
-        """Return the findings, and how far the file had been read; None if nothing valid was saved."""
-        return self._cache.load_findings(self._log, self._version)
-
-    def save(self, findings: Sequence[Finding], cursor: Cursor) -> None:
-        """Save the findings up to `cursor`."""
-        self._cache.save_findings(self._log, self._version, findings, cursor)
 
 
 @functools.cache

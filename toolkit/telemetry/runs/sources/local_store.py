@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.diagnostics.finding import Finding
-from toolkit.telemetry.diagnostics.policy import Policy
 from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.runfolder import trash
 from toolkit.telemetry.runfolder.control import ControlRefused, write_request
@@ -29,7 +28,7 @@ from toolkit.telemetry.runfolder.labels import (
     write_labels,
     write_project,
 )
-from toolkit.telemetry.runfolder.layout import METRICS_JSONL, RANKS, rank_file
+from toolkit.telemetry.runfolder.layout import LABELS, METRICS_JSONL, RANKS, TRASH, rank_file
 from toolkit.telemetry.runfolder.manifest import Manifest
 from toolkit.telemetry.runfolder.node_folders import record_files
 from toolkit.telemetry.runfolder.records import ENVIRONMENT, START, Record
@@ -37,7 +36,6 @@ from toolkit.telemetry.runfolder.safefile import NotInside, read_inside
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.columns.run_log import MIN_CACHED_BYTES, RunLog
 from toolkit.telemetry.runs.findings.rank_signs import RankSigns
-from toolkit.telemetry.runs.findings.run_analysis import SavedFindings
 from toolkit.telemetry.runs.formatting import clean
 from toolkit.telemetry.runs.listing.foreign_runs import ForeignRun
 from toolkit.telemetry.runs.listing.run_folders import RunFolders, run_folders
@@ -95,21 +93,16 @@ class LocalStore(StoreQueries):
         Names and notes of other tools' runs are saved in `labels_dir`. `read_only_reason` returns why the current
         visitor is read-only, or None.
         """
-        super().__init__(read_only=read_only, read_only_reason=read_only_reason)
+        cache = ColumnCache(cache_dir) if cache_dir is not None else None
+        super().__init__(read_only=read_only, read_only_reason=read_only_reason, cache=cache)
         self._folders = folders or run_folders(roots, labels_dir=labels_dir, other_tools=other_tools)
         self.roots = self._folders.roots
-        self.cache = ColumnCache(cache_dir) if cache_dir is not None else None
         self._logs: dict[tuple[str, int], RunLog | ForeignLog] = {}
         self._rank_readers: dict[Path, RankReader] = {}
         self._rank_files: dict[Path, tuple[float, dict[int, Path]]] = {}
         """The record files of runs with parts, and when they were listed."""
         self._rank_signs: dict[Path, RankSigns] = {}
         self._trends: dict[Path, tuple[int, list[float]]] = {}
-
-    def _saved_findings(self, source: RecordSource, policy: Policy) -> SavedFindings | None:
-        if self.cache is None or not isinstance(source, FileSource):
-            return None
-        return SavedFindings(self.cache, source.path, policy)
 
     # ------------------------------------------------------------ listing
 
@@ -388,19 +381,14 @@ class LocalStore(StoreQueries):
             raise Refused("this is a part of a run; requests go to the folder of its rank 0")
         if not card.live:
             raise Refused(f"the run is {card.status.name} and cannot answer requests")
-        try:
-            written = write_request(
+        with _refusals("control.json"):
+            return write_request(
                 found.folder,
                 log_every=request.get("log_every"),
                 actions=tuple(request.get("actions", ())),
                 knobs=request.get("knobs"),
                 run_id=found.manifest.run_id if found.manifest else None,
-            )
-        except ControlRefused as error:
-            raise Refused(error.reason) from error
-        except OSError as error:
-            raise Refused(f"control.json could not be written: {error.strerror}") from error
-        return written.id
+            ).id
 
     def label(self, key: str, labels: Labels) -> None:
         self._require_write_access()
@@ -408,15 +396,10 @@ class LocalStore(StoreQueries):
         if isinstance(found, ForeignRun):
             found.label(labels)
             return
-        folder = found.folder
-        try:
+        with _refusals(LABELS):
             # An invalid file may be someone's notes with a typo: it is not overwritten.
-            read_labels(folder)
-            write_labels(folder, labels)
-        except LabelsError as error:
-            raise Refused(str(error)) from error
-        except OSError as error:
-            raise Refused(f"labels.json could not be written: {error.strerror}") from error
+            read_labels(found.folder)
+            write_labels(found.folder, labels)
         self._rescan()
 
     def project_settings(self, project: str | None) -> ProjectSettings:
@@ -428,12 +411,8 @@ class LocalStore(StoreQueries):
 
     def set_project_settings(self, project: str | None, settings: ProjectSettings) -> None:
         self._require_write_access()
-        try:
+        with _refusals(PROJECTS):
             write_project(self.roots[0], project, settings)
-        except ProjectSettingsError as error:
-            raise Refused(str(error)) from error
-        except OSError as error:
-            raise Refused(f"{PROJECTS} could not be written: {error.strerror}") from error
 
     def delete(self, key: str) -> str:
         self._require_write_access()
@@ -447,7 +426,7 @@ class LocalStore(StoreQueries):
         if card.live:
             raise Refused(f"the run is {card.status.name}: stop it first")
         number = next(i for i, root in enumerate(self.roots) if root == found.folder.parent)
-        with _refusals():
+        with _refusals(TRASH):
             token = trash.move_to_trash(self.roots[number], found.folder.name)
         with self._lock:
             self._forget(found.key)
@@ -461,7 +440,7 @@ class LocalStore(StoreQueries):
 
     def trash(self) -> Sequence[Trashed]:
         """Return the deleted runs, and those of other tools that are hidden, newest first."""
-        with _refusals():
+        with _refusals(TRASH):
             found = [
                 Trashed(
                     token=f"{number}~{item.token}",
@@ -493,14 +472,14 @@ class LocalStore(StoreQueries):
             return run.key
         if not number.isdecimal() or int(number) >= len(self.roots):
             raise Refused("there is no such run in the trash")
-        with _refusals():
+        with _refusals(TRASH):
             name = trash.restore(self.roots[int(number)], inner)
         self._rescan()
         return self._folders.keys.get((int(number), clean(name)), clean(name))
 
     def empty_trash(self) -> int:
         self._require_write_access()
-        with _refusals():
+        with _refusals(TRASH):
             return sum(trash.empty_trash(root) for root in self.roots)
 
     def state(self) -> StoreState:
@@ -525,12 +504,16 @@ class LocalStore(StoreQueries):
 
 
 @contextmanager
-def _refusals() -> Iterator[None]:
-    """Refuse what the trash cannot do."""
+def _refusals(file: str) -> Iterator[None]:
+    """Refuse what is not allowed, or what cannot be written to `file`."""
     try:
         yield
-    except trash.TrashError as error:
+    except ControlRefused as error:
+        raise Refused(error.reason) from error
+    except (LabelsError, ProjectSettingsError, trash.TrashError) as error:
         raise Refused(str(error)) from error
+    except OSError as error:
+        raise Refused(f"{file} could not be written: {error.strerror}") from error
 
 
 def _display_name(folder: Path) -> str:

@@ -17,11 +17,12 @@ from toolkit.telemetry.diagnostics.policy import Policy, policy_of_run
 from toolkit.telemetry.formulas.evaluation import Setting
 from toolkit.telemetry.runfolder.manifest import Manifest, Session
 from toolkit.telemetry.runfolder.records import Record
+from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.columns.column_queries import ColumnQueries
 from toolkit.telemetry.runs.columns.completion_reader import CompletionReader
 from toolkit.telemetry.runs.columns.run_columns import RunColumns
 from toolkit.telemetry.runs.curve_tiles import CurveTiles, TileQuery
-from toolkit.telemetry.runs.findings.run_analysis import RunFindings, RunLedger, SavedFindings
+from toolkit.telemetry.runs.findings.run_analysis import RunFindings, RunLedger
 from toolkit.telemetry.runs.listing.run_listing import now
 from toolkit.telemetry.runs.listing.search import setting_of
 from toolkit.telemetry.runs.record_source import RecordSource
@@ -65,8 +66,13 @@ class StoreQueries(RunStore):
         *,
         read_only: bool = False,
         read_only_reason: Callable[[], str | None] = lambda: None,
+        cache: ColumnCache | None = None,
     ) -> None:
-        """Start without runs; `read_only_reason` returns why the current visitor is read-only, or None."""
+        """Start without runs; `read_only_reason` returns why the current visitor is read-only, or None.
+
+        What is read of local files is kept in `cache` from one start to the next.
+        """
+        self.cache = cache
         self.read_only = read_only
         self._read_only_reason = read_only_reason
         self._lock = threading.RLock()
@@ -225,7 +231,7 @@ class StoreQueries(RunStore):
         with self._lock:
             findings = self._findings.get(key)
             if findings is None or findings.source != source or findings.policy != policy:
-                findings = RunFindings(source, policy, self._saved_findings(source, policy))
+                findings = RunFindings(source, policy, self.cache)
             return keep_recent(self._findings, key, findings, _MAX_ANALYSES)
 
     def _policy(self, key: str) -> Policy:
@@ -233,10 +239,6 @@ class StoreQueries(RunStore):
         project = manifest.project if manifest is not None else self.card(key).project
         alerts = self.project_settings(project).alerts
         return policy_of_run(manifest.diagnostics if manifest is not None else {}, alerts)
-
-    def _saved_findings(self, source: RecordSource, policy: Policy) -> SavedFindings | None:  # noqa: ARG002
-        """Return where the findings in `source` are kept from one start to the next; None if nowhere."""
-        return None
 
     def time_spent(self, key: str, *, wait_s: float = 0.05) -> TimeSpent:
         manifest = self._manifest(key)
