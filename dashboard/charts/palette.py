@@ -91,17 +91,9 @@ def entry_color(entry: str, opacity: float = 1.0) -> str:
     return color(name, own * opacity)
 
 
-def series_color(number: int, opacity: float = 1.0) -> str:
+def series_color(number: int) -> str:
     """Return the colour of a curve by its number."""
-    return color(f"series-{number % SERIES}", opacity)
-
-
-def shade(name: str, opacity: float = 1.0) -> str:
-    """Return what `run_colour` has returned as a colour of a figure."""
-    if not name.startswith("#"):
-        return color(name, opacity)
-    red, green, blue = (int(name[place : place + 2], 16) for place in (1, 3, 5))
-    return f"rgba({red},{green},{blue},{opacity:g})"
+    return color(f"series-{number % SERIES}")
 
 
 def looks_of_runs(cards: Sequence[RunCard]) -> dict[str, tuple[str, str]]:

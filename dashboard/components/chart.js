@@ -200,11 +200,6 @@ function save(div, Plotly, data, format) {
   // Below the labels of the x axis, which can have two lines.
   const below = layout.showlegend ? 44 : 0;
   layout.legend = { ...layout.legend, y: -below / div._fullLayout._size.h, yanchor: "top" };
-  const { xaxis, yaxis } = div._fullLayout;
-  if (data.axis) {
-    layout.yaxis = { ...layout.yaxis, range: yaxis.range, title: { text: data.axis } };
-    layout.xaxis = { ...layout.xaxis, range: xaxis.range };
-  }
   layout.margin = { ...layout.margin, t: (layout.margin.t || 10) + 34, l: 50, b: 40 };
   layout.paper_bgcolor = getComputedStyle(div).getPropertyValue("--st-background-color").trim() || "#ffffff";
   const size = { width: Math.max(640, Math.round(box.width)), height: Math.round(box.height) + 40 + below };

@@ -26,7 +26,6 @@ def draw_chart(
     height: int = 260,
     name: str = "chart",
     heading: str = "",
-    y_title: str = "",
     group: str = "page",
     on_view: Callable[[], None] | None = None,
     on_pick: Callable[[], None] | None = None,
@@ -36,7 +35,7 @@ def draw_chart(
     With `on_pick`, `picked_of(key)` returns the number of the clicked bar or point: the first of its customdata.
 
     Charts of one `group` zoom and hover together. `label` is for screen readers, `name` is the file of a saved
-    picture, `heading` its title and `y_title` that of its y axis.
+    picture and `heading` its title.
     """
     show_component(
         "chart",
@@ -48,7 +47,6 @@ def draw_chart(
             "height": height,
             "name": clean(name)[:_MAX_LABEL],
             "heading": html_text(heading or name, _MAX_LABEL),
-            "axis": html_text(y_title, _MAX_LABEL),
             "group": group,
             "palettes": PALETTES,
             "pickable": on_pick is not None,

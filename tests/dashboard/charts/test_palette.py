@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.charts.palette import DARK, LIGHT, RUN_COLOURS, free_colours, looks_of_runs, run_colour, shade
+from dashboard.charts.palette import DARK, LIGHT, RUN_COLOURS, free_colours, looks_of_runs, run_colour
 from toolkit.telemetry.runfolder.status import Status
 from toolkit.telemetry.runs.store import RunCard
 
@@ -59,8 +59,6 @@ def test_the_colours_that_runs_are_given_are_far_from_each_other(theme):
 
 def test_a_chosen_colour_is_drawn_as_it_is():
     assert run_colour(replace(cards_called("a")[0], colour="#ff8000")) == "#ff8000"
-    assert shade("#ff8000", 0.5) == "rgba(255,128,0,0.5)"
-    assert shade("run-1") == "@run-1"
 
 
 def test_both_themes_know_every_colour():

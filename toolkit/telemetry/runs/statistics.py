@@ -228,14 +228,12 @@ def weigh(settings: Sequence[Setting], scores: Floats, *, used: int = 0, seed: i
     return found
 
 
-def share_interval(
-    setting: Setting, scores: Floats, evidence: Evidence, *, seed: int = 0
-) -> tuple[float, float]:
+def share_interval(setting: Setting, scores: Floats, evidence: Evidence) -> tuple[float, float]:
     """Return the 90 % interval of the share that a setting explains, by drawing the runs again."""
     fit, share = setting.fits[evidence.fit][setting.known], evidence.share
     scores = scores[setting.known]
     rows, size = fit.shape
-    rng = np.random.default_rng([seed, rows, size])
+    rng = np.random.default_rng([0, rows, size])
     repeats = _BOOTSTRAPS if rows <= _MANY_ROWS else 100
     if not size or rows < 2:
         return share, share

@@ -197,13 +197,12 @@ def answer(
     metric: str,
     direction: Direction = "min",
     project: str | None = None,
-    seed: int = 0,
 ) -> SweepAnswer:
     """Return which run is best by `metric`, and which settings explain the differences.
 
     Runs that are running, failed or have no finite value are counted and named, but nothing is concluded from their
     values. `project` is said if these are the runs of one project of several; empty for those without one. The same
-    runs give the same answer: `seed` is that of the shuffles.
+    runs give the same answer.
     """
     done = sorted(
         (run for run in runs if run.state == "done" and run.is_measured),
@@ -224,7 +223,7 @@ def answer(
         ),
     }
     if not done:
-        return SweepAnswer(verdict="no runs", **common, failures=_failures(runs, seed))
+        return SweepAnswer(verdict="no runs", **common, failures=_failures(runs))
     columns, left_out = columns_of([run.config for run in done])
     constant, partly = equal_settings([run.config for run in runs])
     groups = configurations(columns, len(done))
@@ -240,7 +239,7 @@ def answer(
         partly=partly,
         left_out=left_out,
         seeds=_seed_spread(done, groups),
-        failures=_failures(runs, seed),
+        failures=_failures(runs),
     )
     costs = np.array([run.cost(direction) for run in done])
     if not columns:
@@ -250,7 +249,7 @@ def answer(
     elif costs.min() == costs.max():
         verdict = "all equal"
     else:
-        explained = _explain(done, columns, groups, direction, seed)
+        explained = _explain(done, columns, groups, direction)
         verdict = "decided" if any(factor.named for factor in explained["factors"]) else "undecided"
         common.update(explained)
     found = SweepAnswer(verdict=verdict, **common)
@@ -273,21 +272,20 @@ def _explain(
     columns: Sequence[Column],
     groups: Sequence[Sequence[int]],
     direction: Direction,
-    seed: int,
 ) -> dict[str, Any]:
     """Return `factors`, `joint` and `interaction` of the answer."""
     costs = np.array([run.cost(direction) for run in runs])
     rows, scores = _rows_to_test(groups, costs)
     settings = [column.setting(rows) for column in columns]
-    alone = stats.weigh(settings, scores, seed=seed)
-    named, pair = _named(settings, scores, alone, seed)
+    alone = stats.weigh(settings, scores)
+    named, pair = _named(settings, scores, alone)
     order = _by_importance(settings, scores, alone, named)
     if pair is not None:
         order.sort(key=lambda index: index not in pair[0])
     factors = []
     for index in order:
         column, evidence = columns[index], alone[index]
-        low, high = stats.share_interval(settings[index], scores[0], evidence, seed=seed)
+        low, high = stats.share_interval(settings[index], scores[0], evidence)
         levels, best, shape = _levels(runs, column, direction)
         factors.append(
             Factor(
@@ -309,9 +307,7 @@ def _explain(
         one, other = sorted(pair[0], key=order.index)
         joint = Joint(keys=(columns[one].keys[0], columns[other].keys[0]), share=pair[1].share, p=pair[1].p)
     interaction = None
-    if (
-        found := _interacting(settings, scores, [index for index in order if index in named], seed)
-    ) is not None:
+    if (found := _interacting(settings, scores, [index for index in order if index in named])) is not None:
         (one, other), p = found
         interaction = interaction_of(columns[one], columns[other], costs.tolist(), p)
     return {"factors": tuple(factors), "joint": joint, "interaction": interaction}
@@ -335,7 +331,7 @@ _Pair = tuple[tuple[int, int], stats.Evidence]
 
 
 def _named(
-    settings: Sequence[stats.Setting], scores: stats.Floats, alone: Sequence[stats.Evidence], seed: int
+    settings: Sequence[stats.Setting], scores: stats.Floats, alone: Sequence[stats.Evidence]
 ) -> tuple[dict[int, float], _Pair | None]:
     """Return the settings beyond chance, each given those before it, with their p-values.
 
@@ -343,16 +339,16 @@ def _named(
     """
     first = max(range(len(settings)), key=lambda index: (alone[index].p <= SURE, alone[index].share))
     if alone[first].p <= SURE:
-        return _more(settings, scores, {first: alone[first].p}, seed), None
-    pair = _pair(settings, scores, seed)
+        return _more(settings, scores, {first: alone[first].p}), None
+    pair = _pair(settings, scores)
     if pair is None:
         return {}, None
     (one, other), evidence = pair
-    return _more(settings, scores, {one: evidence.p, other: evidence.p}, seed), pair
+    return _more(settings, scores, {one: evidence.p, other: evidence.p}), pair
 
 
 def _more(
-    settings: Sequence[stats.Setting], scores: stats.Floats, named: dict[int, float], seed: int
+    settings: Sequence[stats.Setting], scores: stats.Floats, named: dict[int, float]
 ) -> dict[int, float]:
     for step in range(1, min(_MAX_STEPS, len(settings))):
         rest = [index for index in range(len(settings)) if index not in named]
@@ -360,7 +356,7 @@ def _more(
         if not rest or known.shape[1] > scores.shape[1] // 3:
             break
         left = [stats.without(settings[index], known) for index in rest]
-        found = stats.weigh(left, stats.residual(scores, known), used=known.shape[1], seed=seed + step)
+        found = stats.weigh(left, stats.residual(scores, known), used=known.shape[1], seed=step)
         place = min(range(len(rest)), key=lambda at: (found[at].p, -found[at].share))
         if found[place].p > SURE:
             break
@@ -368,7 +364,7 @@ def _more(
     return named
 
 
-def _pair(settings: Sequence[stats.Setting], scores: stats.Floats, seed: int) -> _Pair | None:
+def _pair(settings: Sequence[stats.Setting], scores: stats.Floats) -> _Pair | None:
     """Return two settings that explain the differences only if both are taken into account."""
     count = len(settings)
     if count > _MAX_PAIRED:
@@ -380,7 +376,7 @@ def _pair(settings: Sequence[stats.Setting], scores: stats.Floats, seed: int) ->
         for pair, fit in zip(pairs, fits, strict=True)
         if fit.basis.shape[1] <= scores.shape[1] // 3
     ]
-    found = stats.weigh([fit for _, fit in tested], scores, seed=seed + 50)
+    found = stats.weigh([fit for _, fit in tested], scores, seed=50)
     sure = [
         (evidence, pair)
         for evidence, (pair, _) in zip(found, tested, strict=True)
@@ -431,7 +427,7 @@ def _like(
 
 
 def _interacting(
-    settings: Sequence[stats.Setting], scores: stats.Floats, named: Sequence[int], seed: int
+    settings: Sequence[stats.Setting], scores: stats.Floats, named: Sequence[int]
 ) -> tuple[tuple[int, int], float] | None:
     """Return a named setting and the one on which its effect depends the most, if beyond chance, with the p-value."""
     known = [settings[index].basis for index in named]
@@ -449,7 +445,7 @@ def _interacting(
     ]
     scores = stats.residual(scores, base)
     left_to_explain = float(scores[0] @ scores[0])
-    found = stats.weigh(left, scores, used=base.shape[1], seed=seed + 100)
+    found = stats.weigh(left, scores, used=base.shape[1], seed=100)
     sure = [
         (evidence, pair)
         for evidence, pair in zip(found, pairs, strict=True)
@@ -620,7 +616,7 @@ def _combination(factors: Sequence[tuple[Column, Factor]]) -> Suggestion | None:
 # ---------------------------------------------------------------- failed runs
 
 
-def _failures(runs: Sequence[SweepRun], seed: int) -> Failures | None:
+def _failures(runs: Sequence[SweepRun]) -> Failures | None:
     """Return the setting that tells failed runs from others beyond chance."""
     # A run that never logged the metric, such as one of another kind, has not failed.
     ended = [run for run in runs if run.state == "failed" or (run.state == "done" and run.value is not None)]
@@ -632,7 +628,7 @@ def _failures(runs: Sequence[SweepRun], seed: int) -> Failures | None:
         return None
     every = list(range(len(ended)))
     scores = stats.scored(np.array(failed, dtype=np.float64))
-    found = stats.weigh([column.setting(every) for column in columns], scores, seed=seed + 200)
+    found = stats.weigh([column.setting(every) for column in columns], scores, seed=200)
     best = max(range(len(columns)), key=lambda index: (found[index].p <= SURE, found[index].share))
     if found[best].p > SURE:
         return None
