@@ -241,24 +241,18 @@ def refresh_seconds() -> float | None:
     return _SECONDS.get(str(st.session_state.get(_REFRESH, "5 s")), 5.0)
 
 
-def is_partly_read(run: str) -> bool:
-    """Return whether the run's log has not been read to its end yet."""
-    return bool(st.session_state.get(f"_reading {run}"))
+Reading = Literal["read", "examined"]
 
 
-def set_partly_read(run: str, in_part: bool) -> bool:
+def is_partly(how: Reading, run: str) -> bool:
+    """Return whether the run's log has not been read, or examined by the detectors, to its end yet."""
+    return bool(st.session_state.get(f"_partly_{how} {run}"))
+
+
+def set_partly(how: Reading, run: str, in_part: bool) -> bool:
     """Store it, and return whether it changed."""
-    return _set_flag(f"_reading {run}", in_part, otherwise=False)
-
-
-def is_partly_examined(run: str) -> bool:
-    """Return whether the detectors have not seen all records yet."""
-    return bool(st.session_state.get(f"_examining {run}"))
-
-
-def set_partly_examined(run: str, in_part: bool) -> bool:
-    """Store it, and return whether it changed."""
-    return _set_flag(f"_examining {run}", in_part, otherwise=False)
+    st.session_state.setdefault(f"_partly_{how} {run}", False)
+    return is_changed(f"_partly_{how} {run}", in_part)
 
 
 def is_changed(name: str, value: object) -> bool:
@@ -266,11 +260,6 @@ def is_changed(name: str, value: object) -> bool:
     changed = bool(st.session_state.get(name, value) != value)
     st.session_state[name] = value
     return changed
-
-
-def _set_flag(name: str, value: bool, *, otherwise: bool) -> bool:
-    st.session_state.setdefault(name, otherwise)
-    return is_changed(name, value)
 
 
 # ---------------------------------------------------------------- how charts are drawn

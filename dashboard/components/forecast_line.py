@@ -39,7 +39,7 @@ def _draw(page: RunPage, has_words: bool) -> None:
     state = st.session_state.get(key)
     is_wanted = has_words or st.query_params.get("forecast") == "true" or bool(state and state.get("wanted"))
     # A finding that is not known yet could refuse it.
-    is_examined = not (session.is_partly_read(page.key) or session.is_partly_examined(page.key))
+    is_examined = not (session.is_partly("read", page.key) or session.is_partly("examined", page.key))
     found = _forecast(page.store, page.key) if is_wanted and is_examined else None
     show_component(
         "forecast",

@@ -150,8 +150,8 @@ def open_run(
     session.show_run(key)
     page = RunPage(key, store)
     # Before anything is drawn: the timers depend on it.
-    session.set_partly_read(key, _is_partly_read(_read_first(store, key)))
-    session.set_partly_examined(key, store.examine(key, wait_s=_FIRST_EXAMINE_S) < 1.0)
+    session.set_partly("read", key, _is_partly_read(_read_first(store, key)))
+    session.set_partly("examined", key, store.examine(key, wait_s=_FIRST_EXAMINE_S) < 1.0)
     with st.sidebar:
         _run_picker(card, runs)
         page_states.guarded("The control box", lambda: control_box(store, key))
@@ -214,7 +214,7 @@ def live(
     seconds = session.refresh_seconds()
     if seconds is not None:
         seconds = seconds * slower if page.card.live else idle_s
-    if session.is_partly_read(page.key) or (until_examined and session.is_partly_examined(page.key)):
+    if session.is_partly("read", page.key) or (until_examined and session.is_partly("examined", page.key)):
         seconds = _SECONDS_WHILE_READING
     is_first = True
 
@@ -232,7 +232,7 @@ def read(page: RunPage, *, wait_s: float = 1.5) -> Health:
         # The page has just read for as long as it should; the next refresh reads on.
         return page.store.refresh(page.key, wait_s=0.0)
     health = page.store.refresh(page.key, wait_s=wait_s)
-    if session.set_partly_read(page.key, _is_partly_read(health)):
+    if session.set_partly("read", page.key, _is_partly_read(health)):
         # The timers depend on it: a finished run needs one only until its log is read.
         st.rerun()
     return health
@@ -307,9 +307,9 @@ class _Head:
     def _examine(self) -> None:
         page = self._page
         # Charts first: the detectors take longer, so they run from the second drawing on.
-        is_time = page.is_refreshing and not session.is_partly_read(page.key)
+        is_time = page.is_refreshing and not session.is_partly("read", page.key)
         self._examined = page.store.examine(page.key, wait_s=_EXAMINE_S if is_time else 0.0)
-        if is_time and session.set_partly_examined(page.key, self._examined < 1.0):
+        if is_time and session.set_partly("examined", page.key, self._examined < 1.0):
             # The timers depend on it.
             st.rerun()
         self._alerts = alerts_of(page.store, page.key)

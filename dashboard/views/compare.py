@@ -221,7 +221,8 @@ def _read(store: RunStore, keys: Sequence[str]) -> bool:
     healths = store.refresh_all(keys, wait_s=0.5)
     # A list, not `any`: each has to be stored.
     changed = [
-        session.set_partly_read(key, not health.complete) for key, health in zip(keys, healths, strict=True)
+        session.set_partly("read", key, not health.complete)
+        for key, health in zip(keys, healths, strict=True)
     ]
     unfinished = [health for health in healths if not health.complete]
     if unfinished:

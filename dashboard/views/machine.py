@@ -21,7 +21,7 @@ def main() -> None:
         "The machine",
         lambda: _machine(page, span),
         # A finished run needs a timer only while the records of its ranks are being read.
-        idle_s=1.0 if session.is_partly_read(being_read(page)) else None,
+        idle_s=1.0 if session.is_partly("read", being_read(page)) else None,
     )
     if span == "All":
         # The browser asks for new values itself.

@@ -50,7 +50,7 @@ def draw_ranks(page: RunPage) -> None:
         for number, name in enumerate(_PARTS_OF_A_STEP)
     }
     read = min(grid.fraction_read for grid in grids.values())
-    if session.set_partly_read(being_read(page), read < 1.0):
+    if session.set_partly("read", being_read(page), read < 1.0):
         # The timer depends on it.
         st.rerun()
     if read < 1.0:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
-from weakref import WeakKeyDictionary
+from functools import lru_cache
+from typing import Any, Final
 
 from toolkit.telemetry.runfolder.records import RESERVED, SAMPLE, Record
 from toolkit.telemetry.runs.files.sample_files import SampleKind, kind_of
@@ -16,7 +15,7 @@ from toolkit.telemetry.runs.store import RunStore
 
 MAX_SAMPLES: Final = 10_000
 _MAX_KEPT: Final = 16
-"""Runs of a store whose samples are kept; those of one run take a few MB."""
+"""Runs whose samples are kept; those of one run take a few MB."""
 _MAX_LANES: Final = 16
 """How many samples of one step get a series each; if there are more, they follow each other in one series."""
 _NOT_SHOWN: Final = frozenset(
@@ -56,31 +55,15 @@ class SampleSeries:
         return max((sample.step for sample in self.samples if sample.step is not None), default=-1)
 
 
-class _Kept(NamedTuple):
-    newest: tuple[int, Record | None]
-    """How many samples there were, and the newest of them."""
-    series: list[SampleSeries]
-
-
-_kept: WeakKeyDictionary[RunStore, dict[str, _Kept]] = WeakKeyDictionary()
-_lock = threading.Lock()
-
-
 def samples_of_run(store: RunStore, key: str) -> list[SampleSeries]:
     """Return the newest samples of a run as series; worked out again only once there are new ones."""
-    number = store.count_events(key).get(SAMPLE, 0)
-    newest = (number, next(iter(store.events(key, (SAMPLE,), limit=1)), None))
-    with _lock:
-        found = _kept.get(store, {}).get(key)
-    if found is None or found.newest != newest:
-        found = _Kept(newest, sample_series(store.events(key, (SAMPLE,), limit=MAX_SAMPLES)))
-        with _lock:
-            of_store = _kept.setdefault(store, {})
-            of_store.pop(key, None)
-            of_store[key] = found
-            if len(of_store) > _MAX_KEPT:
-                del of_store[next(iter(of_store))]
-    return found.series
+    newest = repr(store.events(key, (SAMPLE,), limit=1))
+    return _samples_of_run(store, key, store.count_events(key).get(SAMPLE, 0), newest)  # type: ignore[arg-type]  # has a hash
+
+
+@lru_cache(_MAX_KEPT)
+def _samples_of_run(store: RunStore, key: str, _number: int, _newest: str) -> list[SampleSeries]:
+    return sample_series(store.events(key, (SAMPLE,), limit=MAX_SAMPLES))
 
 
 def sample_series(records: Iterable[Record]) -> list[SampleSeries]:
