@@ -8,14 +8,13 @@ import streamlit as st
 
 from toolkit.telemetry.diagnostics.policy import RULES
 from toolkit.telemetry.diagnostics.rules import Rule, read_rules
-from toolkit.telemetry.runfolder.labels import ProjectSettings
 from toolkit.telemetry.runs.findings.rule_preview import preview
 from toolkit.telemetry.runs.formatting import count, md
 
 from .. import session
-from . import page_states
 from .alert_card import SEVERITIES
 from .frame import RunPage
+from .own_views import save_settings
 
 
 def own_rules(page: RunPage) -> None:
@@ -38,7 +37,12 @@ def own_rules(page: RunPage) -> None:
                     help=f"Remove “{md(rule.name, 60)}”",
                 ):
                     left = tuple(one for one in kept.alerts if one.get("name") != rule.name)
-                    _keep(page, replace(kept, alerts=left), f"Removed the rule “{rule.name}”.")
+                    save_settings(
+                        page.store,
+                        page.card.project,
+                        replace(kept, alerts=left),
+                        f"Removed the rule “{rule.name}”.",
+                    )
         for problem in problems:
             st.warning(md(problem, 300), icon=":material/warning:")
         if session.read_only_reason() is None:
@@ -105,10 +109,5 @@ def _editor(page: RunPage) -> None:
     st.caption(md(preview(page.store, page.key, found[0]), 400))
     if adds:
         settings = replace(kept, alerts=(*others, found[0].to_mapping()))
-        _keep(page, settings, f"The rule “{found[0].name}” is followed from now on.")
-
-
-def _keep(page: RunPage, settings: ProjectSettings, said: str) -> None:
-    if page_states.is_done(lambda: page.store.set_project_settings(page.card.project, settings)):
-        st.toast(md(said, 120))
-        st.rerun()
+        said = f"The rule “{found[0].name}” is followed from now on."
+        save_settings(page.store, page.card.project, settings, said)

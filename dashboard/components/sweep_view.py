@@ -15,6 +15,7 @@ from toolkit.telemetry.answers.verdict import best_against, result_of
 from toolkit.telemetry.reports.document import Document
 from toolkit.telemetry.reports.sweep import sweep_document
 from toolkit.telemetry.runfolder.metrics import metric_direction
+from toolkit.telemetry.runfolder.untrusted import finite_in
 from toolkit.telemetry.runs.formatting import clean, count, md, short_number
 from toolkit.telemetry.runs.listing.run_table import NAME, Primary, cell, columns_of, metrics_of, primary_of
 from toolkit.telemetry.runs.listing.search import QueryError
@@ -250,14 +251,16 @@ def _scatter(found: _Found) -> None:
         x = str(session.kept_in_url(st.selectbox, "x", xs, key="sx", width=160) or xs[0])
         y = str(session.kept_in_url(st.selectbox, "y", metrics, key="sy", width=150) or metrics[0])
         shade = _pick_shade(x, varied, together.keys if together is not None else ())
-        spread = [value for run in found.runs if is_finite(value := _value(run, y + _METRIC, found))]
+        spread = [
+            value for run in found.runs if (value := finite_in(_value(run, y + _METRIC, found))) is not None
+        ]
         log_y = st.toggle("Log y", value=_is_wide(spread), key="log", bind="query-params")
     points = []
     for run in found.runs:
-        at, value = _value(run, x, found), _value(run, y + _METRIC, found)
+        at, value = _value(run, x, found), finite_in(_value(run, y + _METRIC, found))
         mark = run.config.get(shade) if shade is not None else None
-        if at is not None and is_finite(value) and (shade is None or mark is not None):
-            points.append((run, at, float(value), mark))
+        if at is not None and value is not None and (shade is None or mark is not None):
+            points.append((run, at, value, mark))
     if not points:
         st.caption("No run has both values.")
         return
@@ -326,11 +329,6 @@ def _is_wide(values: Sequence[float]) -> bool:
     return bool(values) and min(values) > 0 and max(values) > 2.5 * statistics.median(values)
 
 
-def is_finite(value: Any) -> bool:
-    """Return whether a value is a finite number."""
-    return isinstance(value, (int, float)) and value - value == 0
-
-
 def _value(run: SweepRun, name: str, found: _Found) -> Any:
     """Return a run's setting, duration or metric by the name in the chart's lists."""
     card = found.cards[run.key]
@@ -345,7 +343,7 @@ def _value(run: SweepRun, name: str, found: _Found) -> Any:
     if reached is None:
         return None
     value = reached.last if reached.best is None or found.take == "last" else reached.best
-    return value if is_finite(value) else None
+    return finite_in(value)
 
 
 def _ordered(values: Sequence[Any]) -> list[str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
+from typing import Final, NamedTuple
 
 import streamlit as st
 
@@ -34,26 +34,16 @@ _MAX_NAMES: Final = 4
 _MAX_EXPANDED: Final = 6
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Filters:
-    """The values of the filters; an empty one lets everything through."""
+class _Filters(NamedTuple):
+    """What is shown; of a filter that is empty, everything."""
 
     severities: Sequence[str]
     states: Sequence[str]
     kinds: Sequence[str]
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether they let everything through."""
-        return not (self.severities or self.states or self.kinds)
-
     def matches(self, alert: Finding) -> bool:
-        """Return whether `alert` passes the filters."""
-        return (
-            (not self.severities or alert.severity in self.severities)
-            and (not self.states or alert.state in self.states)
-            and (not self.kinds or alert.kind in self.kinds)
-        )
+        pairs = zip(self, (alert.severity, alert.state, alert.kind), strict=True)
+        return all(not chosen or value in chosen for chosen, value in pairs)
 
 
 def main() -> None:
@@ -72,7 +62,7 @@ def _drawn_from(_page: RunPage, alerts: Sequence[Finding]) -> object:
     return tuple((alert.id, alert.is_open, alert.severity, alert.repeats) for alert in alerts)
 
 
-def _filters(page: RunPage) -> Filters:
+def _filters(page: RunPage) -> _Filters:
     with st.container(horizontal=True, vertical_alignment="center", gap="medium"):
         severities = session.kept_in_url(
             st.pills,
@@ -104,10 +94,10 @@ def _filters(page: RunPage) -> Filters:
             label_visibility="collapsed",
             width=260,
         )
-    return Filters(severities=severities or (), states=states or (), kinds=kinds or ())
+    return _Filters(severities or (), states or (), kinds or ())
 
 
-def _alerts(page: RunPage, filters: Filters) -> None:
+def _alerts(page: RunPage, filters: _Filters) -> None:
     health = read(page)
     found = alerts_of(page.store, page.key)
     labels = page.store.meta(page.key).labels
@@ -123,7 +113,7 @@ def _alerts(page: RunPage, filters: Filters) -> None:
     groups = grouped(visible)
     still, over = [group for group in groups if group.is_open], [g for g in groups if not g.is_open]
     _counts(still)
-    if over and not still and filters.is_empty:
+    if over and not still and not any(filters):
         st.markdown(":material/check_circle: **No alert is open.**")
     _cards(page, still, labels)
     if over and tuple(filters.states) == (RESOLVED,):

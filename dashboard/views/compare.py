@@ -71,7 +71,9 @@ def main() -> None:
     st.set_page_config(page_title="Compare runs")
     with st.container(horizontal=True, vertical_alignment="center", gap="small", key="compare_head"):
         page_title("Compare", width="content")
-        places = _Places(*(st.container(width=width) for width in (270, "content", "content", "content")))
+        of_metric, of_group, of_runs, of_report = (
+            st.container(width=width) for width in (270, "content", "content", "content")
+        )
     runs = store.list_runs(RunQuery(per_page=_OFFERED))
     if not runs.cards:
         page_states.no_runs(runs.places, runs.problems)
@@ -80,7 +82,7 @@ def main() -> None:
     named = _named_otherwise(store, cards)
     if any(card.key not in cards for card in named.values()):
         cards = labelled({card.key: card for card in (*runs.cards, *named.values())}.values())
-    keys = _pick_runs(cards, {word: card.key for word, card in named.items()}, places.runs)
+    keys = _pick_runs(cards, {word: card.key for word, card in named.items()}, of_runs)
     page_states.say_if_cut(runs)
     if len(keys) < 2:
         st.info(f"Pick two to {_MAX_RUNS} runs.", icon=":material/compare_arrows:")
@@ -93,11 +95,11 @@ def main() -> None:
     in_part = _read(store, keys)
     chart, below = st.container(), st.container()
     with below:
-        shown = _compared(store, {key: cards[key] for key in keys}, places)
+        shown = _compared(store, {key: cards[key] for key in keys}, of_metric, of_group)
     with chart:
         page_states.guarded("The chart", lambda: _chart(shown))
     seconds = 1.0 if in_part else session.refresh_seconds() if shown.is_live else None
-    with places.report:
+    with of_report:
         report_button("compare", lambda: _report(shown))
     _part("The table", lambda: _table(shown), seconds)
     page_states.guarded(
@@ -115,16 +117,6 @@ def main() -> None:
 
 
 # ---------------------------------------------------------------- what is compared
-
-
-@dataclass(frozen=True, slots=True)
-class _Places:
-    """Where the controls next to the title are."""
-
-    metric: Any
-    group: Any
-    runs: Any
-    report: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,11 +165,11 @@ class _Compared:
         return row if self.groups else self.cards[row].name
 
 
-def _compared(store: RunStore, cards: Mapping[str, RunCard], places: _Places) -> _Compared:
+def _compared(store: RunStore, cards: Mapping[str, RunCard], of_metric: Any, of_group: Any) -> _Compared:
     names = joined_metrics({key: store.metrics(key) for key in cards})
-    with places.metric:
+    with of_metric:
         metric = _pick_metric(store, cards, names)
-    with places.group:
+    with of_group:
         by = _pick_grouping(list(cards.values()))
     own = names.get(metric, {})
     groups = grouped([card for key, card in cards.items() if key in own], by) if by else []

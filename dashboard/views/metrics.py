@@ -14,7 +14,7 @@ import streamlit as st
 
 from toolkit.telemetry.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_of
 from toolkit.telemetry.runfolder.codec import encodable
-from toolkit.telemetry.runfolder.metrics import INTERNAL
+from toolkit.telemetry.runfolder.metrics import INTERNAL, OF_THE_MACHINE
 from toolkit.telemetry.runfolder.records import EPOCH, EVAL, is_spread
 from toolkit.telemetry.runs.columns.export import download_name, metrics_to_csv, shown_frame
 from toolkit.telemetry.runs.formatting import count, md
@@ -41,7 +41,6 @@ _MOST_OPEN = 24
 """Groups are open from the top until they hold so many charts."""
 _MOST_IN_GROUP = 60
 _MOST_IN_ONE = 12
-_MACHINE = ("gpu", "cpu_", "ram_", "process_", "swap_", "disk_", "net_")
 _INTERNAL = frozenset({"steps_folded", "nan_inf_detected"})
 _LOSS, _EVALUATION, _TRAINING = "loss", "evaluation", "training"
 _PINNED = "pinned ★"
@@ -147,7 +146,7 @@ def _group(info: MetricInfo) -> str:
     name = info.name
     if name in _INTERNAL or name.startswith(INTERNAL):
         return _TELEMETRY
-    if name.startswith(_MACHINE) or info.event == "system":
+    if name.startswith(OF_THE_MACHINE) or info.event == "system":
         return _SYSTEM
     if signal_of(name) in (LOSS, VAL_LOSS):
         return _LOSS

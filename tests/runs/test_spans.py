@@ -73,7 +73,7 @@ def test_spans_of_a_cached_log_are_the_same(tmp_path):
     cache = ColumnCache(tmp_path / "cache")
     fresh = RunLog(folder / "metrics.jsonl", cache)
     first = read(fresh)
-    cache.save(fresh.path, fresh._columns, fresh._cursor)
+    cache.prepare(fresh.path, fresh._columns, fresh._cursor)()
 
     again = RunLog(folder / "metrics.jsonl", cache)
     table = read(again)

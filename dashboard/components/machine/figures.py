@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 import streamlit as st
 
+from toolkit.telemetry.runfolder.metrics import OF_THE_MACHINE
 from toolkit.telemetry.runfolder.records import SYSTEM
 from toolkit.telemetry.runs.formatting import count, md
 from toolkit.telemetry.runs.store import MetricInfo
@@ -114,7 +115,7 @@ def _system(page: RunPage) -> dict[str, MetricInfo]:
     return {
         info.name: info
         for info in page.store.metrics(page.key)
-        if _is_system(info.name) or (is_foreign and info.event == SYSTEM)
+        if info.name.startswith(OF_THE_MACHINE) or (is_foreign and info.event == SYSTEM)
     }
 
 
@@ -136,10 +137,6 @@ class _Gpu:
 
     def get(self, name: str) -> float | None:
         return self.values.get(name)
-
-
-def _is_system(name: str) -> bool:
-    return name.startswith(("gpu", "cpu_", "ram_", "process_", "swap_", "disk_", "net_"))
 
 
 def _gpus(system: Mapping[str, MetricInfo], page: RunPage) -> list[_Gpu]:

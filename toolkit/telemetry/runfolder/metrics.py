@@ -32,6 +32,9 @@ NOT_METRICS: Final = frozenset({*ENVELOPE, "global_step", "epoch", NAN_INF_DETEC
 EPOCH_PREFIX: Final = "epoch/"
 """In front of the name of an epoch record's metric: it is another curve than the one of the steps."""
 
+OF_THE_MACHINE: Final = ("gpu", "cpu_", "ram_", "process_", "swap_", "disk_", "net_")
+"""How the names of measurements of the machine begin."""
+
 MAX_METRICS: Final = 5_000
 """Further names are counted and left out: a log with a new name in every record would fill the memory."""
 

@@ -10,7 +10,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -41,14 +41,6 @@ _ROWS: Final = ("time", "elapsed", "step", "epoch", "kind", "at")
 _EVENTS: Final = ("event_kind", "event_start", "event_length")
 
 
-@dataclass(frozen=True, slots=True)
-class Cached:
-    """Saved columns, and how far the log had been read."""
-
-    columns: RunColumns
-    cursor: Cursor
-
-
 class ColumnCache:
     """A folder of files that may be deleted at any time; a file that does not match its log is ignored.
 
@@ -61,8 +53,8 @@ class ColumnCache:
         self._max_bytes = max_bytes
         self._packed: dict[str, pa.Buffer] = {}
 
-    def load(self, log: Path) -> Cached | None:
-        """Return what was saved for `log`, if the file still starts with it; None otherwise."""
+    def load(self, log: Path) -> tuple[RunColumns, Cursor] | None:
+        """Return what was saved for `log` and how far that had been read, if the file still starts with it."""
         try:
             packed = self._packed.get(self._path(log).name)
             if packed is not None:
@@ -72,7 +64,7 @@ class ColumnCache:
             # A corrupt length would be read beyond the end of the file, which kills the process.
             batch.validate(full=True)
             about = orjson.loads(batch.schema.metadata[b"about"])
-            return Cached(_columns(batch, about), _valid_cursor(about, log, _VERSION))
+            return _columns(batch, about), _valid_cursor(about, log, _VERSION)
         except (OSError, pa.ArrowException, ValueError, KeyError, TypeError, IndexError, MemoryError):
             # Missing, of another version, or corrupt: the log is read instead.
             return None
@@ -111,12 +103,11 @@ class ColumnCache:
         with self._open(path) as descriptor:
             return pa.BufferReader(pa.py_buffer(mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)))
 
-    def save(self, log: Path, columns: RunColumns, cursor: Cursor) -> None:
-        """Save `columns`; a failure is ignored, because the log is still there."""
-        self.prepare(log, columns, cursor)()
-
     def prepare(self, log: Path, columns: RunColumns, cursor: Cursor) -> Callable[[], None]:
-        """Return a function that saves `columns` as they are now; they may grow meanwhile."""
+        """Return a function that saves `columns` as they are now; they may grow meanwhile.
+
+        A failure is ignored, because the log is still there.
+        """
         try:
             batch = _batch(log, columns, cursor)
         except (OSError, pa.ArrowException, orjson.JSONEncodeError):

@@ -103,8 +103,8 @@ class RunLog(ColumnQueries):
             cached = self._cache.load(self.path) if self._cache is not None and not self._opened else None
             with self._lock:
                 if cached is not None:
-                    self._use(cached.columns, cached.cursor)
-                    self._saved_offset = cached.cursor.offset
+                    self._use(*cached)
+                    self._saved_offset = self._cursor.offset
                     self._from_cache = True
                 self._opened = True
 

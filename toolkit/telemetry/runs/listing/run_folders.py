@@ -69,7 +69,7 @@ class RunFolders:
         with self._lock:
             self.scan()
             time_now = now()
-            cards = [self._card(found, time_now) for found in self._runs.values()]
+            cards = [self.card_of(found, time_now) for found in self._runs.values()]
             problems, read_ms = self._problems, self._scan_ms
             truncated = tuple(clean(str(listing.root)) for listing in self._listings if listing.is_truncated)
         if self.others is not None:
@@ -216,14 +216,13 @@ class RunFolders:
                 raise UnknownRun(key, difflib.get_close_matches(key, self._runs, n=3, cutoff=0.3))
             return found
 
-    def card_of(self, found: FoundRun, *, newest: tuple[float, int | None] | None = None) -> RunCard:
-        """Return the card of a run folder; `newest` is time and step of the last record, if they were read."""
-        return self._card(found, now(), newest=newest)
-
-    def _card(
+    def card_of(
         self, found: FoundRun, time_now: float, *, newest: tuple[float, int | None] | None = None
     ) -> RunCard:
-        """Return the run's card; that of a run that has ended is made once, for a list of ten thousand."""
+        """Return the card of a run folder; `newest` is time and step of the last record, if they were read.
+
+        That of a run that has ended is made once, for a list of ten thousand.
+        """
         known = self._cards.get(found.folder) if newest is None else None
         if (
             known is not None

@@ -118,7 +118,7 @@ class LocalStore(StoreQueries):
         run = self._folders.find(key)
         log = self._logs.get((key, 0))
         if isinstance(run, FoundRun):
-            return self._folders.card_of(run, newest=log.newest() if log is not None else None)
+            return self._folders.card_of(run, now(), newest=log.newest() if log is not None else None)
         if not isinstance(log, ForeignLog):
             return run.card(now())
         card = run.card(now(), newest=log.run if log.position[1] else None)
