@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
+import subprocess
 
 import pytest
 
@@ -95,3 +96,12 @@ def logs(tmp_path, look_at):
     folder.mkdir()
     look_at(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def training():
+    """A process that lives as long as the tests of this file: the run that is asked."""
+    child = subprocess.Popen(["sleep", "600"])
+    yield child.pid
+    child.kill()
+    child.wait()

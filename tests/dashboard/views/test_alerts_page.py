@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import subprocess
 import time
 
 import pytest
@@ -40,30 +39,21 @@ TAKES = {
 }
 
 
-@pytest.fixture(scope="module")
-def training():
-    """A process that lives as long as the tests of this file: the run that is asked."""
-    child = subprocess.Popen(["sleep", "600"])
-    yield child.pid
-    child.kill()
-    child.wait()
-
-
 @pytest.fixture
 def live(logs, training):
     """Write a live run in trouble, which takes requests."""
 
-    def write(trouble, *, count=400, **control):
-        began = time.time() - count * 0.5 - 1
+    def write(trouble, *, repeats=0, **control):
+        began = time.time() - 201
         records = [
-            {**record, "time": began + 0.5 * max(0, record.get("global_step", 0))}
-            for record in with_findings(steps(trouble, count))
+            {**record, "time": began + 0.5 * max(0, record.get("global_step", 0)), "repeats": repeats}
+            for record in with_findings(steps(trouble))
         ]
         return write_run(
             logs,
             "r",
             records,
-            sessions=(range(count),),
+            sessions=(range(400),),
             status="running",
             pid=training,
             control=control or TAKES,
@@ -98,8 +88,10 @@ def test_a_healthy_run_says_what_is_watched(logs):
 # ---------------------------------------------------------------- open and over
 
 
-def test_an_open_finding_is_explained_with_its_place_causes_and_advice(logs):
-    write_run(logs, "r", with_findings(steps("divergence")))
+def test_an_open_finding_is_explained_with_its_place_causes_settings_and_advice(logs):
+    records = with_findings(steps("divergence"))
+    records[0] |= {"learning_rate": 1.0, "config": {"train": {"warmup": 25, "lr": 1.0}}}
+    write_run(logs, "r", records, control=TAKES)
 
     tab = open_page("alerts", "r")
     words = said(tab)
@@ -113,7 +105,9 @@ def test_an_open_finding_is_explained_with_its_place_causes_and_advice(logs):
     assert f"{right} of {of} findings with evidence as strong as this were right" in words
     for part in (*CATALOGUE["divergence"].causes, "Clip the gradient norm at 1.0"):
         assert part in words
-    (chart,) = curve_charts(tab)
+    assert "learning rate 1 · warm-up 25 steps · no gradient clipping in the configuration" in words
+    assert buttons(tab, "Halve") == [], "a run that has ended cannot be asked"
+    (chart, *_) = curve_charts(tab)
     (band,) = chart["bands"]
     assert (band["start"], band["end"]) == (200, 399)
     assert chart["window"][0] < 200
@@ -122,22 +116,26 @@ def test_an_open_finding_is_explained_with_its_place_causes_and_advice(logs):
     assert [level["text"].startswith("level before") for level in chart["levels"]] == [True]
 
 
-def test_an_alert_of_a_live_run_stays_open(live):
-    live("divergence")
-
-    assert "since step 200" in said(open_page("alerts", "r"))
-
-
-def test_one_that_is_over_says_from_where_to_where_and_when_that_was_seen(logs):
-    write_run(logs, "r", with_findings(steps("spike")))
+def test_one_that_is_over_is_one_card_with_its_steps_and_without_a_button(live):
+    live("spike", repeats=2)
 
     tab = open_page("alerts", "r")
+    words = said(tab)
 
     assert is_well(tab)
+    assert headings(tab).count("Loss spike") == 1, "however many records report it"
     assert "resolved" in badges(tab)
-    assert "steps 200 to 202" in said(tab)
-    assert ", resolved at 2" in said(tab)
-    assert "3 records" in said(tab)
+    assert "1 warning" not in badges(tab), "only open ones are counted"
+    for part in ("No alert is open.", "Resolved: Loss spike", "came back 2 times"):
+        assert part in words
+    for part in ("steps 200 to 202", ", resolved at 2", "3 records"):
+        assert part in words
+    assert buttons(tab, "Halve") == []
+
+    events = said(open_page("overview", "r"))
+
+    assert events.count("Loss spike resolved at step") == 1
+    assert ":material/bolt: finding" not in events
 
 
 def test_a_slow_rank_is_named_and_not_drawn_with_the_curve_of_another(logs):
@@ -164,30 +162,6 @@ def test_a_slow_rank_is_named_and_not_drawn_with_the_curve_of_another(logs):
     assert "See *Time and machine*" in said(tab)
     assert "not calibrated" in said(tab), "no labelled run has a slow rank"
     assert not charts(tab)
-
-
-def test_repeats_are_counted(logs):
-    finding = with_findings(steps("spike"))
-    write_run(
-        logs,
-        "r",
-        [{**record, "repeats": 2} if record["event"] == "finding" else record for record in finding],
-    )
-
-    assert "came back 2 times" in said(open_page("alerts", "r"))
-
-
-def test_several_records_of_one_finding_are_one_card(logs):
-    records = with_findings(steps("spike"))
-    assert sum(record["event"] == "finding" for record in records) > 1
-    write_run(logs, "r", records)
-
-    tab = open_page("alerts", "r")
-
-    assert headings(tab).count("Loss spike") == 1
-    assert "Resolved: Loss spike" in said(tab)
-    assert "No alert is open." in said(tab)
-    assert "1 warning" not in badges(tab), "only open ones are counted"
 
 
 # ---------------------------------------------------------------- equal ones
@@ -245,16 +219,6 @@ def test_a_kind_with_an_open_occurrence_is_not_among_the_resolved(logs):
     assert "3 times, 1 open" in badges(tab)
     assert "1 warning" in badges(tab)
     assert "Slower since step 200." in said(tab), "the open one is shown first"
-
-
-def test_the_settings_that_explain_an_unstable_run_are_on_its_card(logs):
-    records = with_findings(steps("divergence"))
-    records[0] |= {"learning_rate": 1.0, "config": {"train": {"warmup": 25, "lr": 1.0}}}
-    write_run(logs, "r", records)
-
-    words = said(open_page("alerts", "r"))
-
-    assert "learning rate 1 · warm-up 25 steps · no gradient clipping in the configuration" in words
 
 
 # ---------------------------------------------------------------- a run that no one watched
@@ -385,6 +349,8 @@ def test_alerts_can_be_narrowed_by_severity_state_and_kind(logs):
 
     assert "Loss spike" not in headings(tab)
     assert "no file" in said(tab)
+    assert buttons(tab, "Mark as seen")
+    assert not buttons(tab, "Mute"), "what is left is an error"
 
 
 # ---------------------------------------------------------------- seen
@@ -411,8 +377,11 @@ def test_an_alert_that_was_seen_is_remembered_and_folded_away(alarmed):
 # ---------------------------------------------------------------- muted
 
 
-def test_a_muted_kind_is_folded_away_listed_and_can_be_unmuted(logs):
+def test_a_muted_kind_is_folded_away_listed_not_marked_in_charts_and_can_be_unmuted(logs):
     folder = write_run(logs, "r", with_findings(steps("divergence")))
+    (chart, *_) = curve_charts(open_page("overview", "r"))
+    marks = [mark["text"] for mark in chart["marks"]]
+    assert marks == ["Divergence"], "one mark, however many records report it"
     tab = open_page("alerts", "r")
 
     button(tab, "Mute “Divergence” for this run").click().run()
@@ -420,35 +389,14 @@ def test_a_muted_kind_is_folded_away_listed_and_can_be_unmuted(logs):
     assert read_labels(folder).muted == ("divergence",)
     assert "Divergence" not in headings(tab)
     assert "All alerts have been seen or muted." in said(tab)
-    assert "1 critical" not in badges(open_page("overview", "r"))
+    overview = open_page("overview", "r")
+    assert "1 critical" not in badges(overview)
+    assert not curve_charts(overview)[0].get("marks")
 
     button(tab, "Unmute “Divergence”").click().run()
 
     assert read_labels(folder).muted == ()
     assert "Divergence" in headings(tab)
-
-
-def test_an_error_can_be_seen_but_not_muted(logs):
-    write_run(logs, "r", extra=[{"event": "error", "time": 1.7e9, "message": "no file"}])
-
-    tab = open_page("alerts", "r")
-
-    assert buttons(tab, "Mark as seen")
-    assert not buttons(tab, "Mute")
-
-
-def test_a_muted_kind_leaves_no_mark_on_the_charts(logs):
-    write_run(logs, "r", with_findings(steps("divergence")))
-
-    def marks():
-        (chart, *_) = curve_charts(open_page("overview", "r"))
-        return [mark["text"] for mark in chart.get("marks", ())]
-
-    assert marks() == ["Divergence"], "one mark, however many records report it"
-
-    session.store().label("r", Labels(muted=("divergence",)))
-
-    assert marks() == []
 
 
 def test_a_dashboard_that_may_not_write_offers_no_button_that_would(logs, look_at):
@@ -534,22 +482,8 @@ def test_a_run_that_declares_nothing_fitting_has_no_button(live):
     tab = open_page("alerts", "r")
 
     assert "Divergence" in headings(tab)
+    assert "since step 200" in said(tab)
     assert [label for label in buttons(tab) if "Halve" in label or "top" in label] == []
-
-
-def test_a_run_that_has_ended_has_no_button(logs):
-    write_run(logs, "r", with_findings(steps("divergence")), control=TAKES)
-
-    assert buttons(open_page("alerts", "r"), "Halve") == []
-
-
-def test_what_is_over_needs_no_button(live):
-    live("spike")
-
-    tab = open_page("alerts", "r")
-
-    assert "Loss spike" in headings(tab)
-    assert buttons(tab, "Halve") == []
 
 
 def test_what_the_run_asked_of_itself_is_shown(logs):
@@ -616,15 +550,6 @@ def test_an_old_run_and_a_warning_say_nothing_aloud(logs, live):
 
     assert toasts(open_page("overview", "old")) == []
     assert toasts(open_page("overview", "r")) == []
-
-
-def test_the_latest_events_show_a_finding_once_and_its_end(logs):
-    write_run(logs, "r", with_findings(steps("spike")))
-
-    words = said(open_page("overview", "r"))
-
-    assert words.count("Loss spike resolved at step") == 1
-    assert ":material/bolt: finding" not in words
 
 
 # ---------------------------------------------------------------- errors and hangs

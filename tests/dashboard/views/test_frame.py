@@ -66,22 +66,13 @@ def test_a_run_on_another_machine_is_judged_by_age_and_the_page_says_so(logs):
     assert run_table(open_page("runs"))["Status"][0] == "✕ Lost ?"
 
 
-def test_a_failed_run_says_why(logs):
-    write_run(logs, "r", status="failed")
+def test_a_failed_run_says_why_and_whether_it_is_archived_next_to_its_tags(logs):
+    write_run(logs, "r", status="failed", labels=Labels(archived=True), tags=("baseline", "bf16"))
 
-    assert "ValueError: no such file" in said(open_page("overview", "r"))
+    tab = open_page("overview", "r")
 
-
-def test_an_archived_run_says_so_on_its_own_page(logs):
-    write_run(logs, "r", labels=Labels(archived=True))
-
-    assert "Finished · archived" in badges(open_page("overview", "r"))
-
-
-def test_tags_are_badges_next_to_the_status(logs):
-    write_run(logs, "r", tags=("baseline", "bf16"))
-
-    assert {"baseline", "bf16"} <= set(badges(open_page("overview", "r")))
+    assert "ValueError: no such file" in said(tab)
+    assert {"Failed · archived", "baseline", "bf16"} <= set(badges(tab))
 
 
 # ---------------------------------------------------------------- how far
@@ -119,29 +110,23 @@ def test_a_run_that_is_not_running_has_no_eta(logs, status):
     assert "ETA" not in words
 
 
-def test_without_a_known_end_there_is_neither_bar_nor_eta(logs):
-    write_run(logs, "r", status="running", curves=SPEED, summary={})
+@pytest.mark.parametrize(
+    ("summary", "curves", "bar", "eta"),
+    [
+        ({}, SPEED, None, None),
+        ({"max_steps": 50}, SPEED, 1.0, None),
+        # Without a step time the clock gives it.
+        ({"max_steps": 1099}, {"train_loss": float}, 99 / 1099, "ETA 8 m"),
+    ],
+)
+def test_there_is_a_bar_with_a_known_end_and_an_eta_before_it(logs, summary, curves, bar, eta):
+    write_run(logs, "r", status="running", curves=curves, summary=summary)
 
     tab = open_page("overview", "r")
 
     assert "step 99" in said(tab)
-    assert "ETA" not in said(tab)
-    assert progress_shown(tab) is None
-
-
-def test_without_a_step_time_the_clock_gives_the_eta(logs):
-    write_run(logs, "r", status="running", summary={"max_steps": 1099})
-
-    assert "ETA 8 m" in said(open_page("overview", "r"))
-
-
-def test_a_run_beyond_its_last_step_has_no_eta_and_a_full_bar(logs):
-    write_run(logs, "r", status="running", curves=SPEED, summary={"max_steps": 50})
-
-    tab = open_page("overview", "r")
-
-    assert "ETA" not in said(tab)
-    assert progress_shown(tab) == 1.0
+    assert progress_shown(tab) == (bar if bar is None else pytest.approx(bar, abs=0.01))
+    assert eta in said(tab) if eta else "ETA" not in said(tab)
 
 
 # ---------------------------------------------------------------- which run

@@ -96,30 +96,9 @@ def _plain(series):
     ]
 
 
-def health_in_words(health):
-    return (
-        health.records,
-        health.bytes_read,
-        health.bad_count,
-        health.bad_lines,
-        health.lost_records,
-        health.lost_reasons,
-        health.problem,
-    )
-
-
 def file_in(cache):
     (found,) = cache.folder.glob("*.arrow")
     return found
-
-
-def test_the_second_opening_is_the_first_one_again(path, cache):
-    first, health = opened(path, cache)
-    second, health_again = opened(path, cache)
-
-    assert (health.from_cache, health_again.from_cache) == (False, True)
-    assert everything(second) == everything(first)
-    assert health_in_words(health_again) == health_in_words(health)
 
 
 def test_the_second_opening_reads_only_the_ends(path, cache, monkeypatch):
@@ -396,23 +375,17 @@ def test_a_folder_that_is_a_link_of_ours_is_used(path, tmp_path):
 # ---------------------------------------------------------------- what may happen to it
 
 
-def test_a_deleted_cache_is_made_again(path, cache):
+def test_a_deleted_cache_is_made_again_and_does_no_harm_to_who_reads_it(path, cache):
     first, _ = opened(path, cache)
+    warm, health = opened(path, cache)
     freed = cache.clear()
 
     assert freed > 0
     assert cache.size() == 0
-    assert everything(opened(path, cache)[0]) == everything(first)
-    assert cache.size() == freed
-
-
-def test_a_cache_that_is_deleted_while_it_is_read_does_no_harm(path, cache):
-    first, _ = opened(path, cache)
-    warm, health = opened(path, cache)
-    cache.clear()
-
     assert health.from_cache
     assert everything(warm) == everything(first)
+    assert everything(opened(path, cache)[0]) == everything(first)
+    assert cache.size() == freed
 
 
 def test_a_cache_folder_that_cannot_be_written_is_harmless(path, tmp_path):

@@ -1,4 +1,4 @@
-"""The detectors are shown each record of a file once, a slice at a time, and say the same as over all of it at once."""
+"""Findings and the ledger see each record of a file once, a slice at a time, and say the same as over all at once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from toolkit.telemetry.runfolder.reader import read_from
 from toolkit.telemetry.runs import record_source
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.findings import run_analysis
-from toolkit.telemetry.runs.findings.run_analysis import RunFindings
+from toolkit.telemetry.runs.findings.run_analysis import RunFindings, RunLedger
 from toolkit.telemetry.runs.record_source import FileSource
+from toolkit.telemetry.timing.ledger import LedgerBuilder
 
 
 @pytest.fixture(autouse=True)
@@ -113,15 +114,9 @@ def test_each_record_is_shown_once_however_often_the_file_grows(tmp_path, shown)
     ]
     assert [finding.kind for finding in findings.findings] == ["spike"]
 
-
-def test_nothing_is_read_again_where_nothing_was_appended(tmp_path, shown):
-    findings = findings_of(write_run(tmp_path, "r", steps()))
-    findings.advance(60.0)
-    number = len(shown)
-
     findings.advance(60.0)
 
-    assert len(shown) == number
+    assert len(shown) == len(records), "nothing was appended"
 
 
 def test_a_line_that_is_being_written_is_left_for_later_and_not_waited_for(tmp_path, shown):
@@ -140,26 +135,18 @@ def test_a_line_that_is_being_written_is_left_for_later_and_not_waited_for(tmp_p
     assert len(shown) == number + 1
 
 
-def test_a_run_that_was_replaced_is_examined_again(tmp_path):
-    folder = write_run(tmp_path, "r", steps("divergence"))
-    findings = findings_of(folder)
-    until_done(findings)
-
-    other = write_run(tmp_path, "other", steps())
-    os.replace(other / METRICS_JSONL, folder / METRICS_JSONL)
-
-    assert until_done(findings)
-    assert findings.findings == ()
-
-
-def test_a_run_that_was_truncated_is_examined_again(tmp_path):
+@pytest.mark.parametrize("replaced", [True, False])
+def test_a_run_that_was_replaced_or_truncated_is_examined_again(tmp_path, replaced):
     folder = write_run(tmp_path, "r", steps("nan"))
     findings = findings_of(folder)
     until_done(findings)
     assert findings.findings
 
-    (folder / METRICS_JSONL).write_bytes(b"")
-    append(folder, steps(count=50))
+    if replaced:
+        os.replace(write_run(tmp_path, "other", steps()) / METRICS_JSONL, folder / METRICS_JSONL)
+    else:
+        (folder / METRICS_JSONL).write_bytes(b"")
+        append(folder, steps(count=50))
 
     assert until_done(findings)
     assert findings.findings == ()
@@ -194,6 +181,27 @@ def test_who_comes_while_another_is_at_it_does_not_wait(tmp_path):
         assert findings.findings == ()
 
     assert findings.advance(60.0) == 1.0
+
+
+def test_the_ledger_says_the_same_as_a_book_of_all_records_at_once(tmp_path):
+    spent = {"ledger/training": 0.4, "ledger/data_wait": 0.1}
+    records = [{"event": "start", "seq": 0, "session": 1, "time": 1.7e9, "elapsed": 0.0}]
+    for step in range(1, 601):
+        clock = {"time": 1.7e9 + step / 2, "elapsed": step / 2}
+        records.append({"event": "step", "seq": step, "session": 1, "global_step": step, **clock, **spent})
+    log = write_run(tmp_path, "r", records) / METRICS_JSONL
+    book = LedgerBuilder()
+    book.take(read_from(log).records)
+    ledger = RunLedger(FileSource(log))
+
+    looks = 1
+    while (known := ledger.advance(0.0)).fraction < 1.0:
+        looks += 1
+        assert looks < 10_000
+
+    assert looks > 3
+    assert known.ledger == book.ledger()
+    assert known.ledger.goodput == pytest.approx(0.8, abs=0.01)
 
 
 # ---------------------------------------------------------------- from one start to the next

@@ -127,13 +127,17 @@ def test_a_manifest_that_is_no_file_is_not_waited_for(root, store):
     assert "root:" not in repr(cards)
 
 
-def test_labels_that_cannot_be_read_leave_the_run_as_it_is(root, store):
-    (write_run(root, "r") / "labels.json").write_text("{")
+def test_labels_that_cannot_be_read_leave_the_run_as_it_is_and_are_not_written_over(root, store):
+    labels = write_run(root, "r") / "labels.json"
+    labels.write_text('{"notes": "a week of work",}')
 
     card = store.card("r")
 
     assert card.status.name == "finished"
     assert "labels.json" in card.problem
+    with pytest.raises(Refused, match="not JSON"):
+        store.label("r", Labels(archived=True))
+    assert "a week of work" in labels.read_text()
 
 
 # ---------------------------------------------------------------- what a card says
@@ -438,16 +442,6 @@ def test_runs_that_no_one_views_are_unloaded_and_come_back(root, store, monkeypa
 
     assert len(store._logs) == 1
     assert store.refresh("a", wait_s=60.0).records == 102
-
-
-def test_labels_that_cannot_be_read_are_not_written_over(root, store):
-    folder = write_run(root, "r")
-    (folder / "labels.json").write_text('{"notes": "a week of work",}')
-
-    with pytest.raises(Refused, match="not JSON"):
-        store.label("r", Labels(archived=True))
-
-    assert "a week of work" in (folder / "labels.json").read_text()
 
 
 def test_a_folder_that_was_deleted_and_created_again_is_read_again(root, store):
