@@ -108,22 +108,20 @@ def test_more_than_four_gpus_share_a_table_and_a_heat_map(logs):
     assert not from_zero & {"GPU memory", "Temperature", "Power"}
 
 
-def test_the_ranks_of_a_run_are_compared(logs):
-    def slow(step):
-        return 0.5
-
-    write_run(
-        logs,
-        "r",
-        curves={"train_loss": float, "sec_per_step": lambda step: 0.1},
-        ranks={1: {"sec_per_step": slow}, 2: {"sec_per_step": lambda step: 0.1}},
-    )
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.5, "Slowest: rank 1 (0.5 s)"), (0.1, "No rank is clearly slower than the others")],
+)
+def test_the_ranks_of_a_run_are_compared(logs, seconds, words):
+    usual = {"sec_per_step": lambda step: 0.1}
+    ranks = {1: {"sec_per_step": lambda step: seconds}, 2: usual}
+    write_run(logs, "r", curves={"train_loss": float, **usual}, ranks=ranks)
 
     tab = open_page("machine", "r")
 
     assert is_well(tab)
     assert "3 ranks" in said(tab)
-    assert "Slowest: rank 1 (0.5 s)" in said(tab)
+    assert words in said(tab)
 
 
 def test_the_slow_one_of_a_thousand_ranks_is_named(logs):
@@ -145,13 +143,6 @@ def test_the_slow_one_of_a_thousand_ranks_is_named(logs):
     assert "**Rank 617 is the slowest**" in said(tab)
     assert "1.55 times as long as the median rank" in said(tab)
     assert "A row shows 4 ranks" in said(tab)
-
-
-def test_ranks_of_equal_speed_are_called_that(logs):
-    same = {"sec_per_step": lambda step: 0.2}
-    write_run(logs, "r", curves=same, ranks={1: same, 2: same})
-
-    assert "No rank is clearly slower than the others" in said(open_page("machine", "r"))
 
 
 def test_of_ranks_that_wait_for_each_other_the_part_in_which_they_differ_is_shown(logs):

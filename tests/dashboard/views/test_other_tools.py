@@ -81,21 +81,20 @@ def test_they_are_searched_for_like_ours(some, search):
     assert list(table(open_page("runs", q=search)).index) == ["run_b"]
 
 
-def test_a_run_page_has_its_badge_and_curves_and_no_control(some):
-    tab = open_page("overview", key_of(open_page("runs"), "run_b"))
+def test_the_pages_of_a_run_have_its_badge_curves_alerts_and_origin_and_no_control(some):
+    key = key_of(open_page("runs"), "run_b")
+    tab, alerts, notes = (open_page(page, key) for page in ("overview", "alerts", "config_notes"))
 
     assert is_well(tab)
     assert "TensorBoard" in badges(tab)
     assert cards(tab)["Train loss"]
     assert charts(tab) >= 2
     assert not [item for item in tab.button if item.label == "Apply"]
-
-
-def test_the_detectors_look_at_it(some):
-    tab = open_page("alerts", key_of(open_page("runs"), "run_b"))
-
-    assert is_well(tab)
-    assert "loss is NaN or infinite" in said(tab)
+    assert is_well(alerts)
+    assert "loss is NaN or infinite" in said(alerts)
+    assert is_well(notes)
+    origin = next(table for table in tables(notes) if "format" in set(table.get("name", ())))
+    assert dict(origin.itertuples(index=False, name=None))["format"] == "tensorboard"
 
 
 def test_images_texts_and_tables_are_on_the_samples_page(some):
@@ -122,12 +121,16 @@ def test_rollouts_are_completions_on_the_samples_page(logs):
     assert [code.value for code in tab.code][-1] == "#### 5"
 
 
-def test_a_log_without_images_does_not_name_our_own_functions(some):
-    tab = open_page("samples", key_of(open_page("runs"), "nan_and_resume_5_22"))
+def test_what_a_tool_does_not_log_is_not_waited_for_and_our_own_functions_are_not_named(some):
+    key = key_of(open_page("runs"), "nan_and_resume_5_22")
+    tab, timeline = open_page("samples", key), open_page("machine", key)
 
     assert is_well(tab)
     assert "This Hugging Face log has no images, texts, tables, histograms or completions." in said(tab)
     assert "log_sample" not in said(tab)
+    assert is_well(timeline)
+    assert "This Hugging Face log has no events." in said(timeline)
+    assert "log.span" not in "".join(code.value for code in timeline.code)
 
 
 def test_a_run_of_a_tool_that_is_not_installed_names_the_package(logs, monkeypatch):
@@ -143,22 +146,6 @@ def test_a_run_of_a_tool_that_is_not_installed_names_the_package(logs, monkeypat
         assert "No metrics in this Aim log." in said(tab)
         assert "pip install aim" in said(tab)
         assert "Waiting for the first record." not in said(tab)
-
-
-def test_the_timeline_does_not_wait_for_what_the_tool_does_not_log(some):
-    tab = open_page("machine", key_of(open_page("runs"), "nan_and_resume_5_22"))
-
-    assert is_well(tab)
-    assert "This Hugging Face log has no events." in said(tab)
-    assert "log.span" not in "".join(code.value for code in tab.code)
-
-
-def test_the_configuration_says_where_it_comes_from(some):
-    tab = open_page("config_notes", key_of(open_page("runs"), "run_b"))
-
-    assert is_well(tab)
-    origin = next(table for table in tables(tab) if "format" in set(table.get("name", ())))
-    assert dict(origin.itertuples(index=False, name=None))["format"] == "tensorboard"
 
 
 POISON = "![x](evil.example) <img src=x onerror=alert(1)> :red[boo] $x$"
