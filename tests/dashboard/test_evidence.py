@@ -51,12 +51,13 @@ def test_what_continues_is_shaded_to_the_end_and_marked_where_it_began():
 
     assert evidence.bands[0] == Band(start=5_000, end=9_990, tone="critical")
     assert evidence.window[1] < 9_990
-
-
-def test_nothing_is_shown_after_the_last_record():
-    evidence = around(alert(start_step=9_900, noticed_step=9_950, end_step=None), info())
-
-    assert 9_990 <= evidence.window[1] < 10_050
+    late = around(alert(start_step=9_900, noticed_step=9_950, end_step=None), info())
+    assert 9_990 <= late.window[1] < 10_050, "nothing is shown after the last record"
+    low, high = around(
+        alert(start_step=0, noticed_step=0, end_step=None), info(count=1, last_step=0.0)
+    ).window
+    assert low < high
+    assert around(alert(start_step=None), info()) is None
 
 
 def test_a_late_notice_and_later_changes_are_in_sight():
@@ -66,16 +67,6 @@ def test_a_late_notice_and_later_changes_are_in_sight():
     evidence = around(alert(end_step=None), info(), [changed])
     assert evidence.window[1] > 9_000
     assert changed in evidence.marks
-
-
-def test_an_alert_without_a_place_has_no_evidence():
-    assert around(alert(start_step=None), info()) is None
-
-
-def test_a_run_of_one_record_has_a_window():
-    evidence = around(alert(start_step=0, noticed_step=0, end_step=None), info(count=1, last_step=0.0))
-
-    assert evidence.window[0] < evidence.window[1]
 
 
 @pytest.mark.parametrize(

@@ -78,8 +78,8 @@ def test_labels_that_cannot_be_kept_are_refused_in_words(logs):
     assert any("at most 50 are allowed" in error.value for error in tab.error)
 
 
-def test_archiving_hides_a_run_and_the_switch_shows_it(logs):
-    folder = write_run(logs, "r")
+def test_archiving_hides_a_run_the_switch_shows_it_and_it_can_be_taken_out_again(logs):
+    folder = write_run(logs, "r", labels=Labels(notes="kept"))
     write_run(logs, "other")
 
     choose(open_page("overview", "r"), "Archive")
@@ -92,14 +92,7 @@ def test_archiving_hides_a_run_and_the_switch_shows_it(logs):
     runs.toggle(key="archived").set_value(True).run()
 
     assert sorted(names(runs)) == ["other", "r"]
-
-
-def test_an_archived_run_can_be_taken_out_again(logs):
-    folder = write_run(logs, "r", labels=Labels(archived=True, notes="kept"))
-
-    tab = choose(open_page("overview", "r"), "Unarchive")
-
-    assert is_well(tab)
+    assert is_well(choose(open_page("overview", "r"), "Unarchive"))
     assert read_labels(folder) == Labels(archived=False, notes="kept")
 
 

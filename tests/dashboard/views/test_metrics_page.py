@@ -159,13 +159,18 @@ def test_metrics_of_one_pattern_can_be_drawn_in_one_chart(several):
     assert [curve["metric"] for curve in chart["curves"]] == ["train_loss", "lr"]
 
 
-def test_points_are_there_as_a_table_and_as_csv(several):
+def test_points_are_there_as_csv_and_those_in_view_as_a_table_on_the_axis_of_the_charts(several):
     tab = open_page("metrics", "r")
     tab.selectbox(key="_data_metric").set_value("lr").run()
 
     assert is_well(tab)
     assert list(tab.dataframe[0].value["value"]) == [float(step) for step in range(10)]
     assert "All points as CSV" in downloads(tab)
+
+    (shown,) = open_page("metrics", "r", x="progress", **{"from": "70", "to": "100"}).dataframe
+    # The first is outside, so that the line reaches the edge.
+    assert shown.value["value"].tolist() == [6.0, 7.0, 8.0, 9.0]
+    assert shown.value["progress"].tolist()[1:] == pytest.approx([700 / 9, 800 / 9, 100.0])
 
 
 @pytest.mark.parametrize("columns", ["1", "4", "9", "x"])
@@ -174,12 +179,3 @@ def test_any_number_of_columns_in_the_url_is_drawn_or_left_out(several, columns)
 
     assert is_well(tab)
     assert charts(tab) == 5
-
-
-def test_the_table_has_the_points_in_view_on_the_axis_of_the_charts(several):
-    (shown,) = open_page("metrics", "r", x="progress", **{"from": "70", "to": "100"}).dataframe
-
-    assert [*shown.value.columns] == ["progress", "value"]
-    # The first is outside, so that the line reaches the edge.
-    assert shown.value["value"].tolist() == [6.0, 7.0, 8.0, 9.0]
-    assert shown.value["progress"].tolist()[1:] == pytest.approx([700 / 9, 800 / 9, 100.0])

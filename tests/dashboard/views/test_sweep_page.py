@@ -91,25 +91,15 @@ def test_the_view_says_which_run_is_best_and_why(logs):
     assert values[:-1] == sorted(values[:-1])
 
 
-def test_metric_direction_and_search_come_from_the_link(logs):
+def test_metric_direction_and_search_come_from_the_link_and_else_from_the_project(logs):
     write_sweep(logs)
     tab = sweep(metric="accuracy", better="Higher is better", q="run-0")
 
     assert is_well(tab)
     assert "Best of 10 runs: run-09, with accuracy 0.59" in said(tab)
-
-
-def test_a_metric_that_is_higher_if_better_is_known(logs):
-    write_sweep(logs)
-
-    assert "run-10, with accuracy 0.6" in said(sweep(metric="accuracy"))
-
-
-def test_the_metric_of_the_project_is_the_first(logs):
-    write_sweep(logs, 4)
+    assert "run-10, with accuracy 0.6" in said(sweep(metric="accuracy")), "that higher is better is known"
     write_project(logs, None, ProjectSettings(primary_metric="accuracy", direction="max"))
-
-    assert "run-02, with accuracy 0.52" in said(sweep())
+    assert "run-10, with accuracy 0.6" in said(sweep())
 
 
 def test_few_runs_and_runs_without_settings_have_a_sentence(logs):

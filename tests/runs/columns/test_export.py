@@ -81,12 +81,12 @@ def test_absent_nan_and_infinity_are_three_things_in_the_csv():
     data = to_csv({"step": np.arange(6.0), "loss": masked(column, there)})
 
     assert data == b"step,loss\n0,1\n1,nan\n2,\n3,inf\n4,-inf\n5,-1.5\n"
-
-
-def test_a_single_column_keeps_its_empty_rows():
-    data = to_csv({"loss": masked([1.0, 2.0, 3.0], np.array([True, False, True]))})
-
-    assert len(read_csv(data)) == 3
+    alone = to_csv({"loss": masked([1.0, 2.0, 3.0], np.array([True, False, True]))})
+    assert len(read_csv(alone)) == 3, "a single column keeps its empty rows"
+    assert to_csv({"a": np.array([])}) == b"a\n"
+    assert to_csv({}).strip() == b""
+    with pytest.raises(ValueError, match="differ in length"):
+        to_csv({"a": np.array([1.0]), "b": np.array([1.0, 2.0])})
 
 
 def test_a_header_with_commas_and_quotes_stays_one_header():
@@ -125,16 +125,6 @@ def test_a_table_that_is_too_large_or_lacks_a_metric_is_refused(monkeypatch):
     monkeypatch.setattr("toolkit.telemetry.runs.columns.export._MAX_CELLS", 11)
     with pytest.raises(Refused, match="this one has 12"):
         metrics_to_parquet(store, "r", ["a"])
-
-
-def test_nothing_to_export_is_no_failure():
-    assert to_csv({"a": np.array([])}) == b"a\n"
-    assert to_csv({}).strip() == b""
-
-
-def test_columns_of_two_lengths_are_refused():
-    with pytest.raises(ValueError, match="differ in length"):
-        to_csv({"a": np.array([1.0]), "b": np.array([1.0, 2.0])})
 
 
 @tries

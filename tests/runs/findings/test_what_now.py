@@ -53,13 +53,14 @@ def test_a_killed_run_names_the_span_it_was_in_and_its_last_checkpoint(store, tm
     assert known.newer is None
 
 
-def test_a_failed_run_names_its_error(store, tmp_path):
+@pytest.mark.parametrize("survived", [False, True])
+def test_a_failed_run_names_the_error_that_ended_it(store, tmp_path, survived):
     error = {
         "event": "error",
         "session": 1,
         "id": "e1",
         "time": 1.7e9,
-        "global_step": 99,
+        "global_step": 20 if survived else 99,
         "severity": "critical",
         "type": "RuntimeError",
         "message": "RuntimeError: shapes differ",
@@ -67,23 +68,14 @@ def test_a_failed_run_names_its_error(store, tmp_path):
     }
     end = {"event": "end", "session": 1, "time": 1.7e9, "status": "failed", "reason": "RuntimeError"}
 
-    known = asked(store, tmp_path, status="failed", extra=[error, end])
+    known = (
+        asked(store, tmp_path, extra=[error])
+        if survived
+        else asked(store, tmp_path, status="failed", extra=[error, end])
+    )
 
-    assert known.ending.error.message == "RuntimeError: shapes differ"
-    assert known.ending.error.where == "train.py:7 in step"
-
-
-def test_an_error_that_the_run_survived_did_not_end_it(store, tmp_path):
-    error = {
-        "event": "error",
-        "session": 1,
-        "id": "e1",
-        "time": 1.7e9,
-        "global_step": 20,
-        "severity": "critical",
-    }
-
-    assert asked(store, tmp_path, extra=[error]).ending.error is None
+    found = known.ending.error and (known.ending.error.message, known.ending.error.where)
+    assert found == (None if survived else ("RuntimeError: shapes differ", "train.py:7 in step"))
 
 
 def test_the_last_good_checkpoint_is_from_before_the_loss_went_wrong(store, tmp_path):

@@ -528,11 +528,12 @@ def test_labels_that_cannot_be_written_are_refused(root, store, monkeypatch):
 
 def test_a_run_of_the_second_log_directory_comes_back_to_it(tmp_path):
     write_run(tmp_path / "a", "r")
-    write_run(tmp_path / "b", "r")
+    write_run(tmp_path / "b", "r", labels=Labels(display_name="Renamed"))
     store = LocalStore([tmp_path / "a", tmp_path / "b"], cache_dir=None)
     token = store.delete("b~r")
 
     assert keys(store) == ["r"]
+    assert [run.name for run in store.trash()] == ["Renamed"]
     assert store.restore(token) == "b~r"
     assert sorted(keys(store)) == ["a~r", "b~r"]
 
@@ -669,14 +670,6 @@ def test_of_very_many_links_some_are_named_and_the_others_counted(root, store):
 
     assert len(problems) == 21
     assert "480 more symbolic links are not followed" in problems
-
-
-def test_the_trash_lists_the_name_that_people_gave_the_run(root, store):
-    write_run(root, "r", labels=Labels(display_name="Renamed"))
-
-    store.delete("r")
-
-    assert [run.name for run in store.trash()] == ["Renamed"]
 
 
 def test_the_duration_of_a_run_that_moved_to_a_node_with_another_clock_is_right(root, store):
