@@ -165,11 +165,6 @@ def wait_for_chart(page, title, condition, timeout=PATIENCE_MS):
     return found.json_value()
 
 
-def trace(shown, name):
-    """Return the curve with this name."""
-    return next(trace for trace in shown["traces"] if trace["name"] == name)
-
-
 def place_of(page, title):
     """Return where the part of a chart lies that takes the mouse, once it lies still: what is above may move it."""
     return chart(page, title).evaluate(

@@ -117,7 +117,7 @@ def test_ctrl_c_while_it_is_still_starting_is_no_traceback(tmp_path):
     assert started.err == ""
 
 
-def test_a_page_that_computes_does_not_hold_the_terminal(tmp_path):
+def test_a_page_that_computes_does_not_hold_the_terminal():
     code = "import threading, time; threading.Thread(target=time.sleep, args=(600,)).start()"
     finished = subprocess.run(
         [

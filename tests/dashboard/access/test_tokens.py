@@ -135,7 +135,7 @@ def test_a_file_that_others_can_read_or_write_is_refused(secret, mode):
 @pytest.mark.skipif(
     not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can make another's file"
 )
-def test_a_file_of_another_user_is_refused(secret, monkeypatch):
+def test_a_file_of_another_user_is_refused(secret):
     path = secret(GOOD)
     os.chown(path, 65534, 65534)
 
