@@ -39,7 +39,10 @@ async def answer(
     await send({"type": "http.response.body", "body": body})
 
 
-async def refuse_socket(receive: Receive, send: Send) -> None:
-    """Reject a WebSocket before it opens; the server answers with a bare 403, whose body no browser shows."""
-    await receive()
-    await send({"type": "websocket.close", "code": 1008, "reason": ""})
+async def refuse(scope: Message, receive: Receive, send: Send, why: str, *, status: int = 403) -> None:
+    """Answer with the reason; reject a WebSocket before it opens, with a bare 403, whose body no browser shows."""
+    if scope["type"] == "websocket":
+        await receive()
+        await send({"type": "websocket.close", "code": 1008, "reason": ""})
+    else:
+        await answer(send, status, f"{why}\n", content_type="text/plain")

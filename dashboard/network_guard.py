@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from .asgi import AsgiApp, Message, Receive, Send, answer, refuse_socket
+from .asgi import AsgiApp, Message, Receive, Send, refuse
 
 LOOPBACK_NAMES = frozenset(("localhost", "127.0.0.1", "[::1]"))
 
@@ -138,13 +138,13 @@ class NetworkGuard:
             await send(message)
 
         if refusal is not None:
-            await _refuse(scope, receive, send_with_headers, refusal)
+            await refuse(scope, receive, send_with_headers, refusal)
         elif scope["type"] == "http" and (scope["method"] not in _METHODS or _has_body(scope)):
-            await _refuse(
+            await refuse(
                 scope, receive, send_with_headers, "This dashboard does not accept uploads.", status=405
             )
         elif f"{_AGENTS_PATH}/" in f"{scope['path']}/":
-            await _refuse(scope, receive, send_with_headers, "Not served here.", status=404)
+            await refuse(scope, receive, send_with_headers, "Not served here.", status=404)
         else:
             await self._app(scope, receive, send_with_headers)
 
@@ -200,13 +200,6 @@ def _merged(
 ) -> list[tuple[bytes, bytes]]:
     names = {name for name, _ in ours}
     return [(name, value) for name, value in theirs if name.lower() not in names] + list(ours)
-
-
-async def _refuse(scope: Message, receive: Receive, send: Send, reason: str, *, status: int = 403) -> None:
-    if scope["type"] == "websocket":
-        await refuse_socket(receive, send)
-    else:
-        await answer(send, status, f"{reason}\n", content_type="text/plain")
 
 
 def _has_body(scope: Message) -> bool:

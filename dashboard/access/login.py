@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..asgi import AsgiApp, Message, Receive, Send, answer, cookies_of, refuse_socket
+from ..asgi import AsgiApp, Message, Receive, Send, cookies_of, refuse
 from .roles import Role
 from .secret_file import read_secret_file
 
@@ -140,7 +140,7 @@ class LoginGate:
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 403."""
         if scope["type"] == "http" and scope["path"].startswith(_PROTECTED) and self._role(scope) is None:
-            await answer(send, 403, "Log in to see this.\n", content_type="text/plain")
+            await refuse(scope, receive, send, "Log in to see this.")
         else:
             await self._app(scope, receive, send)
 
@@ -176,7 +176,5 @@ class UserHeaderGate:
         users = [value.strip() for name, value in scope["headers"] if name.lower() == self._name]
         if len(users) == 1 and users[0]:
             await self._app(scope, receive, send)
-        elif scope["type"] == "websocket":
-            await refuse_socket(receive, send)
         else:
-            await answer(send, 403, "Open this dashboard through its proxy.\n", content_type="text/plain")
+            await refuse(scope, receive, send, "Open this dashboard through its proxy.")

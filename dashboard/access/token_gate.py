@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 from urllib.parse import parse_qsl, quote, urlencode
 
-from ..asgi import AsgiApp, Message, Receive, Send, answer, cookies_of, refuse_socket
+from ..asgi import AsgiApp, Message, Receive, Send, answer, cookies_of, refuse
 from .roles import Role
 from .tokens import AccessTokens
 
@@ -40,7 +40,7 @@ class TokenGate:
         if role is not None:
             await self._app(_with_role(scope, role), receive, send)
         elif scope["type"] == "websocket":
-            await refuse_socket(receive, send)
+            await refuse(scope, receive, send, "")
         elif _comes_from_another_site(scope):
             # A link from another site: the browser withholds the cookie until one of our pages asks.
             await answer(send, 403, _redirect_page(_url(scope)))
