@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import Final
 
 from toolkit.telemetry.exchange.exported_run import ExportedRun, ExportError
 from toolkit.telemetry.exchange.targets import (
@@ -146,12 +146,6 @@ def whole(out: Path, *, is_ours: Callable[[Path], bool], force: bool = False) ->
     except BaseException:
         _remove(half)
         raise
-
-
-def new_file(path: Path) -> BinaryIO:
-    """Return a file that did not exist, which only its owner can read."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    return os.fdopen(os.open(path, flags, 0o600), "wb")
 
 
 def _has_mark(out: Path) -> bool:

@@ -9,14 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 from toolkit.telemetry.exchange.kept_files import file_keeper
 from toolkit.telemetry.exchange.record_maker import CONFIG, RecordMaker
 from toolkit.telemetry.importers.source import NO_STEP, Batch, RunSource, ends_of, named_columns, read_all
-from toolkit.telemetry.importers.summary import add_session, before, plain, with_abandoned
+from toolkit.telemetry.importers.summary import abandoned_from, add_session, before, plain
 from toolkit.telemetry.mirrors.shared.scalars import scalars_of
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.privacy.secret_shapes import mask_name
@@ -150,9 +149,7 @@ class ExportedRun:
         self.config = masked if isinstance(masked, dict) else {}
         state = source.status(time.time()).state
         self.status = state if state in ("finished", "failed") else "unknown"
-        for session in with_abandoned(sessions):
-            if session["abandoned_from"] is not None:
-                self.limits[session["session"]] = session["abandoned_from"]
+        self.limits = abandoned_from(sessions)
         self.notes += [f"{count:,} {reason}: not read" for reason, count in passed.items()]
         if no_numbers:
             names = ", ".join(repr(encodable(name)[:100]) for name in list(no_numbers)[:_MOST_NAMES])
@@ -166,14 +163,12 @@ class ExportedRun:
 
     def rows(self) -> Iterator[Row]:
         """Yield session, event, step, time and metrics of each record; names of ours are as `show` has them."""
+        is_ours = self.source is None
         for record in self.records():
-            is_ours = self.source is None
             values = dict(metrics_of(record)) if is_ours else scalars_of(self.for_tools(record))
             if values:
-                at = position_of(record)
-                step = int(at.step) if math.isfinite(at.step) else None
-                timestamp = at.time if math.isfinite(at.time) else None
-                yield at.session - (not is_ours), record["event"], step, timestamp, values
+                # Sessions of other tools are counted from 0.
+                yield _row(record, values, earlier_sessions=int(not is_ours))
 
     def series(self, source: RunSource) -> Iterator[Series]:
         """Yield the points of another tool's run in the order of each series, under the names that `show` has."""
@@ -209,11 +204,11 @@ class ExportedRun:
                     )
                 yield chosen
 
-    def scalars(self) -> Iterator[tuple[Record, dict[str, float]]]:
-        """Yield each record with metrics, and these under the names that other tools get."""
+    def scalars(self) -> Iterator[Row]:
+        """Yield the same, under the names that other tools get."""
         for record in self.records():
             if values := scalars_of(self.for_tools(record)):
-                yield record, values
+                yield _row(record, values)
 
     def for_tools(self, record: Record) -> Record:
         """Return `record` so that our mirrors put no prefix before names that another tool gave."""
@@ -235,6 +230,13 @@ class ExportedRun:
             kept[NON_FINITE] = {name: word for name, word in named.items() if name in kept}
         has_metric = any(name not in NOT_METRICS and name != NON_FINITE for name in kept)
         return kept if has_metric else None
+
+
+def _row(record: Record, values: dict[str, float], *, earlier_sessions: int = 0) -> Row:
+    at = position_of(record)
+    step = int(at.step) if math.isfinite(at.step) else None
+    timestamp = at.time if math.isfinite(at.time) else None
+    return at.session - earlier_sessions, record["event"], step, timestamp, values
 
 
 def run_of_folder(folder: Path) -> ExportedRun:
@@ -286,18 +288,11 @@ def _kept_records(run: ExportedRun, source: RunSource) -> Iterable[Record]:
         run.folder.mkdir(mode=0o700)
         maker = RecordMaker(source.info, file_keeper(source, run.folder))
         with (run.folder / METRICS_JSONL).open("xb") as file:
-            made = chain.from_iterable(map(maker.make, _whole(source)))
-            for seq, record in enumerate(chain(made, _rest_of(maker))):
+            for seq, record in enumerate(maker.records(_whole(source))):
                 file.write(encode({**record, "seq": seq}))
         run.notes += [f"{count:,} {reason}" for reason, count in maker.not_kept.items()]
         run.notes += [f"the metric {name!r} is called {new!r}" for name, new in maker.renamed.items()]
     return records_of(run.folder / METRICS_JSONL)
-
-
-def _rest_of(maker: RecordMaker) -> Iterator[Record]:
-    start = maker.start_of_nothing()
-    if start is not None:
-        yield start
 
 
 def _whole(source: RunSource) -> Iterator[Batch]:
@@ -305,3 +300,9 @@ def _whole(source: RunSource) -> Iterator[Batch]:
         if batch.replaced:
             raise ExportError(f"{source.info.name} was rewritten while it was read")
         yield batch
+
+
+def new_file(path: Path) -> BinaryIO:
+    """Return a file that did not exist, which only its owner can read."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    return os.fdopen(os.open(path, flags, 0o600), "wb")

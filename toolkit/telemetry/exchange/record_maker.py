@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
 
 import orjson
@@ -72,8 +72,15 @@ class RecordMaker:
         self._masker = Masker()
         self._sizes: dict[str, int] = {}
 
-    def make(self, batch: Batch) -> list[Record]:
-        """Return the records of `batch`, sessions in order and each by time, or by step where times are missing."""
+    def records(self, batches: Iterable[Batch]) -> Iterator[Record]:
+        """Yield the records of `batches`; a run without any has a start record."""
+        for batch in batches:
+            yield from self._records_of(batch)
+        if not self._started:
+            yield self._start(1, math.nan)
+
+    def _records_of(self, batch: Batch) -> Iterator[Record]:
+        """Yield the records of `batch`, sessions in order and each by time, or by step where times are missing."""
         found = list(self._of_columns(batch))
         found += (record for event in batch.events if (record := self._of_event(event)) is not None)
         times: dict[int, dict[int, float]] = {}
@@ -83,11 +90,7 @@ class RecordMaker:
                     record.get("global_step", NO_STEP), record["time"]
                 )
         found.sort(key=lambda record: _order(record, times.get(record["session"], {})))
-        return list(self._with_starts(found))
-
-    def start_of_nothing(self) -> Record | None:
-        """Return a start record for a run without any other record; None if it has one."""
-        return None if self._started else self._start(1, math.nan)
+        return self._with_starts(found)
 
     def _of_columns(self, batch: Batch) -> Iterator[Record]:
         rows: dict[tuple[Any, ...], list[_Row]] = {}

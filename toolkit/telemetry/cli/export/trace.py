@@ -10,7 +10,8 @@ from typing import Final
 from toolkit.telemetry.cli.chosen_run import printable
 from toolkit.telemetry.cli.run_list import chosen_run
 from toolkit.telemetry.cli.terminal import print_json
-from toolkit.telemetry.exchange.export_runs import new_file, whole
+from toolkit.telemetry.exchange.export_runs import whole
+from toolkit.telemetry.exchange.exported_run import new_file
 from toolkit.telemetry.timing.chrome_trace import TRACE_BEGINS, trace_of_folder
 
 JSON_FORM: Final = """\

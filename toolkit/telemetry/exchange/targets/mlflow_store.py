@@ -91,7 +91,7 @@ def _write_run(experiment_folder: Path, experiment: str, run: ExportedRun) -> in
 
 def _write_metrics(folder: Path, run: ExportedRun) -> int:
     names: dict[str, str] = {}
-    for _, values in run.scalars():
+    for *_, values in run.scalars():
         for name in values:
             names.setdefault(name, "")
     used: set[str] = set()
@@ -101,11 +101,9 @@ def _write_metrics(folder: Path, run: ExportedRun) -> int:
             run.notes.append(f"the metric {name[:100]!r} is {names[name]!r} in MLflow")
     waiting: dict[str, list[str]] = {}
     points = step = lines = 0
-    for record, values in run.scalars():
-        found = record.get("global_step")
-        step = found if isinstance(found, int) else step
-        timestamp = record.get("time")
-        at = _milliseconds(timestamp if isinstance(timestamp, (int, float)) else math.nan)
+    for _, _, own_step, timestamp, values in run.scalars():
+        step = step if own_step is None else own_step
+        at = _milliseconds(math.nan if timestamp is None else timestamp)
         for name, value in values.items():
             waiting.setdefault(name, []).append(f"{at} {value!r} {step}\n")
             points += 1

@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import orjson
 
-from toolkit.telemetry.exchange.exported_run import ExportedRun
+from toolkit.telemetry.exchange.exported_run import ExportedRun, new_file
 from toolkit.telemetry.importers.formats.table_file import LONG
 from toolkit.telemetry.runfolder.codec import name_of_non_finite
 from toolkit.telemetry.runfolder.table import columns
@@ -29,7 +29,7 @@ _ROWS: Final = 65_536
 def write_csv(runs: Sequence[ExportedRun], out: Path, *, wide: bool) -> int:
     """Write `nan`, `inf` and `-inf` as pandas reads them; a missing cell is empty. Returns the number of points."""
     table = _Table(runs, wide=wide)
-    with _created(out) as raw, io.TextIOWrapper(raw, "utf-8", newline="") as file:
+    with new_file(out) as raw, io.TextIOWrapper(raw, "utf-8", newline="") as file:
         columns.write_csv(file, [table.header()])
         columns.write_csv(file, table.rows(columns.no_formula), are_marked=True)
     return table.points
@@ -39,7 +39,7 @@ def write_jsonl(runs: Sequence[ExportedRun], out: Path, *, wide: bool) -> int:
     """Write strict JSON: a value that is not finite is null, and its word is in `non_finite`."""
     table = _Table(runs, wide=wide)
     header = table.header()
-    with _created(out) as file:
+    with new_file(out) as file:
         for cells in table.rows():
             row = {name: cell for name, cell in zip(header, cells, strict=True) if cell is not None}
             odd = {name: cell for name, cell in row.items() if type(cell) is float and cell - cell != 0.0}
@@ -67,7 +67,7 @@ def write_parquet(runs: Sequence[ExportedRun], out: Path, *, wide: bool) -> int:
     fields = [(name, kinds.get(name, pa.float64())) for name in table.header()]
     schema = pa.schema(fields, metadata={b"writer": PARQUET_MARK})
     rows = table.rows()
-    with _created(out) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    with new_file(out) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         while part := list(islice(rows, _ROWS)):
             cells = zip(zip(*part, strict=True), fields, strict=True)
             arrays = [pa.array(column, kind) for column, (_, kind) in cells]
@@ -139,7 +139,3 @@ class _Table:
                 else:
                     for name, value in found.items():
                         yield (label, *head, self._marked(run, name, mark), value)
-
-
-def _created(path: Path) -> IO[bytes]:
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")

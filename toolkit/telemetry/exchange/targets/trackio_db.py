@@ -56,15 +56,12 @@ def _write_run(database: sqlite3.Connection, run: ExportedRun, name: str) -> int
         "INSERT INTO configs (run_id, run_name, config, created_at) VALUES (?, ?, ?, ?)",
         (run.run_id, name, json.dumps(config, default=str), _iso_time(started)),
     )
-    for record, values in run.scalars():
-        found = record.get("global_step")
-        has_step = isinstance(found, int)
-        step = found if isinstance(found, int) else step
-        timestamp = record.get("time")
-        at = _iso_time(timestamp if isinstance(timestamp, (int, float)) else started)
+    for _, event, own_step, timestamp, values in run.scalars():
+        step = step if own_step is None else own_step
+        at = _iso_time(started if timestamp is None else timestamp)
         points += len(values)
         text = json.dumps({key: _plain(value) for key, value in values.items()}, allow_nan=False)
-        if record.get("event") == SYSTEM and not has_step:
+        if event == SYSTEM and own_step is None:
             database.execute(
                 "INSERT INTO system_metrics (run_id, timestamp, run_name, metrics) VALUES (?, ?, ?, ?)",
                 (run.run_id, at, name, text),
