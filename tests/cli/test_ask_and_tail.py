@@ -176,10 +176,7 @@ def test_another_tool_s_file_is_read_and_followed_by_its_new_rows(tmp_path, caps
         follower.stdout.close()
 
 
-def test_where_there_is_nothing_to_read_the_reason_is_given(tmp_path, capsys):
-    assert main(["tail", str(tmp_path)]) == 2
-    assert main(["ask", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.count("no run found in") == 2
+def test_of_several_runs_of_another_tool_one_is_to_be_named(tmp_path, capsys):
     for name in ("a", "b"):
         write_table(tmp_path / name / "metrics.csv", [1.0])
     assert main(["tail", str(tmp_path)]) == 2

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
@@ -67,16 +68,8 @@ def good(tmp_path):
 
 
 @pytest.fixture
-def doctor(capsys):
-    """Run the doctor and return its exit code, what it printed, and what it said on stderr."""
-
-    def call(*arguments):
-        capsys.readouterr()
-        code = main(["doctor", *map(str, arguments)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
+def doctor(telemetry):
+    return partial(telemetry, "doctor")
 
 
 def records_in(run):
@@ -172,17 +165,6 @@ def test_lines_that_are_no_record_are_counted(bad, doctor):
     _, out, _ = doctor(bad)
 
     assert "  (4 unreadable lines)\n" in out
-
-
-def test_a_name_in_a_file_cannot_command_the_terminal(tmp_path, doctor):
-    path = tmp_path / "x.jsonl"
-    rows = [{"step": step, "loss": 1.0, "\x1b]0;mine\x07": math.nan} for step in range(3)]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    code, out, _ = doctor(path)
-
-    assert code == 0
-    assert "\x1b" not in out
-    assert "\N{REPLACEMENT CHARACTER}]0;mine" in out
 
 
 def in_a_terminal(*arguments, **environ):
@@ -432,13 +414,6 @@ def test_the_json_of_a_run_has_every_field(tmp_path, doctor):
     assert finding["confidence"] == 1.0
 
 
-def test_the_json_of_a_run_in_which_nothing_is_wrong_has_no_findings(good, doctor):
-    code, out, _ = doctor(good, "--json")
-
-    assert code == 0
-    assert json.loads(out)["findings"] == []
-
-
 def test_the_json_of_a_folder_has_a_list_of_runs_however_many_there_are(bad, doctor):
     code, out, _ = doctor(bad.parent, "--json")
     found = json.loads(out)
@@ -561,17 +536,6 @@ def test_a_kind_that_does_not_exist_is_refused_with_those_that_do(bad, capsys, k
 # ------------------------------------------------------------ nothing to read
 
 
-def test_a_missing_path_is_reported(tmp_path, doctor):
-    assert doctor(tmp_path / "gone") == (2, "", f"no run found in {tmp_path / 'gone'} (it does not exist)\n")
-
-
-def test_a_folder_without_runs_is_reported(tmp_path, doctor):
-    code, out, err = doctor(tmp_path)
-
-    assert (code, out) == (2, "")
-    assert f"no run found in {tmp_path}" in err
-
-
 def test_a_run_without_its_record_file_is_reported(bad, doctor):
     (bad / "metrics.jsonl").unlink()
 
@@ -622,12 +586,6 @@ def test_without_a_path_the_newest_run_in_logs_is_diagnosed(tmp_path, doctor, mo
     assert (code, err) == (0, "")
     assert out.startswith("new: no records yet\n")
     assert "old" not in out
-
-
-def test_without_a_path_and_without_a_run_in_logs_the_exit_code_is_2(tmp_path, doctor, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    assert doctor() == (2, "", "no run found in logs (it does not exist)\n")
 
 
 def test_pages_tables_and_agents_say_what_the_doctor_says(tmp_path, bad, doctor, capsys):

@@ -3,25 +3,17 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from functools import partial
 
 import pytest
 
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.runfolder.codec import encode
 
 
 @pytest.fixture
-def errors(capsys):
-    """Run the command and return its exit code, what it printed, and what it said on stderr."""
-
-    def call(*arguments):
-        capsys.readouterr()
-        code = main(["show", "--errors", *map(str, arguments)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
+def errors(telemetry):
+    return partial(telemetry, "show", "--errors")
 
 
 def fail(number):
@@ -146,13 +138,6 @@ def test_json_has_the_records_with_their_whole_count(tmp_path, errors):
     (record,) = json.loads(errors(log_run(tmp_path, 12), "--json")[1])
 
     assert (record["type"], record["count"], record["spans"]) == ("ValueError", 12, ["loading"])
-
-
-def test_no_run_is_refused_with_the_reason(tmp_path, errors):
-    code, out, err = errors(tmp_path)
-
-    assert (code, out) == (2, "")
-    assert "no run found" in err
 
 
 def test_those_beyond_the_distinct_ones_are_counted_by_the_end_record(tmp_path, errors):

@@ -183,6 +183,27 @@ def test_what_may_not_be_read_or_written_is_said_in_a_sentence(tmp_path, argumen
     assert "ermission denied" in said
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("ask", "compare", "doctor", "export --to csv", "forecast", "logs", "ls", "report", "setup usage"),
+        *("show", "show --completions", "show --errors", "status", "tail", "time", "why", "repair"),
+    ],
+)
+def test_where_there_is_no_run_the_reason_is_one_sentence(command, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs").mkdir()
+    for path, reason in (
+        ([str(tmp_path)], f"no run found in {tmp_path}"),
+        ([], "no run found in logs (it does not"),
+    ):
+        assert main([*command.split(), *path]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert reason in err
+        assert err.count("\n") == 1
+
+
 def test_the_version_is_the_installed_one(capsys):
     with pytest.raises(SystemExit):
         main(["--version"])
@@ -229,10 +250,10 @@ def test_every_argument_is_described_by_the_help():
     assert [*undescribed(parser_of_all())] == []
 
 
-@pytest.mark.parametrize("old", [name for name in RENAMED if " " not in name])
+@pytest.mark.parametrize("old", RENAMED)
 def test_an_earlier_name_says_the_new_one_which_there_is(old, capsys):
     with pytest.raises(SystemExit) as ended:
-        main([old, "run"])
+        main([*old.split(), "run"])
 
     assert ended.value.code == 2
     assert capsys.readouterr().err.endswith(f"`telemetry {old}` is `telemetry {RENAMED[old]}` now\n")

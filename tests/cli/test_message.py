@@ -8,12 +8,12 @@ import shlex
 import subprocess
 import sys
 import textwrap
+from functools import partial
 
 import pytest
 
 from tests.mirrors.messages.local_receivers import receiving
 from tests.project.markdown import ROOT, blocks, commands
-from toolkit.telemetry.cli.main import main
 
 DOCUMENT = ROOT / "docs" / "messages.md"
 VARIABLES = ("LARK_WEBHOOK", "LARK_SECRET", "SLACK_WEBHOOK", "NTFY_TOPIC")
@@ -26,16 +26,8 @@ def _no_receivers_of_this_machine(monkeypatch):
 
 
 @pytest.fixture
-def message(capsys):
-    """Run the command and return its exit code, what it printed, and what it said on stderr."""
-
-    def call(*arguments):
-        capsys.readouterr()
-        code = main(["setup", "message", *map(str, arguments)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
+def message(telemetry):
+    return partial(telemetry, "setup", "message")
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from toolkit.telemetry.cli.main import SUBCOMMANDS, main
 COMMANDS = {
     "ask": [["{run}", "--log-every", "5", "--timeout", "1"]],
     "compare": [["{run}", "{run}"], ["{run}", "--json"]],
-    "doctor": [["{run}"], ["{run}", "--json", "--html", "{out}.html"]],
+    "doctor": [["{run}"], ["{run}", "--json"]],
     "export": [
         ["{run}", "--to", "jsonl", "--out", "{out}.jsonl"],
         ["{run}", "--to", "trackio", "--out", "{out}-trackio"],

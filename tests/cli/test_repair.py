@@ -121,12 +121,6 @@ def test_without_a_run_the_newest_in_logs_is_repaired(killed, monkeypatch):
     )
 
 
-def test_without_a_run_in_logs_nothing_is_repaired(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-    assert repair() == (2, "", "no run found in logs (it does not exist)\n")
-
-
 def test_a_failure_is_printed_to_stderr_and_the_other_runs_are_repaired(tmp_path):
     good = tmp_path / "good"
     good.mkdir()
@@ -222,10 +216,3 @@ def test_missing_records_that_were_not_declared_lost_are_counted(killed):
     # The lost ones are only in the record file.
     assert ": 0 records recovered, 3 rows in metrics.csv, 1 unreadable lines" in out
     assert out.endswith("5 records missing and not declared lost\n")
-
-
-def test_a_folder_without_a_run_is_not_repaired(tmp_path, capsys):
-    (tmp_path / "runs").mkdir()
-
-    assert main(["repair", str(tmp_path)]) == 2
-    assert f"no run found in {tmp_path}" in capsys.readouterr().err

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from functools import partial
 
 import pytest
 
@@ -12,16 +13,8 @@ from toolkit.telemetry.cli.main import main
 
 
 @pytest.fixture
-def report(capsys):
-    """Run the command and return its exit code, what it printed, and what it said on stderr."""
-
-    def run(*arguments):
-        capsys.readouterr()
-        code = main(["report", *map(str, arguments)])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
+def report(telemetry):
+    return partial(telemetry, "report")
 
 
 def test_one_run_is_printed_as_markdown_with_the_verdict_first(report, tmp_path):
@@ -96,21 +89,12 @@ def test_json_says_what_was_written(report, tmp_path):
     assert found["markdown"] is None
 
 
-@pytest.mark.parametrize("command", ["report", "doctor"])
-def test_a_missing_run_and_a_file_that_cannot_be_written_are_named(command, capsys, tmp_path):
+def test_a_missing_run_and_a_file_that_cannot_be_written_are_named(capsys, tmp_path):
     folder = write_run(tmp_path / "logs", "run", [1.0, 0.5])
 
-    assert main([command, str(tmp_path / "none"), "--html", str(tmp_path / "r.html")]) == 2
+    assert main(["report", str(tmp_path / "none"), "--html", str(tmp_path / "r.html")]) == 2
     assert "none" in capsys.readouterr().err
     for target in (tmp_path / "no" / "such" / "r.html", tmp_path):
-        assert main([command, str(folder), "--html", str(target)]) == 2
+        assert main(["report", str(folder), "--html", str(target)]) == 2
         assert f"cannot write {target}" in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["logs"]
-
-
-def test_doctor_writes_the_report_of_one_run_only(capsys, tmp_path):
-    for name in ("a", "b"):
-        write_run(tmp_path / "logs", name, [1.0, 0.5])
-
-    assert main(["doctor", str(tmp_path / "logs"), "--html", str(tmp_path / "r.html")]) == 2
-    assert "has 2; name one of them" in capsys.readouterr().err

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from contextlib import suppress
 
@@ -47,13 +46,6 @@ def test_a_folder_of_runs_means_its_newest(run, capsys):
     assert capsys.readouterr().out.startswith(f"{run}: ")
 
 
-def test_a_folder_without_runs_is_reported(tmp_path, capsys):
-    code = main(["show", str(tmp_path)])
-
-    assert code == 2
-    assert "no run found" in capsys.readouterr().err
-
-
 def test_a_run_that_failed_is_failed_in_json(tmp_path, capsys):
     with suppress(ValueError), TelemetryLogger("r", log_dir=tmp_path, log_every=1, system=False) as log:
         log.log_step(1, train_loss=1.0)
@@ -81,23 +73,6 @@ def test_own_metrics_are_shown_without_pandas_numpy_or_the_table(run, capsys, mo
     assert row[-1] == "3.5"
     assert head[-1] == "my_metric"
     assert "\nOther last values: val_acc=0.75\n" in printed
-
-
-def test_a_reader_that_has_seen_enough_is_no_failure(run):
-    command = (
-        f"{sys.executable} -m toolkit.telemetry.cli show {run} --rows 20 | head -1; exit ${{PIPESTATUS[0]}}"
-    )
-    finished = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-
-    assert finished.returncode == 0
-    assert "Traceback" not in finished.stderr
-
-
-def test_a_number_of_rows_below_one_is_refused(run, capsys):
-    with pytest.raises(SystemExit):
-        main(["show", str(run), "--rows", "0"])
-
-    assert "--rows: '0' is not a whole number from 1" in capsys.readouterr().err
 
 
 def test_what_the_trainer_measures_of_itself_is_not_among_the_steps(tmp_path, capsys):

@@ -1,15 +1,13 @@
-"""`telemetry status`: whether a run is running, how far it is and how fast; and the earlier names of commands."""
+"""`telemetry status`: whether a run is running, how far it is and how fast."""
 
 from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.cli.runs import write_run
 from tests.telemetry.logged import make_logger
 from tests.waiting import wait_until
-from toolkit.telemetry.cli.main import RENAMED, main
+from toolkit.telemetry.cli.main import main
 
 
 def test_a_running_run_says_how_far_it_is(tmp_path, capsys):
@@ -45,14 +43,3 @@ def test_the_exit_code_says_whether_the_run_is_well(tmp_path, capsys):
     failed = make_logger(tmp_path, "failed")
     failed.close("failed")
     assert main(["status", str(failed.run_folder)]) == 1
-    assert main(["status", str(tmp_path / "nothing")]) == 2
-    assert "no run found" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", RENAMED)
-def test_an_earlier_name_of_a_command_names_the_new_one(name, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main([*name.split(), "x"])
-
-    assert ended.value.code == 2
-    assert f"`telemetry {name}` is `telemetry {RENAMED[name]}` now" in capsys.readouterr().err

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
+from functools import partial
 
 import pytest
 
@@ -17,7 +18,6 @@ from tests.mirrors.usage.posthog_server import KEY, KEY_ENV, arrived
 from tests.project.markdown import README, ROOT, blocks, commands
 from tests.telemetry.logged import make_logger
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.mirrors.usage.events import EVENTS, OF_THE_SERVICE
 
 DOCUMENT = ROOT / "docs" / "usage-reports.md"
@@ -33,16 +33,8 @@ def _tracking_allowed(monkeypatch):
 
 
 @pytest.fixture
-def usage(capsys):
-    """Run the command and return its exit code, what it printed, and what it said on stderr."""
-
-    def call(*arguments):
-        capsys.readouterr()
-        code = main(["setup", "usage", *map(str, arguments)])
-        said = capsys.readouterr()
-        return code, said.out, said.err
-
-    return call
+def usage(telemetry):
+    return partial(telemetry, "setup", "usage")
 
 
 def config_for(url, folder):
@@ -175,13 +167,6 @@ def test_it_says_whether_they_are_sent_and_why_not(tmp_path, usage, monkeypatch,
     code, out, err = usage(path)
     assert (code, err) == (0, f"{said}\n")
     assert [event["event"] for event in json.loads(out)] == ["run-start"]
-
-
-def test_a_folder_without_runs_is_refused(tmp_path, usage):
-    code, out, err = usage(tmp_path)
-
-    assert (code, out) == (2, "")
-    assert "no run found" in err
 
 
 def test_a_run_is_spoken_of_as_it_was_started_whatever_the_environment_says_today(

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
+from toolkit.telemetry.cli.chosen_run import CommandError
 from toolkit.telemetry.runfolder.metrics import Direction, guess_primary_metric, metric_direction
 
 _MOST: Final = 1_000_000_000
@@ -58,19 +59,21 @@ def add_goal_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--goal", choices=("min", "max"), help="what is better (default: by the name)")
 
 
-def metric_and_goal(
-    args: argparse.Namespace, names: Iterable[Collection[str]]
-) -> tuple[str, Direction] | str:
-    """Return what the runs with metrics of these names are compared by, or why that is not known."""
+def metric_and_goal(args: argparse.Namespace, names: Iterable[Collection[str]]) -> tuple[str, Direction]:
+    """Return what the runs with metrics of these names are compared by. Raises CommandError if that is not known."""
     metric = args.metric or guess_primary_metric(names)
     if metric is None:
-        return "the runs share no metric whose name says what is better; name one with --metric"
+        raise CommandError("the runs share no metric whose name says what is better; name one with --metric")
     goal = args.goal or metric_direction(metric)
-    unknown = f"whether a lower or a higher {metric} is better is not known: --goal min or --goal max"
-    return (metric, goal) if goal else unknown
+    if goal is None:
+        raise CommandError(
+            f"whether a lower or a higher {metric} is better is not known: --goal min or --goal max"
+        )
+    return metric, goal
 
 
-def misplaced(args: argparse.Namespace, options: Iterable[str], belong_to: str) -> str | None:
-    """Return why one of these options was given in vain; None if none was."""
-    given = next((name for name in options if getattr(args, name)), None)
-    return None if given is None else f"--{given.replace('_', '-')} is only for {belong_to}"
+def refuse_misplaced(args: argparse.Namespace, options: Iterable[str], belong_to: str) -> None:
+    """Raise CommandError if one of these options was given, which mean nothing here."""
+    for name in options:
+        if getattr(args, name):
+            raise CommandError(f"--{name.replace('_', '-')} is only for {belong_to}")

@@ -28,6 +28,10 @@ COULD_NOT: Final = 2
 """Exit code: it could not be done. 0 is well, 1 means that something bad was found."""
 
 
+class CommandError(OSError):
+    """What was asked cannot be done: the command prints the message, which says why, and exits with COULD_NOT."""
+
+
 def add_run_argument(parser: argparse.ArgumentParser) -> None:
     """Declare RUN."""
     parser.add_argument(
@@ -37,6 +41,32 @@ def add_run_argument(parser: argparse.ArgumentParser) -> None:
         type=Path,
         default=LOGS,
         help=f"a run folder, a name of a run in {LOGS}, or a folder of runs to take the newest from (default: {LOGS})",
+    )
+
+
+def add_paths_argument(
+    parser: argparse.ArgumentParser, what: str = "folders of runs, runs, or files of other tools"
+) -> None:
+    """Declare folders of runs; `paths` is the log directory where none is given."""
+    parser.add_argument(
+        "paths",
+        metavar="PATH",
+        nargs="*",
+        type=Path,
+        default=[LOGS],
+        help=f"{what} (default: {LOGS})",
+    )
+
+
+def add_format_argument(parser: argparse.ArgumentParser) -> None:
+    """Declare `--format`."""
+    from toolkit.telemetry.importers.detect import names_of
+
+    parser.add_argument(
+        "--format",
+        metavar="FORMAT",
+        choices=names_of(),
+        help="read RUN as another tool's log, in this format only",
     )
 
 
@@ -54,7 +84,7 @@ def runs_given(paths: Sequence[Path], *, only: str | None = None, deleted: bool 
     return folders
 
 
-def no_run_in(path: Path, notes: Sequence[str] = (), *, deleted: int = 0, near: Sequence[str] = ()) -> str:
+def no_run_in(path: Path, *, deleted: int = 0, near: Sequence[str] = ()) -> str:
     """Return the message for a `path` without a run.
 
     `deleted` is how many were deleted in the tool that wrote them, and `near` has the most similar names of runs.
@@ -67,7 +97,7 @@ def no_run_in(path: Path, notes: Sequence[str] = (), *, deleted: int = 0, near: 
     else:
         reason = _why_none(path)
     hint = [f"did you mean {' or '.join(near)}?"] if near else []
-    return "; ".join([f"no run found in {path} ({reason})", *hint, *notes])
+    return "; ".join([f"no run found in {path} ({reason})", *hint])
 
 
 def _why_none(path: Path) -> str:

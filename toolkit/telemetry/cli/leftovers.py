@@ -9,12 +9,13 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.chosen_run import printable, refuse, size_of
+from toolkit.telemetry.cli.chosen_run import refuse, size_of
 from toolkit.telemetry.cli.run_list import our_runs
 from toolkit.telemetry.cli.terminal import (
     Cell,
@@ -43,7 +44,7 @@ from toolkit.telemetry.runfolder.journal.repair import (
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.listed_run import last_value
 from toolkit.telemetry.runfolder.metrics import Direction
-from toolkit.telemetry.runfolder.reader import Cursor, last_step, read_from
+from toolkit.telemetry.runfolder.reader import last_step, records_of
 from toolkit.telemetry.runfolder.records import EPOCH, EVAL, STEP
 from toolkit.telemetry.runfolder.safefile import is_ours
 from toolkit.telemetry.runfolder.trash import TrashError, delete_permanently, list_trash, move_to_trash
@@ -105,7 +106,6 @@ def leftovers(
     empty_runs: bool,
     old_runs: bool = False,
     best: Best | None = None,
-    environ: Mapping[str, str] | None = None,
 ) -> Iterator[Leftover]:
     """Yield what can be deleted below `places`, folders of runs, and of this user. Nothing is changed."""
     for place in places:
@@ -120,7 +120,14 @@ def leftovers(
         if best is not None:
             yield from _worse_runs(runs, best)
     yield from _journals(orphans=orphans)
-    yield from _cache(os.environ if environ is None else environ)
+    yield from _cache()
+
+
+def _leftover(
+    kind: str, path: Path, why: str, delete: Callable[[], None], *, changed: float | None = None
+) -> Leftover:
+    when = changed or _changed(path)
+    return Leftover(kind=kind, path=path, bytes=size_of(path), changed=when, why=why, delete=delete)
 
 
 def _trash_of(place: Path) -> Iterator[Leftover]:
@@ -129,14 +136,8 @@ def _trash_of(place: Path) -> Iterator[Leftover]:
     except TrashError:
         return
     for run in runs:
-        yield Leftover(
-            kind=TRASHED,
-            path=run.path,
-            bytes=size_of(run.path),
-            changed=run.deleted,
-            why=f"{run.name or 'a run'}, which was moved here",
-            delete=lambda run=run: delete_permanently(run),  # type: ignore[misc]
-        )
+        why = f"{run.name or 'a run'}, which was moved here"
+        yield _leftover(TRASHED, run.path, why, partial(delete_permanently, run), changed=run.deleted)
 
 
 def _half_written(folder: Path, card: RunCard) -> Iterator[Leftover]:
@@ -145,53 +146,30 @@ def _half_written(folder: Path, card: RunCard) -> Iterator[Leftover]:
         return
     for name in names:
         path = folder / name
-        yield Leftover(
-            kind=HALF_WRITTEN,
-            path=path,
-            bytes=size_of(path),
-            changed=_changed(path),
-            why="a file that a kill left before it had its name",
-            delete=path.unlink,
-        )
+        yield _leftover(HALF_WRITTEN, path, "a file that a kill left before it had its name", path.unlink)
 
 
 def _empty_run(folder: Path, card: RunCard) -> Iterator[Leftover]:
-    # A killed run's first steps may be in its journal alone.
     is_empty = card.step is None and card.problem is None and not _has_metrics(folder / METRICS_JSONL)
+    # A killed run's first steps may be in its journal alone.
     if is_empty and not is_live(folder, card) and not journals_of(folder):
-        yield Leftover(
-            kind=EMPTY_RUN,
-            path=folder,
-            bytes=size_of(folder),
-            changed=card.last_sign or _changed(folder),
-            why=f"a run that is {card.status.name} and never made a step",
-            delete=lambda: _delete_run(folder, card),
-        )
+        why = f"a run that is {card.status.name} and never made a step"
+        delete = partial(_delete_run, folder, card)
+        yield _leftover(EMPTY_RUN, folder, why, delete, changed=card.last_sign)
 
 
 def _has_metrics(log: Path) -> bool:
     """Return whether any record has a step or a metric, whoever wrote it."""
-    cursor = Cursor()
     try:
-        while (chunk := read_from(log, cursor)).cursor != cursor:
-            if any(record.get("event") in (STEP, EVAL, EPOCH) for record in chunk.records):
-                return True
-            cursor = chunk.cursor
+        return any(record.get("event") in (STEP, EVAL, EPOCH) for record in records_of(log))
     except OSError:
         return True
-    return False
 
 
 def run_to_trash(folder: Path, card: RunCard, kind: str = NAMED_RUN, why: str | None = None) -> Leftover:
     """Return a run folder of ours as something that goes to the trash."""
-    return Leftover(
-        kind=kind,
-        path=folder,
-        bytes=size_of(folder),
-        changed=card.last_sign or _changed(folder),
-        why=f"{why or f'{card.name}, {card.status.name}'}; goes to the trash",
-        delete=lambda: _move_to_trash(folder, card),
-    )
+    said = f"{why or f'{card.name}, {card.status.name}'}; goes to the trash"
+    return _leftover(kind, folder, said, partial(_move_to_trash, folder, card), changed=card.last_sign)
 
 
 def _delete_run(folder: Path, card: RunCard) -> None:
@@ -244,10 +222,7 @@ def _move_to_trash(folder: Path, card: RunCard) -> None:
     if is_live(folder, card):
         raise OSError(f"{folder} is being written now")
     place = Path(os.path.abspath(folder))
-    try:
-        move_to_trash(place.parent, place.name)
-    except TrashError as error:
-        raise OSError(str(error)) from error
+    move_to_trash(place.parent, place.name)
 
 
 def is_live(folder: Path, card: RunCard) -> bool:
@@ -263,18 +238,10 @@ def _journals(*, orphans: bool) -> Iterator[Leftover]:
                 continue
             try:
                 why = _why_deletable(journal, orphans=orphans)
-                size = size_of(path)
             finally:
                 journal.close(remove=False)
             if why is not None:
-                yield Leftover(
-                    kind=JOURNAL,
-                    path=path,
-                    bytes=size,
-                    changed=_changed(path),
-                    why=why,
-                    delete=lambda path=path: _delete_journal(path, orphans=orphans),  # type: ignore[misc]
-                )
+                yield _leftover(JOURNAL, path, why, partial(_delete_journal, path, orphans=orphans))
 
 
 def _why_deletable(journal: AbandonedJournal, *, orphans: bool) -> str | None:
@@ -293,9 +260,10 @@ def _delete_journal(path: Path, *, orphans: bool) -> None:
     journal.close(remove=_why_deletable(journal, orphans=orphans) is not None)
 
 
-def _cache(environ: Mapping[str, str]) -> Iterator[Leftover]:
-    folder = _cache_folder(environ)
-    if folder is None:
+def _cache() -> Iterator[Leftover]:
+    named = os.environ.get(CACHE_VARIABLE)
+    folder = user_folder("cache") if named is None else Path(named)
+    if folder is None or not folder.is_absolute():
         return
     try:
         status = os.lstat(folder)
@@ -318,13 +286,6 @@ def _cache(environ: Mapping[str, str]) -> Iterator[Leftover]:
 def _delete_files(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         (folder / name).unlink(missing_ok=True)
-
-
-def _cache_folder(environ: Mapping[str, str]) -> Path | None:
-    named = environ.get(CACHE_VARIABLE)
-    if named is not None:
-        return Path(named) if os.path.isabs(named) else None
-    return user_folder("cache", environ)
 
 
 # ------------------------------------------------------------ files
@@ -372,14 +333,15 @@ def delete_or_list(found: list[Leftover], args: argparse.Namespace) -> int:
 
 def _delete(found: list[Leftover]) -> list[dict[str, Any]]:
     failed = []
-    progress = Progress()
-    for at, left in enumerate(found):
-        progress.show(left.path.name, at, len(found))
-        try:
-            left.delete()
-        except OSError as error:
-            failed.append({"path": str(left.path), "reason": error.strerror or str(error)})
-    progress.clear()
+    with Progress() as progress:
+        for at, left in enumerate(found):
+            progress.show(left.path.name, at, len(found))
+            try:
+                left.delete()
+            except (OSError, TrashError) as error:
+                failed.append(
+                    {"path": str(left.path), "reason": getattr(error, "strerror", None) or str(error)}
+                )
     return failed
 
 
@@ -402,15 +364,16 @@ def _print(found: list[Leftover], *, is_deleted: bool) -> None:
         ],
         rows,
     )
-    total = size_text(sum(left.bytes for left in found))
-    moved = sum(left.kind in TO_TRASH for left in found)
-    if is_deleted:
-        if moved < len(found):
-            print(f"deleted: {size_text(sum(left.bytes for left in found if left.kind not in TO_TRASH))}")
-        if moved:
-            held = size_text(sum(left.bytes for left in found if left.kind in TO_TRASH))
-            print(f"moved to the trash: {moved:,} {'run' if moved == 1 else 'runs'}, {held}")
+    moved = [left.bytes for left in found if left.kind in TO_TRASH]
+    deleted = [left.bytes for left in found if left.kind not in TO_TRASH]
+    if not is_deleted:
+        print(f"{size_text(sum(moved + deleted))} in all. Nothing was deleted; add --yes to delete it.")
+        if any(left.kind == TRASHED for left in found):
+            print("A run in the trash can be restored on the Runs page until then.")
         return
-    print(f"{total} in all. Nothing was deleted; add --yes to delete it.")
-    if any(left.kind == TRASHED for left in found):
-        print(printable("A run in the trash can be restored on the Runs page until then."))
+    if deleted:
+        print(f"deleted: {size_text(sum(deleted))}")
+    if moved:
+        print(
+            f"moved to the trash: {len(moved):,} {'run' if len(moved) == 1 else 'runs'}, {size_text(sum(moved))}"
+        )

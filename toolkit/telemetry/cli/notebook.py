@@ -18,7 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.chosen_run import LOGS, printable
+from toolkit.telemetry.cli.chosen_run import LOGS, CommandError, printable
 from toolkit.telemetry.cli.report_content import (
     UnreadableRunError,
     diagnosis_of,
@@ -33,7 +33,7 @@ from toolkit.telemetry.core.lifetime import follow_loggers
 from toolkit.telemetry.core.user_folders import user_folder
 from toolkit.telemetry.diagnostics.diagnosis import Diagnosis
 from toolkit.telemetry.reports.cell import cell_of
-from toolkit.telemetry.reports.content import RunContent, masked
+from toolkit.telemetry.reports.content import RunContent, content_without_curves, masked
 from toolkit.telemetry.reports.document import Document
 from toolkit.telemetry.reports.overview import overview
 from toolkit.telemetry.runs.formatting import duration
@@ -142,25 +142,9 @@ class RunView:
         is_examined, found = found is not None, found or Diagnosis(name=run.called, path=run.path)
         card = (None if run.source is not None else our_card(run.path)) or run.card
         self.is_live = card.live
-        return masked(
-            RunContent(
-                name=run.called,
-                logged_by=card.logged_by or "",
-                status=card.status.name,
-                why=card.status.why,
-                step=card.step,
-                max_steps=card.max_steps,
-                started=card.created,
-                duration_s=card.duration_s,
-                records=found.records,
-                examined=1.0 if is_examined else 0.0,
-                is_cut=card.is_cut,
-                notes=[*found.notes, f"curves need {install_extra('dashboard')}"],
-                findings=found.findings,
-                errors=found.errors,
-                ending=found.ending,
-            )
-        )
+        notes = [*found.notes, f"curves need {install_extra('dashboard')}"]
+        content = content_without_curves(card, found, run.called)
+        return masked(replace(content, examined=1.0 if is_examined else 0.0, notes=notes))
 
 
 # ------------------------------------------------------------ IPython
@@ -178,7 +162,7 @@ def load_ipython_extension(shell: Any) -> None:
 
         try:
             _magic(shell, line)
-        except UnreadableRunError as error:
+        except OSError as error:
             # IPython prints it as one line, and the cell counts as failed.
             raise UsageError(printable(str(error))) from None
 
@@ -207,34 +191,34 @@ def _magic(shell: Any, line: str) -> None:
     try:
         first, *others = shlex.split(line) or [""]
     except ValueError as error:
-        raise UnreadableRunError(f"{line!r} cannot be read: {error}; {_USAGE}") from error
+        raise CommandError(f"{line!r} cannot be read: {error}; {_USAGE}") from error
     if first == _CELL and others:
-        raise UnreadableRunError(f"%%telemetry takes no run, and {' '.join(others)!r} is named; {_USAGE}")
+        raise CommandError(f"%%telemetry takes no run, and {' '.join(others)!r} is named; {_USAGE}")
     if first == _CELL:
         _CellView(shell)
     elif first == "compare":
         _display(cell_of(_comparison(others)))
     elif others or first.startswith("-"):
-        raise UnreadableRunError(f"{line!r} is not one run; {_USAGE}")
+        raise CommandError(f"{line!r} is not one run; {_USAGE}")
     else:
         _follow(shell, RunView(_chosen(first)))
 
 
 def _chosen(name: str) -> ListedRun:
-    """Return the run that a command would take. Raises UnreadableRunError."""
+    """Return the run that a command would take. Raises OSError."""
     until = time.monotonic() + _APPEARS_S
     while True:
-        run = run_at(Path(name or LOGS))
-        if not isinstance(run, str):
-            return run
-        if time.monotonic() > until:
-            raise UnreadableRunError(run)
+        try:
+            return run_at(Path(name or LOGS))
+        except OSError:
+            if time.monotonic() > until:
+                raise
         time.sleep(_FIRST_S)
 
 
 def _comparison(names: Sequence[str]) -> Document:
     if len(names) < 2:
-        raise UnreadableRunError(f"compare takes two runs or more, and {len(names)} is named; {_USAGE}")
+        raise CommandError(f"compare takes two runs or more, and {len(names)} is named; {_USAGE}")
     require_columns("a comparison")
     from toolkit.telemetry.reports.compare import compare
 

@@ -1,15 +1,14 @@
-"""What a report needs to know about a run of the list: read once, for `report` and `doctor --html`."""
+"""What a report needs to know about a run of the list: read once."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from toolkit.telemetry.cli.chosen_run import printable
+from toolkit.telemetry.cli.chosen_run import CommandError, printable
 from toolkit.telemetry.cli.run_list import ListedRun
 from toolkit.telemetry.cli.terminal import size_text
 from toolkit.telemetry.core.install import install_extra
@@ -26,12 +25,13 @@ if TYPE_CHECKING:
 
 STDOUT: Final = "-"
 _LIMIT_S: Final = 86_400.0
+_LOOK_S: Final = 0.5
 
 OnWork = Callable[[str], None]
 """Called with what is being done."""
 
 
-class UnreadableRunError(Exception):
+class UnreadableRunError(CommandError):
     """A run cannot be read; the message says why."""
 
 
@@ -66,27 +66,21 @@ def open_run(
         raise UnreadableRunError(f"{run.path} could not be read: {error}") from error
 
 
-def content_of(
-    run: ListedRun,
-    *,
-    found: Diagnosis | None = None,
-    points: int | None = None,
-    on_work: OnWork = lambda _text: None,
-) -> RunContent:
-    """Return what a report says about `run`; `found` is its diagnosis, if it was made before.
+def content_of(run: ListedRun, *, points: int, on_work: OnWork) -> RunContent:
+    """Return what a report says about `run`.
 
     Raises:
         UnreadableRunError: there is nothing to read, or what reads columns is not installed.
     """
-    require_columns()
-    from toolkit.telemetry.reports.stored_run import content_of_run, points_for
-
-    found = diagnosis_of(run, on_work) if found is None else found
-    on_work(f"{run.called}: curves")
     store, key = open_run(run)
-    return content_of_run(
-        store, key, name=run.called, points=points or points_for(1), found=found, wait_s=_LIMIT_S
-    )
+    from toolkit.telemetry.reports.stored_run import content_of_run
+
+    while (read := store.refresh(key, wait_s=_LOOK_S)).problem is None and not read.complete:
+        on_work(f"{run.called}: {read.records:,} records")
+    if not read.records and (read.problem or store.card(key).logged_by):
+        raise UnreadableRunError(f"{run.path}: {read.problem or f'{run.called} has no numbers'}")
+    on_work(f"{run.called}: findings")
+    return content_of_run(store, key, name=run.called, points=points, wait_s=_LIMIT_S)
 
 
 def _other_tools(run: ListedRun) -> RunSource | None:
@@ -101,39 +95,29 @@ def _other_tools(run: ListedRun) -> RunSource | None:
     return found[0] if len(found) == 1 else None
 
 
-def diagnosis_of(run: ListedRun, on_work: OnWork = lambda _text: None) -> Diagnosis:
+def diagnosis_of(run: ListedRun, on_work: OnWork) -> Diagnosis:
     """Return what the detectors find in `run`. Raises UnreadableRunError."""
 
     def on_records(records: int) -> None:
         on_work(f"{run.called}: {records:,} records")
 
-    with _as_unreadable(run.path):
+    try:
         name = None if run.source is None else run.called
         return diagnose(run.source or run.path, name=name, on_records=on_records)
-
-
-@contextmanager
-def _as_unreadable(path: Path) -> Iterator[None]:
-    """Raise what prevents reading as an `UnreadableRunError`."""
-    try:
-        yield
     except FileNotFoundError as error:
-        raise UnreadableRunError(f"{error.filename or path} does not exist") from error
-    except OSError as error:
-        raise UnreadableRunError(f"{path}: {error.strerror or error}") from error
-    except NoRecordsError as error:
-        raise UnreadableRunError(f"{path}: {error}") from error
+        raise UnreadableRunError(f"{error.filename or run.path} does not exist") from error
+    except (OSError, NoRecordsError) as error:
+        raise UnreadableRunError(f"{run.path}: {getattr(error, 'strerror', None) or error}") from error
 
 
-def write_report(target: Path, text: str | bytes) -> str | None:
-    """Write a report; return why it could not be written."""
+def write_report(target: Path, text: str | bytes) -> None:
+    """Write a report. Raises CommandError if that is not possible."""
     if target.is_dir():
-        return f"cannot write {target}: it is a folder"
+        raise CommandError(f"cannot write {target}: it is a folder")
     try:
         replace_file(target, text if isinstance(text, bytes) else text.encode("utf-8", "replace"))
     except OSError as error:
-        return f"cannot write {target}: {error.strerror or error}"
-    return None
+        raise CommandError(f"cannot write {target}: {error.strerror or error}") from error
 
 
 def written_text(target: Path) -> str:

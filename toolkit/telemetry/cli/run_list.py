@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.chosen_run import no_run_in, print_to_stderr, runs_given
+from toolkit.telemetry.cli.chosen_run import CommandError, no_run_in, print_to_stderr, runs_given
 from toolkit.telemetry.importers.formats.record_file import OURS, source_of_folder
 from toolkit.telemetry.importers.source import RunSource
 from toolkit.telemetry.importers.summary import number
@@ -150,16 +150,27 @@ def found_at(path: Path, only: str | None = None, *, deleted: bool = False) -> R
     return found
 
 
-def run_at(path: Path) -> ListedRun | str:
-    """Return the run at `path`: ours, or the newest of ours in it, or the only one of another tool; else a reason."""
-    try:
-        runs = found_at(path).runs
-    except FileNotFoundError as error:
-        return str(error)
+def run_at(path: Path, only: str | None = None) -> ListedRun:
+    """Return the run at `path`: ours, or the newest of ours in it, or the only one of another tool.
+
+    Raises:
+        OSError: there is none, or several of another tool; the message says so.
+    """
+    runs = found_at(path, only).runs
     if len(runs) == 1:
         return runs[0]
     names = ", ".join(run.called for run in runs[:5])
-    return f"{path} has {len(runs)} runs ({names}{' …' if len(runs) > 5 else ''}); name one of them"
+    raise CommandError(
+        f"{path} has {len(runs)} runs ({names}{' …' if len(runs) > 5 else ''}); name one of them"
+    )
+
+
+def listed_runs(paths: Sequence[Path]) -> list[ListedRun]:
+    """Return the runs at `paths`, the newest first. Raises CommandError if one of them has none."""
+    found = list_runs(paths)
+    if found.missing or not found.runs:
+        raise CommandError("; ".join([*found.missing, *found.notes]) or no_run_in(paths[0]))
+    return found.runs
 
 
 def chosen_run(path: Path) -> Path:

@@ -171,6 +171,13 @@ def age_text(seconds: float | None) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
+def clock_text(timestamp: object) -> str:
+    """Return the time of day of a record, in eight characters; spaces where it has no time."""
+    if isinstance(timestamp, (int, float)) and 0 < timestamp < 4e9:
+        return time.strftime("%H:%M:%S", time.localtime(timestamp))
+    return " " * 8
+
+
 def size_text(size: int) -> str:
     """Return a number of bytes in its largest unit."""
     for unit, length in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
@@ -180,12 +187,20 @@ def size_text(size: int) -> str:
 
 
 class Progress:
-    """A line on stderr, where that is a terminal, that says how far long work has come."""
+    """A line on stderr, where that is a terminal, that says how far long work has come; erased after `with`."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._is_shown = False
         self._next = clock() + _PROGRESS_AFTER_S
+
+    def __enter__(self) -> Progress:
+        """Show nothing yet."""
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        """Erase the line."""
+        self.clear()
 
     def show(self, text: str, done: int = 0, total: int = 0) -> None:
         """Show `text`, with a bar if `total` is known."""

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from toolkit.telemetry.reports.document import Chart, Document, Section
+from toolkit.telemetry.reports.document import Block, Card, Chart, Document, Section
 from toolkit.telemetry.reports.html_page import sections_html, style
 from toolkit.telemetry.reports.markdown import to_markdown
 from toolkit.telemetry.reports.svg import text_html
@@ -38,7 +38,14 @@ def cell_of(document: Document) -> dict[str, str]:
 def _short(section: Section) -> Section:
     charts = [block for block in section.blocks if isinstance(block, Chart)][:_MAX_CHARTS]
     others = [block for block in section.blocks if not isinstance(block, Chart)][:_MAX_OTHERS]
-    return replace(section, blocks=charts or others)
+    return replace(section, blocks=charts or [_without_chart(block) for block in others])
+
+
+def _without_chart(block: Block) -> Block:
+    """Return a finding without the chart around it: its curve is among the first ones."""
+    if not isinstance(block, Card):
+        return block
+    return replace(block, blocks=[part for part in block.blocks if not isinstance(part, Chart)])
 
 
 def _style() -> str:

@@ -157,7 +157,7 @@ def _summary(
     metrics = [name for name in _shared(runs) if is_evaluation(name) or name in LIKELY]
     metrics = [*([primary] if primary else []), *(name for name in metrics if name != primary)][:_MAX_METRICS]
     head = ["run"]
-    columns: list[list[tuple[str, float | None]]] = []
+    columns: list[list[float | None]] = []
     directions: list[Direction | None] = []
     for name in metrics:
         direction = metric_direction(name)
@@ -165,44 +165,35 @@ def _summary(
         if direction is not None:
             head.append(f"{name} (best)")
             points = [None if curve is None else curve.best(direction) for curve in curves]
-            columns.append(
-                [(NO_VALUE, None) if point is None else (short_number(point.y), point.y) for point in points]
-            )
+            columns.append([None if point is None else point.y for point in points])
             directions.append(direction)
         head.append(f"{name} (last)")
-        columns.append(
-            [
-                (NO_VALUE, None) if curve is None else (short_number(curve.last), curve.last)
-                for curve in curves
-            ]
-        )
+        columns.append([None if curve is None else curve.last for curve in curves])
         directions.append(direction)
     best: set[tuple[int, int]] = set()
     for place, (column, better) in enumerate(zip(columns, directions, strict=True)):
-        finite = [value for _, value in column if value is not None and math.isfinite(value)]
+        finite = [value for value in column if value is not None and math.isfinite(value)]
         if better is None or len(set(finite)) < 2:
             continue
         target = min(finite) if better == "min" else max(finite)
-        best |= {(row, 1 + place) for row, (_, value) in enumerate(column) if value == target}
+        best |= {(row, 1 + place) for row, value in enumerate(column) if value == target}
     order = list(range(len(runs)))
     if columns and directions[0] is not None:
         sign = 1 if directions[0] == "min" else -1
-        order.sort(key=lambda row: _cost(columns[0][row][1], sign))
+        order.sort(key=lambda row: _cost(columns[0][row], sign))
     level = None if base is None else runs.index(base)
+
+    def cells(row: int) -> list[str]:
+        shown = [short_number(column[row]) for column in columns]
+        if level is None or level == row:
+            return shown
+        return [
+            text + against(column[row], column[level]) for text, column in zip(shown, columns, strict=True)
+        ]
+
     rows = [
-        (
-            runs[row].name,
-            *(
-                column[row][0]
-                if level is None or level == row
-                else f"{column[row][0]}{against(column[row][1], column[level][1])}"
-                for column in columns
-            ),
-            runs[row].status or NO_VALUE,
-            count(runs[row].step),
-            duration(runs[row].duration_s),
-        )
-        for row in order
+        (run.name, *cells(row), run.status or NO_VALUE, count(run.step), duration(run.duration_s))
+        for row, run in ((row, runs[row]) for row in order)
     ]
     places = {row: place for place, row in enumerate(order)}
     return Table(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal, NamedTuple
 
@@ -49,9 +49,19 @@ class Curve:
     """How many values were logged."""
     not_finite: tuple[NonFinite, ...] = ()
     last: float = math.nan
-    low: Point | None = None
-    high: Point | None = None
-    """The lowest and the highest finite value."""
+
+    @property
+    def low(self) -> Point | None:
+        """The lowest finite value."""
+        return min(self._finite(), key=lambda point: point.y, default=None)
+
+    @property
+    def high(self) -> Point | None:
+        """The highest finite value."""
+        return max(self._finite(), key=lambda point: point.y, default=None)
+
+    def _finite(self) -> Iterator[Point]:
+        return (point for part in self.parts for point in part if math.isfinite(point.y))
 
     @property
     def drawn(self) -> int:

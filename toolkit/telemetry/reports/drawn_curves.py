@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -102,7 +102,6 @@ def _logged(found: Sequence[CurveTiles], metric: str, label: str, axis: str) -> 
         parts.append(tuple(points))
         if not found[0].pieces[block.piece].is_superseded and points:
             last = points[-1].y
-    finite = [point for part in parts for point in part if math.isfinite(point.y)]
     return Curve(
         metric=metric,
         run=label,
@@ -113,8 +112,6 @@ def _logged(found: Sequence[CurveTiles], metric: str, label: str, axis: str) -> 
             NonFinite(run.first_x, run.last_x, run.count) for one in found for run in one.non_finite or ()
         ),
         last=last,
-        low=min(finite, key=lambda point: point.y, default=None),
-        high=max(finite, key=lambda point: point.y, default=None),
     )
 
 
@@ -131,16 +128,6 @@ def _means(tiles: CurveTiles) -> tuple[np.ndarray, np.ndarray]:
 def _computed(group: GroupCurve, of: Curve) -> tuple[Curve, tuple[tuple[float, float, float], ...]]:
     """Return the line of a group as a curve with the counts of its runs, and its band."""
     points = tuple(Point(x, y) for x, y in zip(group.x.tolist(), group.y.tolist(), strict=True))
-    curve = Curve(
-        metric=of.metric,
-        run=of.run,
-        axis=of.axis,
-        parts=(points,) if points else (),
-        records=of.records,
-        not_finite=of.not_finite,
-        last=points[-1].y if points else math.nan,
-        low=min(points, key=lambda point: point.y, default=None),
-        high=max(points, key=lambda point: point.y, default=None),
-    )
+    curve = replace(of, parts=(points,) if points else (), last=points[-1].y if points else math.nan)
     rows = zip(group.x.tolist(), group.low.tolist(), group.high.tolist(), strict=True)
     return curve, tuple(rows) if (group.high > group.low).any() else ()

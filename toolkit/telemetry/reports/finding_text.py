@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Final
 
 from toolkit.telemetry.core.formatting import utc_minute
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
@@ -146,22 +146,6 @@ def basis_text(kind: str, confidence: float | None) -> str:
     )
 
 
-class HasEvidence(Protocol):
-    """A finding, or what a page makes of one."""
-
-    @property
-    def kind(self) -> str:
-        """Its kind, as the catalogue names it."""
-
-    @property
-    def evidence(self) -> Mapping[str, Any]:
-        """Its numbers by name."""
-
-    @property
-    def count(self) -> int:
-        """How many records it affects."""
-
-
 _MIB: Final = 1024.0 * 1024.0
 _MAX_SHOWN: Final = 20
 
@@ -248,7 +232,7 @@ _VALUES: Final[Mapping[str, tuple[str, str]]] = {
 """By kind: the number that says most about one occurrence, and the words around it."""
 
 
-def numbers_of(finding: HasEvidence) -> list[str]:
+def numbers_of(finding: Finding) -> list[str]:
     """Return the numbers of a finding, each with its name and unit; unknown names are shown as they are."""
     numbers = finding.evidence
     found: list[str] = []
@@ -271,7 +255,7 @@ def numbers_of(finding: HasEvidence) -> list[str]:
     return found
 
 
-def value_of(finding: HasEvidence) -> str:
+def value_of(finding: Finding) -> str:
     """Return the number that says most about a finding, such as −31 %; empty if there is none."""  # noqa: RUF002
     if "ranks" in finding.evidence:
         return ranks_in_words(finding.evidence)

@@ -70,11 +70,11 @@ def _block(block: Block) -> str:
         return text_md(block.text, _MAX_TEXT, at_start=True)
     if isinstance(block, Facts):
         rows = [[fact.label, fact.value + (f" ({fact.about})" if fact.about else "")] for fact in block.items]
-        return _table(["", "value"], rows)
+        return table_md(["", "value"], rows)
     if isinstance(block, Table):
         return _block_of_table(block)
     if isinstance(block, Bars):
-        return _table(block.head, [[item.label, item.value, item.about] for item in block.items])
+        return table_md(block.head, [[item.label, item.value, item.about] for item in block.items])
     if isinstance(block, Card):
         inner = [text for part in block.blocks if (text := _block(part))]
         return "\n\n".join(
@@ -108,7 +108,8 @@ def _block_of_table(table: Table) -> str:
     return "\n\n".join([*title, found, *(text_md(note, _MAX_TEXT) for note in notes)])
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def table_md(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a table of untrusted texts."""
     return _lines([text_md(name) for name in head], [[text_md(cell) for cell in row] for row in rows])
 
 

@@ -1,4 +1,4 @@
-"""The report of one run: is it healthy, how far is it, is the loss going down, where did the time go."""
+"""The report of one run: is it healthy, how far is it, what is wrong, what to change, where did the time go."""
 
 from __future__ import annotations
 
@@ -16,8 +16,20 @@ from toolkit.telemetry.diagnostics.metric_aliases import (
     VAL_LOSS,
 )
 from toolkit.telemetry.reports import run_parts as parts
+from toolkit.telemetry.reports.config_change import change_for
 from toolkit.telemetry.reports.content import RunContent, primary_metric
-from toolkit.telemetry.reports.document import Block, Chart, Document, Line, Pictures, Section, Text
+from toolkit.telemetry.reports.document import (
+    Block,
+    Bullets,
+    Chart,
+    Code,
+    Document,
+    Line,
+    Pictures,
+    Section,
+    Text,
+)
+from toolkit.telemetry.reports.finding_text import ending_details
 
 _MAX_OWN: Final = 8
 
@@ -25,36 +37,56 @@ _MAX_OWN: Final = 8
 def overview(run: RunContent) -> Document:
     """Return the report of one run."""
     verdict, tone = parts.verdict_of(run)
-    sections: list[Section] = []
-    figures = parts.key_figures(run)
-    if figures is not None:
-        sections.append(Section(title="Key figures", blocks=[figures]))
-    charts = _charts(run)
-    if charts:
-        sections.append(Section(title="Curves", blocks=charts, columns=True))
-    cards = parts.finding_cards(run, in_full=False)
-    if cards:
-        sections.append(Section(title="Findings", blocks=cards))
-    if run.pictures:
-        sections.append(Section(title="Latest samples", blocks=[Pictures(items=run.pictures)]))
-    spent = parts.time_section(run)
-    if spent is not None:
-        sections.append(spent)
-    tables: list[Block] = [
-        table for table in (parts.settings_table(run), parts.metrics_table(run)) if table is not None
+    tables = [table for table in (parts.settings_table(run), parts.metrics_table(run)) if table is not None]
+    notes = [Text(text=note, quiet=True) for note in run.notes]
+    sections = [
+        Section(title="Key figures", blocks=parts.key_figures(run)),
+        Section(title="How the run ended", blocks=_ending(run)),
+        Section(title="Curves", blocks=_charts(run), columns=True),
+        Section(title="Findings", blocks=parts.finding_cards(run)),
+        Section(title="What to change in the configuration", blocks=_change(run)),
+        Section(title="Latest samples", blocks=[Pictures(items=run.pictures)] if run.pictures else []),
+        Section(title="Where the time went", blocks=parts.time_spent(run)),
+        Section(title="Settings and metrics", blocks=[*tables, *notes]),
     ]
-    tables += [Text(text=note, quiet=True) for note in run.notes]
-    if tables:
-        sections.append(Section(title="Settings and metrics", blocks=tables))
     return Document(
         title=run.name,
         kind="Run report",
         verdict=verdict,
         tone=tone,
         about=parts.about_run(run),
-        sections=sections,
+        sections=[section for section in sections if section.blocks],
         made=parts.made_text([run]),
     )
+
+
+def _ending(run: RunContent) -> list[Block]:
+    """Return how a run ended badly, and what it was doing."""
+    ending = run.ending
+    if ending is None or not ending.status or (ending.sure and not ending.is_bad):
+        return []
+    blocks: list[Block] = [Text(text=f"{parts.how_it_ended(run)}.")]
+    if ending.is_bad:
+        blocks += [Text(text=line) for line in ending_details(ending, run.name)]
+    if not ending.sure:
+        blocks.append(Text(text="This is not certain: it follows from the run's last sign.", quiet=True))
+    return blocks
+
+
+def _change(run: RunContent) -> list[Block]:
+    """Return what the findings suggest to change, as a diff."""
+    change = change_for(run.config or dict(run.settings), run.worst_first())
+    if not change.diff:
+        return []
+    about = (
+        "The diff is against the configuration that the run recorded, so comments and the order of the file are not in "
+        "it. Change one thing at a time where you can."
+    )
+    return [
+        Code(text=change.diff, is_diff=True),
+        Bullets(title="Why", items=change.reasons),
+        Text(text=about, quiet=True),
+    ]
 
 
 def _charts(run: RunContent) -> list[Block]:

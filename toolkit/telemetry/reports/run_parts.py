@@ -33,7 +33,6 @@ from toolkit.telemetry.reports.document import (
     Facts,
     Level,
     Line,
-    Section,
     Table,
     Text,
     Tone,
@@ -58,7 +57,6 @@ from toolkit.telemetry.runs.settings import setting_text
 
 TONES: Final[Mapping[str, Tone]] = {CRITICAL: "critical", WARNING: "warning", INFO: "info"}
 _MAX_FINDINGS: Final = 20
-_MAX_LINES: Final = 3
 _MAX_METRICS: Final = 60
 _MAX_SETTINGS: Final = 80
 _LEVELS: Final = {"level": "level before", "best": "best", "usual": "typical before"}
@@ -139,7 +137,7 @@ def made_text(runs: Sequence[RunContent]) -> str:
 # ------------------------------------------------------------ figures and curves
 
 
-def key_figures(run: RunContent) -> Facts | None:
+def key_figures(run: RunContent) -> list[Block]:
     """Return the last values of what people look at first."""
     items: list[Fact] = []
     loss = run.metric_for(LOSS)
@@ -173,7 +171,7 @@ def key_figures(run: RunContent) -> Facts | None:
         items.append(
             Fact(label="Goodput", value=percent(run.ledger.goodput), about="of the time was training")
         )
-    return Facts(items=items) if items else None
+    return [Facts(items=items)] if items else []
 
 
 def _evaluation(curve: Curve) -> Fact:
@@ -220,10 +218,10 @@ def metrics_table(run: RunContent) -> Table | None:
 # ------------------------------------------------------------ findings
 
 
-def finding_cards(run: RunContent, *, in_full: bool) -> list[Block]:
-    """Return a card for each finding and error, the worst first; `in_full` with evidence and all advice."""
+def finding_cards(run: RunContent) -> list[Block]:
+    """Return a card for each finding and error, the worst first."""
     ordered = run.worst_first()
-    cards: list[Block] = [_finding_card(run, finding, in_full=in_full) for finding in ordered[:_MAX_FINDINGS]]
+    cards: list[Block] = [_finding_card(run, finding) for finding in ordered[:_MAX_FINDINGS]]
     if len(ordered) > _MAX_FINDINGS:
         cards.append(
             Text(text=f"{count(len(ordered) - _MAX_FINDINGS)} more findings are left out.", quiet=True)
@@ -243,24 +241,22 @@ def finding_cards(run: RunContent, *, in_full: bool) -> list[Block]:
     return cards
 
 
-def _finding_card(run: RunContent, finding: Finding, *, in_full: bool) -> Card:
+def _finding_card(run: RunContent, finding: Finding) -> Card:
     blocks: list[Block] = [Text(text=finding.message)]
+    chart = _evidence_chart(run, finding)
+    if chart is not None:
+        blocks.append(chart)
     numbers = numbers_of(finding)
-    if in_full:
-        chart = evidence_chart(run, finding)
-        if chart is not None:
-            blocks.append(chart)
-        if numbers:
-            blocks.append(Text(text="Evidence: " + ", ".join(numbers) + ".", quiet=True))
-        basis = basis_text(finding.kind, finding.confidence)
-        if basis:
-            blocks.append(Text(text=basis, quiet=True))
-        if finding.causes:
-            blocks.append(Bullets(title="Likely causes", items=finding.causes))
-    advice = finding.advice if in_full else finding.advice[:_MAX_LINES]
-    if advice:
-        blocks.append(Bullets(title="What to try", items=advice))
-    remedy = find_remedy(finding.remedies, run.control) if in_full and run.status == RUNNING else None
+    if numbers:
+        blocks.append(Text(text="Evidence: " + ", ".join(numbers) + ".", quiet=True))
+    basis = basis_text(finding.kind, finding.confidence)
+    if basis:
+        blocks.append(Text(text=basis, quiet=True))
+    if finding.causes:
+        blocks.append(Bullets(title="Likely causes", items=finding.causes))
+    if finding.advice:
+        blocks.append(Bullets(title="What to try", items=finding.advice))
+    remedy = find_remedy(finding.remedies, run.control) if run.status == RUNNING else None
     if remedy is not None:
         what = "knob" if remedy.is_knob else "action"
         blocks.append(
@@ -272,7 +268,7 @@ def _finding_card(run: RunContent, finding: Finding, *, in_full: bool) -> Card:
     return Card(title=title, tone=TONES[finding.severity], when=when, blocks=blocks)
 
 
-def evidence_chart(run: RunContent, finding: Finding) -> Chart | None:
+def _evidence_chart(run: RunContent, finding: Finding) -> Chart | None:
     """Return the metric of a finding around it, with the affected steps marked."""
     curve = run.evidence.get(finding.id)
     if curve is None or not curve.records:
@@ -322,11 +318,11 @@ def marks_of(run: RunContent, metrics: Sequence[str]) -> list[Band]:
 # ------------------------------------------------------------ time and settings
 
 
-def time_section(run: RunContent) -> Section | None:
-    """Return where the time went; None if that is unknown."""
+def time_spent(run: RunContent) -> list[Block]:
+    """Return where the time went; nothing if that is unknown."""
     ledger = run.ledger
     if ledger is None or not has_content(ledger):
-        return None
+        return []
     lines = sorted((line for line in ledger.lines if line.seconds > 0), key=lambda line: -line.seconds)
     has_power = ledger.kwh is not None
     items = [
@@ -339,16 +335,16 @@ def time_section(run: RunContent) -> Section | None:
         )
         for line in lines
     ]
-    blocks: list[Block] = []
     goodput = percent(ledger.goodput or 0.0)
     said = f"{duration(ledger.wall_s)} of wall time, {goodput} of it training that was kept."
     if len(ledger.sessions) > 1:
         said += f" {count(len(ledger.sessions))} sessions."
     advice = advice_on(ledger)
-    blocks.append(Text(text=f"{said} {advice.text}" if advice is not None else said))
-    blocks.append(Bars(head=("entry", "share", "time"), items=items, stacked=True))
-    blocks += [Text(text=note, quiet=True) for note in ledger.notes]
-    return Section(title="Where the time went", blocks=blocks)
+    return [
+        Text(text=f"{said} {advice.text}" if advice is not None else said),
+        Bars(head=("entry", "share", "time"), items=items, stacked=True),
+        *(Text(text=note, quiet=True) for note in ledger.notes),
+    ]
 
 
 def settings_table(run: RunContent) -> Table | None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from toolkit.telemetry.diagnostics.diagnosis import Diagnosis
 from toolkit.telemetry.diagnostics.finding import Finding
-from toolkit.telemetry.reports.content import RunContent, masked, window_of
+from toolkit.telemetry.reports.content import RunContent, content_without_curves, masked, steps_of, window_of
 from toolkit.telemetry.reports.document import SECONDS, STEP, Curve, NonFinite, Picture, Point
 from toolkit.telemetry.runfolder.metrics import NOT_RESULTS
 from toolkit.telemetry.runs.files.sample_files import sample_file
@@ -27,7 +28,6 @@ _MAX_METRICS: Final = 100
 _MAX_EVIDENCE: Final = 20
 _MAX_PICTURES: Final = 6
 _MAX_CAPTION: Final = 300
-_WAIT_S: Final = 20.0
 
 
 def points_for(runs: int) -> int:
@@ -41,22 +41,21 @@ def content_of_run(
     *,
     name: str | None = None,
     points: int = _POINTS,
-    found: Diagnosis | None = None,
     wait_s: float = 20.0,
     with_pictures: bool = True,
 ) -> RunContent:
-    """Return what a report says about a run, and call it `name`; `found` is its diagnosis, if it was made before.
+    """Return what a report says about a run, and call it `name`.
 
     Reading gets about `wait_s`; what was not reached until then is said.
     """
     deadline = time.monotonic() + wait_s
-    health = store.refresh(key, wait_s=wait_s)
-    found, examined = (found, 1.0) if found is not None else _diagnosis(store, key, deadline)
+    read = store.refresh(key, wait_s=wait_s)
+    found, examined = _diagnosis(store, key, deadline)
     notes = [*found.notes]
     spent = store.time_spent(key, wait_s=max(0.1, deadline - time.monotonic()))
     card = store.card(key)
-    if not health.complete:
-        notes.append(f"{health.fraction_read:.0%} of the records have been read.")
+    if not read.complete:
+        notes.append(f"{read.fraction_read:.0%} of the records have been read.")
     if card.problem and card.problem not in notes:
         notes.append(card.problem)
     infos = [info for info in store.metrics(key) if not info.name.startswith(NOT_RESULTS)][:_MAX_METRICS]
@@ -64,29 +63,18 @@ def content_of_run(
     curves = {info.name: _curve(store, card, info, points) for info in infos}
     pictures, problems = _pictures(store, key) if with_pictures else ([], [])
     config = start_of(store, key).get("config")
+    content = content_without_curves(card, found, name or card.name)
     return masked(
-        RunContent(
-            name=name or card.name,
-            logged_by=card.logged_by or "",
-            status=card.status.name,
-            why=card.status.why,
-            step=card.step,
-            max_steps=card.max_steps,
-            started=card.created,
-            duration_s=card.duration_s,
-            records=health.records,
-            bad_lines=health.bad_count,
-            is_cut=card.is_cut,
-            examined=min(examined, health.fraction_read),
+        replace(
+            content,
+            records=read.records,
+            bad_lines=read.bad_count,
+            examined=min(examined, read.fraction_read),
             notes=[*notes, *problems],
             curves={name: curve for name, curve in curves.items() if curve.records},
             evidence=_evidence(store, key, card, found.findings, curves, points),
             settings=card.config,
             config=config if isinstance(config, dict) else None,
-            findings=found.findings,
-            errors=found.errors,
-            ending=found.ending,
-            control={} if found.manifest is None else found.manifest.control,
             # Of a part of the records, goodput would be wrong.
             ledger=spent.ledger if spent.fraction >= 1.0 else None,
             pictures=pictures,
@@ -122,7 +110,6 @@ def curve_of(
         tuple(Point(x, y) for x, y in zip(segment.x.tolist(), segment.y.tolist(), strict=True))
         for segment in (*series.superseded, *series.segments)
     )
-    finite = [point for part in parts for point in part if math.isfinite(point.y)]
     return Curve(
         metric=series.metric,
         run=run,
@@ -132,8 +119,6 @@ def curve_of(
         records=records,
         not_finite=tuple(NonFinite(one.first_x, one.last_x, one.count) for one in series.non_finite),
         last=last,
-        low=min(finite, key=lambda point: point.y, default=None),
-        high=max(finite, key=lambda point: point.y, default=None),
     )
 
 
@@ -148,10 +133,10 @@ def _evidence(
     found = {}
     for finding in findings[:_MAX_EVIDENCE]:
         whole = curves.get(finding.metric)
-        if whole is None or whole.axis != STEP or not whole.parts:
+        steps = None if whole is None else steps_of(whole)
+        if whole is None or steps is None:
             continue
-        xs = [point.x for part in whole.parts for point in (part[0], part[-1])]
-        window = window_of(finding, min(xs), max(xs))
+        window = window_of(finding, *steps)
         series = store.series(key, finding.metric, window=window, buckets=max(1, points // 8))
         found[finding.id] = curve_of(series, run=card.name, event=whole.event, records=series.total)
     return {known_by: curve for known_by, curve in found.items() if curve.records}

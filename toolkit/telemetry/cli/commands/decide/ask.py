@@ -27,6 +27,7 @@ from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_m
 from toolkit.telemetry.runfolder.reader import Cursor, read_from
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, Record
 from toolkit.telemetry.runfolder.status import RUNNING, STALLED, Status, work_out_status
+from toolkit.telemetry.runfolder.untrusted import texts_in
 
 JSON_FORM: Final = """\
 an object with `run` (the folder), `asked` (`id`, and what of `log_every`, `actions` and `knobs` was asked for) and \
@@ -83,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     folder = chosen_run(args.run)
     try:
         manifest, status = _state_of(folder)
-    except (OSError, ManifestError) as error:
+    except ManifestError as error:
         return refuse(f"{folder}: {error}")
     actions = [*(name for name in _SHORT if getattr(args, name)), *args.action]
     if args.log_every is None and not actions and not args.set:
@@ -105,12 +106,7 @@ def run(args: argparse.Namespace) -> int:
         deliver(folder, request)
     except ControlRefused as refusal:
         return refuse(f"{folder}: {refusal.reason}")
-    except OSError as error:
-        return refuse(f"{folder}: {error.strerror or error}")
-    try:
-        answer, why = _wait(folder, request, cursor, args.timeout)
-    except OSError as error:
-        return refuse(f"{folder}: {error.strerror or error}")
+    answer, why = _wait(folder, request, cursor, args.timeout)
     if args.json:
         asked = {"id": request.id, "log_every": args.log_every, "actions": actions, "knobs": knobs}
         kept = None
@@ -134,12 +130,14 @@ def _wait(
     folder: Path, request: ControlRequest, cursor: Cursor, timeout_s: float
 ) -> tuple[Record | None, str]:
     """Return the answer, or None and why there is none."""
-    progress = Progress()
     began = time.monotonic()
-    try:
+    with Progress() as progress:
         while True:
             # Looked at before the records: a run that ends writes its last answers first.
-            status = _state_of(folder)[1]
+            try:
+                status = _state_of(folder)[1]
+            except ManifestError as error:
+                return None, f"no answer: {error}"
             answer, cursor = _answer_in(folder / METRICS_JSONL, request.id, cursor)
             if answer is not None:
                 return answer, ""
@@ -150,10 +148,6 @@ def _wait(
                 return None, f"no answer within {timeout_s:g} s; the run is {status.name} ({status.why})"
             progress.show(f"waiting for the answer, {waited:.0f} s …")
             time.sleep(_LOOK_EVERY_S)
-    except ManifestError as error:
-        return None, f"no answer: {error}"
-    finally:
-        progress.clear()
 
 
 def _answer_in(records: Path, request_id: str, cursor: Cursor) -> tuple[Record | None, Cursor]:
@@ -178,26 +172,23 @@ def _show_what_can_be_asked(folder: Path, manifest: Manifest, status: Status, *,
     control = manifest.control
     every = control.get("log_every")
     if isinstance(every, Mapping):
-        now = control.get("log_every_now")
-        print(
-            printable(
-                f"  --log-every N    {every.get('low')} to {every.get('high')}"
-                + (f", {now} now" if now is not None else "")
-            )
-        )
-    actions = control.get("actions")
-    for action in actions if isinstance(actions, list) else ():
+        limits = _limits({**every, "value": control.get("log_every_now")})
+        print(printable(f"  --log-every N    {limits}"))
+    for action in texts_in(control.get("actions")):
         print(printable(f"  --{action}" if action in _SHORT else f"  --action {action}"))
-    knobs = control.get("knobs")
-    for name, knob in knobs.items() if isinstance(knobs, Mapping) else ():
+    for name, knob in _knobs_of(control).items():
         print(printable(f"  --set {name}=VALUE    {_limits(knob)}"))
     return 0
 
 
-def _limits(knob: Any) -> str:
-    if not isinstance(knob, Mapping):
-        return ""
-    parts = [str(knob.get("type"))]
+def _knobs_of(control: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    knobs = control.get("knobs")
+    found = knobs.items() if isinstance(knobs, Mapping) else ()
+    return {name: knob for name, knob in found if isinstance(knob, Mapping)}
+
+
+def _limits(knob: Mapping[str, Any]) -> str:
+    parts = [str(knob["type"])] if "type" in knob else []
     if knob.get("choices"):
         parts.append(f"one of {knob['choices']}")
     if knob.get("low") is not None or knob.get("high") is not None:
@@ -219,9 +210,7 @@ def _assignment(text: str) -> tuple[str, str]:
 
 def _as_declared(name: str, text: str, control: Mapping[str, Any]) -> KnobValue:
     """Return the value in the type of the knob; the run refuses a wrong one with a reason."""
-    knobs = control.get("knobs")
-    knob = knobs.get(name) if isinstance(knobs, Mapping) else None
-    if isinstance(knob, Mapping) and knob.get("type") == "str":
+    if _knobs_of(control).get(name, {}).get("type") == "str":
         return text
     try:
         value = json.loads(text.lower() if text.lower() in ("true", "false") else text)

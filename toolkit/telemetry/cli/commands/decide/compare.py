@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import io
 import math
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,13 +12,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.chosen_run import LOGS, printable, refuse
+from toolkit.telemetry.cli.chosen_run import LOGS, CommandError, printable, refuse
 from toolkit.telemetry.cli.run_list import (
     ListedRun,
     age_of,
     as_json,
     label_runs,
     list_runs,
+    listed_runs,
     run_at,
     say_if_cut,
     source_for,
@@ -39,6 +40,7 @@ from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.importers.source import NO_STEP, SYSTEM, RunSource
 from toolkit.telemetry.importers.source import Column as Points
 from toolkit.telemetry.importers.summary import number, read_counted
+from toolkit.telemetry.reports.markdown import table_md
 from toolkit.telemetry.runfolder.listed_run import loss_name
 from toolkit.telemetry.runfolder.metrics import Direction, metric_direction
 from toolkit.telemetry.runfolder.records import SPREAD
@@ -127,13 +129,9 @@ class _Compared:
 def run(args: argparse.Namespace) -> int:
     """Print the comparison; return 2 if there are not two runs."""
     chosen = _chosen(args.runs)
-    if isinstance(chosen, str):
-        return refuse(chosen)
     baseline = None
     if args.baseline is not None:
         found = run_at(args.baseline)
-        if isinstance(found, str):
-            return refuse(found)
         same = [at for at, run in enumerate(chosen) if run.path == found.path]
         if not same:
             chosen = [found, *chosen]
@@ -145,17 +143,15 @@ def run(args: argparse.Namespace) -> int:
         return refuse(f"there is one run to compare ({chosen[0].path}); name another{such}")
     chosen = label_runs(chosen)
     say_if_cut(chosen)
-    progress = Progress()
     guard = Guard()
     compared = []
-    for at, run in enumerate(chosen):
-        progress.show(run.called, at, len(chosen))
-        metrics = guard.call("reading", _metrics_of, source_for(run))
-        if metrics is None:
-            progress.clear()
-            return refuse(f"{run.path} could not be read: {', '.join(guard.counts)}")
-        compared.append(_Compared(run, metrics))
-    progress.clear()
+    with Progress() as progress:
+        for at, run in enumerate(chosen):
+            progress.show(run.called, at, len(chosen))
+            metrics = guard.call("reading", _metrics_of, source_for(run))
+            if metrics is None:
+                raise CommandError(f"{run.path} could not be read: {', '.join(guard.counts)}")
+            compared.append(_Compared(run, metrics))
     config = [row for row in _config(compared) if args.all or not row["same"]]
     metrics_rows = [
         row
@@ -179,32 +175,24 @@ def run(args: argparse.Namespace) -> int:
         return 0
     rows = _rows(compared, config, metrics_rows, baseline)
     names = [each.run.called for each in compared]
-    if args.to == "csv":
-        print(_as_csv(names, rows), end="")
-    elif args.to == "md":
-        print(_as_markdown(names, rows))
-    else:
+    if args.to == "text":
         _print_blocks(names, rows)
+        return 0
+    cells = [[name.strip(), *values] for name, values in rows]
+    if args.to == "csv":
+        write_csv(sys.stdout, (map(printable, row) for row in [["", *names], *cells]))
+    else:
+        print(table_md(["", *names], cells))
     return 0
 
 
-def _chosen(paths: Sequence[Path]) -> list[ListedRun] | str:
-    """Return the runs to compare, or why there are none."""
-    if len(paths) < 2:
-        place = paths[0] if paths else LOGS
-        found = list_runs([place])
-        if not found.runs:
-            return "; ".join([*found.missing, *found.notes])
-        # The newest is the last.
-        runs = found.runs[::-1]
-        return runs[:_MOST] if paths else runs[-2:]
-    runs = []
-    for path in paths[:_MOST]:
-        found_run = run_at(path)
-        if isinstance(found_run, str):
-            return found_run
-        runs.append(found_run)
-    return runs
+def _chosen(paths: Sequence[Path]) -> list[ListedRun]:
+    """Return the runs to compare. Raises OSError if there are none."""
+    if len(paths) > 1:
+        return [*map(run_at, paths[:_MOST])]
+    # The newest is the last.
+    runs = listed_runs(paths or [LOGS])[::-1]
+    return runs[:_MOST] if paths else runs[-2:]
 
 
 def _metrics_of(source: RunSource) -> dict[str, _Values]:
@@ -339,17 +327,3 @@ def _print_blocks(names: Sequence[str], rows: Sequence[_Row]) -> None:
             print()
         print_table(columns, table)
         at = until
-
-
-def _as_csv(names: Sequence[str], rows: Sequence[_Row]) -> str:
-    out = io.StringIO()
-    write_csv(out, (map(printable, (name.strip(), *cells)) for name, cells in [("", names), *rows]))
-    return out.getvalue()
-
-
-def _as_markdown(names: Sequence[str], rows: Sequence[_Row]) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(printable(cell).replace("|", "\\|") for cell in cells) + " |"
-
-    head = [line(["", *names]), line(["---"] * (1 + len(names)))]
-    return "\n".join([*head, *(line([name.strip(), *values]) for name, values in rows)])

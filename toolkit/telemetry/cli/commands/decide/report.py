@@ -10,16 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.chosen_run import LOGS, refuse
+from toolkit.telemetry.cli.chosen_run import LOGS, CommandError
 from toolkit.telemetry.cli.report_content import (
     STDOUT,
-    UnreadableRunError,
     content_of,
     require_columns,
     write_report,
     written_text,
 )
-from toolkit.telemetry.cli.run_list import ListedRun, label_runs, list_runs, run_at
+from toolkit.telemetry.cli.run_list import ListedRun, label_runs, listed_runs, run_at
 from toolkit.telemetry.cli.terminal import Progress, add_json_argument, print_json
 from toolkit.telemetry.reports.document import Document
 from toolkit.telemetry.reports.html_page import to_html
@@ -74,56 +73,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the report; return 2 if a run cannot be read or the file cannot be written."""
-    chosen = _chosen(args.runs, args.view)
-    if isinstance(chosen, str):
-        return refuse(chosen)
-    runs, view = chosen
+    runs, view = _chosen(args.runs, args.view)
     runs = label_runs(runs)
-    progress = Progress()
-    try:
+    with Progress() as progress:
         document = _document(runs, view, args.metric, progress, is_chosen=len(args.runs) > 1)
-    except UnreadableRunError as error:
-        return refuse(str(error))
-    finally:
-        progress.clear()
     return _write(document, args, runs, view)
 
 
-def _chosen(paths: Sequence[Path], view: str | None) -> tuple[list[ListedRun], str] | str:
-    """Return the runs and the view, or why there are none."""
+def _chosen(paths: Sequence[Path], view: str | None) -> tuple[list[ListedRun], str]:
+    """Return the runs and the view. Raises OSError if there are none."""
     if len(paths) > 1:
-        runs = []
-        for path in paths:
-            found = run_at(path)
-            if isinstance(found, str):
-                return found
-            runs.append(found)
         if view == OVERVIEW:
-            return f"an overview is of one run, and {len(runs)} are named; leave out --view, or name one"
-        return runs, view or COMPARE
+            raise CommandError(
+                f"an overview is of one run, and {len(paths)} are named; leave out --view, or name one"
+            )
+        return [*map(run_at, paths)], view or COMPARE
     place = paths[0] if paths else LOGS
-    if not paths and view in (None, OVERVIEW):
-        newest = run_at(place)
-        return newest if isinstance(newest, str) else ([newest], OVERVIEW)
-    below = list_runs([place])
-    if not below.runs:
-        return "; ".join([*below.missing, *below.notes])
-    if len(below.runs) == 1 and view in (None, OVERVIEW):
-        return below.runs, OVERVIEW
-    if view == OVERVIEW:
-        newest = run_at(place)
-        return newest if isinstance(newest, str) else ([newest], OVERVIEW)
-    if len(below.runs) == 1:
-        return f"{place} has one run, and {view} needs several"
+    below = listed_runs([place]) if paths or view not in (None, OVERVIEW) else []
+    if view == OVERVIEW or (view is None and len(below) < 2):
+        return [run_at(place)], OVERVIEW
+    if len(below) == 1:
+        raise CommandError(f"{place} has one run, and {view} needs several")
     # The newest is the last.
-    return below.runs[::-1], view or SWEEP
+    return below[::-1], view or SWEEP
 
 
 def _document(
     runs: Sequence[ListedRun], view: str, metric: str | None, progress: Progress, *, is_chosen: bool
 ) -> Document:
-    if view == OVERVIEW:
-        return overview(content_of(runs[0], on_work=progress.show))
     require_columns()
     if view == SWEEP:
         from toolkit.telemetry.reports.sweep import sweep_report
@@ -136,7 +113,7 @@ def _document(
     # The newest ones; the report says how many there are.
     shown = runs[-MAX_RUNS:]
     contents = [content_of(run, points=points_for(len(shown)), on_work=progress.show) for run in shown]
-    return compare(contents, metric=metric, total=len(runs))
+    return overview(contents[0]) if view == OVERVIEW else compare(contents, metric=metric, total=len(runs))
 
 
 def _write(document: Document, args: argparse.Namespace, runs: Sequence[ListedRun], view: str) -> int:
@@ -147,9 +124,7 @@ def _write(document: Document, args: argparse.Namespace, runs: Sequence[ListedRu
     if args.markdown is not None and not to_print:
         files.append((Path(args.markdown), to_markdown(document)))
     for target, text in files:
-        problem = write_report(target, text)
-        if problem is not None:
-            return refuse(problem)
+        write_report(target, text)
     if args.json:
         found: dict[str, Any] = {
             "view": view,

@@ -9,7 +9,7 @@ from typing import Final
 from toolkit.telemetry.answers.verdict import MORE, verdict_on
 from toolkit.telemetry.cli.argument_types import add_metric_arguments, metric_and_goal, whole
 from toolkit.telemetry.cli.chosen_run import printable, refuse
-from toolkit.telemetry.cli.run_list import ListedRun, list_runs, say_if_cut, source_for
+from toolkit.telemetry.cli.run_list import ListedRun, list_runs, listed_runs, say_if_cut, source_for
 from toolkit.telemetry.cli.terminal import (
     Column,
     add_json_argument,
@@ -53,18 +53,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the verdict."""
-    lists: list[list[ListedRun]] = []
-    for paths in (args.new, args.against):
-        found = list_runs(paths)
-        if not found.runs or found.missing:
-            return refuse("; ".join([*found.missing, *found.notes]) or f"no run in {paths[0]}")
-        lists.append(found.runs)
+    lists = [listed_runs(paths) for paths in (args.new, args.against)]
     say_if_cut(run for runs in lists for run in runs)
     names = [{name for each in runs for name in each.card.evaluations} for runs in lists]
-    chosen = metric_and_goal(args, [sorted(names[0] & names[1])])
-    if isinstance(chosen, str):
-        return refuse(chosen)
-    metric, goal = chosen
+    metric, goal = metric_and_goal(args, [sorted(names[0] & names[1])])
     guard = Guard()
     nearby = list_runs([runs[0].path.absolute().parent for runs in lists]).runs
     listed = {id(each.card): each for runs in (*lists, nearby) for each in runs}

@@ -69,8 +69,6 @@ def run(args: argparse.Namespace) -> int:
     runs = []
     for path in filter(None, (args.a, args.b)):
         found = run_at(path)
-        if isinstance(found, str):
-            return refuse(found)
         say_if_cut([found])
         runs.append(read_evidence(source_for(found)))
     if len(runs) == 1:

@@ -9,14 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.cli.argument_types import misplaced
-from toolkit.telemetry.cli.chosen_run import add_run_argument, printable, refuse
+from toolkit.telemetry.cli.argument_types import refuse_misplaced
+from toolkit.telemetry.cli.chosen_run import add_format_argument, add_run_argument, printable, refuse
 from toolkit.telemetry.cli.export import shared_zip, trace
 from toolkit.telemetry.cli.run_list import found_at
 from toolkit.telemetry.cli.terminal import add_json_argument, print_json
 from toolkit.telemetry.exchange.export_runs import FORMATS, default_out, export, read_about
 from toolkit.telemetry.exchange.exported_run import ExportedRun, run_of_folder, run_of_source
-from toolkit.telemetry.importers.detect import names_of
 
 ZIP: Final = "zip"
 TRACE: Final = "trace"
@@ -53,12 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--all-sessions", action="store_true", help="also steps that a later session logged again"
     )
     parser.add_argument("--force", action="store_true", help="replace PATH, if an earlier export wrote it")
-    parser.add_argument(
-        "--format",
-        metavar="FORMAT",
-        choices=names_of(),
-        help="read RUN as another tool's log, in this format only",
-    )
+    add_format_argument(parser)
     shared_zip.add_arguments(parser)
     add_json_argument(parser)
     parser.epilog = (
@@ -70,11 +64,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the export; return 2 if it could not be done."""
-    wrong = None if args.to == ZIP else misplaced(args, shared_zip.OPTIONS, f"--to {ZIP}")
+    if args.to != ZIP:
+        refuse_misplaced(args, shared_zip.OPTIONS, f"--to {ZIP}")
     if args.to in (ZIP, TRACE):
-        wrong = wrong or misplaced(args, _OF_POINTS, f"--to {', '.join(FORMATS)}")
-    if wrong:
-        return refuse(wrong)
+        refuse_misplaced(args, _OF_POINTS, f"--to {', '.join(FORMATS)}")
     try:
         if args.to == ZIP:
             return shared_zip.run(args)

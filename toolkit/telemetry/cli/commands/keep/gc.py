@@ -22,17 +22,11 @@ an object with `found`, `deleted` (whether `--yes` was given), `bytes` (of every
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the folders and what may go."""
     parser.add_argument(
-        "paths",
-        metavar="PATH",
-        nargs="*",
-        type=Path,
-        help=f"folders of runs (default: {LOGS})",
+        "paths", metavar="PATH", nargs="*", type=Path, help=f"folders of runs (default: {LOGS})"
     )
-    really = parser.add_mutually_exclusive_group()
-    really.add_argument(
+    parser.add_argument(
         "--yes", action="store_true", help="delete what is listed; without it nothing changes"
     )
-    really.add_argument("--dry-run", action="store_true", help="only list it, as without --yes")
     parser.add_argument(
         "--older-than",
         metavar="AGE",
@@ -66,9 +60,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_goal_argument(parser)
     parser.add_argument(
-        "--largest", action="store_const", dest="goal", const="max", help="the same as --goal max"
-    )
-    parser.add_argument(
         "--orphans",
         action="store_true",
         help="also records in memory of killed runs whose folder is gone; they cannot be recovered afterwards",
@@ -93,10 +84,7 @@ def run(args: argparse.Namespace) -> int:
         return refuse("--runs needs --older-than, such as --older-than 90d")
     best = None
     if args.keep_best is not None:
-        chosen = metric_and_goal(args, ())
-        if isinstance(chosen, str):
-            return refuse(chosen)
-        best = Best(args.keep_best, *chosen)
+        best = Best(args.keep_best, *metric_and_goal(args, ()))
     now = time.time()
     found: dict[Path, Leftover] = {}
     old: list[Leftover] = []

@@ -6,7 +6,6 @@ import argparse
 import difflib
 import math
 import os
-import sys
 import textwrap
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,13 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.cli.chosen_run import LOGS, no_run_in, printable, refuse
-from toolkit.telemetry.cli.report_content import (
-    UnreadableRunError,
-    content_of,
-    diagnosis_of,
-    write_report,
-    written_text,
-)
+from toolkit.telemetry.cli.report_content import UnreadableRunError, diagnosis_of
 from toolkit.telemetry.cli.run_list import ListedRun, as_given, list_runs, run_at
 from toolkit.telemetry.cli.terminal import Progress, add_json_argument, painted, print_json
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, title_of
@@ -36,7 +29,6 @@ from toolkit.telemetry.diagnostics.finding import (
     find_remedy,
 )
 from toolkit.telemetry.diagnostics.plugins import is_kind
-from toolkit.telemetry.reports.doctor import doctor_report
 from toolkit.telemetry.reports.finding_text import (
     about_error,
     counts_text,
@@ -47,7 +39,6 @@ from toolkit.telemetry.reports.finding_text import (
     sure_text,
     when_text,
 )
-from toolkit.telemetry.reports.html_page import to_html
 from toolkit.telemetry.runfolder.node_folders import part_in
 from toolkit.telemetry.runfolder.untrusted import is_number
 
@@ -73,12 +64,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_json_argument(parser)
     parser.add_argument(
-        "--html",
-        metavar="FILE",
-        type=Path,
-        help="also write a report of one run that opens without a network: verdict, evidence, what to change",
-    )
-    parser.add_argument(
         "--kinds",
         type=_kinds,
         metavar="KIND,…",
@@ -103,22 +88,18 @@ def run(args: argparse.Namespace) -> int:
     runs, problems = _runs_at(given or LOGS, is_named=given is not None)
     for reason in problems:
         refuse(reason)
-    if args.html is not None and len(runs) > 1:
-        return refuse(f"--html writes the report of one run, and {given} has {len(runs):,}; name one of them")
     answers: list[Diagnosis] = []
     unreadable = []
     for run in runs:
-        progress = Progress()
         try:
             if part_in(run.path) is not None:
                 raise UnreadableRunError(no_run_in(run.path))
-            found = diagnosis_of(run, progress.show)
+            with Progress() as progress:
+                found = diagnosis_of(run, progress.show)
         except UnreadableRunError as error:
             refuse(str(error))
             unreadable.append({"path": str(run.path), "reason": str(error)})
             continue
-        finally:
-            progress.clear()
         found = replace(found, path=as_given(run.path, given or LOGS))
         answer = found.only(args.min_severity, args.kinds)
         answers.append(answer)
@@ -127,9 +108,6 @@ def run(args: argparse.Namespace) -> int:
 
     if not answers:
         return 2
-    problem = None if args.html is None else _write_html(args.html, runs[0], answers[0])
-    if problem is not None:
-        return refuse(problem)
     if args.json:
         said = [_as_json(answer) for answer in answers]
         is_folder = given is not None and given.is_dir() and runs[0].path != Path(os.path.abspath(given))
@@ -141,26 +119,10 @@ def run(args: argparse.Namespace) -> int:
 def _runs_at(path: Path, *, is_named: bool) -> tuple[Sequence[ListedRun], Sequence[str]]:
     """Return the runs that `telemetry ls` lists at `path`, by name, or the newest where none `is_named`."""
     if not is_named or not os.path.lexists(path):
-        run = run_at(path)
-        return ([], [run]) if isinstance(run, str) else ([run], [])
+        return [run_at(path)], []
     found = list_runs([path])
     runs = sorted(found.runs, key=lambda run: (run.called, str(run.path)))
     return runs, [*found.missing, *found.notes]
-
-
-def _write_html(target: Path, run: ListedRun, answer: Diagnosis) -> str | None:
-    """Write the report of a run; return why it could not be written."""
-    progress = Progress()
-    try:
-        content = content_of(run, found=answer, on_work=progress.show)
-    except UnreadableRunError as error:
-        return str(error)
-    finally:
-        progress.clear()
-    problem = write_report(target, to_html(doctor_report(content)))
-    if problem is None:
-        print(written_text(target), file=sys.stderr)
-    return problem
 
 
 def _kinds(text: str) -> frozenset[str]:

@@ -7,9 +7,9 @@ import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from toolkit.telemetry.cli.argument_types import add_metric_arguments, metric_and_goal, misplaced
+from toolkit.telemetry.cli.argument_types import add_metric_arguments, metric_and_goal, refuse_misplaced
 from toolkit.telemetry.cli.chosen_run import add_run_argument, printable, refuse
-from toolkit.telemetry.cli.report_content import UnreadableRunError, open_run, require_columns
+from toolkit.telemetry.cli.report_content import open_run, require_columns
 from toolkit.telemetry.cli.run_list import run_at, say_if_cut
 from toolkit.telemetry.cli.terminal import Column, add_json_argument, print_json, print_table
 
@@ -63,15 +63,10 @@ def run(args: argparse.Namespace) -> int:
     """Print the forecasts; return 1 if something runs out, 3 if no loss can be forecast, 2 if there is no run."""
     if args.stopping:
         return _print_stopping(args)
-    wrong = misplaced(args, ("goal", "project", "risk"), "--stopping")
-    chosen = wrong or run_at(args.run)
-    if isinstance(chosen, str):
-        return refuse(chosen)
+    refuse_misplaced(args, ("goal", "project", "risk"), "--stopping")
+    chosen = run_at(args.run)
     say_if_cut([chosen])
-    try:
-        store, key = open_run(chosen, "a forecast")
-    except UnreadableRunError as error:
-        return refuse(str(error))
+    store, key = open_run(chosen, "a forecast")
     from toolkit.telemetry.forecasts.run import forecast_run
     from toolkit.telemetry.forecasts.words import head_of, said_of
 
@@ -107,10 +102,7 @@ def _print_stopping(args: argparse.Namespace) -> int:
     risk = _RISK if args.risk is None else args.risk
     if not 2.0 <= risk <= 50.0:
         return refuse(f"--risk {risk:g} is out of range: 2 to 50")
-    try:
-        require_columns("a comparison of runs")
-    except UnreadableRunError as error:
-        return refuse(str(error))
+    require_columns("a comparison of runs")
     from toolkit.telemetry.forecasts.sweep import saved_text, stopping_of, stopping_text
     from toolkit.telemetry.runs.sources.local_store import LocalStore
     from toolkit.telemetry.runs.store import RunQuery, labelled
@@ -123,10 +115,7 @@ def _print_stopping(args: argparse.Namespace) -> int:
     chosen = labelled(cards if args.project else of_one_task(cards)[0])
     if not chosen:
         return refuse(f"{args.run} has no runs" + (f" of {args.project}" if args.project else ""))
-    compared = metric_and_goal(args, [sorted(card.evaluations) for card in chosen.values()])
-    if isinstance(compared, str):
-        return refuse(compared)
-    metric, goal = compared
+    metric, goal = metric_and_goal(args, [sorted(card.evaluations) for card in chosen.values()])
     found = stopping_of(
         store, chosen.values(), metric=metric, direction=goal, risk=risk / 100, wait_s=_LIMIT_S
     )

@@ -6,8 +6,6 @@ import argparse
 import json
 import re
 import time
-from collections.abc import Callable
-from datetime import datetime
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -15,7 +13,7 @@ from typing import Final
 from toolkit.telemetry.cli.argument_types import whole
 from toolkit.telemetry.cli.chosen_run import add_run_argument, printable, refuse
 from toolkit.telemetry.cli.run_list import chosen_run, status_of
-from toolkit.telemetry.cli.terminal import add_json_argument, painted
+from toolkit.telemetry.cli.terminal import add_json_argument, clock_text, painted
 from toolkit.telemetry.runfolder.evidence.output_log import (
     NOTE,
     OTHER,
@@ -71,13 +69,7 @@ def run(args: argparse.Namespace) -> int:
         return refuse(f"--grep is {args.grep!r}, which is not a regular expression: {error}")
     if args.follow and args.around is not None:
         return refuse("--follow and --around exclude each other: one is about now, the other about a step")
-    try:
-        return _show(folder, args, matches)
-    except OSError as error:
-        return refuse(f"{folder}: {error.strerror or error}")
 
-
-def _show(folder: Path, args: argparse.Namespace, matches: Callable[[str], object]) -> int:
     def is_shown(line: OutputLine) -> bool:
         return bool(matches(line.text)) and (not args.stderr or line.stream == STREAMS[STDERR])
 
@@ -146,10 +138,5 @@ def _print(line: OutputLine, args: argparse.Namespace) -> None:
     if args.json:
         print(json.dumps(line._asdict(), allow_nan=False), flush=True)
         return
-    clock = "        "
-    if line.time is not None and 0 < line.time < 4e9:
-        clock = datetime.fromtimestamp(line.time).astimezone().strftime("%H:%M:%S")
-    print(
-        f"{clock} {painted(printable(line.text.expandtabs()), _STYLES.get(line.stream or '', ''))}",
-        flush=True,
-    )
+    text = painted(printable(line.text.expandtabs()), _STYLES.get(line.stream or "", ""))
+    print(f"{clock_text(line.time)} {text}", flush=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.cli.argument_types import whole
-from toolkit.telemetry.cli.chosen_run import LOGS, printable, refuse, size_of
+from toolkit.telemetry.cli.chosen_run import add_paths_argument, printable, refuse, size_of
 from toolkit.telemetry.cli.run_list import STATUS_STYLES, ListedRun, RunList, age_of, as_json, list_runs
 from toolkit.telemetry.cli.terminal import (
     Cell,
@@ -55,13 +55,7 @@ _FILTER_HELP: Final = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the folders, and which runs to list in which order."""
-    parser.add_argument(
-        "paths",
-        metavar="PATH",
-        nargs="*",
-        type=Path,
-        help=f"folders of runs, runs, or files of other tools (default: {LOGS}); - reads paths from stdin",
-    )
+    add_paths_argument(parser, "folders of runs, runs, or files of other tools; - reads paths from stdin")
     parser.add_argument(
         "--format", metavar="FORMAT", choices=[OURS, *names_of()], help="only runs in this format"
     )
@@ -100,19 +94,17 @@ def run(args: argparse.Namespace) -> int:
     """Print the runs; return 1 if one cannot be read, 2 if there are none."""
     if args.formats:
         return _print_formats(as_json=args.json)
-    paths = args.paths or [LOGS]
+    paths = args.paths
     if paths == [Path("-")]:
         paths = [Path(line.rstrip("\n")) for line in sys.stdin if line.strip()]
     query = RunQuery(text=args.filter, sort=f"{'-' if args.reverse else ''}{args.sort}")
-    progress = Progress()
     try:
-        found = list_runs(paths, query, only=args.format, deleted=args.deleted, on_run=progress.show)
+        with Progress() as progress:
+            found = list_runs(paths, query, only=args.format, deleted=args.deleted, on_run=progress.show)
     except QueryError as error:
         raise SystemExit(refuse(f"--filter {args.filter!r}: {error}")) from error
     except ValueError as error:
         return refuse(f"--sort: {error}")
-    finally:
-        progress.clear()
     runs = found.runs
     if any(value_of(run.card, name) is None for run in runs for name in args.columns):
         # A metric that run.json does not have.

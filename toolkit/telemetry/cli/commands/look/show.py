@@ -12,12 +12,11 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.argument_types import misplaced, whole
-from toolkit.telemetry.cli.chosen_run import add_run_argument, printable, refuse
+from toolkit.telemetry.cli.argument_types import refuse_misplaced, whole
+from toolkit.telemetry.cli.chosen_run import add_format_argument, add_run_argument, printable, refuse
 from toolkit.telemetry.cli.run_list import RunList, as_given, found_at, our_card, source_for, status_of
 from toolkit.telemetry.cli.show import completions, errors
 from toolkit.telemetry.cli.terminal import Column, add_json_argument, number_text, print_table
-from toolkit.telemetry.importers.detect import names_of
 from toolkit.telemetry.importers.summary import summaries
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
@@ -70,12 +69,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_json_argument(parser)
     parser.add_argument("--metrics", metavar="GLOB", help="only series whose names match, such as 'train/*'")
-    parser.add_argument(
-        "--format",
-        metavar="FORMAT",
-        choices=names_of(),
-        help="read RUN as another tool's log, in this format only",
-    )
+    add_format_argument(parser)
     parser.epilog = (
         "RUN may also be a file or folder of another tool: `telemetry ls --formats` lists what can be read. "
         "Nothing in it is changed. Exit code: 0; 1 if --completions finds none; 2 if there is no run."
@@ -84,12 +78,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the run's folder, its last rows and how to open it, or what was asked for; return 2 if there is nothing."""
-    wrong = None if args.completions else misplaced(args, ("search", "full"), "--completions")
+    if not args.completions:
+        refuse_misplaced(args, ("search", "full"), "--completions")
     if args.errors or args.completions:
-        wrong = wrong or misplaced(args, ("metrics", "format"), "the series of a run")
-    if wrong is not None:
-        return refuse(wrong)
-    if args.errors or args.completions:
+        refuse_misplaced(args, ("metrics", "format"), "the series of a run")
         return errors.run(args) if args.errors else completions.run(args)
     found = found_at(args.run, args.format, deleted=True)
     if found.runs[0].source is not None or args.json or args.metrics:
@@ -136,22 +128,22 @@ def _print_run(run: dict[str, Any]) -> None:
     for piece in run["pieces"]:
         for reason, count in piece["passed_over"].items():
             print(printable(f"  not read: {count:,} {reason} ({piece['path']})"))
-    width = min(max(map(len, series), default=0), _LONGEST)
+    titles = ("points", "steps", "first", "last", "min", "max", "not finite")
     if series:
-        print(
-            f"  {'series':<{width}}  {'points':>9} {'steps':>17} {'first':>11} {'last':>11} {'min':>11} {'max':>11}"
+        print_table(
+            [Column("series"), *(Column(title, right=True, keep=True) for title in titles)],
+            [_row(name, found) for name, found in series.items()],
         )
-    for name, found in series.items():
-        first, last = found["first"], found["last"]
-        steps = "" if first["step"] is None else f"{first['step']}..{last['step']}"
-        numbers = (first["value"], last["value"], found["min"], found["max"])
-        odd = sum(found[kind] for kind in ("nan", "inf", "neg_inf"))
-        cells = " ".join(
-            f"{value if isinstance(value, str) else number_text(value):>11}" for value in numbers
-        )
-        shown = printable(f"{name[:_LONGEST]:<{width}}")
-        print(f"  {shown}  {found['count']:>9,} {steps:>17} {cells}{f'  {odd:,} not finite' if odd else ''}")
     print()
+
+
+def _row(name: str, series: dict[str, Any]) -> list[str]:
+    first, last = series["first"], series["last"]
+    steps = "" if first["step"] is None else f"{first['step']}..{last['step']}"
+    numbers = (first["value"], last["value"], series["min"], series["max"])
+    odd = sum(series[kind] for kind in ("nan", "inf", "neg_inf"))
+    cells = [value if isinstance(value, str) else number_text(value) for value in numbers]
+    return [name[:_LONGEST], f"{series['count']:,}", steps, *cells, f"{odd:,}" if odd else ""]
 
 
 def _show_steps(folder: Path, rows: int) -> int:

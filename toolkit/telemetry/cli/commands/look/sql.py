@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from toolkit.telemetry.cli.chosen_run import LOGS, print_to_stderr, refuse
+from toolkit.telemetry.cli.chosen_run import LOGS, add_paths_argument, print_to_stderr, refuse
 from toolkit.telemetry.cli.run_list import missing_runs
 from toolkit.telemetry.cli.terminal import Column, Progress, add_json_argument, print_json, print_table
 from toolkit.telemetry.core.install import install_extra
@@ -38,13 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "statement", metavar="SELECT", help="one SELECT, as DuckDB has it; - reads it from stdin"
     )
-    parser.add_argument(
-        "paths",
-        metavar="FOLDER",
-        nargs="*",
-        type=Path,
-        help=f"folders of runs, runs, or files of other tools (default: {LOGS})",
-    )
+    add_paths_argument(parser)
     forms = parser.add_mutually_exclusive_group()
     add_json_argument(forms)
     forms.add_argument("--csv", action="store_true", help="print CSV")
@@ -63,24 +57,20 @@ def run(args: argparse.Namespace) -> int:
     from toolkit.telemetry.runs.tables.query import QueryError, query
     from toolkit.telemetry.runs.tables.run_tables import RunTables
 
-    paths, progress = args.paths or [LOGS], Progress()
     with suppress(OSError):
         # If a statement takes all memory, this process is to be ended, not a training.
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
-    tables = RunTables(paths, on_run=progress.show, logs=LOGS)
-    runs = tables.runs()
-    missing = missing_runs(paths, [*runs.values()], tables.folders)
-    if runs:
+    with Progress() as progress:
+        tables = RunTables(args.paths, on_run=progress.show, logs=LOGS)
+        runs = tables.runs()
+        missing = missing_runs(args.paths, [*runs.values()], tables.folders)
         try:
             statement = sys.stdin.read() if args.statement == "-" else args.statement
-            answer = query(statement, tables, on_stuck=_end)
+            answer = query(statement, tables, on_stuck=_end) if runs else None
         except QueryError as error:
             return refuse(str(error))
-        finally:
-            progress.clear()
-        problem = _write(answer, tables.notes, args)
-        if problem is not None:
-            return refuse(problem)
+    if answer is not None:
+        _write(answer, tables.notes, args)
     for sentence in (*tables.folders.namesakes, *missing, *(() if args.json else tables.notes)):
         print_to_stderr(sentence)
     return 0 if runs else 2
@@ -91,8 +81,8 @@ def _end(problem: str) -> None:
     os._exit(2)
 
 
-def _write(answer: pa.Table, notes: Iterable[str], args: argparse.Namespace) -> str | None:
-    """Print or write the answer; return why it could not be written."""
+def _write(answer: pa.Table, notes: Iterable[str], args: argparse.Namespace) -> None:
+    """Print or write the answer."""
     if args.parquet is not None:
         import pyarrow.parquet as pa_parquet
 
@@ -101,9 +91,7 @@ def _write(answer: pa.Table, notes: Iterable[str], args: argparse.Namespace) -> 
 
         sink = io.BytesIO()
         pa_parquet.write_table(answer, sink, compression="zstd")
-        problem = write_report(args.parquet, sink.getvalue())
-        if problem is not None:
-            return problem
+        write_report(args.parquet, sink.getvalue())
         print(f"{args.parquet}: {answer.num_rows:,} rows")
     elif args.json:
         rows = _value(answer.to_pylist())
@@ -120,7 +108,6 @@ def _write(answer: pa.Table, notes: Iterable[str], args: argparse.Namespace) -> 
             print_to_stderr(
                 f"{answer.num_rows - _MOST_PRINTED:,} more rows are not shown; --csv, --json and --parquet have all"
             )
-    return None
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -6,7 +6,7 @@ import argparse
 import time
 from typing import Any, Final
 
-from toolkit.telemetry.cli.chosen_run import add_run_argument, printable, refuse
+from toolkit.telemetry.cli.chosen_run import add_run_argument, printable
 from toolkit.telemetry.cli.run_list import run_at, time_left
 from toolkit.telemetry.cli.terminal import add_json_argument, age_text, number_text, print_json
 from toolkit.telemetry.runfolder.status import FAILED, LOST, STALLED
@@ -31,8 +31,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the status; return 1 if the run is not well, 2 if there is none."""
     found = run_at(args.run)
-    if isinstance(found, str):
-        return refuse(found)
     about = {"run": found.called, "path": str(found.path), **_about(found.card)}
     if args.json:
         print_json(about)

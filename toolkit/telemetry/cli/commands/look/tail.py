@@ -8,19 +8,24 @@ import os
 import time
 from collections import deque
 from collections.abc import Sequence
-from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.cli.argument_types import whole
-from toolkit.telemetry.cli.chosen_run import add_run_argument, printable, refuse
-from toolkit.telemetry.cli.run_list import ListedRun, as_given, found_at, say_if_cut, source_for, status_of
-from toolkit.telemetry.cli.terminal import add_json_argument, number_text, painted, shortened, terminal_width
+from toolkit.telemetry.cli.chosen_run import add_format_argument, add_run_argument, printable, refuse
+from toolkit.telemetry.cli.run_list import as_given, run_at, say_if_cut, status_of
+from toolkit.telemetry.cli.terminal import (
+    add_json_argument,
+    clock_text,
+    number_text,
+    painted,
+    shortened,
+    terminal_width,
+)
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.importers.as_records import records_in
-from toolkit.telemetry.importers.detect import names_of
-from toolkit.telemetry.importers.source import BATCH_BYTES
+from toolkit.telemetry.importers.source import BATCH_BYTES, RunSource
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.metrics import metrics_of
 from toolkit.telemetry.runfolder.reader import Cursor, read_from, tail_cursor
@@ -72,12 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="only metrics whose names match, such as 'train/*'; may be repeated",
     )
     parser.add_argument("--all", action="store_true", help="also spans and time ledgers")
-    parser.add_argument(
-        "--format",
-        metavar="FORMAT",
-        choices=names_of(),
-        help="read RUN as another tool's log, in this format",
-    )
+    add_format_argument(parser)
     add_json_argument(parser, "records as JSON, one per line")
     parser.epilog = (
         "RUN may also be a file or folder of another tool with one run in it. "
@@ -87,14 +87,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print records; return 2 if there are none to read."""
-    found = found_at(args.run, args.format).runs
-    try:
-        say_if_cut(found)
-        if found[0].source is None:
-            return _tail_ours(as_given(found[0].path, args.run), args)
-        return _tail_foreign(found, args)
-    except OSError as error:
-        return refuse(f"{args.run}: {error.strerror or error}")
+    found = run_at(args.run, args.format)
+    say_if_cut([found])
+    if found.source is None:
+        return _tail_ours(as_given(found.path, args.run), args)
+    return _tail_foreign(found.source, args)
 
 
 # ------------------------------------------------------------ ours
@@ -149,11 +146,7 @@ def _is_shown(record: Record, args: argparse.Namespace) -> bool:
 # ------------------------------------------------------------ other tools'
 
 
-def _tail_foreign(found: Sequence[ListedRun], args: argparse.Namespace) -> int:
-    if len(found) != 1:
-        names = ", ".join(run.called for run in found[:5])
-        return refuse(f"{args.run} has {len(found)} runs ({names}); name one of them")
-    source = source_for(found[0])
+def _tail_foreign(source: RunSource, args: argparse.Namespace) -> int:
     guard = Guard()
     rows: deque[Record] = deque(maxlen=args.rows)
     cursor: bytes | None = None
@@ -196,13 +189,9 @@ def _print(record: Record, args: argparse.Namespace) -> None:
         }
         print(json.dumps(chosen, allow_nan=False), flush=True)
         return
-    timestamp = record.get("time")
-    clock = "        "
-    if isinstance(timestamp, (int, float)) and 0 < timestamp < 4e9:
-        clock = datetime.fromtimestamp(timestamp).astimezone().strftime("%H:%M:%S")
     event = str(record.get("event"))
     step = record.get("global_step")
-    begin = f"{clock} {event[:14]:<8} {f'{step:,}' if isinstance(step, int) else '':>9}  "
+    begin = f"{clock_text(record.get('time'))} {event[:14]:<8} {f'{step:,}' if isinstance(step, int) else '':>9}  "
     values = shortened(_values(record, args), terminal_width() - len(begin))
     style = "red" if event == "error" else "yellow" if event == "finding" else ""
     print(painted(printable(begin + values), style), flush=True)

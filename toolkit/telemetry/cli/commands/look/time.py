@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.cli.chosen_run import add_run_argument, printable, refuse
+from toolkit.telemetry.cli.chosen_run import add_run_argument, printable
 from toolkit.telemetry.cli.run_list import chosen_run
-from toolkit.telemetry.cli.terminal import Progress, add_json_argument, print_json
+from toolkit.telemetry.cli.terminal import Column, Progress, add_json_argument, print_json, print_table
+from toolkit.telemetry.runs.formatting import duration
 from toolkit.telemetry.timing.history import RunTime, read_run_time
 from toolkit.telemetry.timing.ledger import Ledger, Line
 from toolkit.telemetry.timing.span_summary import SpanSummary
 
-_COLUMNS: Final = ("entry", "time", "share", "kWh")
 _MARK: Final = " *"
 
 JSON_FORM: Final = """\
@@ -40,14 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the run's time ledger; return 2 if there is nothing to read."""
     folder = chosen_run(args.run)
-    progress = Progress()
-    try:
+    with Progress() as progress:
         found = read_run_time(folder, on_records=lambda records: progress.show(f"{records:,} records …"))
-    except OSError as error:
-        return refuse(f"{folder}: {error.strerror or error}")
-    finally:
-        progress.clear()
-
     if args.json:
         print_json(_as_json(folder, found))
     else:
@@ -76,7 +70,7 @@ def _as_json(folder: Path, found: RunTime) -> dict[str, Any]:
 def _print(folder: Path, found: RunTime) -> None:
     ledger = found.ledger
     status = f"{found.status}, " if found.status else ""
-    print(f"{printable(_name_of(folder))}: {status}{_duration(ledger.wall_s)} of wall time\n")
+    print(f"{printable(_name_of(folder))}: {status}{duration(ledger.wall_s)} of wall time\n")
     if not ledger.sessions:
         print("No records yet.")
         return
@@ -95,23 +89,23 @@ def _print(folder: Path, found: RunTime) -> None:
 
 
 def _print_table(ledger: Ledger) -> None:
-    rows = [_COLUMNS, *(_row(line) for line in ledger.lines)]
-    rows.append(("total", _duration(ledger.wall_s), _percent(1.0), _kwh(ledger.kwh)))
-    if ledger.kwh is None:
-        rows = [row[:-1] for row in rows]
-    _print_aligned(rows)
+    columns = [Column("entry"), *(Column(title, right=True) for title in ("time", "share", "kWh"))]
+    rows = [*map(_row, ledger.lines), ("total", duration(ledger.wall_s), _percent(1.0), _kwh(ledger.kwh))]
+    shown = len(columns) - (ledger.kwh is None)
+    print_table(columns[:shown], [row[:shown] for row in rows])
 
 
 def _print_spans(spans: Mapping[str, SpanSummary]) -> None:
     if not spans:
         print("\nNo spans.")
         return
-    rows: list[tuple[str, ...]] = [("span", "count", "total", "p50", "p95", "max")]
-    for name, summary in spans.items():
-        lengths = (summary.total, summary.p50, summary.p95, summary.longest)
-        rows.append((printable(name), f"{summary.count:,}", *(_length(seconds) for seconds in lengths)))
+    titles = ("count", "total", "p50", "p95", "max")
+    rows = [
+        (name, f"{one.count:,}", *map(_length, (one.total, one.p50, one.p95, one.longest)))
+        for name, one in spans.items()
+    ]
     print()
-    _print_aligned(rows)
+    print_table([Column("span"), *(Column(title, right=True) for title in titles)], rows)
 
 
 def _length(seconds: float) -> str:
@@ -119,42 +113,21 @@ def _length(seconds: float) -> str:
     for unit, size in (("µs", 1e-6), ("ms", 1e-3)):
         if seconds < 1000 * size * 0.9995:
             return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s" if seconds < 100 else _duration(seconds)
-
-
-def _print_aligned(rows: Sequence[tuple[str, ...]]) -> None:
-    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
-    for row in rows:
-        first, *others = (
-            cell.rjust(width) if number else cell.ljust(width)
-            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
-        )
-        print("  ".join(["", first, *others]).rstrip())
+    return f"{seconds:.3g} s" if seconds < 100 else duration(seconds)
 
 
 def _row(line: Line) -> tuple[str, ...]:
     name = line.entry.replace("_", " ") + (_MARK if line.inferred else "")
-    return name, _duration(line.seconds), _percent(line.share), _kwh(line.kwh)
+    return name, duration(line.seconds), _percent(line.share), _kwh(line.kwh)
 
 
 def _print_sessions(ledger: Ledger) -> None:
     for session in ledger.sessions:
         tag = f", {printable(session.perf_tag)}" if session.perf_tag else ""
         goodput = _percent(session.goodput or 0.0)
-        print(f"  session {session.session}: {_duration(session.wall_s)}, goodput {goodput}{tag}")
+        print(f"  session {session.session}: {duration(session.wall_s)}, goodput {goodput}{tag}")
     if ledger.between_sessions_s >= 1.0:
-        print(f"{_duration(ledger.between_sessions_s)} between sessions are not counted.")
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 60.0:
-        return "0 s" if seconds < 0.05 else f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    if whole < 48 * 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    return f"{whole // 86400} d {whole % 86400 // 3600:02d} h"
+        print(f"{duration(ledger.between_sessions_s)} between sessions are not counted.")
 
 
 def _percent(share: float) -> str:

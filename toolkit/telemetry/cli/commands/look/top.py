@@ -6,21 +6,14 @@ import argparse
 import os
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
-from toolkit.telemetry.cli.chosen_run import LOGS, no_run_in, refuse, runs_given
+from toolkit.telemetry.cli.chosen_run import add_paths_argument, no_run_in, refuse, runs_given
 from toolkit.telemetry.core.install import install_extra
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the folders."""
-    parser.add_argument(
-        "paths",
-        metavar="FOLDER",
-        nargs="*",
-        type=Path,
-        help=f"folders of runs, runs, or files of other tools (default: {LOGS})",
-    )
+    add_paths_argument(parser)
     parser.add_argument(
         "--ascii",
         action="store_true",
@@ -33,8 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show the runs until `q` is pressed."""
-    paths = args.paths or [LOGS]
-    folders = runs_given(paths)
+    folders = runs_given(args.paths)
     for path, near in folders.unknown.items():
         return refuse(no_run_in(path, near=near))
     if find_spec("textual") is None:

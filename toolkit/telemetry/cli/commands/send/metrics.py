@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.cli.argument_types import whole
-from toolkit.telemetry.cli.chosen_run import LOGS, refuse
+from toolkit.telemetry.cli.chosen_run import add_paths_argument, refuse
 from toolkit.telemetry.cli.run_list import chosen_run, our_runs
 from toolkit.telemetry.core.prometheus import (
     LONGEST_NAME,
@@ -33,9 +33,7 @@ _MOST_RUNS: Final = 1_000
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the folders, and where the metrics go."""
-    parser.add_argument(
-        "folders", metavar="LOG_DIR", nargs="*", type=Path, help=f"folders of runs (default: {LOGS})"
-    )
+    add_paths_argument(parser, "folders of runs")
     parser.add_argument(
         "--port",
         metavar="PORT",
@@ -67,10 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Show the runs until it is stopped; return 2 if that is not possible."""
-    folders = args.folders or [LOGS]
     if args.once and args.textfile is None:
         return refuse("--once needs --textfile PATH")
-    folders = [folder if folder.is_dir() else chosen_run(folder) for folder in folders]
+    folders = [folder if folder.is_dir() else chosen_run(folder) for folder in args.paths]
     try:
         shown, runs = Exposition(), _Runs(folders)
         shown.show(runs.samples(time.time()))

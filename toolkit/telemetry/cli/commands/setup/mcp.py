@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.cli.chosen_run import LOGS, refuse
+from toolkit.telemetry.cli.chosen_run import add_paths_argument, refuse
 from toolkit.telemetry.core.install import install_extra
 
 _NEEDED: Final = ("mcp", "numpy", "pyarrow")
@@ -15,13 +14,7 @@ _NEEDED: Final = ("mcp", "numpy", "pyarrow")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the folders, and whether runs may be asked for something."""
-    parser.add_argument(
-        "folders",
-        metavar="FOLDER",
-        nargs="*",
-        type=Path,
-        help=f"folders of runs, runs, or files of other tools; nothing else is read (default: {LOGS})",
-    )
+    add_paths_argument(parser, "folders of runs, runs, or files of other tools; nothing else is read")
     parser.add_argument(
         "--allow-requests",
         action="store_true",
@@ -37,11 +30,10 @@ def run(args: argparse.Namespace) -> int:
     """Answer until stdin ends; return 2 if it cannot start."""
     if any(find_spec(name) is None for name in _NEEDED):
         return refuse(f"an MCP server needs {install_extra('mcp')}")
-    folders = args.folders or [LOGS]
-    for folder in folders:
-        if not folder.exists():
-            return refuse(f"{folder} does not exist; name a folder of runs")
+    for path in args.paths:
+        if not path.exists():
+            return refuse(f"{path} does not exist; name a folder of runs")
     from toolkit.telemetry.agents.server import serve
 
-    serve(folders, allow_requests=args.allow_requests)
+    serve(args.paths, allow_requests=args.allow_requests)
     return 0
