@@ -216,7 +216,7 @@ def _show(folder: Path) -> int:
 def _export(folder: Path) -> int:
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         (source,) = find_sources(folder).runs
-        runs = [run_of_source(source, Path(scratch))]
+        runs = [run_of_source(source, source.info.name, Path(scratch))]
         read_about(runs)
         return export(runs, "csv", Path(scratch) / "out.csv").points
 

@@ -15,6 +15,8 @@ import pytest
 from tests.exchange.commands import telemetry
 from tests.importers import samples
 from tests.lengths import in_make_faults, longer
+from toolkit.telemetry.cli.main import main
+from toolkit.telemetry.runfolder.layout import safe_run_name
 
 _RENAMED = re.compile(r"the metric (.*) is (?:called )?(.*?)(?: in MLflow)?$")
 TABLES = ("csv", "jsonl", "parquet")
@@ -153,7 +155,9 @@ def test_runs_of_one_name_stay_apart(tmp_path, capsys):
             f"step,epoch,loss\n0,5,{value}\n"
         )
     (tmp_path / "logs" / "other.csv").write_text("step,loss\n0,4\n")
-    names = {"a/dreambooth", "b/dreambooth", "c/dreambooth", "other"}
+    main(["ls", str(tmp_path / "logs"), "--json"])
+    names = {run["label"] for run in json.loads(capsys.readouterr().out)["runs"]}
+    assert len(names) == 4
 
     for to in ("csv", "tensorboard", "trackio"):
         telemetry(capsys, "export", tmp_path / "logs", "--to", to, "--out", tmp_path / f"out.{to}")
@@ -161,7 +165,8 @@ def test_runs_of_one_name_stay_apart(tmp_path, capsys):
     assert {row["run"] for row in rows} == names
     assert [row["value"] for row in rows if row["metric"] == "epoch"] == ["5.0"] * 3, "no epoch vanishes"
     assert {run["name"] for run in shown(capsys, tmp_path / "out.trackio")} == names
-    assert {run["name"].replace("-", "/") for run in shown(capsys, tmp_path / "out.tensorboard")} == names
+    folders = {run["name"] for run in shown(capsys, tmp_path / "out.tensorboard")}
+    assert folders == {*map(safe_run_name, names)}
 
 
 def test_what_an_export_leaves_out_is_said(tmp_path, capsys):

@@ -51,27 +51,16 @@ class Export:
 
 
 def read_about(runs: Sequence[ExportedRun]) -> None:
-    """Read each run once; runs that have the same name get a label that tells where they are.
+    """Read each run once; one whose name no other has is called by it alone.
 
     Raises:
         OSError: one cannot be read.
     """
     for run in runs:
         run.read_about()
-        run.label = run.name
-    for label in (_place_of, lambda run: f"{run.name} ({run.run_id})"):
-        counts = Counter(run.label for run in runs)
-        for run in runs:
-            if counts[run.label] > 1:
-                run.label = label(run)
-
-
-def _place_of(run: ExportedRun) -> str:
-    """Return the path of a run up to the part that it is named after, or its name with the tool's id."""
-    parts = run.place.split("/")
-    if run.name in parts:
-        return "/".join(parts[: parts.index(run.name) + 1])
-    return f"{run.name} ({(run.source and run.source.info.run_id) or run.place})"
+    counts = Counter(run.name for run in runs)
+    for run in runs:
+        run.label = run.name if counts[run.name] == 1 else run.label
 
 
 def default_out(runs: Sequence[ExportedRun], format_name: str) -> Path:

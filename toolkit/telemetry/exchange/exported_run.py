@@ -56,10 +56,8 @@ class ExportedRun:
     """What an exporter is given: who the run is, and its records as often as they are asked for."""
 
     name: str
-    label: str = ""
-    """Its name; where several runs of an export have that one, with its place."""
-    place: str = ""
-    """Where it was found."""
+    label: str
+    """Its name; where several runs of an export have that one, what `ls` calls it."""
     run_id: str
     project: str
     tags: tuple[str, ...] = ()
@@ -88,7 +86,8 @@ class ExportedRun:
 
     def __post_init__(self) -> None:
         # The name of a file may have bytes that are no text.
-        self.name, self.run_id, self.project = map(encodable, (self.name, self.run_id, self.project))
+        texts = (self.name, self.label, self.run_id, self.project)
+        self.name, self.label, self.run_id, self.project = map(encodable, texts)
         self.tags = tuple(map(encodable, self.tags))
 
     def read_about(self) -> None:
@@ -239,7 +238,7 @@ def _row(record: Record, values: dict[str, float], *, earlier_sessions: int = 0)
     return at.session - earlier_sessions, record["event"], step, timestamp, values
 
 
-def run_of_folder(folder: Path) -> ExportedRun:
+def run_of_folder(folder: Path, label: str) -> ExportedRun:
     """Return the run of a run folder of ours."""
     manifest: Manifest | None
     try:
@@ -248,6 +247,7 @@ def run_of_folder(folder: Path) -> ExportedRun:
         manifest = None
     run = ExportedRun(
         name=manifest.display_name if manifest else folder.name,
+        label=label,
         run_id=manifest.run_id if manifest else folder.name,
         project=(manifest.project if manifest else None) or "ai-toolkit",
         tags=manifest.tags if manifest else (),
@@ -266,16 +266,16 @@ def run_of_folder(folder: Path) -> ExportedRun:
     return run
 
 
-def run_of_source(source: RunSource, scratch: Path) -> ExportedRun:
+def run_of_source(source: RunSource, label: str, scratch: Path) -> ExportedRun:
     """Return a run of another tool, to be looked at; records and images go into `scratch` if they are needed."""
     info = source.info
     run = ExportedRun(
         name=mask_name(info.name),
+        label=mask_name(label),
         run_id=f"{info.format}-{info.source_id}",
         project=mask_name(info.group or info.format),
         folder=scratch / info.source_id,
         keeps_names=True,
-        place=encodable(mask_name(info.pieces[0].path)) if info.pieces else "",
         all_records=lambda: _kept_records(run, source),
         source=source,
     )

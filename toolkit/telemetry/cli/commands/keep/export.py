@@ -99,7 +99,9 @@ def _runs(args: argparse.Namespace, scratch: Path) -> tuple[list[ExportedRun], S
     """Return our run at RUN, or the runs of other tools there. Raises OSError if there is none."""
     found = found_at(args.run, args.format)
     runs = [
-        run_of_folder(run.path) if run.source is None else run_of_source(run.source, scratch)
+        run_of_folder(run.path, run.called)
+        if run.source is None
+        else run_of_source(run.source, run.called, scratch)
         for run in found.runs
     ]
     return runs, found.notes
