@@ -70,12 +70,8 @@ class Runs:
         except UnknownRun:
             card, namesakes = self.folders.named(name)
             if card is None:
-                known = {
-                    one: card.key for card in self.listed(RunQuery()).cards for one in (card.name, card.key)
-                }
-                raise AskError(
-                    "No run has this name; see `list`.", asked=name, near=near(name, known)
-                ) from None
+                similar = self.folders.near(name)
+                raise AskError("No run has this name; see `list`.", asked=name, near=similar) from None
             if namesakes and name == card.name:
                 keys = [card.key for card in self.listed(RunQuery()).cards if name == card.name]
                 raise AskError("Several runs have this name; use a key.", asked=name, near=keys) from None

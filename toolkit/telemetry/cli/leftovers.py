@@ -24,7 +24,6 @@ from toolkit.telemetry.cli.terminal import (
     age_text,
     print_json,
     print_table,
-    size_text,
 )
 from toolkit.telemetry.core.user_folders import user_folder
 from toolkit.telemetry.runfolder.journal.journal import (
@@ -48,6 +47,7 @@ from toolkit.telemetry.runfolder.reader import last_step, records_of
 from toolkit.telemetry.runfolder.records import EPOCH, EVAL, STEP
 from toolkit.telemetry.runfolder.safefile import is_ours
 from toolkit.telemetry.runfolder.trash import TrashError, delete_permanently, list_trash, move_to_trash
+from toolkit.telemetry.runs.formatting import size
 from toolkit.telemetry.runs.listing.search import value_of
 from toolkit.telemetry.runs.store import RunCard
 
@@ -351,7 +351,7 @@ def _print(found: list[Leftover], *, is_deleted: bool) -> None:
         return
     now = time.time()
     rows: list[list[Cell]] = [
-        [left.kind, size_text(left.bytes), age_text(now - left.changed), str(left.path), left.why]
+        [left.kind, size(left.bytes), age_text(now - left.changed), str(left.path), left.why]
         for left in found
     ]
     print_table(
@@ -367,13 +367,13 @@ def _print(found: list[Leftover], *, is_deleted: bool) -> None:
     moved = [left.bytes for left in found if left.kind in TO_TRASH]
     deleted = [left.bytes for left in found if left.kind not in TO_TRASH]
     if not is_deleted:
-        print(f"{size_text(sum(moved + deleted))} in all. Nothing was deleted; add --yes to delete it.")
+        print(f"{size(sum(moved + deleted))} in all. Nothing was deleted; add --yes to delete it.")
         if any(left.kind == TRASHED for left in found):
             print("A run in the trash can be restored on the Runs page until then.")
         return
     if deleted:
-        print(f"deleted: {size_text(sum(deleted))}")
+        print(f"deleted: {size(sum(deleted))}")
     if moved:
         print(
-            f"moved to the trash: {len(moved):,} {'run' if len(moved) == 1 else 'runs'}, {size_text(sum(moved))}"
+            f"moved to the trash: {len(moved):,} {'run' if len(moved) == 1 else 'runs'}, {size(sum(moved))}"
         )

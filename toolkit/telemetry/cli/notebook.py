@@ -26,7 +26,7 @@ from toolkit.telemetry.cli.report_content import (
     open_run,
     require_columns,
 )
-from toolkit.telemetry.cli.run_list import ListedRun, label_runs, our_card, run_at
+from toolkit.telemetry.cli.run_list import ListedRun, label_runs, our_run, run_at
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.core.lifetime import follow_loggers
@@ -61,7 +61,7 @@ def view_of(folder: Path | None, text: str) -> Shown:
     """Return what a notebook shows of the run in `folder`, or `text` if that cannot be had; never raises."""
     shown: Shown = {"text/plain": text}
     with Guard().catch("showing a run"):
-        if folder is not None and our_card(folder) is not None:
+        if folder is not None and our_run(folder) is not None:
             shown = _view_at(folder, os.getpid()).look()
     return shown
 
@@ -69,10 +69,10 @@ def view_of(folder: Path | None, text: str) -> Shown:
 @functools.lru_cache(maxsize=1)
 def _view_at(folder: Path, _process: int) -> RunView:
     """Return the view of the run that was shown last: shown again, a long run is read on."""
-    card = our_card(folder)
-    if card is None:
+    run = our_run(folder)
+    if run is None:
         raise UnreadableRunError(f"{folder} does not exist")
-    return RunView(ListedRun(card, None, card.name))
+    return RunView(run)
 
 
 class _TooLongError(Exception):
@@ -140,7 +140,8 @@ class RunView:
         with suppress(_TooLongError):
             found = diagnosis_of(run, stop_in_time)
         is_examined, found = found is not None, found or Diagnosis(name=run.called, path=run.path)
-        card = (None if run.source is not None else our_card(run.path)) or run.card
+        now = None if run.source is not None else our_run(run.path)
+        card = (now or run).card
         self.is_live = card.live
         notes = [*found.notes, f"curves need {install_extra('dashboard')}"]
         content = content_without_curves(card, found, run.called)

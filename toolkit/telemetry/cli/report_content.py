@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,15 +9,12 @@ from typing import TYPE_CHECKING, Final
 
 from toolkit.telemetry.cli.chosen_run import CommandError, printable
 from toolkit.telemetry.cli.run_list import ListedRun
-from toolkit.telemetry.cli.terminal import size_text
 from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.diagnostics.diagnosis import Diagnosis, NoRecordsError
 from toolkit.telemetry.diagnostics.history import diagnose
-from toolkit.telemetry.importers.detect import find_sources
-from toolkit.telemetry.importers.source import RunSource
 from toolkit.telemetry.reports.content import RunContent
-from toolkit.telemetry.runfolder.layout import MANIFEST
 from toolkit.telemetry.runfolder.safefile import replace_file
+from toolkit.telemetry.runs.formatting import size
 
 if TYPE_CHECKING:
     from toolkit.telemetry.runs.store import RunStore
@@ -54,14 +50,9 @@ def open_run(
     from toolkit.telemetry.runs.sources.local_store import LocalStore
     from toolkit.telemetry.runs.store import UnknownRun
 
-    source = _other_tools(run)
-    if source is not None:
-        root, key = source.info.root, f"{source.info.format}~{source.info.source_id[:12]}"
-    else:
-        root, key = Path(os.path.realpath(run.path)).parent, os.path.basename(os.path.realpath(run.path))
-    store = LocalStore([root], cache_dir=cache_dir, other_tools=source is not None, read_only=True)
+    store = LocalStore([], cache_dir=cache_dir, read_only=True, folders=run.folders)
     try:
-        return store, store.card(key).key
+        return store, store.card(run.card.key).key
     except UnknownRun as error:
         raise UnreadableRunError(f"{run.path} could not be read: {error}") from error
 
@@ -81,18 +72,6 @@ def content_of(run: ListedRun, *, points: int, on_work: OnWork) -> RunContent:
         raise UnreadableRunError(f"{run.path}: {read.problem or f'{run.called} has no numbers'}")
     on_work(f"{run.called}: findings")
     return content_of_run(store, key, name=run.called, points=points, wait_s=_LIMIT_S)
-
-
-def _other_tools(run: ListedRun) -> RunSource | None:
-    """Return what reads a run of another tool; None for a folder of ours."""
-    if run.source is not None or os.path.lexists(run.path / MANIFEST):
-        return run.source
-    # Records without our manifest may be another program's.
-    try:
-        found = find_sources(run.path).runs
-    except OSError:
-        return None
-    return found[0] if len(found) == 1 else None
 
 
 def diagnosis_of(run: ListedRun, on_work: OnWork) -> Diagnosis:
@@ -122,4 +101,4 @@ def write_report(target: Path, text: str | bytes) -> None:
 
 def written_text(target: Path) -> str:
     """Return the line that says where a report is."""
-    return printable(f"{target}: {size_text(target.stat().st_size)}, opens in any browser without a network")
+    return printable(f"{target}: {size(target.stat().st_size)}, opens in any browser without a network")

@@ -43,7 +43,9 @@ class ListedRun:
     """One run that a command was given."""
 
     card: RunCard
-    source: RunSource | None = None
+    folders: RunFolders
+    """Where it was found."""
+    source: RunSource | None
     """What reads it, if another tool logged it."""
     called: str = ""
     """Its name; if another run of the same list has it too, with what tells them apart."""
@@ -91,7 +93,7 @@ def list_runs(
     folders.read_all(on_run)
     listed = folders.list_runs(query)
     every = listed.cards if query == ALL else folders.list_runs().cards
-    runs = [ListedRun(card, folders.source(card.key)) for card in listed.cards]
+    runs = [ListedRun(card, folders, folders.source(card.key)) for card in listed.cards]
     return RunList(label_runs(runs), listed.problems, missing_runs(paths, every, folders, only), listed.total)
 
 
@@ -124,10 +126,10 @@ def our_runs(path: Path) -> list[tuple[Path, RunCard]]:
     )
 
 
-def our_card(folder: Path) -> RunCard | None:
-    """Return the card of a run folder of ours; None if it is not one."""
+def our_run(folder: Path) -> ListedRun | None:
+    """Return the run in a folder of ours; None if it is not one."""
     runs = list_runs([folder], only=OURS).runs
-    return next((run.card for run in runs if run.path == Path(os.path.abspath(folder))), None)
+    return next((run for run in runs if run.path == Path(os.path.abspath(folder))), None)
 
 
 def found_at(path: Path, only: str | None = None, *, deleted: bool = False) -> RunList:
@@ -140,9 +142,9 @@ def found_at(path: Path, only: str | None = None, *, deleted: bool = False) -> R
     """
     is_there = os.path.lexists(path)
     folder = newest_run(path) if is_there and only is None else None
-    card = None if folder is None else our_card(folder)
-    if folder is not None and card is not None:
-        return RunList([ListedRun(card, None, card.name)])
+    run = None if folder is None else our_run(folder)
+    if run is not None:
+        return RunList([run])
     found = list_runs([path], only=only, deleted=deleted)
     found.runs = [run for run in found.runs if run.source is not None or not is_there]
     if not found.runs:

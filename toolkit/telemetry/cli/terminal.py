@@ -178,14 +178,6 @@ def clock_text(timestamp: object) -> str:
     return " " * 8
 
 
-def size_text(size: int) -> str:
-    """Return a number of bytes in its largest unit."""
-    for unit, length in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if size >= length:
-            return f"{size / length:,.1f} {unit}"
-    return f"{size} B"
-
-
 class Progress:
     """A line on stderr, where that is a terminal, that says how far long work has come; erased after `with`."""
 

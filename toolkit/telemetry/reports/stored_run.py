@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from toolkit.telemetry.diagnostics.diagnosis import Diagnosis
 from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.reports.content import RunContent, content_without_curves, masked, steps_of, window_of
 from toolkit.telemetry.reports.document import SECONDS, STEP, Curve, NonFinite, Picture, Point
@@ -50,14 +49,13 @@ def content_of_run(
     """
     deadline = time.monotonic() + wait_s
     read = store.refresh(key, wait_s=wait_s)
-    found, examined = _diagnosis(store, key, deadline)
+    examined = store.examine(key, wait_s=max(0.0, deadline - time.monotonic()))
+    found = health(store, key)
     notes = [*found.notes]
     spent = store.time_spent(key, wait_s=max(0.1, deadline - time.monotonic()))
     card = store.card(key)
     if not read.complete:
         notes.append(f"{read.fraction_read:.0%} of the records have been read.")
-    if card.problem and card.problem not in notes:
-        notes.append(card.problem)
     infos = [info for info in store.metrics(key) if not info.name.startswith(NOT_RESULTS)][:_MAX_METRICS]
     store.load(key, [info.name for info in infos])
     curves = {info.name: _curve(store, card, info, points) for info in infos}
@@ -80,16 +78,6 @@ def content_of_run(
             pictures=pictures,
         )
     )
-
-
-def _diagnosis(store: RunStore, key: str, deadline: float) -> tuple[Diagnosis, float]:
-    """Return what the detectors found until `deadline`, and which fraction of the records they have seen."""
-    while (left_s := deadline - time.monotonic()) > 0:
-        if (examined := store.examine(key, wait_s=min(1.0, left_s))) >= 1.0:
-            break
-    else:
-        examined = store.examine(key, wait_s=0.0)
-    return health(store, key), examined
 
 
 def _curve(store: RunStore, card: RunCard, info: MetricInfo, points: int) -> Curve:

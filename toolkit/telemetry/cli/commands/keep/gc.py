@@ -10,7 +10,8 @@ from typing import Final
 from toolkit.telemetry.cli.argument_types import add_goal_argument, age, metric_and_goal, whole
 from toolkit.telemetry.cli.chosen_run import LOGS, refuse
 from toolkit.telemetry.cli.leftovers import CACHE, OLD_RUN, Best, Leftover, delete_or_list, leftovers
-from toolkit.telemetry.cli.terminal import add_json_argument, size_text
+from toolkit.telemetry.cli.terminal import add_json_argument
+from toolkit.telemetry.runs.formatting import size
 
 JSON_FORM: Final = """\
 an object with `found`, `deleted` (whether `--yes` was given), `bytes` (of everything found) and `failed`. Each of \
@@ -104,6 +105,6 @@ def run(args: argparse.Namespace) -> int:
     code = delete_or_list(list(found.values()), args)
     left_alone = [left for left in old if left.path not in found]
     if left_alone and not args.json:
-        held = size_text(sum(left.bytes for left in left_alone))
+        held = size(sum(left.bytes for left in left_alone))
         print(f"{len(left_alone):,} runs are older than that too, {held}: --runs moves them to the trash.")
     return code

@@ -23,13 +23,13 @@ from toolkit.telemetry.cli.terminal import (
     number_text,
     print_json,
     print_table,
-    size_text,
 )
 from toolkit.telemetry.core.install import install_command
 from toolkit.telemetry.core.run_search import QueryError, parse
 from toolkit.telemetry.formulas.formula import is_formula
 from toolkit.telemetry.importers.detect import formats, names_of
 from toolkit.telemetry.importers.formats.record_file import OURS
+from toolkit.telemetry.runs.formatting import size
 from toolkit.telemetry.runs.listing.run_listing import with_last_values
 from toolkit.telemetry.runs.listing.run_table import formula_problem
 from toolkit.telemetry.runs.listing.search import unknown_among, value_of
@@ -185,7 +185,7 @@ def _columns(
                 (Column(name, right=True), lambda run, name=name: _text(value_of(run.card, name), name))  # type: ignore[misc]
             )
     if args.size:
-        columns.append((Column("size", right=True, keep=True), lambda run: size_text(size_of(run.path))))
+        columns.append((Column("size", right=True, keep=True), lambda run: size(size_of(run.path))))
     return [*columns, (Column("age", right=True, keep=True), lambda run: age_text(age_of(run.card, now)))]
 
 

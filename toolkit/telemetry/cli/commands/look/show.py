@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.cli.argument_types import refuse_misplaced, whole
-from toolkit.telemetry.cli.chosen_run import add_format_argument, add_run_argument, printable, refuse
-from toolkit.telemetry.cli.run_list import RunList, as_given, found_at, our_card, source_for, status_of
+from toolkit.telemetry.cli.chosen_run import add_format_argument, add_run_argument, printable
+from toolkit.telemetry.cli.run_list import RunList, as_given, found_at, source_for, status_of
 from toolkit.telemetry.cli.show import completions, errors
 from toolkit.telemetry.cli.terminal import Column, add_json_argument, number_text, print_table
 from toolkit.telemetry.importers.summary import summaries
@@ -24,6 +24,7 @@ from toolkit.telemetry.runfolder.listed_run import known_values, last_values
 from toolkit.telemetry.runfolder.metrics import NOT_RESULTS, metrics_of
 from toolkit.telemetry.runfolder.reader import Cursor, read_block, tail_records
 from toolkit.telemetry.runfolder.records import STEP, Record, is_spread
+from toolkit.telemetry.runs.store import RunCard
 
 _FIRST: Final = (
     *("train_loss", "loss", "lr", "grad_norm", "samples_per_sec", "sec_per_step", "cpu_mem_rss_mb"),
@@ -86,7 +87,7 @@ def run(args: argparse.Namespace) -> int:
     found = found_at(args.run, args.format, deleted=True)
     if found.runs[0].source is not None or args.json or args.metrics:
         return _show_series(args, found)
-    return _show_steps(as_given(found.runs[0].path, args.run), args.rows)
+    return _show_steps(found.runs[0].card, as_given(found.runs[0].path, args.run), args.rows)
 
 
 def _show_series(args: argparse.Namespace, found: RunList) -> int:
@@ -146,19 +147,13 @@ def _row(name: str, series: dict[str, Any]) -> list[str]:
     return [name[:_LONGEST], f"{series['count']:,}", steps, *cells, f"{odd:,}" if odd else ""]
 
 
-def _show_steps(folder: Path, rows: int) -> int:
+def _show_steps(card: RunCard, folder: Path, rows: int) -> int:
     """Print the last steps of our run with every metric of the script, from its records."""
     log = folder / METRICS_JSONL
-    try:
-        counts, steps = _count_of_events(log), _last_steps(log, rows)
-        card = our_card(folder)
-        last = last_values(log)
-        if card is not None:
-            last |= known_values(card.summary, card.evaluations)
-    except OSError as error:
-        return refuse(f"{log}: {error.strerror or error}")
+    counts, steps = _count_of_events(log), _last_steps(log, rows)
+    last = last_values(log) | known_values(card.summary, card.evaluations)
     print(printable(f"{folder}: {status_of(folder)}, {_counted(counts)}"))
-    print(f"{printable(card.problem)}\n" if card is not None and card.problem else "")
+    print(f"{printable(card.problem)}\n" if card.problem else "")
     metrics = [dict(metrics_of(step)) for step in steps]
     names = dict.fromkeys(name for found in metrics for name in found)
     own = [name for name in names if not name.startswith(NOT_RESULTS) and not is_spread(name, names)]
