@@ -7,11 +7,14 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
+from toolkit.telemetry.core.sink import Sink
 from toolkit.telemetry.exchange.kept_files import file_keeper
 from toolkit.telemetry.exchange.record_maker import CONFIG, RecordMaker
 from toolkit.telemetry.importers.source import NO_STEP, Batch, RunSource, ends_of, named_columns, read_all
@@ -21,7 +24,7 @@ from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.privacy.secret_shapes import mask_name
 from toolkit.telemetry.runfolder.codec import encodable, encode
 from toolkit.telemetry.runfolder.journal.end_record import with_end_record
-from toolkit.telemetry.runfolder.layout import METRICS_JSONL, other_ranks
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL, other_ranks, safe_run_name
 from toolkit.telemetry.runfolder.listed_run import missing_records
 from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.telemetry.runfolder.metrics import (
@@ -43,6 +46,7 @@ Series = tuple[int, str, str, list["int | None"], list["float | None"], Sequence
 
 _BATCH_BYTES: Final = 4 * 1024**2
 _LARGEST_WHOLE: Final = 2**53
+_AT_ONCE: Final = 1_000
 _MOST_NAMES: Final = 10
 _NOT_CONFIG: Final = frozenset({"event", "time", "elapsed", "seq", "session", "rank"})
 
@@ -300,6 +304,25 @@ def _whole(source: RunSource) -> Iterator[Batch]:
         if batch.replaced:
             raise ExportError(f"{source.info.name} was rewritten while it was read")
         yield batch
+
+
+def folder_names(runs: Sequence[ExportedRun]) -> list[str]:
+    """Return the name of a folder for each run, no two the same."""
+    names: list[str] = []
+    for number, run in enumerate(runs, start=1):
+        name = safe_run_name(run.label)
+        names.append(name if name not in names else f"{name}-{number}")
+    return names
+
+
+def mirror(records: Iterator[Record], sink: Sink) -> int:
+    """Write records by a mirror, close it, and return the points."""
+    points = 0
+    with closing(sink):
+        while batch := list(islice(records, _AT_ONCE)):
+            points += sum(len(scalars_of(record)) for record in batch)
+            sink.write(batch)
+    return points
 
 
 def new_file(path: Path) -> BinaryIO:

@@ -10,9 +10,10 @@ from typing import Final
 import numpy as np
 
 from toolkit.telemetry.reports.document import SECONDS, Chart, Colour, Curve, Line, NonFinite, Point
+from toolkit.telemetry.reports.stored_run import curve_of
 from toolkit.telemetry.runs.columns.group_curve import GroupCurve, Statistic, group_curve
 from toolkit.telemetry.runs.curve_tiles import CurveTiles, TileQuery
-from toolkit.telemetry.runs.store import RunStore
+from toolkit.telemetry.runs.store import RunStore, Series
 
 _BANDS: Final = {
     "mean": "mean and one standard deviation",
@@ -57,21 +58,21 @@ def drawn_chart(
 
     A single run has its logged values, or the extremes of an interval; groups and differences are computed from means.
     """
-    query = TileQuery(fit=max(2, points // 2))
-    found = {
-        line.label: [store.tiles(key, metric, query, axis=view.axis) for key, metric in line.members]
-        for line in lines
-    }
+    query, buckets = TileQuery(fit=max(2, points // 2)), max(1, points // 4)
     is_grouped = any(len(line.members) > 1 for line in lines)
     computed = {
-        label: group_curve([_means(one) for one in tiles], view.statistic)
-        for label, tiles in found.items()
+        line.label: group_curve(
+            [_means(store.tiles(key, metric, query, axis=view.axis)) for key, metric in line.members],
+            view.statistic,
+        )
+        for line in lines
         if base is not None or is_grouped
     }
     level = computed.get(base) if base is not None else None
     drawn = []
     for line in lines:
-        curve = _logged(found[line.label], title, line.label, view.axis)
+        series = [store.series(key, metric, axis=view.axis, buckets=buckets) for key, metric in line.members]
+        curve = replace(_logged(series, line.label, view.axis), metric=title)
         band: tuple[tuple[float, float, float], ...] = ()
         if line.label in computed:
             group = computed[line.label] if level is None else computed[line.label].minus(level)
@@ -93,26 +94,17 @@ def drawn_chart(
     )
 
 
-def _logged(found: Sequence[CurveTiles], metric: str, label: str, axis: str) -> Curve:
+def _logged(found: Sequence[Series], label: str, axis: str) -> Curve:
     """Return the curve of the first of `found`, with the counts of all."""
-    parts, last = [], math.nan
-    for block in found[0].blocks if found else ():
-        values = [column.tolist() for column in block.values[: 2 if block.level else 1]]
-        points = [Point(x, y) for x, *ys in zip(block.x.tolist(), *values, strict=True) for y in ys]
-        parts.append(tuple(points))
-        if not found[0].pieces[block.piece].is_superseded and points:
-            last = points[-1].y
-    return Curve(
-        metric=metric,
+    curve = curve_of(
+        found[0],
         run=label,
         axis=SECONDS if axis == "elapsed" else axis,
-        parts=tuple(part for part in parts if part),
-        records=sum(piece.points for one in found for piece in one.pieces),
-        not_finite=tuple(
-            NonFinite(run.first_x, run.last_x, run.count) for one in found for run in one.non_finite or ()
-        ),
-        last=last,
+        records=sum(one.total for one in found),
+        last=float(found[0].segments[-1].y[-1]) if found[0].segments else math.nan,
     )
+    odd = [NonFinite(run.first_x, run.last_x, run.count) for one in found for run in one.non_finite]
+    return replace(curve, not_finite=tuple(odd))
 
 
 def _means(tiles: CurveTiles) -> tuple[np.ndarray, np.ndarray]:

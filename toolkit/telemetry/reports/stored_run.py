@@ -91,7 +91,7 @@ def _curve(store: RunStore, card: RunCard, info: MetricInfo, points: int) -> Cur
 
 
 def curve_of(
-    series: Series, *, run: str, event: str, records: int, axis: str = STEP, last: float = math.nan
+    series: Series, *, run: str, records: int, event: str = "step", axis: str = STEP, last: float = math.nan
 ) -> Curve:
     """Return a curve of a store as one of a report."""
     parts = tuple(

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.exchange.exported_run import ExportedRun, ExportError
+from toolkit.telemetry.exchange.exported_run import ExportedRun, ExportError, folder_names
 from toolkit.telemetry.importers.source import RunSource
 from toolkit.telemetry.importers.summary import plain
 from toolkit.telemetry.mirrors.shared.scalars import scalars_of
@@ -22,7 +22,6 @@ from toolkit.telemetry.runfolder.layout import (
     SAMPLES,
     TABLES,
     make_folders,
-    safe_run_name,
 )
 from toolkit.telemetry.runfolder.manifest import Heartbeat, Manifest, Session, write_manifest
 from toolkit.telemetry.runfolder.records import END, STEP, Record
@@ -36,12 +35,9 @@ _MAX_FILES: Final = 100
 def write(runs: Sequence[ExportedRun], out: Path) -> int:
     """Write a run folder for each run into the log directory `out`; return the points."""
     points = 0
-    names: set[str] = set()
-    for number, run in enumerate(runs):
+    for name, run in zip(folder_names(runs), runs, strict=True):
         if run.source is None:
             raise ExportError(f"{run.folder} is a run folder already")
-        name = safe_run_name(run.label)
-        names.add(name := name if name not in names else f"{name}-{number + 1}")
         make_folders(out / name, PRIVATE.folder)
         points += _write_run(run, run.source, out / name)
     return points

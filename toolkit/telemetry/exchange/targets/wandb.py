@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.exchange.exported_run import ExportedRun
-from toolkit.telemetry.mirrors.shared.scalars import scalars_of
+from toolkit.telemetry.exchange.exported_run import ExportedRun, mirror
 from toolkit.telemetry.mirrors.wandb.exporter import WandbExporter
 from toolkit.telemetry.runfolder.records import START, Record
 
@@ -17,7 +15,6 @@ LOSES: Final = (
     "W&B's own step counts rows, and the run's step is `global_step`; points of one step within a millisecond share a "
     "time; every run is finished there; images are not exported"
 )
-_RECORDS: Final = 2_000
 
 
 def write(runs: Sequence[ExportedRun], out: Path) -> int:
@@ -28,13 +25,7 @@ def write(runs: Sequence[ExportedRun], out: Path) -> int:
             out, project=run.project, run_name=run.name, run_id=run.run_id, mode="offline"
         )
         started = run.started if run.started == run.started else time.time()
-        try:
-            records = (_complete(run, record, started) for record in run.records())
-            while batch := list(islice(records, _RECORDS)):
-                points += sum(len(scalars_of(record)) for record in batch)
-                exporter.write(batch)
-        finally:
-            exporter.close()
+        points += mirror((_complete(run, record, started) for record in run.records()), exporter)
     return points
 
 

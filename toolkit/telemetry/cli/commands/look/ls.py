@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,7 +33,7 @@ from toolkit.telemetry.runs.listing.run_listing import with_last_values
 from toolkit.telemetry.runs.listing.run_table import formula_problem
 from toolkit.telemetry.runs.listing.search import unknown_among, value_of
 from toolkit.telemetry.runs.settings import setting_text
-from toolkit.telemetry.runs.store import UNREADABLE, RunQuery, card_labels
+from toolkit.telemetry.runs.store import UNREADABLE, RunCard, RunQuery, card_labels
 
 JSON_FORM: Final = """\
 an object with `runs`, `notes` and `missing`. `missing` has a sentence for each PATH without a run, `notes` what could \
@@ -151,8 +150,8 @@ def _print_formats(*, as_json: bool) -> int:
 
 def _print(runs: list[ListedRun], found: RunList, args: argparse.Namespace) -> None:
     if runs:
-        columns = _columns(runs, args)
-        print_table([column for column, _ in columns], [[cell(run) for _, cell in columns] for run in runs])
+        columns, cells = zip(*_columns(runs, args), strict=True)
+        print_table(columns, [*zip(*cells, strict=True)])
     elif found.total:
         print(f"none of {found.total} runs fits the filter")
     for run in runs:
@@ -162,40 +161,35 @@ def _print(runs: list[ListedRun], found: RunList, args: argparse.Namespace) -> N
         print(printable(note))
 
 
-def _columns(
-    runs: list[ListedRun], args: argparse.Namespace
-) -> list[tuple[Column, Callable[[ListedRun], Cell]]]:
+def _columns(runs: list[ListedRun], args: argparse.Namespace) -> list[tuple[Column, list[Cell]]]:
     """Return the columns: those that tell namesakes apart only where there are some, and the one that is sorted by."""
-    labels, now = card_labels(run.card for run in runs), time.time()
-    columns: list[tuple[Column, Callable[[ListedRun], Cell]]] = [(Column("run"), lambda run: run.card.name)]
-    if any(label.folder for label in labels.values()):
-        columns.append((Column("folder"), lambda run: labels[run.card.key].folder))
-    if any(label.differs for label in labels.values()):
-        columns.append((Column("what differs"), lambda run: labels[run.card.key].differs))
-    if any(run.card.format != OURS for run in runs):
-        columns.append((Column("format", keep=True), lambda run: run.card.format))
+    cards, now = [run.card for run in runs], time.time()
+    labels = [*card_labels(cards).values()]
+    columns: list[tuple[Column, list[Cell]]] = [(Column("run"), [card.name for card in cards])]
+    if any(label.folder for label in labels):
+        columns.append((Column("folder"), [label.folder for label in labels]))
+    if any(label.differs for label in labels):
+        columns.append((Column("what differs"), [label.differs for label in labels]))
+    if any(card.format != OURS for card in cards):
+        columns.append((Column("format", keep=True), [card.format for card in cards]))
+    steps: list[Cell] = ["" if card.step is None else f"{card.step:,}" for card in cards]
     columns += [
-        (Column("status", keep=True), _status),
-        (Column("step", right=True, keep=True), lambda run: _count(run.card.step)),
-        (Column("loss", right=True, keep=True), lambda run: number_text(run.card.loss)),
+        (Column("status", keep=True), [_status(card) for card in cards]),
+        (Column("step", right=True, keep=True), steps),
+        (Column("loss", right=True, keep=True), [number_text(card.loss) for card in cards]),
     ]
     for name in dict.fromkeys((*args.columns, args.sort)):
         if name not in (*(column.title for column, _ in columns), "name", "format", "age"):
-            columns.append(
-                (Column(name, right=True), lambda run, name=name: _text(value_of(run.card, name), name))  # type: ignore[misc]
-            )
+            columns.append((Column(name, right=True), [_text(value_of(card, name), name) for card in cards]))
     if args.size:
-        columns.append((Column("size", right=True, keep=True), lambda run: size(size_of(run.path))))
-    return [*columns, (Column("age", right=True, keep=True), lambda run: age_text(age_of(run.card, now)))]
+        columns.append((Column("size", right=True, keep=True), [size(size_of(run.path)) for run in runs]))
+    ages: list[Cell] = [age_text(age_of(card, now)) for card in cards]
+    return [*columns, (Column("age", right=True, keep=True), ages)]
 
 
-def _status(run: ListedRun) -> Cell:
-    name = run.card.status.name
-    return f"{name}, deleted" if run.card.deleted else name, STATUS_STYLES.get(name, "")
-
-
-def _count(step: int | None) -> str:
-    return "" if step is None else f"{step:,}"
+def _status(card: RunCard) -> Cell:
+    name = card.status.name
+    return f"{name}, deleted" if card.deleted else name, STATUS_STYLES.get(name, "")
 
 
 def _text(value: Any, name: str) -> str:
