@@ -143,7 +143,7 @@ def test_the_last_records_are_printed_one_to_a_line(run, capsys):
 
 
 def test_many_records_are_found_however_long_the_lines_between_are(run, capsys, monkeypatch):
-    monkeypatch.setattr("toolkit.telemetry.cli.commands.look.tail._BLOCK_BYTES", 300)
+    monkeypatch.setattr("toolkit.telemetry.cli.run_list._BLOCK_BYTES", 300)
     assert main(["tail", str(run), "-n", "1000", "--all", "--json"]) == 0
 
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]

@@ -522,7 +522,7 @@ def test_milder_findings_can_be_left_out(tmp_path, doctor):
     [
         ("spike,nann", "'nann' is not a kind of finding; did you mean 'nan'? Known: nan, spike,"),
         ("xyzzy", "'xyzzy' is not a kind of finding. Known: nan, spike,"),
-        (",", "at least one kind of finding is required. Known: nan, spike,"),
+        (",", "'' is not a kind of finding. Known: nan, spike,"),
     ],
 )
 def test_a_kind_that_does_not_exist_is_refused_with_those_that_do(bad, capsys, kinds, said):

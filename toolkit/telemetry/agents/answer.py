@@ -7,7 +7,7 @@ import json
 import math
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -73,12 +73,11 @@ class AskError(Exception):
         self.answer = Answer(facts=facts, words=sentence, is_error=True)
 
 
-def near(name: str, known: Mapping[str, str]) -> list[str]:
-    """Return what the most similar names stand for."""
-    folded = {re.sub(r"[^a-z0-9]+", "", one.lower()): key for one, key in known.items()}
+def near(name: str, known: Iterable[str]) -> list[str]:
+    """Return the most similar names."""
+    folded = {re.sub(r"[^a-z0-9]+", "", one.lower()): one for one in known}
     asked = re.sub(r"[^a-z0-9]+", "", name[:400].lower())
-    close = difflib.get_close_matches(asked, folded, _MOST_NEAR, 0.4)
-    return list(dict.fromkeys(folded[one] for one in close))
+    return [folded[one] for one in difflib.get_close_matches(asked, folded, _MOST_NEAR, 0.4)]
 
 
 def render(answer: Answer, max_tokens: int) -> str:

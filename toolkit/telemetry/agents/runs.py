@@ -118,7 +118,7 @@ class Runs:
         found = self.store.points(card.key, metric)
         if found is None:
             names = self.metrics(card)
-            similar = near(metric, {name: name for name in names}) or names[:5]
+            similar = near(metric, names) or names[:5]
             problem = self.store.formula_problem(card.key, metric) if is_formula(metric) else None
             sentence = "The run has no such metric; `describe` gives all of them."
             raise AskError(sentence, run=card.key, asked=metric, near=similar, problem=problem)

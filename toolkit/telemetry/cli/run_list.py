@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +19,8 @@ from toolkit.telemetry.runfolder.journal.end_record import with_end_record
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
 from toolkit.telemetry.runfolder.node_folders import part_in
+from toolkit.telemetry.runfolder.reader import Cursor, read_from, tail_cursor
+from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, work_out_status
 from toolkit.telemetry.runfolder.untrusted import finite_in
 from toolkit.telemetry.runs.listing.foreign_runs import OnRun
@@ -25,6 +28,9 @@ from toolkit.telemetry.runs.listing.run_folders import RunFolders
 from toolkit.telemetry.runs.store import NO_END, STARTING, UNREADABLE, RunCard, RunQuery, card_labels
 
 ALL: Final = RunQuery()
+_BLOCK_BYTES: Final = 64 * 1024
+_MOST_TAIL_BYTES: Final = 1 << 27
+"""Of a log, in which the last records are looked for: a file may have a hole of a terabyte."""
 STATUS_STYLES: Final = {
     RUNNING: "green",
     STARTING: "green",
@@ -212,6 +218,23 @@ def status_of(folder: Path) -> str:
         return work_out_status(with_end_record(read_manifest(folder), folder), time.time()).name
     except (OSError, ManifestError):
         return f"no readable {MANIFEST}"
+
+
+def last_records(
+    log: Path, count: int, is_shown: Callable[[Record], bool]
+) -> tuple[Sequence[Record], Cursor]:
+    """Return the last records that are shown, and the cursor after them, reading as little as possible."""
+    most = min(os.lstat(log).st_size, _MOST_TAIL_BYTES)
+    within = _BLOCK_BYTES
+    while True:
+        cursor = tail_cursor(log, within)
+        found: deque[Record] = deque(maxlen=count)
+        while (chunk := read_from(log, cursor)).cursor != cursor:
+            found += filter(is_shown, chunk.records)
+            cursor = chunk.cursor
+        if len(found) == count or within >= most:
+            return found, cursor
+        within *= 8
 
 
 def source_for(run: ListedRun) -> RunSource:

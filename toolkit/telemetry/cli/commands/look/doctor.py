@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import math
 import os
 import textwrap
@@ -28,7 +27,7 @@ from toolkit.telemetry.diagnostics.finding import (
     Remedy,
     find_remedy,
 )
-from toolkit.telemetry.diagnostics.plugins import is_kind
+from toolkit.telemetry.diagnostics.policy import PolicyError, require_kind
 from toolkit.telemetry.reports.finding_text import (
     about_error,
     counts_text,
@@ -127,17 +126,11 @@ def _runs_at(path: Path, *, is_named: bool) -> tuple[Sequence[ListedRun], Sequen
 
 def _kinds(text: str) -> frozenset[str]:
     kinds = [kind.strip() for kind in text.split(",") if kind.strip()]
-    for kind in kinds:
-        if not is_kind(kind):
-            close = difflib.get_close_matches(kind, CATALOGUE, n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else "."
-            raise argparse.ArgumentTypeError(
-                f"{ascii(kind)[:60]} is not a kind of finding{hint} Known: {', '.join(CATALOGUE)}"
-            )
-    if not kinds:
-        raise argparse.ArgumentTypeError(
-            f"at least one kind of finding is required. Known: {', '.join(CATALOGUE)}"
-        )
+    try:
+        for kind in kinds or [""]:
+            require_kind("--kinds", kind)
+    except PolicyError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--kinds: ")) from error
     return frozenset(kinds)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.cli.argument_types import whole
-from toolkit.telemetry.cli.chosen_run import add_run_argument, printable, refuse
+from toolkit.telemetry.cli.chosen_run import CommandError, add_run_argument, printable, refuse
 from toolkit.telemetry.cli.run_list import chosen_run, status_of
 from toolkit.telemetry.cli.terminal import add_json_argument, clock_text, painted
 from toolkit.telemetry.runfolder.evidence.output_log import (
@@ -23,7 +23,7 @@ from toolkit.telemetry.runfolder.evidence.output_log import (
     OutputLog,
 )
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
-from toolkit.telemetry.runfolder.reader import Cursor, read_from
+from toolkit.telemetry.runfolder.reader import records_of
 from toolkit.telemetry.runfolder.records import STEP
 from toolkit.telemetry.runfolder.status import RUNNING, STALLED
 from toolkit.telemetry.runfolder.untrusted import number_in
@@ -81,8 +81,6 @@ def run(args: argparse.Namespace) -> int:
         upto = log.count - (args.follow and log.is_last_open)
         if args.around is not None:
             when = _time_of(folder / METRICS_JSONL, args.around)
-            if isinstance(when, str):
-                return refuse(when)
             upto = min(log.count, log.at_time(when) + args.lines // 2)
         for line in reversed([*islice(filter(is_shown, log.newest_first(upto)), args.lines)]):
             _print(line, args)
@@ -110,27 +108,21 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _time_of(path: Path, step: int) -> float | str:
-    """Return when a step was logged last, or the first one after it; or why that is not known."""
+def _time_of(path: Path, step: int) -> float:
+    """Return when a step was logged last, or the first one after it. Raises CommandError if that is not known."""
     found: float | None = None
     best, low, high = -1, -1, -1
-    cursor = Cursor()
-    while True:
-        chunk = read_from(path, cursor)
-        cursor = chunk.cursor
-        for record in chunk.records:
-            at, time_s = record.get("global_step"), number_in(record.get("time"))
-            if record.get("event") != STEP or type(at) is not int or time_s is None:
-                continue
-            low, high = at if low < 0 else min(low, at), max(high, at)
-            # Steps in between are folded into the next record.
-            if at >= step and (found is None or at <= best):
-                best, found = at, time_s
-        if not chunk.records and not chunk.bad_count:
-            break
+    for record in records_of(path):
+        at, time_s = record.get("global_step"), number_in(record.get("time"))
+        if record.get("event") != STEP or type(at) is not int or time_s is None:
+            continue
+        low, high = at if low < 0 else min(low, at), max(high, at)
+        # Steps in between are folded into the next record.
+        if at >= step and (found is None or at <= best):
+            best, found = at, time_s
     if found is None:
         there = f"its steps are {low:,} to {high:,}" if high >= 0 else "it has logged no step"
-        return f"--around is {step}, and the run has no such step: {there}"
+        raise CommandError(f"--around is {step}, and the run has no such step: {there}")
     return found
 
 

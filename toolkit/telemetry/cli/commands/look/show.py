@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from toolkit.telemetry.cli.argument_types import refuse_misplaced, whole
 from toolkit.telemetry.cli.chosen_run import add_format_argument, add_run_argument, printable
-from toolkit.telemetry.cli.run_list import RunList, as_given, found_at, source_for, status_of
+from toolkit.telemetry.cli.run_list import RunList, as_given, found_at, last_records, source_for, status_of
 from toolkit.telemetry.cli.show import completions, errors
 from toolkit.telemetry.cli.terminal import Column, add_json_argument, number_text, print_table
 from toolkit.telemetry.importers.summary import summaries
@@ -22,8 +22,8 @@ from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.listed_run import known_values, last_values
 from toolkit.telemetry.runfolder.metrics import NOT_RESULTS, metrics_of
-from toolkit.telemetry.runfolder.reader import Cursor, read_block, tail_records
-from toolkit.telemetry.runfolder.records import STEP, Record, is_spread
+from toolkit.telemetry.runfolder.reader import blocks_of
+from toolkit.telemetry.runfolder.records import STEP, is_spread
 from toolkit.telemetry.runs.store import RunCard
 
 _FIRST: Final = (
@@ -34,8 +34,6 @@ _NOT_LOGGED: Final = frozenset({"epoch", "max_steps", "first_step", "steps_folde
 _EVENT: Final = re.compile(rb'^\{"event": ?"([A-Za-z0-9_./-]{1,60})"', re.MULTILINE)
 _WIDEST: Final = 16
 _MOST_OTHERS: Final = 30
-_MOST_TAIL_BYTES: Final = 1 << 27
-"""Of a log, in which the last steps are looked for: a file may have a hole of a terabyte."""
 _MOST_EVENTS: Final = 20
 _MOST_ROWS: Final = 100_000
 _LONGEST: Final = 60
@@ -150,7 +148,8 @@ def _row(name: str, series: dict[str, Any]) -> list[str]:
 def _show_steps(card: RunCard, folder: Path, rows: int) -> int:
     """Print the last steps of our run with every metric of the script, from its records."""
     log = folder / METRICS_JSONL
-    counts, steps = _count_of_events(log), _last_steps(log, rows)
+    counts = _count_of_events(log)
+    steps, _ = last_records(log, rows, lambda record: record.get("event") == STEP)
     last = last_values(log) | known_values(card.summary, card.evaluations)
     print(printable(f"{folder}: {status_of(folder)}, {_counted(counts)}"))
     print(f"{printable(card.problem)}\n" if card.problem else "")
@@ -181,22 +180,11 @@ def _show_steps(card: RunCard, folder: Path, rows: int) -> int:
     return 0
 
 
-def _last_steps(log: Path, rows: int) -> list[Record]:
-    within, size = 64 * 1024, os.lstat(log).st_size
-    while True:
-        found = [record for record in tail_records(log, within) if record.get("event") == STEP]
-        if len(found) >= rows or within >= min(size, _MOST_TAIL_BYTES):
-            return found[-rows:]
-        within *= 8
-
-
 def _count_of_events(log: Path) -> Counter[str]:
     """Return how many records of each kind a file has, without parsing them."""
     counts: Counter[bytes] = Counter()
-    cursor = Cursor()
-    while (block := read_block(log, cursor)).cursor != cursor:
+    for block in blocks_of(log):
         counts.update(_EVENT.findall(block.data))
-        cursor = block.cursor
     return Counter({kind.decode(): count for kind, count in counts.items()})
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -14,7 +13,7 @@ from typing import Any, Final
 
 from toolkit.telemetry.cli.argument_types import whole
 from toolkit.telemetry.cli.chosen_run import add_format_argument, add_run_argument, printable, refuse
-from toolkit.telemetry.cli.run_list import as_given, run_at, say_if_cut, status_of
+from toolkit.telemetry.cli.run_list import as_given, last_records, run_at, say_if_cut, status_of
 from toolkit.telemetry.cli.terminal import (
     add_json_argument,
     clock_text,
@@ -28,7 +27,7 @@ from toolkit.telemetry.importers.as_records import records_in
 from toolkit.telemetry.importers.source import BATCH_BYTES, RunSource
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.metrics import metrics_of
-from toolkit.telemetry.runfolder.reader import Cursor, read_from, tail_cursor
+from toolkit.telemetry.runfolder.reader import read_from
 from toolkit.telemetry.runfolder.records import (
     END,
     ENVELOPE,
@@ -49,7 +48,6 @@ one record per line, as `metrics.jsonl` has it. Of another tool's run, a line ha
 `system`), `time`, `global_step`, `session`, and the metrics of that step by name."""
 
 _LOOK_EVERY_S: Final = 0.5
-_BLOCK_BYTES: Final = 256 * 1024
 _FEW: Final = 8
 """Values on a line, unless they are chosen with --metrics."""
 _HIDDEN: Final = frozenset({SPAN, SPAN_START, SPAN_EVENT, SPAN_SUMMARY, LEDGER, STATE})
@@ -99,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _tail_ours(folder: Path, args: argparse.Namespace) -> int:
     path = folder / METRICS_JSONL
-    last, cursor = _last_records(path, args)
+    last, cursor = last_records(path, args.rows, lambda record: _is_shown(record, args))
     for record in last:
         _print(record, args)
     while args.follow:
@@ -117,24 +115,6 @@ def _tail_ours(folder: Path, args: argparse.Namespace) -> int:
         if not chunk.records:
             time.sleep(_LOOK_EVERY_S)
     return 0
-
-
-def _last_records(path: Path, args: argparse.Namespace) -> tuple[Sequence[Record], Cursor]:
-    """Return the last records that are shown, and the cursor after them, reading as little as possible."""
-    size = os.lstat(path).st_size
-    within = _BLOCK_BYTES
-    while True:
-        cursor = tail_cursor(path, within)
-        found: deque[Record] = deque(maxlen=args.rows)
-        while True:
-            chunk = read_from(path, cursor)
-            found += [record for record in chunk.records if _is_shown(record, args)]
-            cursor = chunk.cursor
-            if not chunk.records and not chunk.bad_count:
-                break
-        if len(found) == args.rows or within >= size:
-            return found, cursor
-        within *= 8
 
 
 def _is_shown(record: Record, args: argparse.Namespace) -> bool:
