@@ -4,7 +4,6 @@ import contextlib
 import json
 import math
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -13,8 +12,9 @@ from functools import partial
 
 import pytest
 
+from tests.cli.pseudo_terminal import PseudoTerminal
 from tests.dashboard.troubled_runs import steps, with_findings
-from tests.fork_server import run_python, start_python
+from tests.fork_server import run_python
 from tests.lengths import in_make_faults
 from tests.made_runs import write_run
 from tests.records import read_records
@@ -169,26 +169,13 @@ def test_lines_that_are_no_record_are_counted(bad, doctor):
 
 def in_a_terminal(*arguments, **environ):
     """Return what the doctor writes to a terminal, stdout and stderr together."""
-    ours, theirs = pty.openpty()
-    with start_python(
-        ["-m", "toolkit.telemetry.cli", "doctor", *map(str, arguments)],
-        stdout=theirs,
-        stderr=theirs,
-        env={name: value for name, value in os.environ.items() if name != "NO_COLOR"}
-        | {"TERM": "xterm", **environ},
-    ):
-        os.close(theirs)
-        said = b""
-        while True:
-            try:
-                part = os.read(ours, 65_536)
-            except OSError:
-                break
-            if not part:
-                break
-            said += part
-    os.close(ours)
-    return said.decode()
+    command = [sys.executable, "-m", "toolkit.telemetry.cli", "doctor", *map(str, arguments)]
+    terminal = PseudoTerminal(command, env=environ)
+    try:
+        terminal.wait_for_end()
+        return terminal.seen.decode()
+    finally:
+        terminal.close()
 
 
 def test_colours_are_for_terminals_that_want_them(bad):

@@ -13,10 +13,7 @@ from tests.dashboard.views.pages import button, choose, downloads, is_well, open
 from tests.made_runs import write_run
 from tests.reports.report_parts import Page
 from toolkit.telemetry.reports.html_page import to_html
-from toolkit.telemetry.reports.overview import overview
-from toolkit.telemetry.reports.stored_run import content_of_run
 from toolkit.telemetry.runfolder.labels import Labels
-from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 HTML = "Download report (HTML)"
 
@@ -138,19 +135,3 @@ def test_a_report_of_compare_has_the_groups_and_the_logarithmic_axis(logs, monke
     assert "(+100.0%)" not in page.text, "no single run is the baseline of groups"
     assert len([one for one in page.all("path") if one.get("class", "").startswith("spread")]) == 2
     assert next(one for one in page.all("figure") if "data-box" in one)["data-log"] == "1"
-
-
-def test_a_report_of_a_page_has_every_value_of_the_run(runs):
-    store = LocalStore([runs], cache_dir=None)
-    store.refresh("r0")
-
-    content = content_of_run(store, "r0")
-    page = Page(to_html(overview(content)))
-
-    curve = next(curve for curve in page.data["curves"] if curve["metric"] == "train_loss")
-    points = [point for part in curve["parts"] for point in part]
-    assert [(x, repr(float(y))) for x, y in points] == [(step, repr(loss(step))) for step in range(100)]
-    assert (curve["records"], curve["not_finite"]) == (100, 5)
-    assert {finding.kind for finding in content.findings} >= {"nan"}
-    assert content.evidence
-    assert "Likely causes" in page.text

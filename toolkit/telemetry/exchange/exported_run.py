@@ -107,10 +107,9 @@ class ExportedRun:
         for record in self.all_records():
             event, timestamp = record.get("event"), record.get("time")
             if isinstance(timestamp, (int, float)) and math.isfinite(timestamp):
-                self.started = (
-                    min(timestamp, self.started) if self.started == self.started else float(timestamp)
-                )
-                self.ended = max(timestamp, self.ended) if self.ended == self.ended else float(timestamp)
+                # In this order, one that is not a number yet gives way.
+                self.started = min(float(timestamp), self.started)
+                self.ended = max(float(timestamp), self.ended)
             if event in (START, ENVIRONMENT):
                 own = {name: value for name, value in record.items() if name not in _NOT_CONFIG}
                 if self.keeps_names:

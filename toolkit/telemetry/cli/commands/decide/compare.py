@@ -6,8 +6,8 @@ import argparse
 import math
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
@@ -46,6 +46,7 @@ from toolkit.telemetry.runfolder.metrics import Direction, metric_direction
 from toolkit.telemetry.runfolder.records import SPREAD
 from toolkit.telemetry.runfolder.table.columns import write_csv
 from toolkit.telemetry.runs.settings import setting_text
+from toolkit.telemetry.runs.store import RunCard
 
 JSON_FORM: Final = """\
 an object with `runs`, `config`, `metrics` and `baseline` (the position of the baseline in `runs`, or `null`). Each of \
@@ -118,14 +119,6 @@ class _Values:
             self.best, self.best_step = sign * best, None if step == NO_STEP else step
 
 
-@dataclass(slots=True)
-class _Compared:
-    """One run with its metrics."""
-
-    run: ListedRun
-    metrics: dict[str, _Values] = field(default_factory=dict)
-
-
 def run(args: argparse.Namespace) -> int:
     """Print the comparison; return 2 if there are not two runs."""
     chosen = _chosen(args.runs)
@@ -144,18 +137,19 @@ def run(args: argparse.Namespace) -> int:
     chosen = label_runs(chosen)
     say_if_cut(chosen)
     guard = Guard()
-    compared = []
+    found_metrics = []
     with Progress() as progress:
         for at, run in enumerate(chosen):
             progress.show(run.called, at, len(chosen))
             metrics = guard.call("reading", _metrics_of, source_for(run))
             if metrics is None:
                 raise CommandError(f"{run.path} could not be read: {', '.join(guard.counts)}")
-            compared.append(_Compared(run, metrics))
-    config = [row for row in _config(compared) if args.all or not row["same"]]
+            found_metrics.append(metrics)
+    cards = [run.card for run in chosen]
+    config = [row for row in _config([card.config for card in cards]) if args.all or not row["same"]]
     metrics_rows = [
         row
-        for row in _metrics(compared)
+        for row in _metrics(found_metrics)
         if (
             args.all or not row["name"].startswith(_OF_TIME)
             if args.metrics is None
@@ -166,15 +160,15 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(
             {
-                "runs": [as_json(each.run) for each in compared],
+                "runs": [as_json(run) for run in chosen],
                 "baseline": baseline,
                 "config": config,
                 "metrics": metrics_rows,
             }
         )
         return 0
-    rows = _rows(compared, config, metrics_rows, baseline)
-    names = [each.run.called for each in compared]
+    rows = _rows(cards, config, metrics_rows, baseline)
+    names = [run.called for run in chosen]
     if args.to == "text":
         _print_blocks(names, rows)
         return 0
@@ -211,8 +205,7 @@ def _metrics_of(source: RunSource) -> dict[str, _Values]:
 # ------------------------------------------------------------ rows
 
 
-def _config(compared: Sequence[_Compared]) -> list[dict[str, Any]]:
-    configs = [each.run.card.config for each in compared]
+def _config(configs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for name in dict.fromkeys(name for config in configs for name in config):
         values = [config.get(name) for config in configs]
@@ -222,13 +215,13 @@ def _config(compared: Sequence[_Compared]) -> list[dict[str, Any]]:
     return rows
 
 
-def _metrics(compared: Sequence[_Compared]) -> list[dict[str, Any]]:
-    names = list(dict.fromkeys(name for each in compared for name in each.metrics))
+def _metrics(found: Sequence[Mapping[str, _Values]]) -> list[dict[str, Any]]:
+    names = list(dict.fromkeys(name for metrics in found for name in metrics))
     loss = loss_name(names)
     rows = []
     for name in sorted(names, key=lambda name: name != loss):
         goal = metric_direction(name)
-        values = [each.metrics.get(name) for each in compared]
+        values = [metrics.get(name) for metrics in found]
         last = [None if value is None else number(value.last) for value in values]
         best = [None if value is None else value.best for value in values]
         rows.append(
@@ -248,13 +241,12 @@ _Row = tuple[str, list[str]]
 
 
 def _rows(
-    compared: Sequence[_Compared],
+    cards: Sequence[RunCard],
     config: Sequence[dict[str, Any]],
     metrics: Sequence[dict[str, Any]],
     baseline: int | None,
 ) -> list[_Row]:
     now = time.time()
-    cards = [each.run.card for each in compared]
     rows: list[_Row] = [
         ("status", [card.status.name for card in cards]),
         ("step", ["" if card.step is None else f"{card.step:,}" for card in cards]),
