@@ -37,7 +37,6 @@ _MAX_OWN: Final = 8
 def overview(run: RunContent) -> Document:
     """Return the report of one run."""
     verdict, tone = parts.verdict_of(run)
-    tables = [table for table in (parts.settings_table(run), parts.metrics_table(run)) if table is not None]
     notes = [Text(text=note, quiet=True) for note in run.notes]
     sections = [
         Section(title="Key figures", blocks=parts.key_figures(run)),
@@ -47,7 +46,10 @@ def overview(run: RunContent) -> Document:
         Section(title="What to change in the configuration", blocks=_change(run)),
         Section(title="Latest samples", blocks=[Pictures(items=run.pictures)] if run.pictures else []),
         Section(title="Where the time went", blocks=parts.time_spent(run)),
-        Section(title="Settings and metrics", blocks=[*tables, *notes]),
+        Section(
+            title="Settings and metrics",
+            blocks=[*parts.settings_table(run), *parts.metrics_table(run), *notes],
+        ),
     ]
     return Document(
         title=run.name,
@@ -90,39 +92,29 @@ def _change(run: RunContent) -> list[Block]:
 
 
 def _charts(run: RunContent) -> list[Block]:
-    main = [name for name in (run.metric_for(LOSS), run.metric_for(VAL_LOSS)) if name is not None]
+    own, evaluations, loss = run.own_metrics(), run.evaluations(), run.metric_for(LOSS)
+    first = [loss, run.metric_for(VAL_LOSS)]
+    if loss is None:
+        first = [primary_metric([run]) or next(iter(own), None)]
+    main = [name for name in first if name is not None]
     main = [name for name in main if run.curves[name].axis == run.curves[main[0]].axis]
-    own = run.own_metrics()
-    if run.metric_for(LOSS) is None:
-        first = primary_metric([run]) or next(iter(own), None)
-        main = [first] if first is not None else []
     charts: list[Block] = []
     if main:
         lines = [Line(label=name, curve=run.curves[name], colour=at) for at, name in enumerate(main)]
-        title = "Loss" if run.metric_for(LOSS) in main else main[0]
+        title = "Loss" if loss is not None else main[0]
         charts.append(Chart(title=title, lines=lines, bands=parts.marks_of(run, main), large=True))
-    shown = set(main)
-    signals = (LR, GRAD_NORM, RATE, STEP_TIME, GPU_MEMORY, RSS, GPU_UTIL)
-    usual = [run.metric_for(signal) for signal in signals]
-    if usual[2] is not None:
-        usual[3] = None
-    if usual[4] is not None:
-        usual[5] = None
-    evaluations = [name for name in run.evaluations() if name not in shown]
-    others = [name for name in own if name not in shown and name not in usual and name not in evaluations]
-    for name in [*evaluations[:_MAX_OWN], *usual, *others[: max(0, _MAX_OWN - len(evaluations))]]:
-        if name is None or name in shown:
-            continue
-        shown.add(name)
-        charts.append(
-            Chart(
-                title=name,
-                lines=[Line(label=name, curve=run.curves[name])],
-                bands=parts.marks_of(run, [name]),
-                from_zero=name in usual[2:],
-            )
-        )
-    left_out = len([name for name in own if name not in shown])
+    speed = run.metric_for(RATE) or run.metric_for(STEP_TIME)
+    memory = run.metric_for(GPU_MEMORY) or run.metric_for(RSS)
+    machine = (speed, memory, run.metric_for(GPU_UTIL))
+    usual = (run.metric_for(LR), run.metric_for(GRAD_NORM), *machine)
+    results = [name for name in evaluations if name not in main]
+    others = [name for name in own if name not in (*main, *usual, *results)]
+    names = dict.fromkeys([*results[:_MAX_OWN], *usual, *others[: max(0, _MAX_OWN - len(results))]])
+    for name in names:
+        if name is not None and name not in main:
+            line, bands = Line(label=name, curve=run.curves[name]), parts.marks_of(run, [name])
+            charts.append(Chart(title=name, lines=[line], bands=bands, from_zero=name in machine))
+    left_out = len([name for name in own if name not in (*main, *names)])
     if left_out:
         charts.append(Text(text=f"{left_out:,} more metrics are only in the table below.", quiet=True))
     return charts

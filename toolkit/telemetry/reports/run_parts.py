@@ -33,6 +33,7 @@ from toolkit.telemetry.reports.document import (
     Facts,
     Level,
     Line,
+    Point,
     Table,
     Text,
     Tone,
@@ -143,7 +144,7 @@ def key_figures(run: RunContent) -> list[Block]:
     loss = run.metric_for(LOSS)
     if loss is not None:
         curve = run.curves[loss]
-        lowest = f"lowest {short_number(curve.low.y)} at {_x(curve, curve.low.x)}" if curve.low else ""
+        lowest = f"lowest {_point(curve, curve.low)}" if curve.low else ""
         tone: Tone = "neutral" if math.isfinite(curve.last) else "critical"
         items.append(Fact(label="Train loss", value=short_number(curve.last), about=lowest, tone=tone))
     shown = {loss}
@@ -176,15 +177,16 @@ def key_figures(run: RunContent) -> list[Block]:
 
 def _evaluation(curve: Curve) -> Fact:
     best = curve.best(metric_direction(curve.metric))
-    about = f"best {short_number(best.y)} at {_x(curve, best.x)}" if best is not None else ""
+    about = f"best {_point(curve, best)}" if best is not None else ""
     return Fact(label=curve.metric, value=short_number(curve.last), about=about)
 
 
-def _x(curve: Curve, x: float) -> str:
-    return f"step {count(int(x))}" if curve.axis == STEP else duration(x)
+def _point(curve: Curve, point: Point) -> str:
+    where = f"step {count(int(point.x))}" if curve.axis == STEP else duration(point.x)
+    return f"{short_number(point.y)} at {where}"
 
 
-def metrics_table(run: RunContent) -> Table | None:
+def metrics_table(run: RunContent) -> list[Block]:
     """Return every metric with its last, lowest and highest value."""
     names = run.own_metrics()
     others = [name for name in run.curves if run.curves[name].event == "system"]
@@ -196,23 +198,22 @@ def metrics_table(run: RunContent) -> Table | None:
             (
                 name,
                 short_number(curve.last),
-                NO_VALUE if best is None else f"{short_number(best.y)} at {_x(curve, best.x)}",
+                NO_VALUE if best is None else _point(curve, best),
                 NO_VALUE if curve.low is None else short_number(curve.low.y),
                 NO_VALUE if curve.high is None else short_number(curve.high.y),
                 count(curve.records),
                 count(curve.values_not_finite) if curve.not_finite else "",
             )
         )
-    if not rows:
-        return None
     more = len(names) + len(others) - len(rows)
-    return Table(
+    table = Table(
         title="Metrics",
         head=("metric", "last", "best", "lowest", "highest", "records", "NaN or infinite"),
         rows=rows,
         open=len(rows) <= 16,
         left_out=f"{count(more)} more metrics are left out." if more else "",
     )
+    return [table] if rows else []
 
 
 # ------------------------------------------------------------ findings
@@ -347,18 +348,17 @@ def time_spent(run: RunContent) -> list[Block]:
     ]
 
 
-def settings_table(run: RunContent) -> Table | None:
+def settings_table(run: RunContent) -> list[Block]:
     """Return the configuration in one level, well-known settings first."""
     known = [name for name in USUAL_NAMES.values() if name in run.settings]
     names = dict.fromkeys([*known, *run.settings])
     rows = [(name, setting_text(run.settings[name])) for name in names]
-    if not rows:
-        return None
     more = len(rows) - _MAX_SETTINGS
-    return Table(
+    table = Table(
         title="Settings",
         head=("setting", "value"),
         rows=rows[:_MAX_SETTINGS],
         open=len(rows) <= 12,
         left_out=f"{count(more)} more settings are left out." if more > 0 else "",
     )
+    return [table] if rows else []
