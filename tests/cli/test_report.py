@@ -76,6 +76,17 @@ def test_another_tools_run_has_a_report_too(report, tmp_path):
     assert "| train/loss | 0.25 |" in printed
 
 
+def test_a_run_without_run_json_ended_as_its_records_say(report, tmp_path):
+    folder = write_run(tmp_path, "run", [1.0, 0.5])
+    (folder / "run.json").unlink()
+
+    code, printed, _ = report(folder)
+
+    assert code == 0
+    assert printed.split("\n\n")[1].startswith("**Finished at step 2.")
+    assert printed.split("\n\n")[2].startswith("finished · step 2")
+
+
 def test_json_says_what_was_written(report, tmp_path):
     folder = write_run(tmp_path / "logs", "run", [1.0, 0.5])
 

@@ -87,11 +87,13 @@ class RunContent:
 
 def content_without_curves(card: RunCard, found: Diagnosis, name: str) -> RunContent:
     """Return what the card and the diagnosis of a run say, and call it `name`."""
+    # Without a run.json, only the records say how it ended.
+    ending = found.ending if found.manifest is None else None
     return RunContent(
         name=name,
         logged_by=card.logged_by or "",
-        status=card.status.name,
-        why=card.status.why,
+        status=(ending and ending.status) or card.status.name,
+        why=card.status.why if ending is None else ending.why,
         step=card.step,
         max_steps=card.max_steps,
         started=card.created,

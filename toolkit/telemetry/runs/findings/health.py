@@ -21,7 +21,7 @@ def health(store: RunStore, key: str) -> Diagnosis:
     """Return how a run ended and what is wrong with it."""
     card, manifest, endings = store.card(key), store.meta(key).manifest, Endings()
     endings.take(store.events(key, _ENDING_KINDS, limit=_MOST_EVENTS)[::-1])
-    ending = None if manifest is None else endings.ending(manifest, time.time())
+    ending = endings.ending(manifest, time.time())
     if ending is not None:
         cause = ending.error
         # A run that went on has caught it.
