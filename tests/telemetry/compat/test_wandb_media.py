@@ -1,9 +1,8 @@
-"""What W&B scripts use besides `log`: SummaryWriters, media; real libraries."""
+"""Media of W&B scripts, and scripts that log through Accelerate."""
 
 from __future__ import annotations
 
 import io
-import json
 import os
 import struct
 import textwrap
@@ -17,7 +16,6 @@ import toolkit.telemetry.compat.wandb as wandb
 from tests.fork_server import run_python
 from tests.lengths import in_make_faults
 from tests.records import read_records
-from toolkit.telemetry.compat import tensorboard_sync
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -25,141 +23,6 @@ ROOT = Path(__file__).resolve().parents[3]
 def finished(run, event=None):
     wandb.finish()
     return read_records(run.telemetry.run_folder / "metrics.jsonl", event)
-
-
-# ------------------------------------------------------------ SummaryWriters
-
-
-WRITERS = ["torch.utils.tensorboard", "tensorboardX"]
-
-
-def summary_writer(package):
-    # Both need tensorboard's own protobuf files, or bring their own.
-    pytest.importorskip("tensorboard")
-    return pytest.importorskip(package).SummaryWriter
-
-
-@pytest.mark.parametrize("package", WRITERS)
-def test_what_a_summary_writer_writes_goes_into_the_run(begin, tmp_path, package):
-    numpy = pytest.importorskip("numpy")
-    made = summary_writer(package)
-    before = made(str(tmp_path / "tb"))
-    run = begin(sync_tensorboard=True)
-    writer = made(str(tmp_path / "tb"))
-    before.add_scalar("early", 5.0, 1)
-    for step in (1, 2):
-        writer.add_scalar("charts/return", 10.0 * step, step)
-        writer.add_scalar("losses/value", 1.0 / step, step)
-    writer.add_text("hyperparameters", "|param|value|\n|-|-|", 2)
-    writer.add_histogram("weights", numpy.arange(100.0), 2)
-    writer.add_image("picture", numpy.zeros((3, 4, 6), dtype="uint8"), 2)
-    if package != "tensorboardX":  # which needs one more package for it
-        writer.add_audio("sound", numpy.zeros((1, 800)), 2, sample_rate=8000)
-    writer.add_scalars("loss", {"train": 1.0, "val": 2.0}, 3)
-    made(str(tmp_path / "val")).add_scalar("loss", 4.0, 3)
-    writer.close()
-    records = finished(run)
-
-    steps = [record for record in records if record["event"] == "step"]
-    assert [(row["global_step"], row.get("charts/return"), row.get("losses/value")) for row in steps[:2]] == [
-        (1, 10.0, 1.0),
-        (2, 20.0, 0.5),
-    ]
-    assert steps[0]["early"] == 5.0
-    assert (steps[2]["global_step"], steps[2]["loss/train"], steps[2]["loss/val"]) == (3, 1.0, 2.0)
-    assert steps[2]["val/loss"] == 4.0
-    by_event = {
-        event: [r for r in records if r["event"] == event] for event in ("text", "histogram", "sample")
-    }
-    assert [r["text"] for r in by_event["text"] if "param" in r["text"]]
-    (histogram,) = by_event["histogram"]
-    assert sum(histogram["values"]) == 100
-    assert len(histogram["bins"]) == len(histogram["values"]) + 1
-    assert histogram["bins"] == sorted(histogram["bins"])
-    endings = {Path(sample["path"]).suffix for sample in by_event["sample"]}
-    assert endings == ({".png"} if package == "tensorboardX" else {".png", ".wav"})
-    assert all((run.telemetry.run_folder / sample["path"]).stat().st_size for sample in by_event["sample"])
-    assert json.loads(json.dumps(records[-1]))["event"] == "end"
-
-
-def test_a_writer_answers_as_before_and_its_files_are_the_same(begin, tmp_path):
-    made = summary_writer("torch.utils.tensorboard")
-    run = begin(sync_tensorboard=True)
-    writer = made(str(tmp_path / "tb"))
-    writer.add_scalar("a", 1.0, 1)
-    writer.close()
-    wandb.finish()
-
-    (events,) = (tmp_path / "tb").iterdir()
-    assert b"a" in events.read_bytes()
-    assert tensorboard_sync._active == []
-    writer = made(str(tmp_path / "later"))
-    writer.add_scalar("b", 1.0, 1)
-    writer.close()
-    assert "b" not in read_records(run.telemetry.run_folder / "metrics.jsonl", "step")[0]
-
-
-def test_rows_of_both_kinds_keep_the_order_of_steps(begin, tmp_path):
-    made = summary_writer("torch.utils.tensorboard")
-    run = begin(sync_tensorboard=True)
-    writer = made(str(tmp_path / "tb"))
-    for step in (100, 200):
-        writer.add_scalar("a", 1.0, step)
-        writer.flush()
-        run._tensorboard.flush()
-        wandb.log({"b": 2.0})
-    steps = [row["global_step"] for row in finished(run, "step")]
-
-    assert steps == sorted(steps)
-    assert steps[0] == 100
-
-
-def test_values_that_make_no_sense_do_not_reach_the_writer_s_caller(begin, tmp_path, monkeypatch):
-    made = summary_writer("torch.utils.tensorboard")
-    run = begin(sync_tensorboard=True)
-    monkeypatch.setattr(tensorboard_sync, "_value_of", lambda value: 1 / 0)
-    writer = made(str(tmp_path / "tb"))
-    writer.add_scalar("a", 1.0, 1)
-    monkeypatch.undo()
-    writer.add_scalar("a", 2.0, 2)
-
-    assert [row["a"] for row in finished(run, "step")] == [2.0]
-
-
-def test_patching_by_hand_asks_for_the_same(begin, tmp_path):
-    made = summary_writer("torch.utils.tensorboard")
-    wandb.tensorboard.patch(root_logdir=str(tmp_path), pytorch=True)
-    run = begin()
-    wandb.tensorboard.unpatch()
-    made(str(tmp_path / "tb")).add_scalar("a", 1.0, 1)
-
-    assert [row["a"] for row in finished(run, "step")] == [1.0]
-
-
-@in_make_faults
-def test_a_script_of_cleanrl_s_kind_leaves_its_curves(tmp_path):
-    summary_writer("torch.utils.tensorboard")
-    done = run_python(
-        [Path(__file__).parent / "programs" / "cleanrl_script.py"],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-
-    assert done.returncode == 0, done.stderr
-    (run,) = (tmp_path / "logs").iterdir()
-    rows = read_records(run / "metrics.jsonl", "step")
-    assert [row["global_step"] for row in rows] == [128, 256, 384, 512, 640]
-    assert [row["charts/episodic_return"] for row in rows] == [20.0, 40.0, 60.0, 80.0, 100.0]
-    assert {"charts/learning_rate", "losses/value_loss", "charts/SPS"} <= set(rows[0])
-    assert read_records(run / "metrics.jsonl", "end")[0]["status"] == "finished"
-    assert "monitor_gym" in done.stderr
-    assert "sync_tensorboard" not in done.stderr
-
-
-# ------------------------------------------------------------ media
 
 
 def test_a_video_is_a_file_or_becomes_an_animated_picture(begin, tmp_path):
@@ -250,23 +113,6 @@ def test_unreadable_media_do_not_raise(begin, tmp_path):
 
     assert [record["x"] for record in records if record["event"] == "step"] == [1.0]
     assert [record for record in records if record["event"] == "sample"] == []
-
-
-# ------------------------------------------------------------ the rest
-
-
-def test_the_settings_of_a_process_can_be_read_and_set(begin, tmp_path):
-    settings = wandb.setup().settings
-    try:
-        assert settings.mode == "offline"
-        assert settings.anything is None
-        wandb.setup(wandb.Settings(project="from-setup"))
-        run = begin()
-        assert run.project == "from-setup"
-        assert run.settings.project == "from-setup"
-        assert run.settings.run_id == run.id
-    finally:
-        settings.__dict__.clear()
 
 
 ACCELERATED = """

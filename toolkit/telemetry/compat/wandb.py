@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import inspect
 import os
 import secrets
 import string
@@ -40,6 +39,10 @@ _WHY: Final = {
     "agent": "is not supported here: it calls no function, so nothing is trained",
     "monitor_gym": "is not supported here: videos stay where gym puts them; log them with wandb.Video(path)",
     "plot": "is not supported here: log the numbers as a wandb.Table",
+    **dict.fromkeys(
+        ("sync_tensorboard", "tensorboard"),
+        "is not supported here: use the SummaryWriter of toolkit.telemetry.compat.tensorboard",
+    ),
     **dict.fromkeys(
         ("Artifact", "log_artifact", "log_model", "save"),
         "is not supported here: files stay where the script writes them",
@@ -103,31 +106,12 @@ class _Errors(_Module):
         return made
 
 
-class _TensorBoard(_Module):
-    """`wandb.tensorboard`, whose `patch` does what `init(sync_tensorboard=True)` does."""
-
-    is_requested = False
-
-    def patch(self, *_: Any, **__: Any) -> None:
-        """Record what is written with a SummaryWriter in the current run, or in the next one."""
-        if run is not None:
-            run.sync_tensorboard()
-        else:
-            self.is_requested = True
-
-    def unpatch(self) -> None:
-        """Do not listen to SummaryWriters in the next run."""
-        self.is_requested = False
-
-
 errors = _Errors("wandb.errors")
 util = _Module("wandb.util", generate_id=generate_id)
 data_types = _Module("wandb.data_types")
 data_types.__dict__.update(image=data_types, video=data_types)
 sdk = wandb_sdk = _Module("wandb.sdk", lib=_Module("wandb.sdk.lib", runid=util))
 sdk.__dict__.update(wandb_config=sdk, wandb_run=sdk, wandb_summary=sdk)
-tensorboard = _tensorboard = _TensorBoard("wandb.tensorboard")
-_process_settings: Final = Settings()
 
 
 def init(
@@ -167,12 +151,10 @@ def init(
         OptionsError: one of those is invalid, or the folder cannot hold runs.
     """
     given = {**locals()}
-    requested = requested_settings(given, {**settings_in(_process_settings), **settings_in(settings)})
-    for keyword in ("resume_from", "fork_from", "monitor_gym"):
+    requested = requested_settings(given, settings_in(settings))
+    for keyword in ("resume_from", "fork_from", "monitor_gym", "sync_tensorboard", "tensorboard"):
         if given[keyword]:
             warn_once(f"wandb.init({keyword}=…)", _WHY.get(keyword, NOT_SUPPORTED))
-    # The parameter hides the module of that name.
-    syncs = bool(sync_tensorboard or tensorboard or _tensorboard.is_requested)
     current = run
     # A forked process has its parent's run, which it must not write.
     is_ours = current is not None and current.is_of_this_process
@@ -180,22 +162,18 @@ def init(
         if requested["reinit"] in (True, "finish_previous"):
             current.finish()
         elif requested["reinit"] != "create_new":
-            if syncs:
-                current.sync_tensorboard()
             return current
     values = {
         key: value
         for key, value in config_mapping(config).items()
         if key not in (config_exclude_keys or ()) and (not config_include_keys or key in config_include_keys)
     }
-    info, options = run_options(requested, telemetry or {})
-    begun = Run(info, options, values, on_finish=_forget)
+    options, name = run_options(requested, telemetry or {})
+    begun = Run({**requested, "name": name}, options, values, on_finish=_forget)
     if requested["resume"] == "must" and begun.telemetry.is_live and not begun.resumed:
         warn_once("wandb.init(resume='must')", f"found no earlier run {id or begun.name!r}: a new one begins")
     if run is None or not is_ours:
         _set_current(begun, begun.config, begun.summary)
-    if syncs:
-        begun.sync_tensorboard()
     return begun
 
 
@@ -207,17 +185,14 @@ def finish(exit_code: int | None = None, quiet: bool | None = None) -> None:
 
 def _of_current_run(name: str, without_run: Callable[..., Any] = lambda *_, **__: None) -> Callable[..., Any]:
     """Return a method of `Run` as a function of this module; without a run it warns and returns `without_run(…)`."""
-    method = getattr(Run, name)
 
-    @functools.wraps(method)
+    @functools.wraps(getattr(Run, name))
     def call(*args: Any, **kwargs: Any) -> Any:
         if run is None:
             warn_once(f"wandb.{name}() without a run", "does nothing: call wandb.init() first")
             return without_run(*args, **kwargs)
         return getattr(run, name)(*args, **kwargs)
 
-    signature = inspect.signature(method)
-    call.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])  # type: ignore[attr-defined]
     return call
 
 
@@ -229,12 +204,6 @@ alert = _of_current_run("alert")
 def login(*_: Any, **__: Any) -> bool:
     """Return True: no account is needed."""
     return True
-
-
-def setup(settings: Any = None) -> Any:
-    """Return the settings of this process, as `.settings`, updated with the given ones."""
-    _process_settings.__dict__.update(settings_in(settings))
-    return _Module("wandb.setup()", settings=_process_settings)
 
 
 def teardown(exit_code: int | None = None) -> None:

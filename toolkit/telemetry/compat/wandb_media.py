@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import orjson
-
 from toolkit.telemetry.compat.null_object import NullObject, null_object, warn_once
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.logger import TelemetryLogger
@@ -31,8 +29,7 @@ from toolkit.telemetry.logger.records.media import (
 )
 from toolkit.telemetry.logger.records.png import animation_of
 from toolkit.telemetry.logger.writing.media_writer import write_media_file
-from toolkit.telemetry.privacy.masking import mask_table
-from toolkit.telemetry.runfolder.layout import SAMPLES, TABLES
+from toolkit.telemetry.runfolder.layout import SAMPLES
 
 _MEDIA: Final = "media"
 _MAX_LISTED: Final = 64
@@ -264,7 +261,7 @@ class Histogram(Media):
 
 
 class Table(Media):
-    """Rows under named columns, saved as a JSON file of `columns` and `data` in the run folder."""
+    """Rows under named columns, saved as a CSV file in the run folder."""
 
     def __init__(
         self,
@@ -322,18 +319,9 @@ class Table(Media):
         return pandas.DataFrame(self.data, columns=self.columns)
 
     def save(self, target: MediaTarget) -> Any:
-        """Write the file, the media in its cells, and a record."""
+        """Save the media in its cells, and the table."""
         rows = [[_cell(cell, target) for cell in row] for row in self.data]
-        columns, data = mask_table([*map(str, self.columns)], rows)
-        # Arrays as lists, and objects of the script's own as text.
-        content = orjson.dumps(
-            {"columns": columns, "data": data},
-            default=lambda value: value.tolist() if hasattr(value, "tolist") else str(value),
-            option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS,
-        )
-        path = target.write(TABLES, ".table.json", content)
-        target.record("table", path=path, columns=columns, rows=len(data))
-        return path
+        target.log.log_table(target.key, rows, columns=self.columns, step=target.step)
 
 
 def _cell(cell: Any, target: MediaTarget) -> Any:

@@ -51,31 +51,14 @@ class Rows:
         if commit or (commit is None and step is None):
             self.step += 1
 
-    def only_count(self, data: Any, step: int | None, commit: bool | None) -> None:
-        """Only count the step: a rank that writes nothing still has to stop at the same step as the others."""
-        if step is not None:
-            self.step = max(self.step, int(step))
-        self._log.log_step(self._step_of(data) if isinstance(data, Mapping) else self.step)
-        if commit or (commit is None and step is None):
-            self.step += 1
-
     def put(self) -> None:
         """Write what is not written yet."""
         row, self._row = self._row, {}
-        if row:
-            self._write(row, None)
-
-    def put_at(self, row: Mapping[str, Any], step: int) -> None:
-        """Write a row at an explicit step, such as a SummaryWriter's; later rows without a step continue from it."""
-        self.put()
-        self._write(row, step)
-        self.step = max(self.step, step)
-
-    def _write(self, row: Mapping[str, Any], step: int | None) -> None:
+        if not row:
+            return
         self._before_first()
         values, media = _split(row)
-        if step is None:
-            step = self._step_of(values)
+        step = self._step_of(values)
         with self._log.guard.catch("summing up a row"):
             self._summary.add(values)
         if "global_step" in values:
@@ -85,7 +68,8 @@ class Rows:
                 values["x_global_step"] = own
         if values:
             self._log.log_step(step, **values)
-        for name, found in media:
+        # A rank that writes nothing counts its steps, to stop at the same one as the others.
+        for name, found in media if self._log.is_live else ():
             for index, item in enumerate(found):
                 with self._log.guard.catch(f"saving a {type(item).__name__}"):
                     item.save(MediaTarget(log=self._log, key=name, step=step, index=index))

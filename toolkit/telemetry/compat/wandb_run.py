@@ -16,10 +16,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from toolkit.telemetry.compat.null_object import null_object, warn_once
-from toolkit.telemetry.compat.tensorboard_sync import TensorBoardSync
 from toolkit.telemetry.compat.wandb_config import Config, Settings
 from toolkit.telemetry.compat.wandb_rows import Rows
-from toolkit.telemetry.compat.wandb_run_options import RunInfo, last_step_of
+from toolkit.telemetry.compat.wandb_run_options import last_step_of
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary, summary_kinds
 from toolkit.telemetry.core.lifetime import close_at_exit, do_not_close_at_exit, reason_of
 from toolkit.telemetry.logger.logger import TelemetryLogger
@@ -54,7 +53,7 @@ class Run:
 
     def __init__(
         self,
-        info: RunInfo,
+        requested: Mapping[str, Any],
         options: TelemetryOptions,
         config: Mapping[str, Any],
         *,
@@ -62,13 +61,15 @@ class Run:
     ) -> None:
         self.config = Config(config, self._write_config_change)
         """Read when the start record is written, so it includes what is set until then."""
-        self.telemetry = TelemetryLogger(info.name, options, config=self.config)
-        self._info = info
-        self.name, self.notes, self.tags = info.name, info.notes, info.tags
+        self.name, self.notes, self.tags = requested["name"], requested["notes"], options.tags
+        self.telemetry = TelemetryLogger(self.name, options, config=self.config)
+        self._requested = requested
         self.id = self.telemetry.run_id or "disabled"
         """The same in all sessions of a run."""
-        self.project = info.project or "uncategorized"
-        self.entity, self.group, self.job_type = info.entity or "", info.group or "", info.job_type or ""
+        self.project = str(requested["project"] or "uncategorized")
+        self.entity, self.group, self.job_type = (
+            requested[name] or "" for name in ("entity", "group", "job_type")
+        )
         self.path = "/".join(part for part in (self.entity, self.project, self.id) if part)
         self._on_finish = on_finish
         self.guard = self.telemetry.guard
@@ -85,7 +86,6 @@ class Run:
         self._is_finished = False
         self._alerts: dict[str, float] = {}
         self._temporary: str | None = None
-        self._tensorboard: TensorBoardSync | None = None
         self._lock = threading.RLock()
         self._process = os.getpid()
         self.start_time = time.time()
@@ -139,12 +139,8 @@ class Run:
 
         A row with `step` is written at once; others of that step may follow.
         """
-        if not self.telemetry.is_live:
-            if self._is_finished:
-                warn_once("run.log() of a run that is finished", "does nothing")
-            with self.guard.catch("wandb.log"):
-                self._rows.only_count(data, step, commit)
-            return
+        if self._is_finished:
+            warn_once("run.log() of a run that is finished", "does nothing")
         with self.guard.catch("wandb.log"), self._lock:
             self._rows.add(data, step, commit)
 
@@ -201,19 +197,6 @@ class Run:
                 level = str(getattr(level, "value", level) or "INFO").upper()
                 self._event("alert", title=title, text=text, level=level, global_step=self.step)
 
-    def sync_tensorboard(self) -> None:
-        """Record what is written with a SummaryWriter in the run as well, from now on."""
-        if self._tensorboard is None and self.telemetry.is_live:
-            with self.guard.catch("wandb.init(sync_tensorboard=True)"):
-                self._tensorboard = TensorBoardSync(self)
-                self._tensorboard.start()
-
-    def log_at(self, row: dict[str, Any], step: int) -> None:
-        """Write a row of values at an explicit step, such as a SummaryWriter's."""
-        if self.telemetry.is_live:
-            with self.guard.catch("writing a SummaryWriter's values"), self._lock:
-                self._rows.put_at(row, step)
-
     # Finishing.
 
     def finish(self, exit_code: int | None = None, quiet: bool | None = None) -> None:
@@ -237,16 +220,12 @@ class Run:
     def _after_fork_in_child(self) -> None:
         # It is the parent's run.
         internals(self.telemetry).after_fork_in_child()
-        if self._tensorboard is not None:
-            self._tensorboard.after_fork_in_child()
         # Another thread of the parent may have held it.
         self._lock = threading.RLock()
 
     def _finish(self, reason: str | None, error: BaseException | None) -> None:
         if self._is_finished:
             return
-        if self.is_of_this_process and self._tensorboard is not None:
-            self._tensorboard.close()
         self._write_remaining()
         do_not_close_at_exit(self)
         self._is_finished = True
@@ -286,22 +265,19 @@ class Run:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy in another process must not write; its logger says so.
-        return _inert_run, (self._info, self.config.as_dict(), self.telemetry)
+        return _inert_run, (self._requested, self.config.as_dict(), self.telemetry)
 
     def _begin(self) -> None:
         """Write the start record once, with the configuration as it is at the first log."""
-        if self._has_begun:
+        if self._has_begun or not self.telemetry.is_live:
             return
         self._has_begun = True
         config = self.config.as_dict()
         stated = training_fields({"train": config})
-        info = self._info
         self.telemetry.log_start(
             config=config,
             training={name: value for name, value in stated.items() if name not in _PER_OPTIMIZER_STEP},
-            group=info.group,
-            job_type=info.job_type,
-            entity=info.entity,
+            **{name: self._requested[name] for name in ("group", "job_type", "entity")},
             notes=self.notes,
             resumed_from_step=self._last_step if self.starting_step else None,
         )
@@ -319,7 +295,7 @@ class Run:
             self.telemetry.log_event(event, **fields)
 
 
-def _inert_run(info: RunInfo, config: Mapping[str, Any], telemetry: TelemetryLogger) -> Run:
-    run = Run(info, TelemetryOptions(enabled=False), config)
+def _inert_run(requested: Mapping[str, Any], config: Mapping[str, Any], telemetry: TelemetryLogger) -> Run:
+    run = Run(requested, TelemetryOptions(enabled=False), config)
     run.guard.on_late_call = telemetry.guard.on_late_call
     return run

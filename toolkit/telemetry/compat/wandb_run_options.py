@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -40,19 +39,6 @@ _SETTINGS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunInfo:
-    """What a script states about a run when it begins."""
-
-    name: str
-    project: str | None = None
-    entity: str | None = None
-    group: str | None = None
-    job_type: str | None = None
-    notes: str | None = None
-    tags: tuple[str, ...] = ()
-
-
 def requested_settings(given: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings of a run: from the call, else from its settings, else from W&B's environment variables."""
     requested: dict[str, Any] = {}
@@ -62,10 +48,8 @@ def requested_settings(given: Mapping[str, Any], settings: Mapping[str, Any]) ->
     return requested
 
 
-def run_options(
-    requested: Mapping[str, Any], telemetry: Mapping[str, Any]
-) -> tuple[RunInfo, TelemetryOptions]:
-    """Return the description of a run and the logger's options; those in `telemetry` win.
+def run_options(requested: Mapping[str, Any], telemetry: Mapping[str, Any]) -> tuple[TelemetryOptions, str]:
+    """Return the logger's options, of which those in `telemetry` win, and the run's name.
 
     Raises:
         OptionsError: an option of `telemetry` is invalid.
@@ -98,16 +82,7 @@ def run_options(
         why = f"found the id {options.run_id!r} taken: the run gets another"
         warn_once("wandb.init(resume='never')", why)
         options = options.changed(run_id=None)
-    info = RunInfo(
-        name=str(name),
-        project=str(project) if project else None,
-        entity=requested["entity"],
-        group=requested["group"],
-        job_type=requested["job_type"],
-        notes=requested["notes"],
-        tags=options.tags,
-    )
-    return info, options
+    return options, str(name)
 
 
 def last_step_of(log: TelemetryLogger) -> int | None:
