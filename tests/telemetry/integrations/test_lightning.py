@@ -477,22 +477,6 @@ def test_what_was_done_before_a_failure_is_recorded(tmp_path):
     assert [r["epoch"] for r in records(tmp_path, "epoch")] == [0, 1]
 
 
-def test_a_trainer_within_another_is_left_out(tmp_path):
-    callback = callback_of(tmp_path)
-
-    def evaluate(module, batch, loss):
-        if batch == 2:
-            trainer_of(tmp_path, [callback]).validate(modules.Regression(), loader(), verbose=False)
-        return loss
-
-    trainer = trainer_of(tmp_path, [callback], max_epochs=1)
-    trainer.fit(modules.Regression(at_batch=evaluate), loader())
-
-    assert [r["global_step"] for r in records(tmp_path, "step")] == [1, 2, 3, 4, 5]
-    assert records(tmp_path, "eval") == []
-    assert [r["status"] for r in records(tmp_path, "end")] == ["finished"]
-
-
 def test_a_training_whose_end_another_callback_hides_is_ended_before_the_next(tmp_path):
     class Hides(L.Callback):
         def on_exception(self, *_):

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.ranks import find_rank
-from toolkit.telemetry.integrations.logger_setup import (
-    GivenLog,
-    given_logger,
-    options_of,
-    phases_in,
-    resuming,
-)
+from toolkit.telemetry.integrations.logger_setup import GivenLog, options_of, resuming
 from toolkit.telemetry.integrations.open_phases import OpenPhases, exit_arguments
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.logger.options import OptionsError
 from toolkit.telemetry.logger.spans.span import NO_SPAN, AnySpan
 from toolkit.telemetry.timing.names import APPLICATION, TRAINING_ITERATION, TRAINING_LOOP
 
@@ -29,9 +24,18 @@ class FrameworkRun:
         self, log: GivenLog = None, *, run_name: str | None = None, phases: bool | None = None, **options: Any
     ) -> None:
         """Wait for a training; no folder is created yet. Raises OptionsError if an option is unknown or invalid."""
-        log, self.wants_phases = phases_in(log, phases)
-        self.given = given = given_logger(log, options)
+        if isinstance(log, Mapping) and "phases" in log:
+            phases = log["phases"] if phases is None else phases
+            log = {name: value for name, value in log.items() if name != "phases"}
+        if phases is not None and not isinstance(phases, bool):
+            raise OptionsError(f"phases is {phases!r:.200}; it must be true or false")
+        self.wants_phases = bool(phases)
+        self.given = given = log if isinstance(log, TelemetryLogger) else None
         if isinstance(log, TelemetryLogger):
+            if options:
+                raise OptionsError(
+                    f"a logger was given together with options {sorted(options)}: give one of the two"
+                )
             log = {"enabled": log.is_live or find_rank().rank > 0}
         self.options = options_of(log, **options)
         self.run_name = run_name

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from toolkit.telemetry.core.config_mapping import resolved
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.integrations.logger_setup import in_project, open_log, options_of
+from toolkit.telemetry.integrations.logger_setup import in_project, options_of
 from toolkit.telemetry.integrations.open_phases import exit_arguments
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.options import TelemetryOptions
@@ -45,7 +45,7 @@ class TelemetryCallback(Callback):
             about = config.hydra
             folder = os.path.join(about.runtime.cwd, self._options.log_dir)
             options = in_project(self._options.changed(log_dir=folder), about.job.name, "hydra")
-            log = open_log(options, self._run_name or about.job.name)
+            log = TelemetryLogger(self._run_name or about.job.name, options)
             _jobs.append(log)
             # Without that of Hydra, some references of which have no value outside of a multirun.
             own = OmegaConf.masked_copy(config, [name for name in config if name != "hydra"])

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.logger.logger import TelemetryLogger
-from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
+from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.runfolder.safefile import open_regular, replace_file
 
 LINEAGE_FILE: Final = "telemetry_run.json"
@@ -31,35 +31,6 @@ def options_of(given: TelemetryOptions | Mapping[str, Any] | None, **options: An
     return TelemetryOptions.from_mapping(given or {}, **options)
 
 
-def phases_in(log: GivenLog, phases: bool | None) -> tuple[GivenLog, bool]:
-    """Return `log` without the key `phases`, and whether the phases inside a step are recorded; the keyword wins.
-
-    Raises:
-        OptionsError: the value is neither true nor false.
-    """
-    if isinstance(log, Mapping) and "phases" in log:
-        wanted = log["phases"] if phases is None else phases
-        log = {name: value for name, value in log.items() if name != "phases"}
-    else:
-        wanted = bool(phases) if phases is None else phases
-    if not isinstance(wanted, bool):
-        raise OptionsError(f"phases is {wanted!r:.200}; it must be true or false")
-    return log, wanted
-
-
-def given_logger(log: GivenLog, options: Mapping[str, Any]) -> TelemetryLogger | None:
-    """Return `log` if it is a logger, None if a logger has to be made from options.
-
-    Raises:
-        OptionsError: options are given together with a logger, which has its own.
-    """
-    if not isinstance(log, TelemetryLogger):
-        return None
-    if options:
-        raise OptionsError(f"a logger was given together with options {sorted(options)}: give one of the two")
-    return log
-
-
 def resuming(options: TelemetryOptions, run_id: str | None) -> TelemetryOptions:
     """Return options that resume the run with this id, unless they name another."""
     if run_id is None or options.run_id is not None:
@@ -72,13 +43,6 @@ def in_project(options: TelemetryOptions, project: str, *tags: str) -> Telemetry
     return options.changed(
         project=options.project or project, tags=tuple(dict.fromkeys((*options.tags, *tags)))
     )
-
-
-def open_log(
-    options: TelemetryOptions, run_name: str, *, config: Any = None, from_checkpoint: Any = None
-) -> TelemetryLogger:
-    """Return a logger; it resumes the run of `from_checkpoint` if that is known."""
-    return TelemetryLogger(run_name, resuming(options, run_id_in(from_checkpoint)), config=config)
 
 
 def remember_run(checkpoint: Any, log: TelemetryLogger) -> None:

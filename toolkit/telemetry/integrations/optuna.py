@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.integrations.logger_setup import in_project, open_log, options_of
+from toolkit.telemetry.integrations.logger_setup import in_project, options_of
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.open_phases import exit_arguments
 from toolkit.telemetry.logger.logger import TelemetryLogger
@@ -99,7 +99,7 @@ class TelemetryCallback:
     def _open(self, study: Any, number: int) -> TelemetryLogger:
         self._recorded.add((study.study_name, number))
         options = in_project(self._options, study.study_name, "optuna", study.study_name)
-        return open_log(options, f"trial-{number}")
+        return TelemetryLogger(f"trial-{number}", options)
 
 
 def _start(log: TelemetryLogger, study: Any, trial: Any) -> None:

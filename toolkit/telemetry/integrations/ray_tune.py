@@ -9,7 +9,7 @@ from typing import Any, Final
 from ray.tune.logger import LoggerCallback
 
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.integrations.logger_setup import in_project, open_log, options_of
+from toolkit.telemetry.integrations.logger_setup import in_project, options_of
 from toolkit.telemetry.integrations.metric_names import split, with_known_names
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.options import TelemetryOptions
@@ -41,9 +41,9 @@ class TelemetryCallback(LoggerCallback):  # type: ignore[misc]  # Ray is not ins
         """Open the run, unless the trial was only paused."""
         with self.guard.catch("opening a run for a trial"):
             if trial.trial_id not in self._logs:
-                project, config = str(trial.experiment_dir_name), trial.config
-                log = open_log(in_project(self._options, project, "ray"), str(trial), config=config)
-                self._logs[trial.trial_id] = log
+                options = in_project(self._options, str(trial.experiment_dir_name), "ray")
+                config = trial.config
+                log = self._logs[trial.trial_id] = TelemetryLogger(str(trial), options, config=config)
                 log.log_start(config=config, training={"framework": "ray", "trial": trial.trial_id})
 
     def log_trial_result(self, iteration: int, trial: Any, result: dict[str, Any]) -> None:

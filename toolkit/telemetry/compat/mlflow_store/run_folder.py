@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.compat.mlflow_store.run_state import RunState, param_records, start_s
-from toolkit.telemetry.compat.mlflow_store.shared_log import BLOCK, SharedLog
+from toolkit.telemetry.compat.mlflow_store.run_state import BLOCK, param_records, start_s
+from toolkit.telemetry.compat.mlflow_store.shared_log import SharedLog
 from toolkit.telemetry.core.background import FILES, background_job
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.environment import describe_environment
@@ -52,7 +52,7 @@ class RunFolder:
         self.folder = folder
         self.run_id = run_id
         self.experiment_id = experiment_id
-        self.log = SharedLog(folder / METRICS_JSONL, RunState)
+        self.log = SharedLog(folder / METRICS_JSONL)
         self._is_described = False
 
     @classmethod

@@ -8,11 +8,14 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from toolkit.telemetry.compat.mlflow_store.shared_log import BLOCK, ROOM, merge
 from toolkit.telemetry.runfolder.codec import with_non_finite
 from toolkit.telemetry.runfolder.reader import blocks_of, lines_of, parse_line
 from toolkit.telemetry.runfolder.records import LOSS_JUMP, NAN_INF_DETECTED, RESERVED, START, STEP, Record
 
+BLOCK: Final = "mlflow"
+"""Field of a record with what MLflow keeps and a run folder has no other place for."""
+ROOM: Final = 40 * 1024
+"""A larger block is in a file of its own: a record has at most 64 KiB."""
 _TAKEN: Final = frozenset({*RESERVED, "global_step", NAN_INF_DETECTED, LOSS_JUMP, BLOCK})
 """Fields with a meaning of ours: a metric of such a name is kept as `x_NAME`."""
 _AHEAD_S: Final = 60.0
@@ -59,7 +62,15 @@ class RunState:
             config = record.get("config")
             if isinstance(config, dict):
                 self.params.update((key, str(value)) for key, value in config.items())
-        merge(self.about, _block_of(record))
+        for name, value in _block_of(record).items():
+            inner = self.about.get(name)
+            if isinstance(inner, dict):
+                # Changed key by key, where None removes one.
+                inner.update(value if isinstance(value, dict) else {})
+                for key in [key for key, item in inner.items() if item is None]:
+                    del inner[key]
+            else:
+                self.about[name] = value
 
 
 def start_s(about: dict[str, Any], now: float) -> float:

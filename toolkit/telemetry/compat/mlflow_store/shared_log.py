@@ -6,14 +6,15 @@ import hashlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final
 
 import orjson
 
+from toolkit.telemetry.compat.mlflow_store.run_state import BLOCK, ROOM, RunState
 from toolkit.telemetry.runfolder.codec import encode
 from toolkit.telemetry.runfolder.layout import PRIVATE, make_folders
 from toolkit.telemetry.runfolder.portable import try_lock, unlock
@@ -21,43 +22,27 @@ from toolkit.telemetry.runfolder.reader import Cursor, read_from
 from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runfolder.safefile import open_to_write, read_inside, replace_file, write_all
 
-BLOCK: Final = "mlflow"
-"""Field of a record with what MLflow keeps and a run folder has no other place for."""
-ROOM: Final = 40 * 1024
-"""A larger block is in a file of its own: a record has at most 64 KiB."""
 _FILES: Final = "mlflow"
 _MOST_BYTES: Final = 64 * 1024 * 1024
 _WAIT_S: Final = 30.0
 """How long another process may have the file locked; a logger has it locked as long as it writes the run."""
 
 
-class State(Protocol):
-    """What the records of a file add up to."""
-
-    def add(self, record: Record) -> None:
-        """Take the next record."""
-        ...
-
-
-_State = TypeVar("_State", bound=State)
-
-
-class SharedLog(Generic[_State]):
+class SharedLog:
     """One file of records, and the state that they add up to.
 
     A record that `append` took survives a kill of the process: it is in the file when `append` returns.
     """
 
-    def __init__(self, path: Path, begin: Callable[[], _State]) -> None:
+    def __init__(self, path: Path) -> None:
         self.path = path
-        self._begin = begin
-        self._state = begin()
+        self._state = RunState()
         self._cursor = Cursor()
         self._seq = 0
         self._descriptor = -1
         self._lock = threading.RLock()
 
-    def state(self) -> _State:
+    def state(self) -> RunState:
         """Return the state by all records that are in the file now.
 
         Raises:
@@ -69,7 +54,7 @@ class SharedLog(Generic[_State]):
             return self._state
 
     @contextmanager
-    def alone(self) -> Iterator[_State]:
+    def alone(self) -> Iterator[RunState]:
         """Keep others from appending, and give the state by all records; only then `append` may be called.
 
         Raises:
@@ -121,7 +106,7 @@ class SharedLog(Generic[_State]):
         while True:
             chunk = read_from(self.path, self._cursor)
             if chunk.replaced:
-                self._state, self._seq = self._begin(), 0
+                self._state, self._seq = RunState(), 0
             is_end = chunk.next_offset == self._cursor.offset
             self._cursor = chunk.cursor
             self._add(chunk.records)
@@ -159,15 +144,3 @@ class SharedLog(Generic[_State]):
         make_folders(self.path.parent / _FILES, PRIVATE.folder)
         replace_file(self.path.parent / name, data)
         return {**record, BLOCK: {"file": name}}
-
-
-def merge(known: dict[str, Any], change: dict[str, Any]) -> None:
-    """Change `known`: a mapping is changed key by key, where None removes one; anything else is replaced."""
-    for name, value in change.items():
-        inner = known.get(name)
-        if isinstance(inner, dict):
-            inner.update(value if isinstance(value, dict) else {})
-            for key in [key for key, item in inner.items() if item is None]:
-                del inner[key]
-        else:
-            known[name] = value

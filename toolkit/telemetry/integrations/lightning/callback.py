@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from toolkit.telemetry.core.clock import wall_time_of
 from toolkit.telemetry.core.guard import Guard, guarded
 from toolkit.telemetry.integrations.lightning.checkpoints import SavedCheckpoints, requested_checkpoint_path
 from toolkit.telemetry.integrations.lightning.framework import class_of_lightning
 from toolkit.telemetry.integrations.lightning.logger import TelemetryLightningLogger
 from toolkit.telemetry.integrations.lightning.phases import StepPhases
-from toolkit.telemetry.integrations.lightning.records import (
-    begin_evaluation,
-    write_epoch,
-    write_evaluation,
-    write_remaining,
-    write_start,
-    write_step,
-)
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
 from toolkit.telemetry.integrations.lightning.trainer_call import TrainerCall
 from toolkit.telemetry.integrations.lightning.trainer_values import (
     hardware_fields,
     learning_rates,
     max_steps,
-    metrics_so_far,
     put_state,
     training_fields,
 )
-from toolkit.telemetry.integrations.logger_setup import GivenLog, phases_in
+from toolkit.telemetry.integrations.logger_setup import GivenLog
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.options import OptionsError
 from toolkit.telemetry.timing.names import (
@@ -76,13 +65,12 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
                     "a callback with a TelemetryLightningLogger uses the logger's options: give them to the logger"
                 )
             self._run = log.run
-            self._wants_phases = phases_in(None, phases)[1]
+            self._run.wants_phases |= bool(phases)
         else:
-            log, self._wants_phases = phases_in(log, phases)
-            self._run = SharedRun(log, run_name=run_name, **options)
+            self._run = SharedRun(log, run_name=run_name, phases=phases, **options)
         self.is_live = False
         """Whether the hooks do anything."""
-        self._call = TrainerCall()
+        self._call = TrainerCall(self._run)
 
     @property
     def telemetry(self) -> TelemetryLogger | None:
@@ -102,21 +90,17 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
         """Find the trainer's `TelemetryLightningLogger`, if it has one."""
         with self.guard.catch("setting up the callback"):
-            if self._is_nested(trainer):
-                self.is_live = False
-                self._call = TrainerCall(trainer=trainer, is_ignored=True, outer=self._call)
-                return
             if self._call.trainer is not None:
                 # Another callback that raises while the trainer handles an exception keeps it from us.
                 self._end(InterruptedError("the trainer's previous call ended without a report"))
-            self._call = TrainerCall(trainer=trainer, began_at=time.monotonic())
             loggers = getattr(trainer, "loggers", ())
             other = next((one for one in loggers if isinstance(one, TelemetryLightningLogger)), None)
             if other is not None:
                 self._share_run_with(other)
-            elif self._run.was_given_nothing:
-                # Lightning has removed all loggers, so the options of ours are unknown.
-                self._call.is_ignored = bool(getattr(trainer, "fast_dev_run", False))
+            # A quick run has no loggers any more, so the options of ours are unknown.
+            is_quick = bool(getattr(trainer, "fast_dev_run", False))
+            is_ignored = is_quick and other is None and self._run.was_given_nothing
+            self._call = TrainerCall(self._run, trainer, is_ignored=is_ignored)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Open the run: a checkpoint has been read by now, so the run to resume is known."""
@@ -125,9 +109,9 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             if not getattr(trainer.strategy, "restore_checkpoint_after_setup", False):
                 self._run.begin_training(trainer)
                 if self._open(pl_module):
-                    if self._wants_phases:
+                    if self._run.wants_phases:
                         self._call.parts = StepPhases(self._run, trainer)
-                    self._run.phases.begin(DATALOADER_INIT, self._run.training.dataloader_init())
+                    self._run.phases.begin(DATALOADER_INIT, self._run.opened.training.dataloader_init())
 
     def teardown(self, *_: Any, **__: Any) -> None:
         """Close the run."""
@@ -150,7 +134,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     @guarded
     def on_train_epoch_start(self, *_: Any) -> None:
         """Record the previous epoch, whose metrics are complete by now."""
-        write_epoch(self._run, self._call)
+        self._call.write_epoch()
         if self._call.checkpoints is not None:
             self._call.checkpoints.record()
 
@@ -184,11 +168,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             return
         run = self._run
         run.end_iteration()
-        try:
-            write_step(run, call, pl_module, step)
-        finally:
-            call.step, call.is_first = step, False
-            call.rates, call.loss, call.batches = {}, None, 0
+        call.write_step(pl_module, step)
         if run.knows_its_ranks:
             self._do_requests(trainer, pl_module)
 
@@ -199,21 +179,18 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
                 self._call.checkpoints.begin()
 
     @guarded
-    def on_train_epoch_end(self, trainer: Any, *_: Any) -> None:
-        """Remember that an epoch ended; its metrics are complete only after this."""
-        call = self._call
+    def on_train_epoch_end(self, *_: Any) -> None:
+        """Remember that an epoch ended."""
         # A module may end an epoch by skipping a batch that has begun.
-        if call.parts is not None:
-            call.parts.end()
+        if self._call.parts is not None:
+            self._call.parts.end()
         self._run.drop_iteration()
-        # Reading them now would make Lightning gather them from all ranks, in the middle of something else.
-        call.epoch = trainer.current_epoch, trainer.global_step
-        call.seen = metrics_so_far(trainer)
+        self._call.end_epoch()
 
     @guarded
     def on_train_end(self, *_: Any) -> None:
         """Record the last epoch, and end the loop."""
-        write_epoch(self._run, self._call)
+        self._call.write_epoch()
         self._run.drop_iteration()
         self._run.phases.end(TRAINING_LOOP)
 
@@ -233,47 +210,41 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     @guarded
     def on_sanity_check_end(self, *_: Any) -> None:
         """Continue data loader creation."""
-        self._run.phases.begin(DATALOADER_INIT, self._run.training.dataloader_init())
+        self._run.phases.begin(DATALOADER_INIT, self._run.opened.training.dataloader_init())
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin a validation, unless it is the sanity check."""
         if not trainer.sanity_checking:
-            self._begin_evaluation(trainer, pl_module, VALIDATION_LOOP)
+            self._begin_evaluation(trainer, pl_module, VALIDATION_LOOP, VALIDATION_ITERATION)
+
+    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin a test."""
+        self._begin_evaluation(trainer, pl_module, TESTING_LOOP, TESTING_ITERATION)
 
     @guarded
     def on_validation_batch_start(self, *_: Any) -> None:
-        """Begin an iteration."""
-        if self._run.phases.has(VALIDATION_LOOP):
-            self._run.phases.begin(VALIDATION_ITERATION, self._run.training.validation_iteration())
+        """Begin an iteration of a validation or a test."""
+        if self._call.evaluation is not None:
+            iteration = self._call.evaluation[1]
+            # The phases have the names of their methods.
+            self._run.phases.begin(iteration, getattr(self._run.opened.training, iteration)())
 
     @guarded
     def on_validation_batch_end(self, *_: Any) -> None:
         """End the iteration."""
-        self._run.phases.end(VALIDATION_ITERATION)
+        self._run.phases.end(VALIDATION_ITERATION, TESTING_ITERATION)
 
     @guarded
     def on_validation_end(self, *_: Any) -> None:
-        """End the validation, and record its metrics."""
-        self._end_evaluation(VALIDATION_ITERATION, VALIDATION_LOOP)
+        """End the validation or test, and record its metrics."""
+        evaluation, self._call.evaluation = self._call.evaluation, None
+        if evaluation is not None:
+            self._run.phases.end(*reversed(evaluation))
+            self._call.write_evaluation()
 
-    def on_test_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin a test."""
-        self._begin_evaluation(trainer, pl_module, TESTING_LOOP)
-
-    @guarded
-    def on_test_batch_start(self, *_: Any) -> None:
-        """Begin an iteration."""
-        self._run.phases.begin(TESTING_ITERATION, self._run.training.testing_iteration())
-
-    @guarded
-    def on_test_batch_end(self, *_: Any) -> None:
-        """End the iteration."""
-        self._run.phases.end(TESTING_ITERATION)
-
-    @guarded
-    def on_test_end(self, *_: Any) -> None:
-        """End the test, and record its metrics."""
-        self._end_evaluation(TESTING_ITERATION, TESTING_LOOP)
+    on_test_batch_start = on_validation_batch_start
+    on_test_batch_end = on_validation_batch_end
+    on_test_end = on_validation_end
 
     # Checkpoints remember their run; a copy in another process starts with nothing open.
 
@@ -289,18 +260,14 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             self._run.run_id = run_id
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "is_live": False, "_call": TrainerCall()}
+        return {**self.__dict__, "is_live": False, "_call": TrainerCall(self._run)}
 
     # Internal: beginning and ending.
-
-    def _is_nested(self, trainer: Any) -> bool:
-        """Return whether another trainer with this callback is running."""
-        other = self._call.trainer
-        return other is not None and other is not trainer and other.state.status == "running"
 
     def _share_run_with(self, other: TelemetryLightningLogger) -> None:
         """Share one run with the trainer's logger, unless both were given something."""
         if self._run.was_given_nothing:
+            other.run.wants_phases |= self._run.wants_phases
             self._run = other.run
         elif other.run.was_given_nothing:
             other.run = self._run
@@ -316,10 +283,9 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         self.is_live = run.is_live
         if not was_opened:
             return False
-        began = self._call.began_at and wall_time_of(self._call.began_at) * 1000.0
-        run.begin_application(began)
-        run.training.on_model_init_start(start_time_msec=began)
-        run.training.on_model_init_end()
+        run.begin_application(self._call.began_ms)
+        run.opened.training.on_model_init_start(start_time_msec=self._call.began_ms)
+        run.opened.training.on_model_init_end()
         return True
 
     @guarded
@@ -328,14 +294,14 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         run.phases.end(DATALOADER_INIT)
         call.step = trainer.global_step
         with self.guard.catch("writing the start record"):
-            write_start(run, trainer, pl_module, training_fields(trainer))
+            call.write_start(pl_module, training_fields(trainer))
         if run.knows_its_ranks:
             run.opened.declare_action("save", partial(self._save_on_request, trainer))
             run.opened.declare_action("stop")
         run.begin_loop(call.step, max_steps(trainer))
         with self.guard.catch("reading the checkpoint callbacks"):
             call.checkpoints = SavedCheckpoints(trainer, run)
-        if self._wants_phases:
+        if run.wants_phases:
             with self.guard.catch("patching Lightning's methods"):
                 call.parts = call.parts or StepPhases(run, trainer)
                 call.parts.patch(trainer, pl_module)
@@ -346,15 +312,12 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     def _end(self, error: BaseException | None) -> None:
         """End everything that is open, remove the patches, and close the run if it was opened here."""
         run, call = self._run, self._call
-        if call.outer is not None:
-            self._call, self.is_live = call.outer, run.is_live
-            return
-        was_live, self.is_live, self._call = self.is_live, False, TrainerCall()
+        was_live, self.is_live, self._call = self.is_live, False, TrainerCall(run)
         if call.parts is not None:
             with self.guard.catch("restoring Lightning's methods"):
                 call.parts.stop(error)
         if was_live:
-            write_remaining(run, call, error)
+            call.write_remaining(error)
         run.has_callback = False
         run.close(error)
 
@@ -378,23 +341,14 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         assert self._call.checkpoints is not None, "made when the training began"
         self._call.checkpoints.save(requested_checkpoint_path(trainer))
 
-    def _begin_evaluation(self, trainer: Any, pl_module: Any, loop: str) -> None:
+    def _begin_evaluation(self, trainer: Any, pl_module: Any, loop: str, iteration: str) -> None:
         with self.guard.catch("beginning an evaluation of Lightning's"):
             self._open(pl_module)
             if not self.is_live:
                 return
-            run, call = self._run, self._call
+            run = self._run
             if not run.has_start:
                 with self.guard.catch("writing the start record"):
-                    write_start(run, trainer, pl_module, hardware_fields(trainer))
-            begin_evaluation(run, call)
-            training = run.training
-            phase = training.validation_loop() if loop == VALIDATION_LOOP else training.testing_loop()
-            run.phases.begin(loop, phase)
-
-    def _end_evaluation(self, iteration: str, loop: str) -> None:
-        run, call = self._run, self._call
-        if not run.phases.has(loop):
-            return
-        run.phases.end(iteration, loop)
-        write_evaluation(run, call)
+                    self._call.write_start(pl_module, hardware_fields(trainer))
+            self._call.begin_evaluation(loop, iteration)
+            run.phases.begin(loop, getattr(run.opened.training, loop)())

@@ -10,8 +10,8 @@ from typing import Any
 from toolkit.telemetry.core.config_mapping import mapping_in, resolved
 from toolkit.telemetry.core.guard import Guard, guarded
 from toolkit.telemetry.integrations.lightning.framework import class_of_lightning
-from toolkit.telemetry.integrations.lightning.records import without
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
+from toolkit.telemetry.integrations.lightning.trainer_call import without
 from toolkit.telemetry.integrations.lightning.trainer_values import batch_metric_names
 from toolkit.telemetry.integrations.logger_setup import GivenLog
 from toolkit.telemetry.integrations.metric_names import split, with_known_names

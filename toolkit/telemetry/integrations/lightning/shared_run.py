@@ -8,7 +8,6 @@ from typing import Any, Final
 from toolkit.telemetry.core.ranks import find_rank
 from toolkit.telemetry.integrations.framework_run import FrameworkRun
 from toolkit.telemetry.integrations.logger_setup import GivenLog
-from toolkit.telemetry.logger.training import TrainingTelemetry
 
 _COPIED: Final = ("config", "has_callback", "has_trained", "run_id", "was_given_nothing", "_ranks_at_first")
 """What a copy has in common with its original, such as the one that a process started by the trainer gets."""
@@ -17,9 +16,11 @@ _COPIED: Final = ("config", "has_callback", "has_trained", "run_id", "was_given_
 class SharedRun(FrameworkRun):
     """A run that was given, or one opened here, used by the callback, the logger or both of one trainer."""
 
-    def __init__(self, log: GivenLog = None, *, run_name: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, log: GivenLog = None, *, run_name: str | None = None, phases: bool | None = None, **options: Any
+    ) -> None:
         """Wait for a trainer; no folder is created yet. Raises OptionsError if an option is unknown or invalid."""
-        super().__init__(log, run_name=run_name, **options)
+        super().__init__(log, run_name=run_name, phases=phases, **options)
         self.was_given_nothing = log is None and run_name is None and not options
         self.run_id: str | None = None
         if self.given is not None:
@@ -36,11 +37,6 @@ class SharedRun(FrameworkRun):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return *super().__reduce__(), {name: getattr(self, name) for name in _COPIED}
-
-    @property
-    def training(self) -> TrainingTelemetry:
-        """The phases of a training."""
-        return self.opened.training
 
     def open(self, default_name: str) -> bool:
         """Open the run, as a new session if it had one before; return whether it was opened now."""

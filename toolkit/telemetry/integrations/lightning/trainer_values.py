@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable
 from typing import Any
@@ -51,16 +52,12 @@ def hardware_fields(trainer: Any) -> dict[str, Any]:
 
 def max_steps(trainer: Any) -> int | None:
     """Return the largest number of steps the training can have; None if unknown."""
-    limits = [] if trainer.max_steps == -1 else [int(trainer.max_steps)]
-    batches, epochs = trainer.num_training_batches, trainer.max_epochs
     # With manual optimization a batch may have any number of steps, and a callback may change the accumulation.
     is_steady = trainer.lightning_module.automatic_optimization and not any(
         hasattr(callback, "going_to_accumulate_grad_batches") for callback in trainer.callbacks
     )
-    if is_steady and epochs not in (None, -1) and isinstance(batches, int):
-        # The last batches of an epoch make a step even if they are fewer.
-        limits.append(int(-(-batches // trainer.accumulate_grad_batches) * epochs))
-    return min(limits, default=None)
+    steps = trainer.estimated_stepping_batches if is_steady else trainer.max_steps
+    return int(steps) if 0 <= steps < math.inf else None
 
 
 def batch_size_of(trainer: Any) -> int | None:
