@@ -26,7 +26,7 @@ from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.spans.span import NO_FAILURES
 from toolkit.telemetry.runfolder.records import StateTrigger
-from toolkit.telemetry.timing.names import TRAINING_LOOP
+from toolkit.telemetry.timing.names import OPTIMIZER_UPDATE, TRAINING_LOOP
 
 # Fields of the start record, and what scripts usually call them.
 _SETUP: Final = {
@@ -267,12 +267,11 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         if not self._has_state:
             self._put_state("start", None, None)
         if self._parts is not None:
-            self._parts.begin_update()
+            self._run.phases.begin(OPTIMIZER_UPDATE, self._run.opened.training.optimizer_update())
 
     @guarded
     def _end_update(self, *_: Any) -> None:
-        if self._parts is not None:
-            self._parts.end_update()
+        self._run.phases.end(OPTIMIZER_UPDATE)
 
     @guarded
     def _begin_save(self, _: Any, __: Any, folder: Any) -> None:

@@ -44,16 +44,6 @@ class AcceleratorPhases:
         if self._loaders is not None:
             self._loaders.stop()
 
-    @guarded
-    def begin_update(self) -> None:
-        """Begin the step of an optimizer."""
-        self._open.begin(OPTIMIZER_UPDATE, self._log.training.optimizer_update())
-
-    @guarded
-    def end_update(self, *_: Any) -> None:
-        """End it."""
-        self._open.end(OPTIMIZER_UPDATE)
-
     def _timing_batches(self, accumulate: Callable[..., Any]) -> Callable[..., Any]:
         @contextmanager
         def timed(*models: Any) -> Iterator[Any]:

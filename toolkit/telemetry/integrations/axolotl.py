@@ -19,7 +19,7 @@ from transformers import TrainerCallback
 from toolkit.telemetry.core.guard import Guard, guarded
 from toolkit.telemetry.core.lifetime import code_of
 from toolkit.telemetry.integrations.framework_run import FrameworkRun
-from toolkit.telemetry.integrations.logger_setup import run_id_in
+from toolkit.telemetry.integrations.logger_setup import CLOCK_STEP_S, run_id_in
 from toolkit.telemetry.integrations.method_patches import MethodPatches
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
 from toolkit.telemetry.logger.logger import TelemetryLogger
@@ -28,8 +28,6 @@ from toolkit.telemetry.timing.names import DATALOADER_INIT, MODEL_INIT
 
 _ADAPTER_LOAD: Final = "adapter_load"
 _WEIGHTS: Final = (".safetensors", ".bin", ".pt")
-# File times come from a clock that the kernel advances a few hundred times a second.
-_CLOCK_STEP_S: Final = 0.05
 
 
 class TelemetryArgs(BaseModel):
@@ -200,7 +198,7 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
             return
         (step, since), folder = self._trained, Path(cfg.get("output_dir"))
         is_there = any(
-            path.suffix in _WEIGHTS and path.stat().st_mtime > since - _CLOCK_STEP_S
+            path.suffix in _WEIGHTS and path.stat().st_mtime > since - CLOCK_STEP_S
             for path in folder.iterdir()
         )
         if not is_there and not is_last_chance:

@@ -15,6 +15,8 @@ from toolkit.telemetry.runfolder.safefile import open_regular, replace_file
 LINEAGE_FILE: Final = "telemetry_run.json"
 """A file in a checkpoint's folder that names its run."""
 _MAX_LINEAGE_BYTES: Final = 64 * 1024
+CLOCK_STEP_S: Final = 0.05
+"""File times come from a clock that the kernel advances a few hundred times a second."""
 
 GivenLog = TelemetryLogger | TelemetryOptions | Mapping[str, Any] | None
 """What an integration is given: a logger, which its owner closes, or the options to create one."""

@@ -39,6 +39,15 @@ def with_known_names(metrics: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
+def as_number(value: Any) -> Any:
+    """Return the number that a tensor in host memory holds; anything else, such as a GPU tensor, as it is."""
+    # A number costs the logger much less than a tensor. Tensors of other classes may be spread over several ranks.
+    kind = type(value)
+    if kind.__name__ == "Tensor" and kind.__module__ == "torch" and value.is_cpu and value.numel() == 1:
+        return value.item()
+    return value
+
+
 @lru_cache(maxsize=64)
 def _known_names(names: tuple[str, ...]) -> list[tuple[str, str]]:
     """Return which of a step's metrics are `train_loss`, `lr` and `grad_norm` under another name."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Final
 
 from toolkit.telemetry.core.guard import PREFIX, Guard, print_line
@@ -32,16 +31,11 @@ def declare(process: Any, log: TelemetryLogger) -> None:
             log.declare_knob(knob, int, low=1, high=1_000_000, value=value)
 
 
-@dataclass(frozen=True, slots=True)
-class PendingRequests:
-    """Requests that are left to carry out."""
+def carry_out(process: Any, log: TelemetryLogger) -> tuple[bool, bool]:
+    """Carry out the requests, and return whether one to sample and one to stop is left to the caller.
 
-    sample: bool = False
-    stop: bool = False
-
-
-def carry_out(process: Any, log: TelemetryLogger) -> PendingRequests:
-    """Carry out all requests except sampling and stopping. A save that fails is reported and does not raise."""
+    A save that fails is reported and does not raise.
+    """
     to_sample = to_stop = False
     for request in log.take_requests():
         if request.name == "sample":
@@ -60,7 +54,7 @@ def carry_out(process: Any, log: TelemetryLogger) -> PendingRequests:
             for knob, config in _KNOBS:
                 if request.name == knob and isinstance(request.value, int):
                     setattr(getattr(process, config), knob, request.value)
-    return PendingRequests(to_sample, to_stop)
+    return to_sample, to_stop
 
 
 def sample(process: Any) -> None:

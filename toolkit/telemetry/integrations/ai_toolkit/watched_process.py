@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from toolkit.telemetry.integrations.ai_toolkit.control_requests import (
-    PendingRequests,
     StoppedOnRequest,
     carry_out,
     declare,
@@ -101,15 +100,15 @@ class WatchedProcess:
 
         def end_step_hook(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
-            process, requests = self._process, PendingRequests()
+            process, to_sample, to_stop = self._process, False, False
             with self._run.guard.catch("carrying out requests"):
                 if self._steps is not None:
                     # Usually written by now, unless ai-toolkit's timers have changed.
                     self._steps.write()
-                requests = carry_out(process, self._run.opened)
-            if requests.sample:
+                to_sample, to_stop = carry_out(process, self._run.opened)
+            if to_sample:
                 sample(process)
-            if requests.stop and process.step_num < process.train_config.steps:
+            if to_stop and process.step_num < process.train_config.steps:
                 raise StoppedOnRequest
             return result
 

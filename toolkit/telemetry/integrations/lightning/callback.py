@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from toolkit.telemetry.core.guard import Guard, guarded
-from toolkit.telemetry.integrations.lightning.checkpoints import SavedCheckpoints, requested_checkpoint_path
+from toolkit.telemetry.integrations.lightning.checkpoints import SavedCheckpoints
 from toolkit.telemetry.integrations.lightning.framework import class_of_lightning
 from toolkit.telemetry.integrations.lightning.logger import TelemetryLightningLogger
 from toolkit.telemetry.integrations.lightning.phases import StepPhases
@@ -296,7 +295,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         with self.guard.catch("writing the start record"):
             call.write_start(pl_module, training_fields(trainer))
         if run.knows_its_ranks:
-            run.opened.declare_action("save", partial(self._save_on_request, trainer))
+            run.opened.declare_action("save", self._save_on_request)
             run.opened.declare_action("stop")
         run.begin_loop(call.step, max_steps(trainer))
         with self.guard.catch("reading the checkpoint callbacks"):
@@ -334,12 +333,11 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         if log.should_stop:
             trainer.should_stop = True
 
-    def _save_on_request(self, trainer: Any) -> None:
+    def _save_on_request(self) -> None:
         """Save a checkpoint between two steps; an exception becomes the answer to the request."""
-        if not self._run.phases.has(TRAINING_LOOP):
+        if self._call.checkpoints is None or not self._run.phases.has(TRAINING_LOOP):
             raise RuntimeError("the training is over")
-        assert self._call.checkpoints is not None, "made when the training began"
-        self._call.checkpoints.save(requested_checkpoint_path(trainer))
+        self._call.checkpoints.save()
 
     def _begin_evaluation(self, trainer: Any, pl_module: Any, loop: str, iteration: str) -> None:
         with self.guard.catch("beginning an evaluation of Lightning's"):

@@ -8,10 +8,8 @@ from typing import Any, Final
 
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
 from toolkit.telemetry.integrations.lightning.trainer_values import put_state
-from toolkit.telemetry.integrations.logger_setup import log_save_since
+from toolkit.telemetry.integrations.logger_setup import CLOCK_STEP_S, log_save_since
 
-# File times come from a clock that the kernel advances a few hundred times a second.
-_CLOCK_STEP_S: Final = 0.05
 _HOOK: Final = "on_save_checkpoint"
 
 
@@ -22,23 +20,25 @@ class SavedCheckpoints:
         self._trainer, self._run = trainer, run
         self.calls: list[tuple[float, int]] = []
         """When the hook was called, and at which step, for saves whose file was not found yet."""
-        self._requested: list[str] = []
         self._known: dict[str, float | None] = {}
-        self._known = {path: _time_of(path) for path in self._named()}
+        self._known |= {path: _time_of(path) for path in self._named()}
 
     def begin(self) -> None:
         """Note that a checkpoint is about to be saved."""
         self.calls.append((time.time(), self._trainer.global_step))
 
-    def save(self, path: str) -> None:
-        """Save a checkpoint now, and record it. Raises what the trainer raises."""
+    def save(self) -> None:
+        """Save a checkpoint now, in the folder of the trainer's own, and record it. Raises what the trainer raises."""
         self.record()
-        self._requested.append(path)
+        trainer = self._trainer
+        own = getattr(trainer.checkpoint_callback, "dirpath", None)
+        folder = own or os.path.join(trainer.default_root_dir, "checkpoints")
+        path = os.path.join(folder, f"asked-epoch={trainer.current_epoch}-step={trainer.global_step}.ckpt")
+        self._known[path] = None
         try:
-            self._trainer.save_checkpoint(path)
+            trainer.save_checkpoint(path)
         except BaseException:
             self.calls.clear()
-            self._requested.remove(path)
             raise
         self.record()
 
@@ -51,7 +51,7 @@ class SavedCheckpoints:
         new = [(at, path) for path, at in found.items() if at is not None and self._known.get(path) != at]
         self._known |= {path: at for at, path in new}
         for at, path in sorted(new):
-            call = max((one for one in self.calls if one[0] <= at + _CLOCK_STEP_S), default=None)
+            call = max((one for one in self.calls if one[0] <= at + CLOCK_STEP_S), default=None)
             self._record(path, at, call)
             if call is not None:
                 self.calls.remove(call)
@@ -77,8 +77,8 @@ class SavedCheckpoints:
             put_state(log, trainer, "save", path)
 
     def _named(self) -> list[str]:
-        """Return the files that the trainer's checkpoint callbacks name, those named before, and the requested ones."""
-        paths = [*self._requested, *self._known]
+        """Return the files that the trainer's checkpoint callbacks name, and those named before."""
+        paths = [*self._known]
         for one in self._trainer.checkpoint_callbacks:
             paths += [getattr(one, name, "") for name in ("best_model_path", "last_model_path")]
             paths += getattr(one, "best_k_models", ())
@@ -91,10 +91,3 @@ def _time_of(path: str) -> float | None:
         return None if os.path.islink(path) else os.stat(path).st_mtime
     except OSError:
         return None
-
-
-def requested_checkpoint_path(trainer: Any) -> str:
-    """Return the path of a checkpoint that was requested: in the folder of the trainer's own."""
-    own = getattr(trainer.checkpoint_callback, "dirpath", None)
-    folder = own or os.path.join(trainer.default_root_dir, "checkpoints")
-    return os.path.join(folder, f"asked-epoch={trainer.current_epoch}-step={trainer.global_step}.ckpt")

@@ -1,4 +1,4 @@
-"""Lightning's base classes, from whichever of its two packages the script uses, and torch's tensor."""
+"""Lightning's base classes, from whichever of its two packages the script uses."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from typing import Any, Final
 
 _PACKAGES: Final = ("lightning.pytorch", "pytorch_lightning")
 """One framework under two names, each with its own classes."""
-
-TENSOR: Final = import_module("torch").Tensor
 
 
 def class_of_lightning(name: str) -> Any:
@@ -31,11 +29,3 @@ def class_of_lightning(name: str) -> Any:
     if name == "Logger":
         packages = [f"{package}.loggers" for package in packages]
     return new_class(name, tuple(getattr(import_module(package), name) for package in packages))
-
-
-def as_number(value: Any) -> Any:
-    """Return the number that a tensor in host memory holds; anything else, such as a GPU tensor, as it is."""
-    # A number costs the logger much less than a tensor. Tensors of other classes may be spread over several ranks.
-    if type(value) is TENSOR and value.is_cpu and value.numel() == 1:
-        return value.item()
-    return value

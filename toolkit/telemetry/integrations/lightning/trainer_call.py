@@ -9,7 +9,6 @@ from typing import Any
 from toolkit.telemetry.core.clock import wall_time_of
 from toolkit.telemetry.integrations.batch_sizes import BatchSizes
 from toolkit.telemetry.integrations.lightning.checkpoints import SavedCheckpoints
-from toolkit.telemetry.integrations.lightning.framework import as_number
 from toolkit.telemetry.integrations.lightning.phases import StepPhases
 from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
 from toolkit.telemetry.integrations.lightning.trainer_values import (
@@ -18,7 +17,7 @@ from toolkit.telemetry.integrations.lightning.trainer_values import (
     learning_rates,
     metrics_so_far,
 )
-from toolkit.telemetry.integrations.metric_names import with_known_names
+from toolkit.telemetry.integrations.metric_names import as_number, with_known_names
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.machine.start_fields import module_fields
 from toolkit.telemetry.runfolder.records import STEP

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from toolkit.telemetry.integrations.lightning.framework import TENSOR, as_number
+from toolkit.telemetry.integrations.metric_names import as_number
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.runfolder.records import StateTrigger
 
@@ -75,7 +75,7 @@ def learning_rates(optimizers: Iterable[Any]) -> dict[str, Any]:
         for group in getattr(optimizer, "param_groups", ()):
             if "lr" in group:
                 rate = group["lr"]
-                rates[f"lr_{place}" if place else "lr"] = as_number(rate) if type(rate) is TENSOR else rate
+                rates[f"lr_{place}" if place else "lr"] = rate if type(rate) is float else as_number(rate)
             place += 1
     return rates
 

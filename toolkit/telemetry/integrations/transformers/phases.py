@@ -11,6 +11,7 @@ from typing import Any, Final
 from transformers import Trainer, TrainerCallback
 
 from toolkit.telemetry.integrations.method_patches import MethodPatches
+from toolkit.telemetry.integrations.metric_names import as_number
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.records.batch_values import content_row
@@ -53,11 +54,11 @@ class TrainerPhases:
     def end_step(self) -> dict[str, Any]:
         """Return the loss and the gradient norm of the step that ended."""
         losses, norm = self._losses, self._norms[-1] if self._norms else None
-        loss = _number_if_here(losses[0] if len(losses) == 1 else sum(losses) if losses else None)
+        loss = as_number(losses[0] if len(losses) == 1 else sum(losses) if losses else None)
         # A norm spread over ranks would need all of them; the Trainer logs it as a number.
         return {
             "train_loss": loss,
-            "grad_norm": None if hasattr(norm, "placements") else _number_if_here(norm),
+            "grad_norm": None if hasattr(norm, "placements") else as_number(norm),
         }
 
     def stop(self) -> None:
@@ -125,11 +126,3 @@ def calling_trainer(callback: TrainerCallback) -> Any:
             return found
         frame = frame.f_back
     return None
-
-
-def _number_if_here(value: Any) -> Any:
-    """Return the number that a tensor in host memory holds, which needs no waiting; anything else as it is."""
-    kind = type(value)
-    if kind.__name__ == "Tensor" and kind.__module__ == "torch" and value.is_cpu and value.numel() == 1:
-        return value.item()
-    return value
