@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
+from tests.fork_server import ROOT
 from tests.records import read_records
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger.machine import environment, start_look
@@ -9,6 +14,23 @@ from toolkit.telemetry.logger.session.start_record import EnvironmentProbe
 
 PATIENCE_S = 60.0
 """How long a test waits for what comes soon, unless the machine pauses."""
+
+QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
+"""Options of a run without what a test does not ask for."""
+
+
+def run_program(folder, *arguments, may_fail=False, **environment):
+    """Run Python in a folder, with this project on its path, and return what it printed."""
+    done = subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert may_fail or done.returncode == 0, done.stderr[-3000:]
+    return done
 
 
 def make_logger(folder, name="r", **options):

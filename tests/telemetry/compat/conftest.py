@@ -7,10 +7,8 @@ import os
 import pytest
 
 import toolkit.telemetry.compat.wandb as wandb
-from tests.telemetry.logged import PATIENCE_S
+from tests.telemetry.logged import QUIET
 from toolkit.telemetry.compat import null_object
-
-QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
 
 
 @pytest.fixture

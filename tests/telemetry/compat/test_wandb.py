@@ -9,10 +9,7 @@ import inspect
 import json
 import math
 import multiprocessing
-import os
 import pickle
-import subprocess
-import sys
 import textwrap
 import threading
 from copy import deepcopy
@@ -25,9 +22,7 @@ from tests.lengths import in_make_faults
 from tests.mirrors.exporters.test_wandb import config as config_kept_by_wandb
 from tests.mirrors.exporters.test_wandb import kept_by_wandb, rows
 from tests.records import read_records
-from tests.telemetry.logged import PATIENCE_S
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.telemetry.logged import PATIENCE_S, run_program
 
 # The import is the only line in which a script for W&B differs.
 OUR_IMPORT = "import toolkit.telemetry.compat.wandb as wandb"
@@ -38,16 +33,7 @@ SCRIPT = PROGRAMS / "typical_wandb_script.py"
 def run_script(folder, line, script=SCRIPT, **environment):
     assert OUR_IMPORT in script.read_text()
     text = script.read_text().replace(OUR_IMPORT, line)
-    finished = subprocess.run(
-        [sys.executable, "-c", text],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert finished.returncode == 0, finished.stderr
-    return finished
+    return run_program(folder, "-c", text, **environment)
 
 
 @pytest.fixture(scope="module")
@@ -718,13 +704,7 @@ UNFINISHED = """
 
 @pytest.mark.parametrize(("how", "status"), [("end", "finished"), ("raise", "failed")])
 def test_a_script_that_forgets_to_finish_loses_nothing(tmp_path, how, status):
-    subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(UNFINISHED), how],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        timeout=100,
-    )
+    run_program(tmp_path, "-c", textwrap.dedent(UNFINISHED), how, may_fail=True)
     kept = read_records(tmp_path / "logs/left/metrics.jsonl")
 
     assert [record["loss"] for record in kept if record["event"] == "step"] == [2.0, 1.0]
@@ -732,18 +712,8 @@ def test_a_script_that_forgets_to_finish_loses_nothing(tmp_path, how, status):
     assert kept[-1]["status"] == status
 
 
-def test_the_compat_module_imports_nothing_heavy():
-    probe = """
-import sys
-import toolkit.telemetry.compat.wandb
-print([name for name in ("numpy", "torch", "wandb", "PIL", "yaml") if name in sys.modules])
-"""
-    finished = subprocess.run(
-        [sys.executable, "-c", probe],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+def test_the_compat_module_imports_nothing_heavy(tmp_path):
+    heavy = ("numpy", "torch", "wandb", "PIL", "yaml")
+    probe = f"import sys, toolkit.telemetry.compat.wandb; print([*filter(sys.modules.get, {heavy})])"
 
-    assert finished.stdout.strip() == "[]"
+    assert run_program(tmp_path, "-c", probe).stdout.strip() == "[]"

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import io
-import os
 import struct
 import textwrap
 import wave
 import zlib
-from pathlib import Path
 
 import pytest
 
 import toolkit.telemetry.compat.wandb as wandb
-from tests.fork_server import run_python
 from tests.lengths import in_make_faults
 from tests.records import read_records
-
-ROOT = Path(__file__).resolve().parents[3]
+from tests.telemetry.logged import run_program
 
 
 def finished(run, event=None):
@@ -139,16 +135,8 @@ ACCELERATED = """
 def test_a_script_that_logs_through_accelerate_does_so_without_wandb(tmp_path):
     for package in ("accelerate", "torch", "wandb"):
         pytest.importorskip(package)
-    done = run_python(
-        ["-c", textwrap.dedent(ACCELERATED)],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
+    run_program(tmp_path, "-c", textwrap.dedent(ACCELERATED))
 
-    assert done.returncode == 0, done.stderr
     run = tmp_path / "logs" / "through"
     assert [row["loss"] for row in read_records(run / "metrics.jsonl", "step")] == [
         1.0,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.records import read_records
-from tests.telemetry.logged import PATIENCE_S, make_logger
+from tests.telemetry.logged import QUIET, make_logger
 from toolkit.telemetry.logger.options import OptionsError
 from toolkit.telemetry.runfolder.manifest import read_manifest
 
@@ -20,8 +20,6 @@ from accelerate.utils import ProjectConfiguration  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 from toolkit.telemetry.integrations.accelerate import TelemetryTracker  # noqa: E402
-
-QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
 
 
 @pytest.fixture(autouse=True)

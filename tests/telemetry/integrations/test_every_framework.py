@@ -6,9 +6,6 @@ import copy
 import gc
 import importlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,11 +14,10 @@ from tests.lengths import in_make_faults
 from tests.records import read_records, state_of
 from tests.telemetry.integrations import control_requests
 from tests.telemetry.integrations.small_trainings import FRAMEWORKS, RATE, STEPS
-from tests.telemetry.logged import PATIENCE_S, make_logger
+from tests.telemetry.logged import QUIET, make_logger, run_program
 from toolkit.telemetry import OptionsError, TelemetryLogger
 from toolkit.telemetry.runfolder.manifest import read_manifest
 
-QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
 WITH_PHASES = [name for name, one in FRAMEWORKS.items() if one.parts is not None]
 RESUMES = [name for name, one in FRAMEWORKS.items() if one.checkpoint is not None]
 RAN = {}
@@ -257,24 +253,9 @@ TWO_RANKS = Path(__file__).parent / "programs" / "two_ranks.py"
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RESUMES)
 def test_two_ranks_write_one_run_and_stop_at_one_step(name, tmp_path):
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node=2",
-            TWO_RANKS,
-            name,
-        ],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3]), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
+    run_program(tmp_path, *launcher, TWO_RANKS, name)
 
-    assert done.returncode == 0, done.stderr[-3000:]
     (answer,) = records(tmp_path, "control_change")
     step = answer["global_step"]
     assert answer["status"] == "applied"

@@ -6,8 +6,6 @@ import csv
 import importlib.util
 import os
 import signal
-import subprocess
-import sys
 import textwrap
 import warnings
 from pathlib import Path
@@ -18,7 +16,7 @@ from tests.lazy_module import LazyModule
 from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.telemetry.integrations import control_requests
-from tests.telemetry.logged import PATIENCE_S, make_logger
+from tests.telemetry.logged import QUIET, make_logger, run_program
 from toolkit.telemetry.logger.options import OptionsError
 from toolkit.telemetry.runfolder.manifest import read_manifest
 
@@ -30,7 +28,6 @@ L = LazyModule("lightning.pytorch")
 modules = LazyModule("tests.telemetry.integrations.lightning_modules")
 ours = LazyModule("toolkit.telemetry.integrations.lightning")
 
-QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
 SAMPLES, BATCH, ACCUMULATED, EPOCHS = 20, 4, 2, 2
 STEPS = 6
 """Five batches an epoch make three steps: two of two batches and one of one."""
@@ -260,15 +257,18 @@ def _own_interrupt_handler():
 
 
 @pytest.mark.usefixtures("_own_interrupt_handler")
-def test_a_training_that_is_interrupted_is_a_stopped_run(tmp_path):
+@pytest.mark.parametrize(("number", "reason"), [(signal.SIGINT, "interrupted"), (signal.SIGTERM, "signal")])
+def test_a_training_that_is_interrupted_or_terminated_is_a_stopped_run(tmp_path, number, reason):
     def interrupt(module, batch, loss):
-        raise KeyboardInterrupt
+        if batch == 2:
+            os.kill(os.getpid(), number)
+        return loss
 
     with pytest.raises(SystemExit):
         trainer_of(tmp_path, [callback_of(tmp_path)]).fit(modules.Regression(at_batch=interrupt), loader())
 
     (end,) = records(tmp_path, "end")
-    assert (end["status"], end["reason"]) == ("stopped", "interrupted")
+    assert (end["status"], end["reason"]) == ("stopped", reason)
 
 
 def test_steps_made_by_hand_with_two_optimizers_are_counted_as_lightning_counts_them(tmp_path):
@@ -288,9 +288,7 @@ def test_steps_made_by_hand_with_two_optimizers_are_counted_as_lightning_counts_
 
 
 def test_a_logger_and_a_callback_write_one_run(tmp_path):
-    logger = ours.TelemetryLightningLogger(
-        log_dir=tmp_path / "logs", run_name="both", log_every=1, save_dir=tmp_path / "saved", **QUIET
-    )
+    logger = logger_of(tmp_path, run_name="both", log_every=1, save_dir=tmp_path / "saved")
 
     def add(module, batch, loss):
         if batch == 1:
@@ -319,9 +317,7 @@ def test_a_logger_and_a_callback_write_one_run(tmp_path):
 
 
 def test_a_logger_alone_writes_what_lightning_hands_to_loggers(tmp_path):
-    logger = ours.TelemetryLightningLogger(
-        log_dir=tmp_path / "logs", run_name="r", save_dir=tmp_path, **QUIET
-    )
+    logger = logger_of(tmp_path)
     theirs = L.loggers.CSVLogger(tmp_path, name="csv", version="")
     saves = L.callbacks.ModelCheckpoint(dirpath=tmp_path, monitor="val_loss")
     trainer = trainer_of(tmp_path, [saves], logger=[logger, theirs], log_every_n_steps=1)
@@ -341,9 +337,7 @@ def test_a_logger_alone_writes_what_lightning_hands_to_loggers(tmp_path):
 
 
 def test_a_logger_alone_records_that_a_training_failed(tmp_path):
-    logger = ours.TelemetryLightningLogger(
-        log_dir=tmp_path / "logs", run_name="r", save_dir=tmp_path, **QUIET
-    )
+    logger = logger_of(tmp_path)
 
     def fail(module, batch, loss):
         raise ValueError("no such sample")
@@ -369,14 +363,11 @@ def test_a_save_by_the_script_itself_is_recorded_as_one_without_a_path(tmp_path)
     assert event["global_step"] == 2
 
 
-def test_wrong_options_are_rejected_when_it_is_created(tmp_path):
-    for make in (ours.TelemetryCallback, ours.TelemetryLightningLogger):
-        with pytest.raises(OptionsError, match="log_evry"):
-            make(log_evry=5)
-        with pytest.raises(OptionsError, match="log_every"):
-            make({"log_every": 0})
-        with pytest.raises(OptionsError, match="log_dir"):
-            make(make_logger(tmp_path, enabled=False), log_dir="logs")
+def test_options_are_rejected_that_are_wrong_or_given_twice(tmp_path):
+    with pytest.raises(OptionsError, match="log_evry"):
+        ours.TelemetryLightningLogger(log_evry=5)
+    with pytest.raises(OptionsError, match="log_dir"):
+        ours.TelemetryLightningLogger(make_logger(tmp_path, enabled=False), log_dir="logs")
     with pytest.raises(OptionsError, match="options"):
         ours.TelemetryCallback(ours.TelemetryLightningLogger(), log_dir="logs")
 
@@ -499,19 +490,6 @@ def test_a_training_whose_end_another_callback_hides_is_ended_before_the_next(tm
     assert [r["global_step"] for r in records(tmp_path, "checkpoint", name="r-2")] == [5, 10]
 
 
-def test_a_training_that_is_terminated_is_a_stopped_run(tmp_path):
-    def terminate(module, batch, loss):
-        if batch == 2:
-            os.kill(os.getpid(), signal.SIGTERM)
-        return loss
-
-    with pytest.raises(SystemExit):
-        trainer_of(tmp_path, [callback_of(tmp_path)]).fit(modules.Regression(at_batch=terminate), loader())
-
-    (end,) = records(tmp_path, "end")
-    assert (end["status"], end["reason"]) == ("stopped", "signal")
-
-
 def test_fast_dev_run_without_loggers_writes_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     logger = ours.TelemetryLightningLogger(enabled=False)
@@ -560,61 +538,29 @@ OTHER_NAME = """
 @in_make_faults
 def test_the_older_name_of_the_package_works_too(tmp_path, imports, both):
     pytest.importorskip("pytorch_lightning")
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(OTHER_NAME.format(imports=imports, both=both))],
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3])},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
+    run_program(tmp_path, "-c", textwrap.dedent(OTHER_NAME.format(imports=imports, both=both)))
 
-    assert done.returncode == 0, done.stderr
     assert [r["global_step"] for r in records(tmp_path, "step")] == [1, 2, 3]
 
 
 PROGRAMS = Path(__file__).with_name("programs")
 
 
-def run_job(folder, program):
-    done = subprocess.run(
-        [sys.executable, program],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[3]), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
-
-
 @pytest.mark.slow
 @in_make_faults
 def test_one_rank_does_not_stop_without_the_others_where_the_logger_is_older_than_them(tmp_path):
-    said = run_job(tmp_path, PROGRAMS / "lightning_after_the_logger.py")
+    done = run_program(tmp_path, PROGRAMS / "lightning_after_the_logger.py")
 
+    said = sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
     assert said == ["rank 0 ended at 10", "rank 1 ended at 10"]
     steps = [len(records(tmp_path, "step", name=folder.name)) for folder in (tmp_path / "logs").iterdir()]
     assert sorted(steps) == [0, 10]
 
 
-def raising(error):
-    def fail(*_, **__):
-        raise error
-
-    return fail
-
-
-def fit(folder, module, *, log_every=1, max_epochs=EPOCHS):
-    """Train with steps of two batches, the last of an epoch with one."""
-    callback = callback_of(folder, log_every=log_every)
-    trainer = trainer_of(folder, [callback], accumulate_grad_batches=ACCUMULATED, max_epochs=max_epochs)
-    trainer.fit(module, loader(), loader(10))
-
-
 def test_a_validation_does_not_count_as_step_time(tmp_path):
-    fit(tmp_path, modules.SlowValidation())
+    trainer_of(tmp_path, [callback_of(tmp_path)], accumulate_grad_batches=ACCUMULATED).fit(
+        modules.SlowValidation(), loader(), loader(10)
+    )
     found = records(tmp_path, "step")
 
     # Between the last step of the first epoch and the first of the second.

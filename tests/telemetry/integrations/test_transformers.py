@@ -2,9 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,13 +10,11 @@ import pytest
 from tests.lazy_module import LazyModule
 from tests.records import read_records
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model
-from tests.telemetry.logged import PATIENCE_S, make_logger
+from tests.telemetry.logged import QUIET, make_logger, run_program
 
 transformers = LazyModule("transformers")
 ours = LazyModule("toolkit.telemetry.integrations.transformers")
 odd_trainers = LazyModule("tests.telemetry.integrations.odd_trainers")
-
-QUIET = {"system": False, "csv": False, "close_timeout": PATIENCE_S}
 
 
 def make_trainer(folder, *callbacks, trainer=None, model=None, **arguments):
@@ -186,12 +181,7 @@ FAILS = Path(__file__).parent / "programs" / "transformers_that_fails.py"
     ("how", "status_of_run"), [("raised", "failed"), ("caught", "failed"), ("interrupted", "stopped")]
 )
 def test_a_training_that_fails_is_no_finished_run_when_its_script_ends(tmp_path, how, status_of_run):
-    subprocess.run(
-        [sys.executable, FAILS, tmp_path, how],
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        capture_output=True,
-        timeout=200,
-    )
+    run_program(tmp_path, FAILS, tmp_path, how, may_fail=True)
 
     assert status(tmp_path) == status_of_run
     assert len(records(tmp_path, "error")) == (status_of_run == "failed")
