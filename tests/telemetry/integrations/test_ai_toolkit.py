@@ -430,52 +430,31 @@ def test_samples_are_recorded_if_the_job_is_stopped_between_them(make, stand_in,
     ]
 
 
+LOGGER_CALLS = ("log_step", "log_start", "log_eval", "log_epoch", "log_checkpoint", "log_sample", "span")
+
+
 @pytest.mark.parametrize(
-    "method",
+    ("owner", "name"),
     [
-        "log_step",
-        "log_start",
-        "log_eval",
-        "log_epoch",
-        "log_checkpoint",
-        "log_sample",
-        "take_requests",
-        "span",
+        *((TelemetryLogger, name) for name in (*LOGGER_CALLS, "take_requests")),
+        *((watched_process, name) for name in ("has_weights", "start_fields", "declare", "carry_out")),
+        (steps, "learning_rate"),
+        (outputs, "saved_weights"),
+        (outputs, "new_samples"),
     ],
 )
-def test_a_broken_logger_does_not_reach_the_training(method, make, stand_in, config, monkeypatch, tmp_path):
+def test_what_fails_in_telemetry_does_not_reach_the_training(
+    owner, name, make, stand_in, config, monkeypatch, tmp_path
+):
     def fail(*_, **__):
         raise RuntimeError("broken on purpose")
 
-    monkeypatch.setattr(TelemetryLogger, method, fail)
+    monkeypatch.setattr(owner, name, fail)
     process = make()
     process.run()
 
     assert process.trained == untouched(stand_in, config, tmp_path)
     assert process.calls[-1] == "done_hook"
-
-
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        (watched_process, "has_weights"),
-        (watched_process, "start_fields"),
-        (watched_process, "declare"),
-        (steps, "learning_rate"),
-        (outputs, "saved_weights"),
-        (outputs, "new_samples"),
-        (watched_process, "carry_out"),
-    ],
-)
-def test_failing_hooks_do_not_reach_the_training(module, name, make, stand_in, config, monkeypatch, tmp_path):
-    def fail(*_, **__):
-        raise RuntimeError("broken on purpose")
-
-    monkeypatch.setattr(module, name, fail)
-    process = make()
-    process.run()
-
-    assert process.trained == untouched(stand_in, config, tmp_path)
     assert process.logger.finished == 1
 
 
@@ -489,12 +468,24 @@ def test_an_ai_toolkit_whose_timers_have_other_names_is_recorded_still(make, mon
 # What may be asked.
 
 
-def test_a_request_to_save_and_stop_ends_the_training_well(make, process_config, run_folder, records):
-    process_config["train"].update(steps=3000, validate_every=0)
-    process_config["save"]["save_every"] = process_config["sample"]["sample_every"] = 0
-    process_config["on_step"] = asks_at(3, run_folder, {"actions": ["save_and_stop"]})
-    process = make()
-    process.run()
+@pytest.fixture
+def train_and_ask(make, process_config, run_folder):
+    """Train with a request at step 3, and without any saves and samples but those at the end."""
+
+    def train(request, steps=3000, processes=1):
+        process_config["train"].update(steps=steps, validate_every=0, skip_first_sample=True)
+        process_config["save"]["save_every"] = process_config["sample"]["sample_every"] = 0
+        process_config["on_step"] = asks_at(3, run_folder, request)
+        process = make()
+        process.accelerator.num_processes = processes
+        process.run()
+        return process
+
+    return train
+
+
+def test_a_request_to_save_and_stop_ends_the_training_well(train_and_ask, records):
+    process = train_and_ask({"actions": ["save_and_stop"]})
 
     last = records("step")[-1]["global_step"]
     assert 3 <= last < 2999
@@ -512,11 +503,8 @@ def test_a_request_to_save_and_stop_ends_the_training_well(make, process_config,
     assert not hasattr(process, "network")
 
 
-def test_a_request_to_stop_does_not_save(make, process_config, run_folder, records):
-    process_config["train"].update(steps=3000, validate_every=0)
-    process_config["save"]["save_every"] = process_config["sample"]["sample_every"] = 0
-    process_config["on_step"] = asks_at(3, run_folder, {"actions": ["stop"]})
-    make().run()
+def test_a_request_to_stop_does_not_save(train_and_ask, records):
+    train_and_ask({"actions": ["stop"]})
 
     assert records("end")[0]["reason"] == "stopped"
     assert records("checkpoint") == []
@@ -541,56 +529,34 @@ def test_save_sample_and_interval_requests_are_carried_out_during_training(
     assert {record["global_step"] for record in records("sample")} == {0, steps[0], 450}
 
 
-@pytest.fixture
-def fails_to_save_on_request(process_config, run_folder, monkeypatch, stand_in):
-    """Let a request at step 3 meet a disk that is full, in a training that saves at its end alone."""
+@pytest.mark.parametrize(
+    ("action", "processes", "reason"),
+    [("save", 1, "finished"), ("save_and_stop", 1, "finished"), ("save_and_stop", 2, "stopped")],
+)
+def test_a_save_on_request_that_fails_ends_the_training_only_where_other_ranks_stop_too(
+    action, processes, reason, train_and_ask, records, monkeypatch, stand_in
+):
+    save = stand_in.SDTrainer.save
 
-    def ask(action):
-        process_config["train"].update(steps=450, validate_every=0)
-        process_config["save"]["save_every"] = process_config["sample"]["sample_every"] = 0
-        process_config["on_step"] = asks_at(3, run_folder, {"actions": [action]})
-        save = stand_in.SDTrainer.save
+    def full(process, step=None):
+        if step is not None:
+            raise OSError("no space left on device")
+        save(process)
 
-        def full(process, step=None):
-            if step is not None:
-                raise OSError("no space left on device")
-            save(process)
+    monkeypatch.setattr(stand_in.SDTrainer, "save", full)
+    train_and_ask({"actions": [action]}, steps=450, processes=processes)
 
-        monkeypatch.setattr(stand_in.SDTrainer, "save", full)
-
-    return ask
-
-
-def test_a_save_on_request_that_fails_does_not_end_the_training(make, records, fails_to_save_on_request):
-    fails_to_save_on_request("save")
-    make().run()
-
-    assert records("end")[0]["status"] == "finished"
-    assert [record["global_step"] for record in records("checkpoint")] == [450]
+    assert records("control_change")
+    assert records("end")[0]["reason"] == reason
+    saved = [record["global_step"] for record in records("checkpoint")]
+    assert saved == ([450] if reason == "finished" else [])
     failed = next(record for record in records("span") if record["name"] == "checkpoint_save_sync")
     assert failed["error"]["type"] == "OSError"
 
 
-@pytest.mark.parametrize(("processes", "reason"), [(1, "finished"), (2, "stopped")])
-def test_a_request_to_save_and_stop_whose_save_fails_stops_only_where_others_stop_too(
-    processes, reason, make, records, fails_to_save_on_request
-):
-    fails_to_save_on_request("save_and_stop")
-    process = make()
-    process.accelerator.num_processes = processes
-    process.run()
-
-    assert records("control_change")
-    assert [record["global_step"] for record in records("checkpoint")] == ([450] if processes == 1 else [])
-    assert records("end")[0]["reason"] == reason
-
-
 def test_a_sampling_on_request_that_fails_ends_the_job_as_one_of_its_own_does(
-    make, process_config, run_folder, records, monkeypatch, stand_in
+    train_and_ask, records, monkeypatch, stand_in
 ):
-    process_config["train"].update(steps=3000, validate_every=0, skip_first_sample=True)
-    process_config["save"]["save_every"] = process_config["sample"]["sample_every"] = 0
-    process_config["on_step"] = asks_at(3, run_folder, {"actions": ["sample"]})
     error = RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     def sample(process, step=None, is_first=False):
@@ -598,7 +564,7 @@ def test_a_sampling_on_request_that_fails_ends_the_job_as_one_of_its_own_does(
 
     monkeypatch.setattr(stand_in.SDTrainer, "sample", sample)
     with pytest.raises(RuntimeError) as raised:
-        make().run()
+        train_and_ask({"actions": ["sample"]})
 
     assert raised.value is error
     assert records("end")[0]["status"] == "failed"
