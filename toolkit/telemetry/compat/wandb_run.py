@@ -18,7 +18,6 @@ from typing import Any, Final
 from toolkit.telemetry.compat.null_object import null_object, warn_once
 from toolkit.telemetry.compat.wandb_config import Config, Settings
 from toolkit.telemetry.compat.wandb_rows import Rows
-from toolkit.telemetry.compat.wandb_run_options import last_step_of
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary, summary_kinds
 from toolkit.telemetry.core.lifetime import close_at_exit, do_not_close_at_exit, reason_of
 from toolkit.telemetry.logger.logger import TelemetryLogger
@@ -74,7 +73,7 @@ class Run:
         self._on_finish = on_finish
         self.guard = self.telemetry.guard
         self.summary = Summary()
-        self._last_step = last_step_of(self.telemetry)
+        self._last_step = internals(self.telemetry).resumed_after
         self.resumed = self._last_step is not None
         """Whether it resumes an earlier run."""
         self.starting_step = 0 if self._last_step is None else self._last_step + 1

@@ -10,15 +10,10 @@ from typing import Any, Final
 
 from toolkit.telemetry.compat.null_object import warn_once
 from toolkit.telemetry.core.ranks import find_rank
-from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.logger.writing.log_directory import all_runs, log_dir_of, runs_called
-from toolkit.telemetry.runfolder.layout import METRICS_JSONL, safe_run_name
-from toolkit.telemetry.runfolder.manifest import read_manifest
-from toolkit.telemetry.runfolder.reader import tail_records
+from toolkit.telemetry.runfolder.layout import safe_run_name
 
-_SEARCHED_BYTES: Final = 1024 * 1024
-"""How much is searched for the last step, from the end of the records back."""
 _BY_ID: Final = ("allow", "must")
 _BY_NAME: Final = (True, "auto")
 """W&B then resumes the last run of the folder, unless that run is finished."""
@@ -83,25 +78,6 @@ def run_options(requested: Mapping[str, Any], telemetry: Mapping[str, Any]) -> t
         warn_once("wandb.init(resume='never')", why)
         options = options.changed(run_id=None)
     return options, str(name)
-
-
-def last_step_of(log: TelemetryLogger) -> int | None:
-    """Return the last step of the run that `log` resumes; -1 if it had no step, None for a new run."""
-    folder = log.run_folder
-    if folder is None:
-        return None
-    with log.guard.catch("looking for the last step"):
-        manifest = read_manifest(folder)
-        if len(manifest.sessions) < 2:
-            return None
-        known = manifest.heartbeat.global_step if manifest.heartbeat is not None else None
-        return max(_last_step_in(folder / METRICS_JSONL), -1 if known is None else known)
-    return None
-
-
-def _last_step_in(record_file: Path) -> int:
-    steps = (record.get("global_step") for record in reversed(tail_records(record_file, _SEARCHED_BYTES)))
-    return next((step for step in steps if isinstance(step, int)), -1)
 
 
 def _is_taken(log_dir: Path, run_id: str | None) -> bool:

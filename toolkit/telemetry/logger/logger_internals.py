@@ -48,6 +48,14 @@ class Internals:
         return None if run is None else run.session_folder.manifest.run_id
 
     @property
+    def resumed_after(self) -> int | None:
+        """The last step of the run that this session resumes, -1 if it had none; None for a new run."""
+        run = self._log._run
+        if run is None or len(run.session_folder.manifest.sessions) < 2:
+            return None
+        return -1 if run.step_before is None else run.step_before
+
+    @property
     def completions(self) -> CompletionRecorder | None:
         """Where completions collected from a trainer are written; None where they are not kept."""
         recorder: CompletionRecorder | None = None
