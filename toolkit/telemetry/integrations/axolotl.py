@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+import axolotl
 from axolotl.integrations.base import BasePlugin
 from pydantic import BaseModel, Field, field_validator
 from transformers import TrainerCallback
@@ -132,9 +132,24 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
         self._loading["ended"] = time.time()
         self._run.phases.end(MODEL_INIT)
 
+    @guarded(otherwise=[])
     def add_callbacks_post_trainer(self, cfg: Any, trainer: Any) -> list[TrainerCallback]:
         """Return a callback that opens the run, if it is not open yet, and watches the training."""
-        return self._callbacks(cfg, trainer) or []
+        patches = MethodPatches(self.guard)
+
+        def end(*_: Any, **__: Any) -> None:
+            patches.undo()
+            self._begin_final_save(cfg, trainer.state.global_step)
+
+        def fail(error: BaseException) -> None:
+            patches.undo()
+            self._close(error)
+
+        # Neither the Trainer's callbacks nor Axolotl's plugins are called when the training fails.
+        patches.around(trainer, "train", after=end, failed=fail)
+        callback = _JobCallback(phases=self._run.wants_phases)
+        callback.open_log = partial(self.open, cfg)
+        return [callback]
 
     # After it.
 
@@ -152,24 +167,6 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
 
     # Internal.
 
-    @guarded
-    def _callbacks(self, cfg: Any, trainer: Any) -> list[TrainerCallback]:
-        patches = MethodPatches(self.guard)
-
-        def end(*_: Any, **__: Any) -> None:
-            patches.undo()
-            self._begin_final_save(cfg, trainer.state.global_step)
-
-        def fail(error: BaseException) -> None:
-            patches.undo()
-            self._close(error)
-
-        # Neither the Trainer's callbacks nor Axolotl's plugins are called when the training fails.
-        patches.around(trainer, "train", after=end, failed=fail)
-        callback = _JobCallback(phases=self._run.wants_phases)
-        callback.open_log = partial(self.open, cfg)
-        return [callback]
-
     def open(self, cfg: Any) -> TelemetryLogger | None:
         """Return the logger of the run; open one that is not open, or that of the checkpoint that is resumed."""
         if self.log is not None:
@@ -177,7 +174,7 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
         earlier, TelemetryPlugin._current = TelemetryPlugin._current, self
         if earlier is not None:
             earlier.make_way()
-        log = self._run.open_run(_name_of(cfg), _plain(cfg), _run_to_resume(cfg))
+        log = self._run.open_run(_name_of(cfg), cfg.to_dict(), _run_to_resume(cfg))
         self._run.begin_application()
         if "ended" in self._loading:
             log.training.on_model_init_start(1000.0 * self._loading["began"])
@@ -241,7 +238,10 @@ class _JobCallback(TelemetryCallback):
 
     def describe(self, args: Any) -> dict[str, Any]:
         """Return what the start record has besides Axolotl's own configuration, which the logger has."""
-        return {"training_arguments": args.to_dict(), "axolotl_version": _version()}
+        return {
+            "training_arguments": args.to_dict(),
+            "axolotl_version": getattr(axolotl, "__version__", None),
+        }
 
 
 def _run_of(cfg: Mapping[str, Any]) -> FrameworkRun:
@@ -295,15 +295,3 @@ def _checkpoints_in(folder: Path) -> list[Path]:
 def _step_of(checkpoint: Path) -> int:
     step = checkpoint.name.rpartition("-")[2]
     return int(step) if step.isdecimal() else -1
-
-
-def _plain(cfg: Any) -> dict[str, Any]:
-    """Return the configuration as a plain dict: Axolotl's own returns None for missing keys."""
-    return dict(cfg.to_dict() if hasattr(cfg, "to_dict") else cfg)
-
-
-def _version() -> str | None:
-    try:
-        return importlib.metadata.version("axolotl")
-    except importlib.metadata.PackageNotFoundError:
-        return None
