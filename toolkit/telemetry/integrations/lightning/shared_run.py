@@ -27,7 +27,7 @@ class SharedRun(FrameworkRun):
             self.run_name, self.run_id = run_name or self.given.run_name, self.given.run_id
         self.config: dict[str, Any] = {}
         self.has_callback = False
-        """Whether a callback writes the run, so that a logger does not."""
+        """Whether a callback writes the run now."""
         self.has_start = False
         self.has_trained = False
         self.knows_its_ranks = True
