@@ -350,3 +350,6 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
                     self._call.write_start(pl_module, hardware_fields(trainer))
             self._call.begin_evaluation(loop, iteration)
             run.phases.begin(loop, getattr(run.opened.training, loop)())
+
+
+TelemetryLightningLogger.callback_class = TelemetryCallback
