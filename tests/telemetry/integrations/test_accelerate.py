@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.records import read_records
-from tests.telemetry.logged import QUIET, make_logger
+from tests.telemetry.logged import QUIET
 from toolkit.telemetry.logger.options import OptionsError
 from toolkit.telemetry.runfolder.manifest import read_manifest
 
@@ -157,27 +157,13 @@ def test_images_are_put_into_the_run_folder(tmp_path):
     accelerator = Accelerator(cpu=True, log_with=tracker)
     accelerator.init_trackers("project")
     accelerator.log({"loss": 1.0}, step=4)
+    assert accelerator.get_tracker("telemetry", unwrap=True) is tracker.tracker
     accelerator.get_tracker("telemetry").log_images({"val/cat": [image, numpy.zeros((3, 2, 3), "uint8")]})
     accelerator.end_training()
 
     samples = records(tmp_path, "sample")
     assert [(r["global_step"], r["prompt"]) for r in samples] == [(4, "val/cat")] * 2
     assert all((tmp_path / "logs/r" / r["path"]).stat().st_size > 0 for r in samples)
-
-
-def test_the_logger_is_what_get_tracker_unwraps_to(tmp_path):
-    log = make_logger(tmp_path / "logs", log_every=1)
-    tracker = TelemetryTracker(log)
-    accelerator = Accelerator(cpu=True, log_with=tracker)
-    accelerator.init_trackers("project")
-    unwrapped = accelerator.get_tracker("telemetry", unwrap=True)
-    accelerator.log({"loss": 1.0}, step=1)
-    accelerator.end_training()
-
-    assert unwrapped is log
-    assert log.is_live
-    log.close()
-    assert len(records(tmp_path, "step")) == 1
 
 
 def test_a_state_that_cannot_be_saved_raises_as_without_us(tmp_path):

@@ -45,19 +45,6 @@ def assert_same_metrics(steps, history, *named):
         assert set(named) <= set(step)
 
 
-def test_report_to_records_fine_tuning_by_name(tmp_path, monkeypatch):
-    monkeypatch.setenv("TELEMETRY_LOG_DIR", str(tmp_path / "logs"))
-    trainer = trl.SFTTrainer(
-        model=make_model(),
-        args=arguments(tmp_path, trl.SFTConfig, max_steps=2, max_length=32, report_to="telemetry"),
-        train_dataset=datasets.Dataset.from_list([{"messages": QUESTION + RIGHT}] * 4),
-        processing_class=make_tokenizer(),
-    )
-    found, history = train(tmp_path, trainer)
-
-    assert_same_metrics(found["step"], history, "entropy")
-
-
 def test_fine_tuning_brings_its_entropy_and_accuracy(tmp_path):
     examples = datasets.Dataset.from_list([{"messages": QUESTION + RIGHT}] * 4)
     trainer = trl.SFTTrainer(

@@ -12,13 +12,11 @@ from tests.lazy_module import LazyModule
 from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.telemetry.integrations.small_preferences import OTHER, QUESTION, RIGHT, WRONG, arguments
-from tests.telemetry.integrations.tiny_language_model import make_examples, make_model, make_tokenizer
+from tests.telemetry.integrations.tiny_language_model import make_model, make_tokenizer
 from tests.telemetry.logged import PATIENCE_S
-from toolkit.telemetry.integrations.trl_completions import kind_of
 
 datasets = LazyModule("datasets")
 ours = LazyModule("toolkit.telemetry.integrations.transformers")
-transformers = LazyModule("transformers")
 trl = LazyModule("trl")
 
 PAIRS = [
@@ -292,12 +290,6 @@ def test_nothing_is_collected_where_that_is_switched_off(tmp_path):
     )
 
     assert run.completions == []
-
-
-def test_a_plain_trainer_has_no_completions(tmp_path):
-    settings = transformers.TrainingArguments(output_dir=str(tmp_path), report_to="none", use_cpu=True)
-
-    assert kind_of(transformers.Trainer(make_model(), settings, train_dataset=make_examples(2))) is None
 
 
 def losses(folder, *, collected):

@@ -61,14 +61,6 @@ class Error(Exception):
     """The base of W&B's exceptions, for scripts that catch them; nothing here raises one."""
 
 
-class CommError(Error):
-    """W&B could not be reached."""
-
-
-class UsageError(Error):
-    """W&B was called wrongly."""
-
-
 class AlertLevel(enum.Enum):
     """How urgent an alert is."""
 
@@ -107,6 +99,7 @@ class _Errors(_Module):
 
 
 errors = _Errors("wandb.errors")
+CommError, UsageError = errors.CommError, errors.UsageError
 util = _Module("wandb.util", generate_id=generate_id)
 data_types = _Module("wandb.data_types")
 data_types.__dict__.update(image=data_types, video=data_types)

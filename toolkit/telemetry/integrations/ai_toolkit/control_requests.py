@@ -22,7 +22,8 @@ def declare(process: Any, log: TelemetryLogger) -> None:
     """Declare the actions and knobs of this trainer."""
     for action in ("save", "stop", "save_and_stop"):
         log.declare_action(action)
-    if _can_sample(process):
+    has_prompts = bool(getattr(getattr(process, "sample_config", None), "prompts", None))
+    if has_prompts and not getattr(process.train_config, "disable_sampling", False):
         log.declare_action("sample")
     for knob, config in _KNOBS:
         value = getattr(getattr(process, config, None), knob, None)
@@ -117,8 +118,3 @@ def _paused(process: Any) -> Iterator[None]:
         process.ensure_params_requires_grad()
         if bar is not None:
             bar.unpause()
-
-
-def _can_sample(process: Any) -> bool:
-    prompts = getattr(getattr(process, "sample_config", None), "prompts", None)
-    return bool(prompts) and not getattr(process.train_config, "disable_sampling", False)

@@ -10,7 +10,7 @@ from typing import Any, Final
 from toolkit.telemetry.integrations.ai_toolkit.start_fields import weight_names
 from toolkit.telemetry.integrations.ai_toolkit.written_files import (
     copy_sample,
-    make_lineage_folder,
+    lineage_folder,
     new_samples,
     sample_names,
     saved_weights,
@@ -110,7 +110,9 @@ class Outputs:
             more: dict[str, Any] = {"other_paths": others} if others else {}
             self._log.log_checkpoint(step, path, seconds=seconds, **more)
             put_state(self._process, self._log, "save", step, path)
-            remember_run(make_lineage_folder(self._save_root), self._log)
+            lineage = lineage_folder(self._save_root)
+            lineage.mkdir(exist_ok=True, mode=0o755)
+            remember_run(lineage, self._log)
 
     def _number(self, step: Any) -> int:
         return step if isinstance(step, int) else int(self._process.step_num)

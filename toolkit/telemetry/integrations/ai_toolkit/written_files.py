@@ -25,13 +25,6 @@ def lineage_folder(save_root: Path) -> Path:
     return save_root / ".telemetry"
 
 
-def make_lineage_folder(save_root: Path) -> Path:
-    """Create that folder and return it."""
-    folder = lineage_folder(save_root)
-    folder.mkdir(exist_ok=True, mode=0o755)
-    return folder
-
-
 def saved_weights(save_root: Path, names: Sequence[str], step: int | None) -> list[Path]:
     """Return the weights that a save at `step`, or the final one if it is None, left in `save_root`.
 
