@@ -7,21 +7,6 @@ import time
 
 from transformers import Trainer, TrainerCallback
 
-from tests.telemetry.integrations.control_requests import ask
-
-
-class AskAt(TrainerCallback):
-    """Writes a request into the control file, and makes the run read it before a step ends."""
-
-    def __init__(self, telemetry, step, **request):
-        self.telemetry = telemetry
-        self.step = step
-        self.request = request
-
-    def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == self.step - 1:
-            ask(self.telemetry.log, **self.request)
-
 
 class AtHook(TrainerCallback):
     """Calls a function with the trainer and its state at one hook of a training."""
@@ -33,18 +18,6 @@ class AtHook(TrainerCallback):
             function(self.trainer, state, control)
 
         setattr(self, hook, call)
-
-
-class FailAt(TrainerCallback):
-    """Breaks the training within a step."""
-
-    def __init__(self, step, error):
-        self.step = step
-        self.error = error
-
-    def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        if state.global_step == self.step - 1:
-            raise self.error
 
 
 class NanAt(Trainer):

@@ -9,6 +9,7 @@ import pytest
 
 from tests.lazy_module import LazyModule
 from tests.records import read_records
+from tests.telemetry.integrations import control_requests
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model
 from tests.telemetry.logged import QUIET, make_logger, run_program
 
@@ -268,8 +269,9 @@ def test_a_step_that_is_cut_short_among_its_micro_batches_is_not_counted(tmp_pat
 
 def test_an_evaluation_and_an_interval_can_be_requested(tmp_path):
     telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", **QUIET)
-    ask = odd_trainers.AskAt(telemetry, 1, actions=["evaluate"], knobs={"logging_steps": 2})
-    trainer = make_trainer(tmp_path, telemetry, ask, eval_strategy="steps", eval_steps=4)
+    request = {"actions": ["evaluate"], "knobs": {"logging_steps": 2}}
+    asking = odd_trainers.At(1, lambda _: control_requests.ask(telemetry.log, **request))
+    trainer = make_trainer(tmp_path, telemetry, asking, eval_strategy="steps", eval_steps=4)
     trainer.train()
 
     assert [entry["global_step"] for entry in records(tmp_path, "eval")] == [1, 4]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from transformers import Trainer, TrainingArguments
 
-from tests.telemetry.integrations.odd_trainers import FailAt
+from tests.telemetry.integrations.odd_trainers import At
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
 
@@ -14,11 +14,17 @@ error = KeyboardInterrupt() if how == "interrupted" else RuntimeError("the disk 
 args = TrainingArguments(
     output_dir=str(folder / "out"), max_steps=4, report_to="none", use_cpu=True, disable_tqdm=True
 )
+
+
+def fail(_):
+    raise error
+
+
 trainer = Trainer(
     model=make_model(),
     args=args,
     train_dataset=make_examples(8),
-    callbacks=[TelemetryCallback(log_dir=folder / "logs", system=False), FailAt(2, error)],
+    callbacks=[TelemetryCallback(log_dir=folder / "logs", system=False), At(2, fail)],
 )
 try:
     trainer.train()
