@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import Row
+from toolkit.telemetry.diagnostics.metric_aliases import Row, name_of
 
 
 class Detector(Protocol):
@@ -30,17 +30,34 @@ class Detector(Protocol):
 class SingleIncidentDetector:
     """Base of a detector that has at most one open incident."""
 
+    kind = ""
+    """The kind of its findings."""
     signals: tuple[str, ...] = ()
     all_ranks = False
 
     def __init__(self, incidents: Incidents) -> None:
         self._incidents = incidents
         self._incident: Incident | None = None
+        self._forget()
 
     def restart(self, step: int) -> None:
         """Resolve the open incident and start over."""
         self._resolve(step)
         self._forget()
+
+    def _report(
+        self, signal: str, row: Row, *, start_step: int, count: int = 1, **evidence: float
+    ) -> Incident:
+        """Open an incident about the metric that is `signal` in `row`."""
+        self._incident = self._incidents.open(
+            self.kind,
+            name_of(signal, row.record),
+            start_step=start_step,
+            noticed_step=row.step,
+            count=count,
+            **evidence,
+        )
+        return self._incident
 
     def _resolve(self, step: int, *, end_step: int | None = None) -> None:
         """Resolve the open incident, if there is one, at `step`."""
@@ -49,4 +66,4 @@ class SingleIncidentDetector:
             self._incident = None
 
     def _forget(self) -> None:
-        """Forget what was learnt about the curves."""
+        """Forget what was learnt about the curves; nothing is known at first."""

@@ -66,6 +66,11 @@ class Incident:
         """Whether it is not resolved yet."""
         return self.resolved_step is None
 
+    def grow(self, step: int, count: int = 1) -> None:
+        """Add `count` affected records, up to `step`."""
+        self.end_step = step
+        self.count += count
+
 
 class Incidents:
     """All incidents of a run, and which of them changed since the last call of `take_changed`."""
@@ -145,8 +150,7 @@ class Incidents:
         """Reopen a resolved `incident`: it affects `count` more records, up to `noticed_step`."""
         incident.resolved_step = None
         incident.repeats += 1
-        incident.count += count
-        incident.end_step = noticed_step
+        incident.grow(noticed_step, count)
         self.mark_changed(incident)
 
     def mark_changed(self, incident: Incident) -> None:

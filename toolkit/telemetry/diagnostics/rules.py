@@ -157,6 +157,7 @@ class OwnRule(SingleIncidentDetector):
 
     def __init__(self, incidents: Incidents, rule: Rule) -> None:
         super().__init__(incidents)
+        self.kind = rule.kind
         self._rule = rule
         self._names = rule.formula.names
         self._fields = [(name, name) for name in self._names if name not in NOT_METRICS]
@@ -174,7 +175,9 @@ class OwnRule(SingleIncidentDetector):
         self._held = 0
         self._since = 0
 
-    def _forget(self) -> None:
+    def restart(self, step: int) -> None:
+        """Resolve the open incident; a curve goes on where it was."""
+        self._resolve(step)
         self._held = 0
         # Steps that go back within a session begin another incident, but no other curve.
         if self._formula is not None and self._session != self._incidents.session:
@@ -222,14 +225,13 @@ class OwnRule(SingleIncidentDetector):
         if self._held == 1:
             self._since = step
         if self._incident is not None:
-            self._incident.count += 1
-            self._incident.end_step = step
+            self._incident.grow(step)
         elif self._held >= self._rule.lasts:
             known = {}
             if self._rule.compares and self._formula is not None:
                 known = dict(zip(("value", "limit"), self._formula.sides(0), strict=True))
             self._incident = self._incidents.open(
-                self._rule.kind,
+                self.kind,
                 self._names[0],
                 start_step=self._since,
                 noticed_step=step,

@@ -9,8 +9,7 @@ from typing import Final
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.finding import INFO
-from toolkit.telemetry.diagnostics.incident import Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import FARTHEST, LOSS, Row, name_of
+from toolkit.telemetry.diagnostics.metric_aliases import FARTHEST, LOSS, Row
 from toolkit.telemetry.diagnostics.robust import change_sigma, median
 
 _EPOCH: Final = "epoch"
@@ -25,11 +24,8 @@ class DataRepeated(SingleIncidentDetector):
     on purpose, and most fine-tunings of a few epochs look like stairs. Both together are a warning.
     """
 
+    kind = "data_repeated"
     signals = (LOSS,)
-
-    def __init__(self, incidents: Incidents) -> None:
-        super().__init__(incidents)
-        self._forget()
 
     def _forget(self) -> None:
         self._epoch: int | None = None
@@ -78,8 +74,7 @@ class DataRepeated(SingleIncidentDetector):
             self._since = self._first_step
         if self._incident is not None and is_reported:
             if self._same:
-                self._incident.count += count
-                self._incident.end_step = row.step
+                self._incident.grow(row.step, count)
             else:
                 self._resolve(row.step)
         elif self._same == at.REPEATED_EPOCHS:
@@ -121,16 +116,8 @@ class DataRepeated(SingleIncidentDetector):
             self._incidents.mark_changed(self._incident)
 
     def _open(self, variant: str, row: Row, count: int, **evidence: float) -> None:
-        self._incident = self._incidents.open(
-            "data_repeated",
-            name_of(LOSS, row.record),
-            start_step=self._since,
-            noticed_step=row.step,
-            count=count,
-            **evidence,
-        )
-        self._incident.variant = variant
-        self._incident.severity = INFO
+        incident = self._report(LOSS, row, start_step=self._since, count=count, **evidence)
+        incident.variant, incident.severity = variant, INFO
 
 
 def _number_of(epoch: object) -> int | None:

@@ -8,26 +8,29 @@ from collections import deque
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.incident import Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, is_meant_to_fall, name_of
+from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, is_meant_to_fall
 from toolkit.telemetry.diagnostics.robust import Window, change_sigma, median
 
 
 class ExplodingGradients(SingleIncidentDetector):
     """Compares each norm with the median before it; one large norm that leaves the loss alone was clipped."""
 
+    kind = "exploding_grad"
     signals = (GRAD_NORM,)
 
     def __init__(self, incidents: Incidents) -> None:
         super().__init__(incidents)
-        self._usual = Window(at.NORM_WINDOW)
-        self._first = Window(at.NORM_FIRST_RECORDS)
         self._losses: deque[float] = deque(maxlen=at.LEVEL_WINDOW)
-        self._rows = 0
         self._usual_level = 0.0
-        self._high: list[tuple[int, float]] = []
-        self._waiting = 0
         self._level = 0.0
         self._calm = 0
+
+    def _forget(self) -> None:
+        # The first norms after a restart are larger than usual.
+        self._high: list[tuple[int, float]] = []
+        self._waiting = self._rows = 0
+        self._usual = Window(at.NORM_WINDOW)
+        self._first = Window(at.NORM_FIRST_RECORDS)
 
     def take(self, row: Row) -> None:
         """Look at one norm."""
@@ -63,13 +66,6 @@ class ExplodingGradients(SingleIncidentDetector):
         if self._high and self._is_confirmed(level, row):
             self._begin(level, row)
 
-    def _forget(self) -> None:
-        # The first norms after a restart are larger than usual.
-        self._high.clear()
-        self._waiting = self._rows = 0
-        self._usual.clear()
-        self._first.clear()
-
     def _is_confirmed(self, level: float, row: Row) -> bool:
         norm = self._high[-1][1]
         if self._loss_reacts() and is_meant_to_fall(row):
@@ -91,11 +87,10 @@ class ExplodingGradients(SingleIncidentDetector):
     def _begin(self, level: float, row: Row) -> None:
         self._level = level
         peak = max(norm for _, norm in self._high)
-        self._incident = self._incidents.open(
-            "exploding_grad",
-            name_of(GRAD_NORM, row.record),
+        self._report(
+            GRAD_NORM,
+            row,
             start_step=self._high[0][0],
-            noticed_step=row.step,
             count=len(self._high),
             level=level,
             peak=peak,
@@ -109,8 +104,7 @@ class ExplodingGradients(SingleIncidentDetector):
         assert incident is not None
         if norm > math.sqrt(at.NORM_RATIO) * self._level:
             self._calm = 0
-            incident.end_step = row.step
-            incident.count += 1
+            incident.grow(row.step)
             if norm > incident.evidence["peak"]:
                 incident.evidence["peak"] = norm
                 incident.evidence["ratio"] = norm / incident.evidence["level"]

@@ -148,17 +148,18 @@ class Instability(SingleIncidentDetector):
         if incident is not None:
             incident.variant = "left behind"
         self._end_divergence(step)
-        super().restart(step)
+        self._resolve(step)
+        self._start_over()
 
     def _change_axis(self, y: float, row: Row) -> None:
         """Start over: a negative loss is below every earlier level, and earlier distances are meaningless."""
         self._end_divergence(row.step)
         if self._incident is not None:
             self._end(self._incident, row)
-        self._forget()
+        self._start_over()
         self._highest = y
 
-    def _forget(self) -> None:
+    def _start_over(self) -> None:
         # Only the first losses of a run say what the weights could do before the training.
         self._start = None
         self._sum = 0.0
@@ -378,8 +379,7 @@ class Instability(SingleIncidentDetector):
         left.peak = max(left.peak, y)
         near = max(at.BACK_SIGMAS * left.sigma, self._axis.gap(left.level, at.BACK_RISE))
         if y - left.level > near:
-            incident.end_step = row.step
-            incident.count += 1
+            incident.grow(row.step)
         return self._rows - left.since >= at.CALM_RECORDS and median(self._recent) - left.level <= near
 
     def _follow(self, incident: Incident, loss: float, y: float, row: Row) -> None:

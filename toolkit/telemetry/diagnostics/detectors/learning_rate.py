@@ -6,24 +6,23 @@ import math
 from typing import NamedTuple
 
 from toolkit.telemetry.diagnostics import thresholds as at
+from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR, Row, name_of
+from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR, Row
 from toolkit.telemetry.diagnostics.robust import IQR_TO_SIGMA, median
 
 _KIND = "lr_problem"
 
 
-class LearningRate:
+class LearningRate(SingleIncidentDetector):
     """Reports a rate of almost 0 before its schedule ends, and a loss that climbs in a warm-up."""
 
-    signals: tuple[str, ...] = (LR,)
-    all_ranks = False
+    kind = _KIND
+    signals = (LR,)
 
     def __init__(self, incidents: Incidents) -> None:
-        self._incidents = incidents
-        self._zero: Incident | None = None
+        super().__init__(incidents)
         self._warm_up: _WarmUp | None = _WarmUp(incidents)
-        self._forget()
 
     def _forget(self) -> None:
         self._records: int = 0
@@ -40,9 +39,8 @@ class LearningRate:
         """The schedule continues elsewhere, or starts over."""
         self._end_zeros(step)
         self._forget()
-        if self._warm_up is not None:
-            self._warm_up.close(step)
-        self._warm_up = _WarmUp(self._incidents)
+        self._warm_up = self._warm_up or _WarmUp(self._incidents)
+        self._warm_up.restart(step)
 
     def take(self, row: Row) -> None:
         """Look at the learning rate, and during a warm-up also at the loss."""
@@ -69,12 +67,12 @@ class LearningRate:
         self._highest_zero = max(self._highest_zero, lr)
         self._zeros += 1
         self._last_zero = row.step
-        if self._zero is not None:
-            self._zero.count += 1
-            self._zero.evidence["lr"] = self._highest_zero
-            if lr > 0.0 and self._zero.variant == "zero":
-                self._zero.variant = "nothing"
-            self._zero.end_step = row.step
+        incident = self._incident
+        if incident is not None:
+            incident.grow(row.step)
+            incident.evidence["lr"] = self._highest_zero
+            if lr > 0.0 and incident.variant == "zero":
+                incident.variant = "nothing"
             return
         loss = row.values.get(LOSS)
         if loss is not None and math.isfinite(loss):
@@ -84,21 +82,14 @@ class LearningRate:
             if len(self._last_losses) > at.LR_BLOCK:
                 del self._last_losses[0]
         if self._zeros >= self._zeros_needed() and not self._is_learning():
-            self._zero = self._incidents.open(
-                _KIND,
-                name_of(LR, row.record),
-                start_step=self._first_zero,
-                noticed_step=row.step,
-                count=self._zeros,
-                lr=self._highest_zero,
-                before=self._last,
-            )
-            self._zero.variant = "zero"
+            evidence = {"lr": self._highest_zero, "before": self._last}
+            incident = self._report(LR, row, start_step=self._first_zero, count=self._zeros, **evidence)
+            incident.variant = "zero"
             if self._highest_zero > 0.0:
-                self._zero.variant = "nothing"
+                incident.variant = "nothing"
                 if self._records:
-                    self._zero.variant = "fallen"
-                    self._zero.evidence["highest"] = self._peak
+                    incident.variant = "fallen"
+                    incident.evidence["highest"] = self._peak
 
     def _zeros_needed(self) -> float:
         if self._records and self._last <= at.LR_DECAYED * self._peak:
@@ -113,29 +104,22 @@ class LearningRate:
         self._zeros = 0
         self._first_losses.clear()
         self._last_losses.clear()
-        if self._zero is not None:
-            self._incidents.close(self._zero, end_step=self._last_zero, resolved_step=step)
-            self._zero = None
+        self._resolve(step, end_step=self._last_zero)
 
 
-class _WarmUp:
+class _WarmUp(SingleIncidentDetector):
     """The loss while the learning rate rises from the first record on."""
 
-    def __init__(self, incidents: Incidents) -> None:
-        self._incidents = incidents
-        self._incident: Incident | None = None
-        self._lr = -1.0
+    kind = _KIND
+
+    def _forget(self) -> None:
+        self._lr: float = -1.0
         self._losses: list[float] = []
-        self._first_step_of_block = 0
+        self._first_step_of_block: int = 0
         self._first: float | None = None
         self._best = _Block(0, 0.0, 0.0, 0.0)
         self._climbing: list[_Block] = []
-        self._blocks_at_peak = 0
-
-    def close(self, step: int) -> None:
-        if self._incident is not None:
-            self._incidents.close(self._incident, resolved_step=step)
-            self._incident = None
+        self._blocks_at_peak: int = 0
 
     def take(self, lr: float, row: Row) -> bool:
         """Look at a record; return False if there is no warm-up, or it is over."""
@@ -144,7 +128,7 @@ class _WarmUp:
             return True
         if not (loss > 0.0 and loss < math.inf and lr >= 0.0):
             # Negative and non-finite losses need another measure than this one.
-            self.close(row.step)
+            self._resolve(row.step)
             return False
         if not self._losses:
             self._first_step_of_block = row.step
@@ -183,10 +167,9 @@ class _WarmUp:
 
     def _follow(self, incident: Incident, block: _Block, step: int) -> bool:
         if block.level <= at.LR_ABOVE_START * self._best.level:
-            self.close(step)
+            self._resolve(step)
             return False
-        incident.count += at.LR_BLOCK
-        incident.end_step = step
+        incident.grow(step, at.LR_BLOCK)
         return True
 
     def _has_climbed(self, block: _Block) -> bool:
@@ -199,18 +182,9 @@ class _WarmUp:
         )
 
     def _open(self, row: Row) -> None:
-        now = self._climbing[-1]
-        self._incident = self._incidents.open(
-            _KIND,
-            name_of(LR, row.record),
-            start_step=self._climbing[0].step,
-            noticed_step=row.step,
-            count=at.LR_BLOCK * at.LR_CLIMB_BLOCKS,
-            level=self._best.level,
-            now=now.level,
-            lr=now.lr,
-        )
-        self._incident.variant = "too high"
+        start, now, count = self._climbing[0].step, self._climbing[-1], at.LR_BLOCK * at.LR_CLIMB_BLOCKS
+        evidence = {"level": self._best.level, "now": now.level, "lr": now.lr}
+        self._report(LR, row, start_step=start, count=count, **evidence).variant = "too high"
 
 
 class _Block(NamedTuple):

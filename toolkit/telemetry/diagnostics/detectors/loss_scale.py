@@ -8,22 +8,18 @@ from collections import deque
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.finding import CRITICAL
-from toolkit.telemetry.diagnostics.incident import Incident, Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, LOSS_SCALE, Row, name_of
+from toolkit.telemetry.diagnostics.incident import Incident
+from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, LOSS_SCALE, Row
 
-_KIND = "loss_scale"
 _BACK = 4.0
 
 
 class LossScale(SingleIncidentDetector):
     """Reports a loss scale that keeps falling or, if none is logged, many infinite gradient norms."""
 
+    kind = "loss_scale"
     signals = (LOSS_SCALE, GRAD_NORM)
-
-    def __init__(self, incidents: Incidents) -> None:
-        super().__init__(incidents)
-        self._has_scale = False
-        self._forget()
+    _has_scale = False
 
     def _forget(self) -> None:
         self._scales: deque[tuple[int, float]] = deque(maxlen=at.SCALE_WINDOW)
@@ -70,24 +66,16 @@ class LossScale(SingleIncidentDetector):
         scales = list(self._scales)
         last_high = max(place for place, (_, old) in enumerate(scales) if old == highest)
         start_step = scales[min(last_high + 1, len(scales) - 1)][0]
-        self._incident = self._incidents.open(
-            _KIND,
-            name_of(LOSS_SCALE, row.record),
-            start_step=start_step,
-            noticed_step=row.step,
-            count=max(1, len(scales) - last_high - 1),
-            level=highest,
-            now=scale,
-        )
+        count = max(1, len(scales) - last_high - 1)
+        incident = self._report(LOSS_SCALE, row, start_step=start_step, count=count, level=highest, now=scale)
         self._lowest, self._last_fall = scale, self._records
         if at_bottom:
-            self._say_bottom(self._incident)
+            self._say_bottom(incident)
 
     def _follow(self, incident: Incident, scale: float, step: int) -> None:
         if scale < self._lowest:
             self._lowest, self._last_fall = scale, self._records
-            incident.count += 1
-            incident.end_step = step
+            incident.grow(step)
             incident.evidence["now"] = scale
             if scale <= at.SCALE_BOTTOM and incident.variant == "":
                 self._say_bottom(incident)
@@ -109,21 +97,15 @@ class LossScale(SingleIncidentDetector):
             return
         self._infinite.append((self._norms, row.step))
         if self._incident is not None:
-            self._incident.count += 1
-            self._incident.end_step = row.step
+            self._incident.grow(row.step)
             self._note_share(self._incident)
         elif at.SKIPPED <= len(self._infinite) < at.SKIPPED_WINDOW:
-            self._incident = self._incidents.open(
-                _KIND,
-                name_of(GRAD_NORM, row.record),
-                start_step=self._infinite[0][1],
-                noticed_step=row.step,
-                count=len(self._infinite),
-            )
-            self._incident.variant = "skipping"
-            if not self._incident.repeats:
-                self._began_at = self._infinite[0][0]
-            self._note_share(self._incident)
+            began_at, start_step = self._infinite[0]
+            incident = self._report(GRAD_NORM, row, start_step=start_step, count=len(self._infinite))
+            incident.variant = "skipping"
+            if not incident.repeats:
+                self._began_at = began_at
+            self._note_share(incident)
 
     def _note_share(self, incident: Incident) -> None:
         # An incident from an earlier session has counted norms that this session does not know.

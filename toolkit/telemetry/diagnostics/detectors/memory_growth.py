@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from toolkit.telemetry.diagnostics import thresholds as at
+from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.finding import CRITICAL
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import GPU_MEMORY, RSS, Row, name_of, number_in
+from toolkit.telemetry.diagnostics.metric_aliases import GPU_MEMORY, RSS, Row, number_in
 from toolkit.telemetry.diagnostics.robust import trend
 from toolkit.telemetry.runfolder.records import STEP, SYSTEM, Record
 
-_KIND = "memory_growth"
 _FLAT_SHARE = 0.05
 _FREED_SHARE = 0.5
 _ABSURD_MIB = 1e9
@@ -59,16 +59,15 @@ class MemoryGrowth:
                 curve.take(value, row)
 
 
-class _Curve:
+class _Curve(SingleIncidentDetector):
     """The lowest values of one memory, over blocks of several sizes."""
 
+    kind = "memory_growth"
+
     def __init__(self, incidents: Incidents, signal: str, fewest_mib: float) -> None:
+        super().__init__(incidents)
         self.signal = signal
-        self._incidents = incidents
         self._fewest_mib = fewest_mib
-        self._incident: Incident | None = None
-        self._free_mib: float | None = None
-        self._forget()
 
     def _forget(self) -> None:
         self._samples: int = 0
@@ -77,7 +76,7 @@ class _Curve:
         self._block_step: int = 0
         self._lowest: float = math.inf
         self._settled: _Block | None = None
-        self._free_mib = None
+        self._free_mib: float | None = None
         self._blocks: list[deque[_Block]] = [deque() for _ in range(at.MEMORY_SCALES)]
         self._made = [0] * at.MEMORY_SCALES
         self._highest = [0.0] * at.MEMORY_SCALES
@@ -87,13 +86,6 @@ class _Curve:
         self._mib_per_sample: float = 0.0
         self._reported_mib: float = 0.0
         self._most_mib: float = 0.0
-
-    def restart(self, step: int) -> None:
-        if self._incident is not None:
-            # The process that held it is gone, or has gone back to an earlier state.
-            self._incidents.close(self._incident, resolved_step=step)
-            self._incident = None
-        self._forget()
 
     def take(self, value: float, row: Row) -> None:
         """Take a sample."""
@@ -156,15 +148,8 @@ class _Curve:
         self._scale, self._base = scale, base
         self._mib_per_sample = grown / (last.sample - blocks[0].sample)
         self._reported_mib = self._most_mib = last.lowest - base.lowest
-        self._incident = self._incidents.open(
-            _KIND,
-            name_of(self.signal, row.record),
-            start_step=base.step,
-            noticed_step=row.step,
-            count=self._samples - base.sample,
-            **self._evidence(last, row),
-        )
-        self._judge_limit(self._incident)
+        count, evidence = self._samples - base.sample, self._evidence(last, row)
+        self._judge_limit(self._report(self.signal, row, start_step=base.step, count=count, **evidence))
 
     def _follow(self, incident: Incident, blocks: deque[_Block], row: Row) -> None:
         last = blocks[-1]
@@ -172,8 +157,7 @@ class _Curve:
         lately = (last.lowest - blocks[0].lowest) / (last.sample - blocks[0].sample)
         freed = grown <= _FREED_SHARE * self._most_mib
         if freed or (len(blocks) == at.MEMORY_BLOCKS and lately < at.MEMORY_STOPPED * self._mib_per_sample):
-            self._incidents.close(incident, resolved_step=row.step)
-            self._incident = None
+            self._resolve(row.step)
             self._highest[self._scale] = max(self._highest[self._scale], self._base.lowest + self._most_mib)
             return
         if grown > self._most_mib:

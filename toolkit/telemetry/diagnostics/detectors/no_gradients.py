@@ -6,11 +6,9 @@ import math
 
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
-from toolkit.telemetry.diagnostics.incident import Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LORA_B, LOSS, LR, Row, name_of
+from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LORA_B, LOSS, LR, Row
 from toolkit.telemetry.diagnostics.robust import median
 
-_KIND = "vanishing_grad"
 _BACK_RECORDS = 5
 _LOSS_LEVEL_FLOOR = 1e-3
 
@@ -18,12 +16,9 @@ _LOSS_LEVEL_FLOOR = 1e-3
 class VanishingGradients(SingleIncidentDetector):
     """Reports gradient norms near zero for many records in a row while the loss is neither near zero nor falling."""
 
+    kind = "vanishing_grad"
     signals = (GRAD_NORM,)
-
-    def __init__(self, incidents: Incidents) -> None:
-        super().__init__(incidents)
-        self._back = 0
-        self._forget()
+    _back = 0
 
     def _forget(self) -> None:
         self._early_norms: list[float] = []
@@ -67,8 +62,7 @@ class VanishingGradients(SingleIncidentDetector):
             self._low_since = row.step
         self._low += 1
         if self._incident is not None:
-            self._incident.count += 1
-            self._incident.end_step = row.step
+            self._incident.grow(row.step)
             return
         loss = row.values.get(LOSS)
         if loss is None or not math.isfinite(loss):
@@ -80,18 +74,11 @@ class VanishingGradients(SingleIncidentDetector):
             del self._losses[at.VANISHED_RECORDS]
         self._losses.append(loss)
         if self._low >= at.VANISHED_RECORDS and self._is_wrong(norm):
-            self._incident = self._incidents.open(
-                _KIND,
-                name_of(GRAD_NORM, row.record),
-                start_step=self._low_since,
-                noticed_step=row.step,
-                count=self._low,
-                level=median(self._early_norms) if self._early_norms else 0.0,
-                now=norm,
-                loss=self._losses[-1],
-            )
+            level = median(self._early_norms) if self._early_norms else 0.0
+            evidence = {"level": level, "now": norm, "loss": loss}
+            incident = self._report(GRAD_NORM, row, start_step=self._low_since, count=self._low, **evidence)
             if not self._early_norms:
-                self._incident.variant = "from the start"
+                incident.variant = "from the start"
 
     def _is_wrong(self, norm: float) -> bool:
         losses = self._losses
@@ -123,12 +110,9 @@ class DeadLora(SingleIncidentDetector):
     B starts at zero and gets the first gradients; while it is zero the adapter has no effect, and A gets none.
     """
 
+    kind = "dead_lora"
     signals = (LORA_B,)
-
-    def __init__(self, incidents: Incidents) -> None:
-        super().__init__(incidents)
-        self._has_moved = False
-        self._forget()
+    _has_moved = False
 
     def _forget(self) -> None:
         self._zeros: int = 0
@@ -152,14 +136,7 @@ class DeadLora(SingleIncidentDetector):
             self._since = row.step
         self._zeros += 1
         if self._incident is not None:
-            self._incident.count += 1
-            self._incident.end_step = row.step
+            self._incident.grow(row.step)
         elif self._zeros == at.LORA_ZEROS:
-            self._incident = self._incidents.open(
-                "dead_lora",
-                name_of(LORA_B, row.record),
-                start_step=self._since,
-                noticed_step=row.step,
-                count=self._zeros,
-            )
-            self._incident.variant = "stopped" if self._has_moved else ""
+            incident = self._report(LORA_B, row, start_step=self._since, count=self._zeros)
+            incident.variant = "stopped" if self._has_moved else ""

@@ -9,7 +9,7 @@ from itertools import pairwise
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import VAL_LOSS, Row, name_of
+from toolkit.telemetry.diagnostics.metric_aliases import VAL_LOSS, Row
 from toolkit.telemetry.diagnostics.robust import CHANGE_TO_SIGMA, change_sigma, median
 
 
@@ -20,6 +20,7 @@ class Overfit(SingleIncidentDetector):
     from the best three in a row, which luck moves far less.
     """
 
+    kind = "overfit"
     signals = (VAL_LOSS,)
 
     def __init__(self, incidents: Incidents) -> None:
@@ -90,16 +91,10 @@ class Overfit(SingleIncidentDetector):
         # Few values say little about their noise: then only a steady climb counts.
         few = at.OVERFIT_CONFIRM_UNSTEADY - is_clear
         if evals_since >= few or self._climbs(rise):
-            self._incident = self._incidents.open(
-                "overfit",
-                name_of(VAL_LOSS, row.record),
-                start_step=self._best_step,
-                noticed_step=row.step,
-                count=evals_since,
-            )
+            incident = self._report(VAL_LOSS, row, start_step=self._best_step, count=evals_since)
             # There is no percentage above 0.
-            self._incident.variant = "never" if self._best_eval == 1 or not self._best else ""
-            self._note(self._incident, val)
+            incident.variant = "never" if self._best_eval == 1 or not self._best else ""
+            self._note(incident, val)
 
     def _climbs(self, rise: float) -> bool:
         since = [self._best, *self._since]
@@ -116,8 +111,7 @@ class Overfit(SingleIncidentDetector):
         if is_back:
             self._resolve(row.step)
             return
-        incident.end_step = row.step
-        incident.count += 1
+        incident.grow(row.step)
         self._note(incident, val)
 
     def _note(self, incident: Incident, val: float) -> None:

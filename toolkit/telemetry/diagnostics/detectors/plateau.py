@@ -9,7 +9,7 @@ from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.finding import INFO, WARNING
 from toolkit.telemetry.diagnostics.incident import Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR, Row, is_meant_to_fall, name_of
+from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR, Row, is_meant_to_fall
 from toolkit.telemetry.diagnostics.robust import CHANGE_TO_SIGMA, Trend, median
 
 
@@ -20,6 +20,7 @@ class Plateau(SingleIncidentDetector):
     learning rate has decayed to nothing, or if the loss has or changes its sign.
     """
 
+    kind = "plateau"
     signals = (LOSS,)
 
     def __init__(self, incidents: Incidents) -> None:
@@ -81,8 +82,7 @@ class Plateau(SingleIncidentDetector):
         self._constant += 1
         incident = self._incident
         if incident is not None and incident.variant == "constant":
-            incident.count += 1
-            incident.end_step = row.step
+            incident.grow(row.step)
         elif (
             self._constant >= at.CONSTANT_RECORDS
             and incident is None
@@ -127,8 +127,7 @@ class Plateau(SingleIncidentDetector):
         if incident is None:
             self._begin(self._steps[begin], len(later) * self._block_size, level, noise, "", row)
         elif incident.variant != "constant":
-            incident.end_step = row.step
-            incident.count += self._block_size
+            incident.grow(row.step, self._block_size)
             self._moving = 0 if stays_flat else self._moving + 1
             if self._moving >= at.PLATEAU_CONFIRM // 2:
                 self._resolve(row.step)
@@ -160,17 +159,9 @@ class Plateau(SingleIncidentDetector):
         return self._lr >= at.DECAYED * self._top_lr
 
     def _begin(self, start: int, count: int, level: float, noise: float, variant: str, row: Row) -> None:
-        self._incident = self._incidents.open(
-            "plateau",
-            name_of(LOSS, row.record),
-            start_step=start,
-            noticed_step=row.step,
-            count=count,
-            level=level,
-            noise=noise,
-        )
-        self._incident.variant = variant
-        self._incident.severity = WARNING if variant == "constant" or self._is_sure(row) else INFO
+        incident = self._report(LOSS, row, start_step=start, count=count, level=level, noise=noise)
+        incident.variant = variant
+        incident.severity = WARNING if variant == "constant" or self._is_sure(row) else INFO
 
 
 def _is_flat(gain: float, z: float, level: float, patience: float) -> bool:

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.finding import INFO
-from toolkit.telemetry.diagnostics.incident import Incident, Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import COMPLETION_LENGTH, ENTROPY, KL, REWARD, Row, name_of
+from toolkit.telemetry.diagnostics.incident import Incident
+from toolkit.telemetry.diagnostics.metric_aliases import COMPLETION_LENGTH, ENTROPY, KL, REWARD, Row
 from toolkit.telemetry.diagnostics.robust import change_sigma, median
 
 _MOST_BLOCKS: Final = 64
@@ -23,11 +23,8 @@ class RewardHacking(SingleIncidentDetector):
     a model that learns to reason also writes more.
     """
 
+    kind = "reward_hacking"
     signals = (REWARD,)
-
-    def __init__(self, incidents: Incidents) -> None:
-        super().__init__(incidents)
-        self._forget()
 
     def _forget(self) -> None:
         self._rows: list[tuple[int, float, float, float]] = []
@@ -73,11 +70,10 @@ class RewardHacking(SingleIncidentDetector):
         if self._looks < at.RL_LOOKS:
             return
         now = block.kl if signal == KL else block.length
-        self._incident = self._incidents.open(
-            "reward_hacking",
-            name_of(signal, row.record),
+        incident = self._report(
+            signal,
+            row,
             start_step=self._since,
-            noticed_step=row.step,
             count=self._looks * at.RL_BLOCK,
             reward_before=median([each.reward for each in before[: at.RL_FIRST_BLOCKS // 2]]),
             reward=block.reward,
@@ -85,8 +81,7 @@ class RewardHacking(SingleIncidentDetector):
             now=now,
             ratio=now / self._usual,
         )
-        self._incident.variant = "" if signal == KL else "length"
-        self._incident.severity = None if signal == KL else INFO
+        incident.variant, incident.severity = ("", None) if signal == KL else ("length", INFO)
         self._looks = self._calm = 0
 
     def _has_risen(self, block: _Block) -> bool:
@@ -115,8 +110,7 @@ class RewardHacking(SingleIncidentDetector):
                 self._resolve(row.step)
             return
         self._calm = 0
-        incident.count += at.RL_BLOCK
-        incident.end_step = row.step
+        incident.grow(row.step, at.RL_BLOCK)
         if now > incident.evidence["now"]:
             incident.evidence.update(now=now, ratio=now / self._usual, reward=block.reward)
 
@@ -142,14 +136,10 @@ class PolicyCollapse(SingleIncidentDetector):
     may be negative: then there is no ratio to judge.
     """
 
+    kind = "policy_collapse"
     signals = (ENTROPY,)
-
-    def __init__(self, incidents: Incidents) -> None:
-        super().__init__(incidents)
-        self._is_rl = False
-        self._is_negative = False
-        self._first: float | None = None
-        self._forget()
+    _is_rl = _is_negative = False
+    _first: float | None = None
 
     def _forget(self) -> None:
         self._block: list[float] = []
@@ -189,20 +179,12 @@ class PolicyCollapse(SingleIncidentDetector):
         self._looks += 1
         if self._looks == at.ENTROPY_LOOKS:
             self._looks = 0
-            self._incident = self._incidents.open(
-                "policy_collapse",
-                name_of(ENTROPY, row.record),
-                start_step=self._since,
-                noticed_step=row.step,
-                count=at.ENTROPY_LOOKS * at.ENTROPY_BLOCK,
-                level=first,
-                now=now,
-            )
+            count = at.ENTROPY_LOOKS * at.ENTROPY_BLOCK
+            self._report(ENTROPY, row, start_step=self._since, count=count, level=first, now=now)
 
     def _follow(self, incident: Incident, first: float, now: float, row: Row) -> None:
         if now > at.ENTROPY_BACK * first:
             self._resolve(row.step)
             return
-        incident.count += at.ENTROPY_BLOCK
-        incident.end_step = row.step
+        incident.grow(row.step, at.ENTROPY_BLOCK)
         incident.evidence["now"] = now

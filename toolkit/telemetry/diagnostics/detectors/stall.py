@@ -7,14 +7,13 @@ from typing import Any
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.finding import INFO
-from toolkit.telemetry.diagnostics.incident import Incident, Incidents
+from toolkit.telemetry.diagnostics.incident import Incident
 from toolkit.telemetry.diagnostics.metric_aliases import Row, number_in
 from toolkit.telemetry.diagnostics.robust import median
 from toolkit.telemetry.runfolder import records as kinds
 from toolkit.telemetry.runfolder.records import shows_count_from_zero, steps_done
 from toolkit.telemetry.runfolder.status import STALL_S, STALL_TIMES
 
-_KIND = "stalled"
 _METRIC = "global_step"
 _EXPLAINS = frozenset({kinds.EVAL, kinds.EPOCH, kinds.CHECKPOINT, kinds.SAMPLE, kinds.SPAN, kinds.COMPLETION})
 """Records of something that a loop does between two steps; each comes when that is over."""
@@ -30,18 +29,15 @@ class Stall(SingleIncidentDetector):
     that an evaluation, a checkpoint or a sample explains is not a stall, and neither is the time between two sessions.
     """
 
+    kind = "stalled"
     signals = ("*",)
-
-    def __init__(self, incidents: Incidents) -> None:
-        super().__init__(incidents)
-        self._usual_s = 0.0
-        """Seconds for one step; 0 while that is not known."""
-        self._stride = 1.0
-        """Steps between two step records."""
-        self._longest_pause_s: float | None = None
-        self._max_steps: int | None = None
-        self._from_zero = False
-        self._forget()
+    _usual_s = 0.0
+    """Seconds for one step; 0 while that is not known."""
+    _stride = 1.0
+    """Steps between two step records."""
+    _longest_pause_s: float | None = None
+    _max_steps: int | None = None
+    _from_zero = False
 
     def _forget(self) -> None:
         self._by_elapsed: bool | None = None
@@ -162,7 +158,7 @@ class Stall(SingleIncidentDetector):
         if self._is_reported_by_run(start_step, noticed_step):
             return
         self._incident = self._incidents.open(
-            _KIND,
+            self.kind,
             _METRIC,
             start_step=start_step,
             noticed_step=noticed_step,

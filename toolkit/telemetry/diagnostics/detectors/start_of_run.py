@@ -6,7 +6,7 @@ from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.finding import INFO
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR, REWARD, Row, name_of
+from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR, REWARD, Row
 from toolkit.telemetry.diagnostics.robust import change_sigma, median, trend
 
 
@@ -17,6 +17,7 @@ class LabelLeak(SingleIncidentDetector):
     planned steps: an easy task looks the same. A reinforcement-learning loss is near zero by design.
     """
 
+    kind = "label_leak"
     signals: tuple[str, ...] = (LOSS,)
 
     def __init__(self, incidents: Incidents) -> None:
@@ -37,7 +38,7 @@ class LabelLeak(SingleIncidentDetector):
         if len(losses) == at.LEAK_ZEROS and not any(losses):
             self.signals = ()
             if not row.values.get(GRAD_NORM):
-                self._open("zero", 0, losses, row)
+                self._open(0, row).variant = "zero"
         elif len(losses) == 2 * at.LEAK_RECORDS:
             self.signals = ()
             self._judge(losses, row)
@@ -53,23 +54,13 @@ class LabelLeak(SingleIncidentDetector):
         if not first or median(later) > at.LEAK_SHARE * first or max(later) > at.LEAK_AT_MOST * first:
             return
         begin = next(place for place, loss in enumerate(losses) if loss <= at.LEAK_AT_MOST * first)
-        self._open("", begin, losses, row)
-        planned = self._incidents.planned_steps
-        is_early = row.step - self._steps[0] <= at.LEAK_OF_PLAN * planned
-        assert self._incident is not None
-        self._incident.severity = None if is_early else INFO
+        incident = self._open(begin, row)
+        is_early = row.step - self._steps[0] <= at.LEAK_OF_PLAN * self._incidents.planned_steps
+        incident.severity = None if is_early else INFO
 
-    def _open(self, variant: str, begin: int, losses: list[float], row: Row) -> None:
-        self._incident = self._incidents.open(
-            "label_leak",
-            name_of(LOSS, row.record),
-            start_step=self._steps[begin],
-            noticed_step=row.step,
-            count=len(losses) - begin,
-            first=losses[0],
-            now=losses[-1],
-        )
-        self._incident.variant = variant
+    def _open(self, begin: int, row: Row) -> Incident:
+        start, count, losses = self._steps[begin], len(self._steps) - begin, self._losses
+        return self._report(LOSS, row, start_step=start, count=count, first=losses[0], now=losses[-1])
 
 
 class LearningRateTooSmall(SingleIncidentDetector):
@@ -79,6 +70,7 @@ class LearningRateTooSmall(SingleIncidentDetector):
     same, and `plateau` takes over later. A warm-up that has not ended is waited for.
     """
 
+    kind = "lr_too_small"
     signals: tuple[str, ...] = (LOSS,)
 
     def __init__(self, incidents: Incidents) -> None:
@@ -144,16 +136,9 @@ class LearningRateTooSmall(SingleIncidentDetector):
         if not is_flat or moved >= (max(at.NO_MOVE * level, noise) if is_tiny else at.NO_MOVE * level):
             self._end(row.step)
             return
-        self._incident = self._incidents.open(
-            "lr_too_small",
-            name_of(LOSS, row.record),
-            start_step=self._first_step,
-            noticed_step=row.step,
-            count=len(self._blocks) * at.NO_MOVE_BLOCK,
-            level=level,
-            lr=peak,
-        )
-        self._incident.severity = None if is_tiny else INFO
+        count = len(self._blocks) * at.NO_MOVE_BLOCK
+        incident = self._report(LOSS, row, start_step=self._first_step, count=count, level=level, lr=peak)
+        incident.severity = None if is_tiny else INFO
 
     def _follow(self, incident: Incident, level: float, row: Row) -> None:
         self._norms.clear()
@@ -164,8 +149,7 @@ class LearningRateTooSmall(SingleIncidentDetector):
         if self._moving == at.NO_MOVE_CONFIRM:
             self._end(row.step)
         elif not has_moved:
-            incident.count += at.NO_MOVE_BLOCK
-            incident.end_step = row.step
+            incident.grow(row.step, at.NO_MOVE_BLOCK)
 
     def _end(self, step: int) -> None:
         self._resolve(step)

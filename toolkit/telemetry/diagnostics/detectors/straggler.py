@@ -190,8 +190,7 @@ class Straggler:
                 self._incidents.close(rank.incident, resolved_step=step, at_row=rows)
                 rank.incident = None
             else:
-                rank.incident.count += at.RANK_CHECK_EVERY
-                rank.incident.end_step = step
+                rank.incident.grow(step, at.RANK_CHECK_EVERY)
             return
         usual: float = getattr(others, sum_of)
         is_slow = ratio > at.SLOW_RANK or in_pass >= at.SLOW_PASS

@@ -24,7 +24,6 @@ from toolkit.telemetry.diagnostics.robust import IQR_TO_SIGMA, MAD_TO_SIGMA, med
 from toolkit.telemetry.runfolder.records import END, START, STEP, SYSTEM
 from toolkit.telemetry.runfolder.status import FINISHED
 
-_KIND = "throughput_drop"
 _TOKENS = "tokens_per_sec"
 _RUNNING_AVERAGES = frozenset({"iters_per_sec_avg", "train_speed(iter/s)"})
 """Rates over the whole run so far, as ms-swift logs them."""
@@ -42,6 +41,7 @@ class ThroughputDrop(SingleIncidentDetector):
     The time of steps that are over within a millisecond is not judged.
     """
 
+    kind = "throughput_drop"
     # Samples of the machine have the memory of the process.
     signals = (RATE, STEP_TIME, EPOCH_TIME, ELAPSED, RSS)
 
@@ -56,11 +56,6 @@ class ThroughputDrop(SingleIncidentDetector):
         self._signal = ""
         self._name = ""
         self._clock = (0, 0.0)
-        # (median, standard deviation) of each look
-        self._usual: deque[tuple[float, float]] = deque(maxlen=at.SPEED_BLOCKS)
-        # (median, standard deviation, first step) of each look
-        self._history: deque[tuple[float, float, int]] = deque(maxlen=2 * at.SPEED_LASTING_BLOCKS)
-        self._forget()
 
     def _forget(self) -> None:
         self._speeds: list[float] = []
@@ -74,8 +69,10 @@ class ThroughputDrop(SingleIncidentDetector):
         """The speed, step and time of the first records."""
         self._steady_best: float = 0.0
         self._kept = 0
-        self._usual.clear()
-        self._history.clear()
+        # (median, standard deviation) of each look
+        self._usual: deque[tuple[float, float]] = deque(maxlen=at.SPEED_BLOCKS)
+        # (median, standard deviation, first step) of each look
+        self._history: deque[tuple[float, float, int]] = deque(maxlen=2 * at.SPEED_LASTING_BLOCKS)
 
     def take(self, row: Row) -> None:
         """Look at the speed of a step record."""
@@ -305,7 +302,7 @@ class ThroughputDrop(SingleIncidentDetector):
         self._calm = 0
         self._lately.clear()
         self._incident = self._incidents.open(
-            _KIND,
+            self.kind,
             self._name,
             start_step=start_step,
             noticed_step=noticed_step,
@@ -339,8 +336,7 @@ class ThroughputDrop(SingleIncidentDetector):
             return
         self._name_others(incident)
         self._calm = 0
-        incident.count += at.SPEED_BLOCK
-        incident.end_step = step
+        incident.grow(step, at.SPEED_BLOCK)
         self._lately.append(now)
         evidence = self._evidence(median(self._lately))
         if (
@@ -419,13 +415,10 @@ def _is_steady(speeds: list[float]) -> bool:
 class TimeLimit(SingleIncidentDetector):
     """Reports that the steps that are left take longer than the job may run, evaluations and checkpoints included."""
 
+    kind = "time_limit"
     signals = ("*",)
     _limit = 0.0
     """When the job must end; 0 if that, or the number of steps, is not known."""
-
-    def __init__(self, incidents: Incidents) -> None:
-        super().__init__(incidents)
-        self._forget()
 
     def _forget(self) -> None:
         # Seconds and steps at each look, and of the longest part between two: one long pause need not come again.
@@ -476,7 +469,7 @@ class TimeLimit(SingleIncidentDetector):
                 self._resolve(step)
             elif now <= self._limit:
                 self._incident = self._incidents.open(
-                    "time_limit", "global_step", start_step=step, noticed_step=step
+                    self.kind, "global_step", start_step=step, noticed_step=step
                 )
                 self._incident.evidence |= {"late_s": late_s, "limit_time": self._limit}
                 self._incident.severity = self._severity

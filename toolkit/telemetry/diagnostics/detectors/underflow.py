@@ -7,14 +7,12 @@ from collections import deque
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.finding import INFO
-from toolkit.telemetry.diagnostics.incident import Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import (
     GRAD_NORM,
     LOSS_SCALE,
     REWARD,
     ZERO_GRADS,
     Row,
-    name_of,
 )
 from toolkit.telemetry.diagnostics.robust import median
 
@@ -26,13 +24,10 @@ class Underflow(SingleIncidentDetector):
     they are `info`, because batches without a label give them too. Norms that are all zero are `vanishing_grad`.
     """
 
+    kind = "underflow"
     signals = (ZERO_GRADS, GRAD_NORM)
-
-    def __init__(self, incidents: Incidents) -> None:
-        super().__init__(incidents)
-        self._is_rl = False
-        self._first_share: float | None = None
-        self._forget()
+    _is_rl = False
+    _first_share: float | None = None
 
     def _forget(self) -> None:
         self._norms: int = 0
@@ -69,8 +64,7 @@ class Underflow(SingleIncidentDetector):
         zeros = self._zeros
         zeros.append((self._norms, row.step))
         if self._incident is not None:
-            self._incident.count += 1
-            self._incident.end_step = row.step
+            self._incident.grow(row.step)
             if self._incident.variant == "norms":
                 self._incident.evidence["of"] = float(
                     max(self._norms - self._began_at + 1, self._incident.count)
@@ -80,18 +74,13 @@ class Underflow(SingleIncidentDetector):
         if len(zeros) < at.ZERO_NORMS or others < at.ZERO_OTHERS or self._norms < at.ZERO_WINDOW:
             return
         scale = row.values.get(LOSS_SCALE)
-        self._incident = self._incidents.open(
-            "underflow",
-            name_of(GRAD_NORM, row.record),
-            start_step=zeros[0][1],
-            noticed_step=row.step,
-            count=len(zeros),
-            of=float(self._norms - zeros[0][0] + 1),
-        )
-        if not self._incident.repeats:
-            self._began_at = zeros[0][0]
-        self._incident.variant = "norms"
-        self._incident.severity = None if scale is not None and scale <= at.SCALE_BOTTOM else INFO
+        began_at, start_step = zeros[0]
+        of = float(self._norms - began_at + 1)
+        incident = self._report(GRAD_NORM, row, start_step=start_step, count=len(zeros), of=of)
+        if not incident.repeats:
+            self._began_at = began_at
+        incident.variant = "norms"
+        incident.severity = None if scale is not None and scale <= at.SCALE_BOTTOM else INFO
 
     def _add_share(self, share: float, row: Row) -> None:
         if not 0.0 <= share <= 1.0:
@@ -109,8 +98,7 @@ class Underflow(SingleIncidentDetector):
         is_high = now >= max(at.ZERO_SHARE, at.ZERO_SHARE_TIMES * self._first_share)
         if self._incident is not None:
             if is_high:
-                self._incident.count += at.ZERO_SHARE_RECORDS
-                self._incident.end_step = row.step
+                self._incident.grow(row.step, at.ZERO_SHARE_RECORDS)
             elif self._incident.variant == "":
                 self._resolve(row.step)
             return
@@ -119,14 +107,9 @@ class Underflow(SingleIncidentDetector):
         self._looks = self._looks + 1 if is_high else 0
         if self._looks == at.ZERO_SHARE_LOOKS:
             self._looks = 0
-            self._incident = self._incidents.open(
-                "underflow",
-                name_of(ZERO_GRADS, row.record),
-                start_step=self._since,
-                noticed_step=row.step,
-                count=at.ZERO_SHARE_LOOKS * at.ZERO_SHARE_RECORDS,
-                level=round(100.0 * self._first_share, 1),
-                now=round(100.0 * now, 1),
+            count = at.ZERO_SHARE_LOOKS * at.ZERO_SHARE_RECORDS
+            level, now = round(100.0 * self._first_share, 1), round(100.0 * now, 1)
+            incident = self._report(
+                ZERO_GRADS, row, start_step=self._since, count=count, level=level, now=now
             )
-            self._incident.variant = ""
-            self._incident.severity = None
+            incident.variant, incident.severity = "", None

@@ -5,13 +5,14 @@ from __future__ import annotations
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import VAL_LOSS, Row, name_of
+from toolkit.telemetry.diagnostics.metric_aliases import VAL_LOSS, Row
 from toolkit.telemetry.diagnostics.robust import CHANGE_TO_SIGMA, LossAxis, Window, change_sigma, median
 
 
 class ValidationSpike(SingleIncidentDetector):
     """Compares each validation loss with the few before it, on the scale of their own ups and downs."""
 
+    kind = "val_spike"
     signals = (VAL_LOSS,)
 
     def __init__(self, incidents: Incidents) -> None:
@@ -68,19 +69,13 @@ class ValidationSpike(SingleIncidentDetector):
         self._recent.push(y)
         self._previous = y
 
-    def _open(self, step: int, peak: float, row: Row) -> None:
+    def _open(self, step: int, peak: float, row: Row) -> Incident:
         level = self._axis.value(self._level)
-        self._incident = self._incidents.open(
-            "val_spike",
-            name_of(VAL_LOSS, row.record),
-            start_step=step,
-            noticed_step=row.step,
-            level=level,
-            peak=peak,
-            ratio=peak / level if level > 0 else 0.0,
-        )
-        self._incident.variant = ""
+        ratio = peak / level if level > 0 else 0.0
+        incident = self._report(VAL_LOSS, row, start_step=step, level=level, peak=peak, ratio=ratio)
+        incident.variant = ""
         self._incidents.val_spike_is_open = True
+        return incident
 
     def _is_still_doubted(self, doubted: tuple[int, float], val: float, y: float, row: Row) -> bool:
         self._length += 1
@@ -91,17 +86,15 @@ class ValidationSpike(SingleIncidentDetector):
                 return True
             self._recent.clear()
         else:
-            self._open(doubted[0], doubted[1], row)
-            if self._incident is not None:
-                self._incident.count = self._length - 1
-                self._end(self._incident, "recovered", row)
+            incident = self._open(doubted[0], doubted[1], row)
+            incident.count = self._length - 1
+            self._end(incident, "recovered", row)
         self._doubted = None
         return False
 
     def _continues(self, incident: Incident, val: float, y: float, row: Row) -> bool:
         if y > self._level + at.VAL_BACK_SHARE * (self._peak - self._level):
-            incident.end_step = row.step
-            incident.count += 1
+            incident.grow(row.step)
             self._length += 1
             if y > self._peak:
                 self._peak = y

@@ -7,7 +7,7 @@ from collections import deque
 
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
-from toolkit.telemetry.diagnostics.incident import Incident, Incidents
+from toolkit.telemetry.diagnostics.incident import Incident
 from toolkit.telemetry.diagnostics.metric_aliases import (
     DATA_TIME,
     GPU_MEMORY,
@@ -19,24 +19,19 @@ from toolkit.telemetry.diagnostics.metric_aliases import (
 from toolkit.telemetry.diagnostics.robust import Window, start_of_streak
 from toolkit.telemetry.runfolder.records import SYSTEM
 
-_STARVED = "data_starvation"
 _REPORT_AGAIN_SHARE = 0.15
 
 
 class DataStarvation(SingleIncidentDetector):
     """Reports steps that wait for their data for a large share of their time; always a warning."""
 
+    kind = "data_starvation"
     signals = (DATA_TIME,)
-
-    def __init__(self, incidents: Incidents) -> None:
-        super().__init__(incidents)
-        self._reported = 0.0
-        self._shares = Window(at.DATA_WINDOW)
-        self._steps: deque[int] = deque(maxlen=at.DATA_WINDOW)
+    _reported = 0.0
 
     def _forget(self) -> None:
-        self._shares.clear()
-        self._steps.clear()
+        self._shares = Window(at.DATA_WINDOW)
+        self._steps: deque[int] = deque(maxlen=at.DATA_WINDOW)
 
     def take(self, row: Row) -> None:
         """Look at one step's time and the part of it that was waiting."""
@@ -63,26 +58,18 @@ class DataStarvation(SingleIncidentDetector):
         shares = self._shares.values()
         first = start_of_streak([value > at.DATA_SHARE for value in shares])
         self._reported = share
-        self._incident = self._incidents.open(
-            _STARVED,
-            name_of(DATA_TIME, row.record),
-            start_step=self._steps[first],
-            noticed_step=row.step,
-            count=len(shares) - first,
-            share_pct=float(round(100 * share)),
-        )
+        start, count = self._steps[first], len(shares) - first
+        self._report(DATA_TIME, row, start_step=start, count=count, share_pct=float(round(100 * share)))
 
     def _follow(self, incident: Incident, step: int, of_step: float, share: float) -> None:
         if of_step > at.DATA_SHARE:
-            incident.count += 1
-            incident.end_step = step
+            incident.grow(step)
         if share >= self._reported + _REPORT_AGAIN_SHARE:
             self._reported = share
             incident.evidence["share_pct"] = float(round(100 * share))
             self._incidents.mark_changed(incident)
 
 
-_IDLE = "low_gpu_util"
 _REPORT_AGAIN_PCT = 10.0
 _STEPS_FOR_USUAL = 5
 
@@ -97,16 +84,12 @@ class IdleGpu(SingleIncidentDetector):
     are the start-up and a GPU that is not used at all, unless its memory is held.
     """
 
+    kind = "low_gpu_util"
     signals = (GPU_UTIL,)
-
-    def __init__(self, incidents: Incidents) -> None:
-        super().__init__(incidents)
-        self._reported_pct = 0.0
-        self._total_pct = 0.0
-        self._total_steps = 0
-        self._metric = ""
-        self._by_system = False
-        self._forget()
+    _reported_pct = _total_pct = 0.0
+    _total_steps = 0
+    _metric = ""
+    _by_system = False
 
     def _forget(self) -> None:
         self._step: int = -1
@@ -201,7 +184,7 @@ class IdleGpu(SingleIncidentDetector):
         self._reported_pct = mean
         self._total_pct, self._total_steps = sum(step_mean[1] for step_mean in step_means), len(step_means)
         self._incident = self._incidents.open(
-            _IDLE,
+            self.kind,
             self._metric,
             start_step=step_means[0][0],
             noticed_step=noticed_step,
@@ -217,8 +200,7 @@ class IdleGpu(SingleIncidentDetector):
             self._resolve(noticed_step, end_step=max(incident.start_step, lately[0][0]))
             self._step_means.clear()
             return
-        incident.count += 1
-        incident.end_step = step_mean[0]
+        incident.grow(step_mean[0])
         self._total_pct += step_mean[1]
         self._total_steps += 1
         mean = self._total_pct / self._total_steps
