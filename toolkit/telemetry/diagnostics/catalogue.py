@@ -676,17 +676,12 @@ _IN_WORDS: Final[Mapping[str, Callable[[float], str]]] = {"late_s": duration, "l
 """Evidence that is no plain number in a sentence."""
 
 
-def describe(incident: Incident, kind: Kind | None = None) -> str:
-    """Return the message for an incident."""
-    kind = kind or CATALOGUE[incident.kind]
-    return kind.variants.get(incident.variant, kind.message).format_map(_shown(incident))
-
-
 def finding_of(
     incident: Incident, about: Kind | None = None, severity: str = "", confidence: float | None = None
 ) -> Finding:
     """Return the finding about an incident, with the severity of its kind unless another one is given."""
-    about = about or CATALOGUE[incident.kind]
+    about, shown = about or CATALOGUE[incident.kind], _shown(incident)
+    special = _special(about, incident.evidence) or about
     return Finding(
         id=incident.id,
         kind=incident.kind,
@@ -701,10 +696,10 @@ def finding_of(
         count=incident.count,
         repeats=incident.repeats,
         evidence=dict(incident.evidence),
-        message=describe(incident, about),
-        causes=causes_of(incident, about),
-        advice=advise(incident, about),
-        remedies=remedies_of(incident, about),
+        message=about.variants.get(incident.variant, about.message).format_map(shown),
+        causes=special.causes,
+        advice=tuple(line.format_map(shown) for line in special.advice),
+        remedies=special.remedies,
         confidence=confidence,
     )
 
@@ -723,26 +718,6 @@ def title_of_kind(kind: str, evidence: Mapping[str, Any] = MappingProxyType({}))
         return _NOT_DETECTED.get(kind) or kind.removeprefix(RULE)
     special = _special(CATALOGUE[kind], evidence)
     return CATALOGUE[kind].title if special is None else special.title
-
-
-def causes_of(incident: Incident, kind: Kind | None = None) -> tuple[str, ...]:
-    """Return the likely causes of an incident."""
-    kind = kind or CATALOGUE[incident.kind]
-    return (_special(kind, incident.evidence) or kind).causes
-
-
-def remedies_of(incident: Incident, kind: Kind | None = None) -> tuple[str, ...]:
-    """Return the names of knobs and actions that would help an incident, best first."""
-    kind = kind or CATALOGUE[incident.kind]
-    return (_special(kind, incident.evidence) or kind).remedies
-
-
-def advise(incident: Incident, kind: Kind | None = None) -> tuple[str, ...]:
-    """Return the advice for an incident, with its steps filled in."""
-    shown = _shown(incident)
-    kind = kind or CATALOGUE[incident.kind]
-    advice = (_special(kind, incident.evidence) or kind).advice
-    return tuple(line.format_map(shown) for line in advice)
 
 
 def _special(kind: Kind, evidence: Mapping[str, Any]) -> Special | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from toolkit.telemetry.core import plugins
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, RULE, Kind, advise, describe
+from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, RULE, Kind, finding_of
 from toolkit.telemetry.diagnostics.detector import Detector
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import Row
@@ -51,8 +51,7 @@ def _problem_of(value: Any) -> str:
         if name in CATALOGUE:
             return f"its kind {name!r} is that of another detector"
         example = Incident(incident_id="", kind=name, metric="loss", start_step=1, noticed_step=1, session=1)
-        describe(example, kind)
-        advise(example, kind)
+        finding_of(example, kind)
     return ""
 
 

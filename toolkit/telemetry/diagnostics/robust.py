@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import combinations, pairwise
@@ -18,9 +18,6 @@ IQR_TO_SIGMA: Final = 1.0 / 1.349
 
 CHANGE_TO_SIGMA: Final = MAD_TO_SIGMA / math.sqrt(2.0)
 """The same from one value to the next: their difference has twice the variance."""
-
-_TINY: Final = 1e-280
-"""Two larger values that differ do so by more than the smallest float, even if that is divided by their distance."""
 
 
 class Window:
@@ -79,10 +76,7 @@ class Window:
 
 def median(values: Sequence[float]) -> float:
     """Return the middle of `values`, of which there is at least one."""
-    return _middle(sorted(values))
-
-
-def _middle(ordered: list[float]) -> float:
+    ordered = sorted(values)
     middle = len(ordered) >> 1
     return ordered[middle] if len(ordered) & 1 else 0.5 * (ordered[middle - 1] + ordered[middle])
 
@@ -96,49 +90,16 @@ def change_sigma(values: Iterable[float]) -> float:
 
 def trend(values: Sequence[float]) -> tuple[float, float]:
     """Return the Theil-Sen slope of equally spaced `values`, and Mann-Kendall's z for its sign (normal if no trend)."""
-    return Trend().of(values)
-
-
-class Trend:
-    """The `trend` of values that come and leave one by one: only the slopes to and from these are new."""
-
-    __slots__ = ("_slopes", "_values")
-
-    def __init__(self) -> None:
-        self._values: list[float] = []
-        self._slopes: list[float] = []
-        """Of all pairs, in order of size."""
-
-    def of(self, values: Sequence[float]) -> tuple[float, float]:
-        """Return the trend of `values`: cheap if they are the last ones with one more, perhaps without the first."""
-        left, fresh = len(self._values) + 1 - len(values), values[-1:]
-        if not 0 <= left < min(2, len(values)) or self._values[left:] != values[:-1]:
-            self._values, self._slopes, left, fresh = [], [], 0, values
-        if left:
-            slopes = self._slopes
-            first = self._values.pop(0)
-            for apart, value in enumerate(self._values, start=1):
-                del slopes[bisect_left(slopes, (value - first) / apart)]
-        for value in fresh:
-            before = reversed(self._values)
-            self._slopes += [(value - each) / apart for apart, each in enumerate(before, start=1)]
-            self._values.append(value)
-        self._slopes.sort()
-        return self._slope_and_z()
-
-    def _slope_and_z(self) -> tuple[float, float]:
-        values, slopes = self._values, self._slopes
-        if not slopes:
-            return 0.0, 0.0
-        if min(map(abs, values)) > _TINY:
-            signs = len(slopes) - bisect_right(slopes, 0.0) - bisect_left(slopes, 0.0)
-        else:
-            # A slope may be zero because it is too small for a float.
-            signs = sum((late > early) - (late < early) for early, late in combinations(values, 2))
-        # The variance under ties is smaller; a constant curve has no sign to judge, and its z is 0 either way.
-        count = len(values)
-        variance = count * (count - 1) * (2 * count + 5) / 18
-        return _middle(slopes), signs / math.sqrt(variance)
+    count = len(values)
+    if count < 2:
+        return 0.0, 0.0
+    slopes = [
+        (values[late] - values[early]) / (late - early) for late in range(count) for early in range(late)
+    ]
+    # Not those of the slopes: one may be zero because it is too small for a float.
+    signs = sum((late > early) - (late < early) for early, late in combinations(values, 2))
+    # The variance under ties is smaller; a constant curve has no sign to judge, and its z is 0 either way.
+    return median(slopes), signs / math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
 
 
 def start_of_streak(flags: Sequence[bool]) -> int:

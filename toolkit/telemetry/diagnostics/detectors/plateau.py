@@ -10,7 +10,7 @@ from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.finding import INFO, WARNING
 from toolkit.telemetry.diagnostics.incident import Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR, Row, is_meant_to_fall
-from toolkit.telemetry.diagnostics.robust import CHANGE_TO_SIGMA, Trend, median
+from toolkit.telemetry.diagnostics.robust import CHANGE_TO_SIGMA, median, trend
 
 
 class Plateau(SingleIncidentDetector):
@@ -43,7 +43,6 @@ class Plateau(SingleIncidentDetector):
         self._constant = 0
         self._most_gain = 1.0
         self._now = self._z = 0.0
-        self._trend = Trend()
 
     def take(self, row: Row) -> None:
         """Look at one loss."""
@@ -109,7 +108,7 @@ class Plateau(SingleIncidentDetector):
         begin = int((1.0 - at.PLATEAU_SHARE) * len(self._blocks))
         later = self._blocks[begin:]
         self._now = level = median(later)
-        slope, self._z = self._trend.of(later)
+        slope, self._z = trend(later)
         z = self._z
         gain = -slope * (len(later) - 1)
         is_flat = self._could_learn(level) and _is_flat(gain, z, level, 1.0)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, RESUME_MISMATCH, advise
-from toolkit.telemetry.diagnostics.finding import INFO, OPEN, Finding
+from toolkit.telemetry.diagnostics.catalogue import RESUME_MISMATCH, finding_of
+from toolkit.telemetry.diagnostics.finding import INFO, Finding
 from toolkit.telemetry.diagnostics.incident import Incident
 from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR, Row
 from toolkit.telemetry.diagnostics.resume import judge as resume_judge
@@ -104,22 +105,8 @@ class ResumeWatch:
             noticed_step=newest,
             session=self._session,
         )
-        about = CATALOGUE[RESUME_MISMATCH]
-        return Finding(
-            id=incident.id,
-            kind=incident.kind,
-            # Dropout draws other numbers: few trainings restore them, and few suffer.
-            severity=INFO if said.cause == RNG else about.severity,
-            metric=incident.metric,
-            start_step=said.step,
-            end_step=None,
-            noticed_step=newest,
-            session=self._session,
-            state=OPEN,
-            evidence={"doubles": float(said.doubles)},
-            message=said.sentence,
-            causes=about.causes,
-            advice=advise(incident),
-            remedies=about.remedies,
-            confidence=said.probability,
-        )
+        incident.evidence["doubles"] = float(said.doubles)
+        # Dropout draws other numbers: few trainings restore them, and few suffer.
+        severity = INFO if said.cause == RNG else ""
+        found = finding_of(incident, severity=severity, confidence=said.probability)
+        return replace(found, message=said.sentence)
