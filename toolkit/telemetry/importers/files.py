@@ -134,16 +134,16 @@ class WholeSource(Source):
         except OSError:
             out.pass_over("files that cannot be opened")
             return batch
-        # As it is kept: NaN is not equal to itself.
-        if cursor is None or decode_cursor(cursor) != decode_cursor(batch.cursor):
+        if cursor != batch.cursor:
             batch.replaced = cursor is not None
             self.read_whole(out)
         return batch
 
     def _signature_of(self, path: str) -> list[int]:
-        """Return size and time of one file, which is then the last sign of the run."""
+        """Return size and time of one file; the newest of those that were asked for is the last sign of the run."""
         status = os.lstat(self.info.root / path)
-        self._last_sign = status.st_mtime
+        # In this order: at first it is NaN, which is never larger.
+        self._last_sign = max(status.st_mtime, self._last_sign)
         return [status.st_size, status.st_mtime_ns]
 
 
@@ -402,7 +402,7 @@ class LinesSource(FilesSource):
 
     @abstractmethod
     def line(self, stream: Stream, line: bytes, state: dict[str, Any], out: Builder) -> None:
-        """Add what one line has."""
+        """Add what one line has, which is not empty."""
 
     def parse(self, stream: Stream, data: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:  # noqa: ARG002
         """Parse complete lines."""
@@ -411,8 +411,8 @@ class LinesSource(FilesSource):
         if end:
             line = self.line
             for content in data[: end - 1].split(b"\n"):
-                if len(content) <= MAX_RECORD_BYTES:
-                    line(stream, content, state, out)
-                else:
+                if len(content) > MAX_RECORD_BYTES:
                     out.pass_over("lines that are too long", piece=stream.piece)
+                elif content.strip():
+                    line(stream, content, state, out)
         return end

@@ -229,20 +229,9 @@ class Builder:
             self.batch.columns.append(column)
         return column
 
-    def add(
-        self,
-        metric: str,
-        step: Any,
-        timestamp: float,
-        value: float,
-        *,
-        piece: int = 0,
-        session: int = 0,
-        kind: str | None = None,
-        repeated: bool = False,
-    ) -> None:
-        """Add one point."""
-        column = self.column(metric, piece=piece, session=session, kind=kind, repeated=repeated)
+    def add(self, metric: str, step: Any, timestamp: float, value: float, **place: Any) -> None:
+        """Add one point; `place` says which column, as for `column`."""
+        column = self.column(metric, **place)
         if column is not None:
             column.steps.append(as_step(step))
             column.times.append(timestamp)
@@ -366,11 +355,8 @@ def run_info(
 
 def encode_cursor(state: Any) -> bytes:
     """Return `state` as a cursor."""
-    try:
-        return orjson.dumps({"v": 1, "s": state}, option=orjson.OPT_NON_STR_KEYS)
-    except TypeError:
-        # A file name may have bytes that are no text; Python's own JSON keeps them.
-        return json.dumps({"v": 1, "s": state}).encode()
+    # Not with orjson: a file name may have bytes that are no text.
+    return json.dumps({"v": 1, "s": state}).encode()
 
 
 def decode_cursor(cursor: bytes | None) -> dict[str, Any] | None:
@@ -378,12 +364,9 @@ def decode_cursor(cursor: bytes | None) -> dict[str, Any] | None:
     if not cursor:
         return None
     try:
-        found = orjson.loads(cursor)
-    except orjson.JSONDecodeError:
-        try:
-            found = json.loads(cursor)
-        except (ValueError, RecursionError):
-            return None
+        found = json.loads(cursor)
+    except (ValueError, RecursionError):
+        return None
     state = found.get("s") if type(found) is dict and found.get("v") == 1 else None
     return state if type(state) is dict else None
 

@@ -6,10 +6,11 @@ import math
 import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.importers.files import OpenFile, WholeSource, open_below
+from toolkit.telemetry.importers.files import WholeSource, open_below, read_small
 from toolkit.telemetry.importers.folders import Folder, Found
 from toolkit.telemetry.importers.json_text import loaded
 from toolkit.telemetry.importers.source import (
@@ -51,7 +52,11 @@ class HuggingFaceSource(WholeSource):
 
     def signature(self) -> Any:
         """Return size and time of each state."""
-        return {path: _signature(self.info.root, path) for path in self._paths}
+        found = {}
+        for path in self._paths:
+            with suppress(OSError):
+                found[path] = self._signature_of(path)
+        return found
 
     def read_whole(self, out: Builder) -> None:
         """Add the rows of every state."""
@@ -63,7 +68,7 @@ class HuggingFaceSource(WholeSource):
             if batch.bytes_read > _LARGEST_RUN:
                 out.pass_over("trainer states beyond the first 256 MB", len(self._paths) - piece)
                 break
-            state, size, modified = _load(self.info.root, path)
+            state, size = _load(self.info.root, path)
             batch.bytes_read += size
             rows: list[Any] = state.get("log_history", []) if state is not None else []
             if state is None or type(rows) is not list:
@@ -71,8 +76,6 @@ class HuggingFaceSource(WholeSource):
                 histories.append([])
                 sessions.append(0)
                 continue
-            if not (self._last_sign >= modified):
-                self._last_sign = modified
             history = [row for row in rows if type(row) is dict]
             if len(history) < len(rows):
                 out.pass_over("rows that are no objects", len(rows) - len(history), piece=piece)
@@ -133,21 +136,14 @@ def _most_alike(history: list[int], others: list[list[int]]) -> tuple[int, int]:
     return best, which
 
 
-def _signature(root: Path, path: str) -> list[int]:
+def _load(root: Path, path: str) -> tuple[Row | None, int]:
+    """Return the object in a state file, and how many bytes were read."""
     try:
-        status = os.lstat(root / path)
+        data = read_small(root, path, limit=_LARGEST)
     except OSError:
-        return [-1, -1]
-    return [status.st_size, status.st_mtime_ns]
-
-
-def _load(root: Path, path: str) -> tuple[Row | None, int, float]:
-    """Return the object in a state file, its size and its time."""
-    try:
-        with open_below(root, path) as file:
-            return _parsed(file), file.size, file.modified
-    except OSError:
-        return None, 0, NO_TIME
+        return None, 0
+    found = loaded(data, most=_MOST_VALUES)
+    return found if type(found) is dict else None, len(data)
 
 
 def _first_row(root: Path, path: str) -> bytes:
@@ -159,13 +155,6 @@ def _first_row(root: Path, path: str) -> bytes:
         return b""
     start = head.find(b"{", head.find(b'"log_history"') + 1)
     return head[start : head.find(b"}", start)] if start > 0 else b""
-
-
-def _parsed(file: OpenFile) -> Row | None:
-    if file.size > _LARGEST:
-        return None
-    found = loaded(file.read(0, file.size), most=_MOST_VALUES)
-    return found if type(found) is dict else None
 
 
 # ---------------------------------------------------------------- detection

@@ -65,8 +65,7 @@ class MlflowFilesSource(LinesSource):
             value = float(words[1])
             step = int(words[2]) if len(words) > 2 else 0
         except (ValueError, IndexError, OverflowError):
-            if words:
-                out.pass_over("lines of metrics that are not time, value and step")
+            out.pass_over("lines of metrics that are not time, value and step")
             return
         out.add(stream.metric, as_step(step), timestamp, value)
 

@@ -48,8 +48,6 @@ class NeptuneSource(LinesSource):
 
     def line(self, stream: Stream, line: bytes, state: dict[str, Any], out: Builder) -> None:  # noqa: ARG002
         """Take one operation."""
-        if not line.strip():
-            return
         row = parsed(line)
         operation = row.get("obj") if row is not None else None
         if type(operation) is not dict or type(operation.get("path")) is not list:

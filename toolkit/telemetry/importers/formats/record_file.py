@@ -33,8 +33,6 @@ class RecordFileSource(LinesSource):
 
     def line(self, stream: Stream, line: bytes, state: dict[str, Any], out: Builder) -> None:  # noqa: ARG002
         """Add one record."""
-        if not line.strip():
-            return
         record = parsed(line) if len(line) <= MAX_LINE_BYTES else None
         event = record.get("event") if record is not None else None
         if record is None or type(event) is not str:

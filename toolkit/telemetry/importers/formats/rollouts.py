@@ -50,8 +50,6 @@ class RolloutSource(LinesSource):
 
     def line(self, stream: Stream, line: bytes, state: dict[str, Any], out: Builder) -> None:
         """Add one completion, and count its reward."""
-        if not line.strip():
-            return
         record = parsed(line)
         fields = completion_in(record) if record is not None else None
         match = _NAME.fullmatch(stream.metric)

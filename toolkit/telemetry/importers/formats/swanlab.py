@@ -19,6 +19,8 @@ from toolkit.telemetry.importers.framing.protobuf_wire import (
     WireError,
     double,
     fields,
+    integer,
+    parts,
     signed,
     text,
     timestamp,
@@ -185,12 +187,7 @@ class SwanLabSource(FilesSource):
             elif number == _START:
                 self._read_start(record, at, end)
             elif number == _FINISH:
-                states = [
-                    value
-                    for field, kind, value, _ in fields(record, at, end)
-                    if field == 1 and kind == VARINT
-                ]
-                is_well = bool(states) and states[0] == 1
+                is_well = integer(record, at, end, 1) == 1
                 self._end = Status("finished" if is_well else "failed", last_sign=self._last_sign)
             elif number == _CONSOLE:
                 out.not_number("lines of the console")
@@ -219,11 +216,10 @@ class SwanLabSource(FilesSource):
             out.pass_over("scalars without a name or value")
 
     def _read_start(self, record: bytes, start: int, end: int) -> None:
-        for number, wire, at, stop in fields(record, start, end):
-            if wire == BYTES and number == 1:
-                self.info.group = text(record, at, min(stop, at + 1000))
-            elif wire == BYTES and number == 4:
-                self.info.name = text(record, at, min(stop, at + 1000)) or self.info.name
+        for at, stop in parts(record, start, end, 1):
+            self.info.group = text(record, at, min(stop, at + 1000))
+        for at, stop in parts(record, start, end, 4):
+            self.info.name = text(record, at, min(stop, at + 1000)) or self.info.name
 
     def _read_config(self) -> None:
         if self._has_config:

@@ -23,6 +23,8 @@ from toolkit.telemetry.importers.framing.protobuf_wire import (
     WireError,
     double,
     fields,
+    integer,
+    parts,
     signed,
     single,
     text,
@@ -203,12 +205,7 @@ class _Records:
                     self._other("graphs", "__run_graph__")
                 elif number == 8 and wire == BYTES:
                     self._other("run metadata", "")
-            found = (
-                (at, stop)
-                for first, last in summaries
-                for number, wire, at, stop in fields(data, first, last)
-                if number == 1 and wire == BYTES
-            )
+            found = (place for first, last in summaries for place in parts(data, first, last, 1))
             values = list(islice(found, _MAX_TAGS))
             tags = [self._add_value(at, stop, step, timestamp) for at, stop in values]
         except WireError:
@@ -296,9 +293,8 @@ class _Records:
 
     def _add_image(self, tag: str, image: tuple[int, int], step: int, timestamp: float) -> None:
         self._other("images", tag)
-        for number, wire, at, stop in fields(self._data, *image):
-            if number == 4 and wire == BYTES:
-                self._image(tag, at, stop, step, timestamp)
+        for at, stop in parts(self._data, *image, 4):
+            self._image(tag, at, stop, step, timestamp)
 
     def _image(self, tag: str, at: int, end: int, step: int, timestamp: float) -> None:
         if end - at > MAX_IMAGE_BYTES or not self._data.startswith(_IMAGES, at):
@@ -316,12 +312,8 @@ class _Records:
     def _add_hparams(self, start: int, end: int) -> None:
         """Read HParamsPluginData: session_start_info (3) has a map of names to values."""
         data = self._data
-        for number, wire, at, stop in fields(data, start, end):
-            if number != 3 or wire != BYTES:
-                continue
-            for inner, inner_wire, first, last in fields(data, at, stop):
-                if inner != 1 or inner_wire != BYTES:
-                    continue
+        for at, stop in parts(data, start, end, 3):
+            for first, last in parts(data, at, stop, 1):
                 name, value = "", None
                 for key, key_wire, place, place_end in fields(data, first, last):
                     if key == 1 and key_wire == BYTES:
@@ -346,15 +338,9 @@ class _Records:
 
 def _plugin_of(data: bytes, start: int, end: int) -> tuple[str, tuple[int, int] | None]:
     """Return the plugin's name in SummaryMetadata, and where its content is."""
-    for number, wire, at, stop in fields(data, start, end):
-        if number == 1 and wire == BYTES:
-            name, content = "", None
-            for inner, inner_wire, first, last in fields(data, at, stop):
-                if inner == 1 and inner_wire == BYTES:
-                    name = text(data, first, min(last, first + 200))
-                elif inner == 2 and inner_wire == BYTES:
-                    content = (first, last)
-            return name, content
+    for at, stop in parts(data, start, end, 1):
+        name = next((text(data, *place)[:200] for place in parts(data, at, stop, 1)), "")
+        return name, next(parts(data, at, stop, 2), None)
     return "", None
 
 
@@ -405,19 +391,12 @@ def _varint_element(data: bytes, start: int, end: int) -> int | None:
 
 def _is_one_element(data: bytes, start: int, end: int) -> bool:
     """Return whether a TensorShape has one element: no dimensions, or all of size 1."""
-    for number, wire, at, stop in fields(data, start, end):
-        if number == 2 and wire == BYTES:
-            for inner, inner_wire, size, _ in fields(data, at, stop):
-                if inner == 1 and inner_wire == VARINT and size != 1:
-                    return False
-    return True
+    dimensions = (integer(data, at, stop, 1) for at, stop in parts(data, start, end, 2))
+    return all(size in (None, 1) for size in dimensions)
 
 
 def _strings_of(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    found = (
-        (at, stop) for number, wire, at, stop in fields(data, start, end) if number == 8 and wire == BYTES
-    )
-    return list(islice(found, 1000))
+    return list(islice(parts(data, start, end, 8), 1000))
 
 
 def _histogram(data: bytes, start: int, end: int) -> dict[str, Any]:

@@ -48,8 +48,6 @@ class TorchtitanSource(LinesSource):
 
     def line(self, stream: Stream, line: bytes, state: dict[str, Any], out: Builder) -> None:  # noqa: ARG002
         """Add one record."""
-        if not line.strip():
-            return
         record = parsed(line)
         kind = record.get("log_type_name") if record is not None else None
         if record is None or type(kind) is not str:

@@ -51,8 +51,6 @@ class TrackioInboxSource(LinesSource):
 
     def line(self, stream: Stream, line: bytes, state: dict[str, Any], out: Builder) -> None:  # noqa: ARG002
         """Add one line, if it is of this run."""
-        if not line.strip():
-            return
         row = parsed(line)
         if row is None:
             out.pass_over("lines that are no JSON object")

@@ -14,10 +14,10 @@ from toolkit.telemetry.importers.folders import Folder, Found
 from toolkit.telemetry.importers.framing import leveldb_log
 from toolkit.telemetry.importers.framing.protobuf_wire import (
     BYTES,
-    VARINT,
     WireError,
     fields,
-    signed,
+    integer,
+    parts,
     text,
     timestamp,
 )
@@ -119,6 +119,11 @@ class _Reading:
         self._out = out
         self._source = source
         self._info = source.info
+        self._place: dict[str, Any] = {
+            "piece": stream.piece,
+            "session": stream.session,
+            "repeated": stream.repeated,
+        }
         self._columns: dict[bytes, _Columns] = {}
 
     def take(self, record: bytes) -> None:
@@ -136,12 +141,7 @@ class _Reading:
             elif number == _METRIC:
                 self._metric(record, at, end)
             elif number == _EXIT:
-                codes = [
-                    value
-                    for field, kind, value, _ in fields(record, at, end)
-                    if field == 1 and kind == VARINT
-                ]
-                self._source.set_end(signed(codes[0]) if codes else 0)
+                self._source.set_end(integer(record, at, end, 1) or 0)
             elif number == _HEADER:
                 self._header(record, at, end)
             elif number == _TB:
@@ -201,23 +201,18 @@ class _Reading:
         return set(media)
 
     def _column(self, key: bytes) -> _Columns | None:
-        stream = self._stream
-        column = self._out.column(
-            text(key, 0, len(key)), piece=stream.piece, session=stream.session, repeated=stream.repeated
-        )
+        column = self._out.column(text(key, 0, len(key)), **self._place)
         if column is None:
             return None
         self._columns[key] = found = (column.steps.append, column.times.append, column.values.append)
         return found
 
     def _other_value(self, key: str, raw: bytes, step: int, logged_at: float, *, is_part: bool) -> None:
-        stream, out = self._stream, self._out
         value = loaded(raw)
         if type(value) is dict:
             self._media(key, value, step, logged_at)
         for name, leaf in flattened({key: value}):
-            place = {"piece": stream.piece, "session": stream.session, "repeated": stream.repeated}
-            is_number = out.value(name, step, logged_at, leaf, **place)
+            is_number = self._out.value(name, step, logged_at, leaf, **self._place)
             if not is_number and type(leaf) is str and name == key and not is_part:
                 self._event("text", key, step, logged_at, leaf[:MAX_TEXT_CHARS])
 
@@ -249,7 +244,6 @@ class _Reading:
         )
 
     def _stats(self, record: bytes, start: int, end: int) -> None:
-        stream = self._stream
         logged_at = NO_TIME
         for number, wire, at, stop in fields(record, start, end):
             if number == 2 and wire == BYTES:
@@ -259,9 +253,7 @@ class _Reading:
                 for name, leaf in flattened({key: loaded(raw)}):
                     value = as_number(leaf)
                     if value is not None:
-                        piece, session, again = stream.piece, stream.session, stream.repeated
-                        place = {"piece": piece, "session": session, "repeated": again, "kind": SYSTEM}
-                        self._out.value(name, NO_STEP, logged_at, value, **place)
+                        self._out.add(name, NO_STEP, logged_at, value, kind=SYSTEM, **self._place)
 
     # ------------------------------------------------------------ what the run is
 
@@ -287,14 +279,13 @@ class _Reading:
                     info.tags.append(tag)
 
     def _config(self, record: bytes, start: int, end: int) -> None:
-        for number, wire, at, stop in fields(record, start, end):
-            if number == 1 and wire == BYTES:
-                key, raw = _item(record, at, stop)
-                value = loaded(raw)
-                if key != "_wandb":
-                    # Old versions wrap each value: {"desc": ..., "value": ...}.
-                    is_wrapped = type(value) is dict and "value" in value and set(value) <= {"desc", "value"}
-                    self._info.keep([(key, value["value"] if is_wrapped else value)])
+        for at, stop in parts(record, start, end, 1):
+            key, raw = _item(record, at, stop)
+            value = loaded(raw)
+            if key != "_wandb":
+                # Old versions wrap each value: {"desc": ..., "value": ...}.
+                is_wrapped = type(value) is dict and "value" in value and set(value) <= {"desc", "value"}
+                self._info.keep([(key, value["value"] if is_wrapped else value)])
 
     def _metric(self, record: bytes, start: int, end: int) -> None:
         name = axis = ""
@@ -308,17 +299,14 @@ class _Reading:
             self._event("metric_defined", name, None, NO_TIME, {"step_metric": axis})
 
     def _header(self, record: bytes, start: int, end: int) -> None:
-        for number, wire, at, stop in fields(record, start, end):
-            if number == 1 and wire == BYTES:
-                for field, kind, first, last in fields(record, at, stop):
-                    if field == 1 and kind == BYTES:
-                        self._info.writer = text(record, first, min(last, first + 100))
+        for at, stop in parts(record, start, end, 1):
+            for first, last in parts(record, at, stop, 1):
+                self._info.writer = text(record, first, min(last, first + 100))
 
     def _tensorboard(self, record: bytes, start: int, end: int) -> None:
-        for number, wire, at, stop in fields(record, start, end):
-            if number == 1 and wire == BYTES:
-                folder = text(record, at, min(stop, at + 1000))
-                self._info.note(f"its metrics are also in TensorBoard files, in {folder}")
+        for at, stop in parts(record, start, end, 1):
+            folder = text(record, at, min(stop, at + 1000))
+            self._info.note(f"its metrics are also in TensorBoard files, in {folder}")
 
 
 _Columns = tuple[Callable[[int], None], Callable[[float], None], Callable[[float], None]]
@@ -341,16 +329,8 @@ def _items(record: bytes, start: int, end: int) -> tuple[list[tuple[bytes, bytes
             if len(items) >= _MOST_ITEMS:
                 break
         elif number == 2 and wire == BYTES:
-            step = _step(record, at, stop)
+            step = integer(record, at, stop, 1) or 0
     return items, step
-
-
-def _step(record: bytes, start: int, end: int) -> int:
-    step = 0
-    for number, wire, value, _ in fields(record, start, end):
-        if number == 1 and wire == VARINT:
-            step = signed(value)
-    return step
 
 
 def _item(record: bytes, start: int, end: int) -> tuple[str, bytes]:
@@ -400,11 +380,9 @@ def _project_in(head: bytes) -> str:
     """Return the project that the run record at the start of a file names; empty if it is further on."""
     for record in leveldb_log.read(head, 0).records if head.startswith(_MAGIC) else ():
         try:
-            for number, wire, at, end in fields(record, 0, len(record)):
-                if number == _RUN and wire == BYTES:
-                    for field, kind, first, last in fields(record, at, end):
-                        if field == 3 and kind == BYTES:
-                            return text(record, first, min(last, first + 1000))
+            for at, end in parts(record, 0, len(record), _RUN):
+                for first, last in parts(record, at, end, 3):
+                    return text(record, first, min(last, first + 1000))
         except WireError:
             pass
     return ""

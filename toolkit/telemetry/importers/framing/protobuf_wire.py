@@ -61,6 +61,22 @@ def fields(data: bytes, start: int, end: int) -> Iterator[Field]:
             raise WireError("field 0")
 
 
+def parts(data: bytes, start: int, end: int, number: int) -> Iterator[tuple[int, int]]:
+    """Yield where the contents of each field with this number begin and end: texts, and messages in the message."""
+    for found, wire, at, stop in fields(data, start, end):
+        if found == number and wire == BYTES:
+            yield at, stop
+
+
+def integer(data: bytes, start: int, end: int, number: int) -> int | None:
+    """Return the integer in the field with this number, as signed; None without one."""
+    found = None
+    for field, wire, value, _ in fields(data, start, end):
+        if field == number and wire == VARINT:
+            found = signed(value)
+    return found
+
+
 def varint(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Return the number at `at` and where it ends.
 
@@ -104,5 +120,4 @@ def text(data: bytes, start: int, end: int) -> str:
 
 def timestamp(data: bytes, start: int, end: int) -> float:
     """Return a google.protobuf.Timestamp as seconds since the epoch."""
-    found = {number: signed(value) for number, wire, value, _ in fields(data, start, end) if wire == VARINT}
-    return found.get(1, 0) + found.get(2, 0) / 1e9
+    return (integer(data, start, end, 1) or 0) + (integer(data, start, end, 2) or 0) / 1e9
