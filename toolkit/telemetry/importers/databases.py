@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -41,6 +41,15 @@ class DatabaseSource(Source):
     @abstractmethod
     def take(self, database: Database, state: dict[str, Any], most: int, out: Builder) -> bool:
         """Add at most `most` new rows, and keep in `state` how far that is; return whether there are more."""
+
+    @staticmethod
+    def new_rows(
+        database: Database, query: str, values: Sequence[Any], state: dict[str, Any], most: int
+    ) -> Iterator[Sequence[Any]]:
+        """Yield the rows of a query after the last one that was read, and count them; a row's number comes first."""
+        for row, *cells in database.rows(query, (*values, state.get("row", 0), most)):
+            state["row"], state["count"] = row, state.get("count", 0) + 1
+            yield cells
 
     @abstractmethod
     def is_same(self, database: Database, state: dict[str, Any]) -> bool:

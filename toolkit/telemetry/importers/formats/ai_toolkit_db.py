@@ -30,16 +30,12 @@ class AiToolkitSource(DatabaseSource):
 
     def take(self, database: Database, state: dict[str, Any], most: int, out: Builder) -> bool:
         """Add new rows; SQLite has no NaN, so a row with neither a number nor a text is one."""
-        last = state.get("row", 0)
-        count = state.get("count", 0)
-        seen = 0
+        before = state.setdefault("count", 0)
         query = (
             "SELECT m.rowid, m.step, m.key, m.value_real, m.value_text, s.wall_time FROM metrics AS m "
             "LEFT JOIN steps AS s ON s.step = m.step WHERE m.rowid > ? ORDER BY m.rowid LIMIT ?"
         )
-        for row, step, key, value, words, timestamp in database.rows(query, (last, most)):
-            seen += 1
-            last = row
+        for step, key, value, words, timestamp in self.new_rows(database, query, (), state, most):
             state["at"] = [step, str(key), repr(value), repr(timestamp)]
             time = float(timestamp) if type(timestamp) in (int, float) else math.nan
             name = str(key)
@@ -51,20 +47,20 @@ class AiToolkitSource(DatabaseSource):
                 out.not_number(name)
                 text = str(words)[:MAX_TEXT_CHARS]
                 out.event(Event(kind="text", name=name, step=as_step(step), time=time, payload=text))
-        state["row"], state["count"] = last, count + seen
-        return seen == most
+        return bool(state["count"] - before == most)
 
     def is_same(self, database: Database, state: dict[str, Any]) -> bool:
         """Return whether as many rows are there as were read, and the last is the same."""
-        if database.one("SELECT count(*) FROM metrics WHERE rowid <= ?", (state["row"],)) != state["count"]:
+        row, count = state.get("row", 0), state["count"]
+        if database.one("SELECT count(*) FROM metrics WHERE rowid <= ?", (row,)) != count:
             return False
-        if not state["row"]:
+        if not row:
             return True
         query = (
             "SELECT m.step, m.key, m.value_real, s.wall_time FROM metrics AS m "
             "LEFT JOIN steps AS s ON s.step = m.step WHERE m.rowid = ?"
         )
-        for step, key, value, timestamp in database.rows(query, (state["row"],)):
+        for step, key, value, timestamp in database.rows(query, (row,)):
             return bool([step, str(key), repr(value), repr(timestamp)] == state["at"])
         return False
 

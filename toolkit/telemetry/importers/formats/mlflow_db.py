@@ -38,8 +38,7 @@ class MlflowDatabaseSource(DatabaseSource):
 
     def take(self, database: Database, state: dict[str, Any], most: int, out: Builder) -> bool:
         """Add new rows of metrics, and read status and params again."""
-        run = self.info.run_id
-        last, count = state.get("row", 0), state.get("count", 0)
+        before = state.setdefault("count", 0)
         columns = database.columns("metrics")
         step = "step" if "step" in columns else "0"
         is_nan = "is_nan" if "is_nan" in columns else "0"
@@ -47,23 +46,20 @@ class MlflowDatabaseSource(DatabaseSource):
             f"SELECT rowid, key, value, timestamp, {step}, {is_nan} FROM metrics "
             "WHERE run_uuid = ? AND rowid > ? ORDER BY rowid LIMIT ?"
         )
-        seen = 0
-        for row, key, value, timestamp, at, nan in database.rows(query, (run, last, most)):
-            seen += 1
-            last = row
+        rows = self.new_rows(database, query, (self.info.run_id,), state, most)
+        for key, value, timestamp, at, nan in rows:
             if nan or type(value) not in (int, float):
                 value = math.nan
             elif abs(value) == _LARGEST:
                 self.info.note("MLflow stores infinity as the largest number, 1.7976931348623157e308")
             out.add(str(key), at, from_ms(timestamp), float(value))
-        state["row"], state["count"] = last, count + seen
         self._read_about(database)
-        return seen == most
+        return bool(state["count"] - before == most)
 
     def is_same(self, database: Database, state: dict[str, Any]) -> bool:
         """Return whether as many rows are there as were read."""
         query = "SELECT count(*) FROM metrics WHERE run_uuid = ? AND rowid <= ?"
-        return bool(database.one(query, (self.info.run_id, state["row"])) == state["count"])
+        return bool(database.one(query, (self.info.run_id, state.get("row", 0))) == state["count"])
 
     def _read_about(self, database: Database) -> None:
         info, run = self.info, self.info.run_id

@@ -33,16 +33,13 @@ class TrackioSource(DatabaseSource):
         folder = Path(self._path).parent.as_posix()
         media = _MEDIA if folder == "." else f"{folder}/{_MEDIA}"
         query = f"SELECT id, step, timestamp, metrics FROM metrics WHERE {self._key} = ? AND id > ? ORDER BY id LIMIT ?"
-        seen = 0
-        for row, step, timestamp, metrics in database.rows(query, (run, state.get("row", 0), most)):
-            seen += 1
-            state["row"] = row
+        before = state.setdefault("count", 0)
+        for step, timestamp, metrics in self.new_rows(database, query, (run,), state, most):
             values = parsed(metrics)
             if values is None:
                 out.pass_over("rows that are no JSON")
             else:
                 add_row(values, step, from_any(timestamp), state, media, out)
-        state["count"] = state.get("count", 0) + seen
         if database.has("system_metrics", "id", "timestamp", "metrics", self._key):
             query = (
                 f"SELECT id, timestamp, metrics FROM system_metrics WHERE {self._key} = ? AND id > ? "
@@ -62,7 +59,7 @@ class TrackioSource(DatabaseSource):
             state["alerts"] = alerts
             if new > 0:
                 out.not_number("alerts (of the tool)", new)
-        return seen == most
+        return bool(state["count"] - before == most)
 
     def is_same(self, database: Database, state: dict[str, Any]) -> bool:
         """Return whether as many rows are there as were read."""
