@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import time
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -423,15 +422,12 @@ def named_columns(info: SourceInfo, batch: Batch) -> Iterable[tuple[str, Column]
             yield f"{prefix}{column.metric}", column
 
 
-def read_all(
-    source: RunSource, *, limit_s: float = math.inf, max_bytes: int = BATCH_BYTES
-) -> Iterable[Batch]:
-    """Yield the batches of a whole run, until nothing more is there or `limit_s` has passed."""
+def read_all(source: RunSource, *, max_bytes: int = BATCH_BYTES) -> Iterable[Batch]:
+    """Yield the batches of a whole run, until nothing more is there."""
     cursor: bytes | None = None
-    end = time.monotonic() + limit_s
     while True:
         batch = source.read(cursor, max_bytes=max_bytes)
         yield batch
-        if not batch.more or batch.cursor == cursor or time.monotonic() > end:
+        if not batch.more or batch.cursor == cursor:
             return
         cursor = batch.cursor

@@ -373,13 +373,11 @@ def sources_in(folder: Folder) -> Found:
     return Found(found)
 
 
-def source_of_file(path: Path, head: bytes, *, is_any: bool = False) -> TableSource | None:
-    """Return the run of one table that was named, also one without steps; with `is_any` whatever its name is."""
+def source_of_file(path: Path, head: bytes) -> TableSource | None:
+    """Return the run of one table that was named, also one without steps."""
     is_json = path.suffix.lower() in _JSONL_ENDINGS or head.removeprefix(_BOM).lstrip()[:1] == b"{"
-    if not is_json and not is_any and path.suffix.lower() not in _CSV_ENDINGS:
+    if not is_json and path.suffix.lower() not in _CSV_ENDINGS:
         return None
-    if is_any:
-        return _source(path.parent, path.name, is_json=is_json) if head.strip() else None
     return _table(path.parent, path.name, head, is_json, is_named=True)
 
 
