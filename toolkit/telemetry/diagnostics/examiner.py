@@ -204,7 +204,7 @@ class Examiner:
         if reported.id not in self._incidents.by_id:
             # To keep its position among the others.
             self._incidents.by_id[reported.id] = Incident(
-                incident_id=reported.id,
+                id=reported.id,
                 kind=reported.kind,
                 metric=reported.metric,
                 start_step=reported.start_step or 0,

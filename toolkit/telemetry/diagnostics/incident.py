@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field
 from typing import Final
 
 from toolkit.telemetry.diagnostics import thresholds as at
@@ -21,45 +22,29 @@ _Place = tuple[str, str, float]
 _WORSE_IF_MORE: Final = frozenset({"peak", "ratio", "seconds"})
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
 class Incident:
     """One problem, while it lasts."""
 
-    __slots__ = (
-        "closed_at_row",
-        "count",
-        "end_step",
-        "evidence",
-        "id",
-        "kind",
-        "metric",
-        "noticed_step",
-        "repeats",
-        "resolved_step",
-        "session",
-        "severity",
-        "start_step",
-        "variant",
-    )
+    id: str
+    kind: str
+    metric: str
+    start_step: int
+    noticed_step: int
+    session: int
+    end_step: int = field(init=False)
+    resolved_step: int | None = None
+    severity: str | None = None
+    """None for the default of its kind."""
+    variant: str = ""
+    """Which of its kind's messages fits; empty for the default."""
+    count: int = 1
+    repeats: int = 0
+    evidence: dict[str, float] = field(default_factory=dict)
+    closed_at_row: float = 0.0
 
-    def __init__(
-        self, *, incident_id: str, kind: str, metric: str, start_step: int, noticed_step: int, session: int
-    ) -> None:
-        self.id = incident_id
-        self.session = session
-        self.kind = kind
-        self.metric = metric
-        self.start_step = start_step
-        self.noticed_step = noticed_step
-        self.end_step = noticed_step
-        self.resolved_step: int | None = None
-        self.severity: str | None = None
-        """None for the default of its kind."""
-        self.variant = ""
-        """Which of its kind's messages fits; empty for the default."""
-        self.count = 1
-        self.repeats = 0
-        self.evidence: dict[str, float] = {}
-        self.closed_at_row = 0.0
+    def __post_init__(self) -> None:
+        self.end_step = self.noticed_step
 
     @property
     def is_open(self) -> bool:
@@ -131,15 +116,15 @@ class Incidents:
         while incident_id in self.by_id:
             incident_id += "+"
         incident = Incident(
-            incident_id=incident_id,
+            id=incident_id,
             kind=kind,
             metric=metric,
             start_step=start_step,
             noticed_step=noticed_step,
             session=self.session,
+            count=count,
+            evidence=evidence,
         )
-        incident.count = count
-        incident.evidence.update(evidence)
         self.by_id[incident_id] = incident
         self._newest[place] = incident
         self._counts[place] = self._counts.get(place, 0) + 1

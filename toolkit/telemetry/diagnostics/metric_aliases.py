@@ -35,97 +35,45 @@ LORA_B: Final = "lora_b_norm"
 ZERO_GRADS: Final = "zero_grads"
 """The share of gradients that are exactly zero."""
 
-# Names of each signal. If a record has several of them, the first one is used.
+_NAMES: Final = {
+    GRAD_NORM: "grad_norm train/grad_norm gradient_norm",
+    LR: "lr learning_rate train/learning_rate train/lr lr/pg0 lr/unet lr-AdamW lr-Adam lr-SGD",
+    STEP_TIME: "sec_per_step step_time_s step_time iter_time dt",
+    EPOCH_TIME: "epoch_time_s epoch_time",
+    DATA_TIME: "data_time_s data_time data_wait_s ledger/data_wait",
+    RATE: (
+        "samples_per_sec tokens_per_sec iters_per_sec iters_per_sec_avg iterations_per_second it_per_sec "
+        "tokens_per_second tok_per_sec throughput train_speed(iter/s) samples_per_second "
+        "train_samples_per_second train/samples_per_second"
+    ),
+    ELAPSED: "elapsed_s wall_time time/time_elapsed",
+    GPU_UTIL: "gpu_util gpu_util_pct",
+    RSS: "cpu_mem_rss_mb rss_mib",
+    GPU_MEMORY: "gpu_mem_allocated gpu_mem_mib gpu_mem_gib",
+    LOSS_SCALE: "loss_scale grad_scale",
+    # trl, verl, OpenRLHF, Stable-Baselines3
+    REWARD: (
+        "reward rewards/mean train/reward mean_reward objective/scores objective/rlhf_reward "
+        "env/reward_mean ppo/mean_scores critic/rewards/mean critic/score/mean rollout/ep_rew_mean"
+    ),
+    KL: "kl train/kl objective/kl actor/kl_loss",
+    COMPLETION_LENGTH: (
+        "completions/mean_length completion_length train/completion_length train/completions/mean_length "
+        "response_length/mean response_length"
+    ),
+    ENTROPY: "entropy train/entropy policy/entropy policy/entropy_avg objective/entropy actor/entropy",
+    LORA_B: (
+        "lora_B_grad_norm lora_b_grad_norm grad_norm/lora_B grad_norm/lora_b lora_B_norm lora_b_norm "
+        "weight_norm/lora_B"
+    ),
+    ZERO_GRADS: "zero_grad_share zero_grad_fraction grads/zero_share",
+}
+# If a record has several names of a signal, the first one is used.
 _SIGNAL_OF: Final[dict[str, str]] = {
     **dict.fromkeys(TRAIN_LOSSES, LOSS),
     **dict.fromkeys(VAL_LOSSES, VAL_LOSS),
-    "grad_norm": GRAD_NORM,
-    "train/grad_norm": GRAD_NORM,
-    "gradient_norm": GRAD_NORM,
-    "lr": LR,
-    "learning_rate": LR,
-    "train/learning_rate": LR,
-    "train/lr": LR,
-    "lr/pg0": LR,
-    "lr/unet": LR,
-    "lr-AdamW": LR,
-    "lr-Adam": LR,
-    "lr-SGD": LR,
+    **{name: signal for signal, names in _NAMES.items() for name in names.split()},
     "Policy/Learning Rate": LR,
-    "sec_per_step": STEP_TIME,
-    "step_time_s": STEP_TIME,
-    "step_time": STEP_TIME,
-    "iter_time": STEP_TIME,
-    "dt": STEP_TIME,
-    "epoch_time_s": EPOCH_TIME,
-    "epoch_time": EPOCH_TIME,
-    "data_time_s": DATA_TIME,
-    "data_time": DATA_TIME,
-    "data_wait_s": DATA_TIME,
-    "ledger/data_wait": DATA_TIME,
-    "samples_per_sec": RATE,
-    "tokens_per_sec": RATE,
-    "iters_per_sec": RATE,
-    "iters_per_sec_avg": RATE,
-    "iterations_per_second": RATE,
-    "it_per_sec": RATE,
-    "tokens_per_second": RATE,
-    "tok_per_sec": RATE,
-    "throughput": RATE,
-    "train_speed(iter/s)": RATE,
-    "samples_per_second": RATE,
-    "train_samples_per_second": RATE,
-    "train/samples_per_second": RATE,
-    "elapsed_s": ELAPSED,
-    "wall_time": ELAPSED,
-    "time/time_elapsed": ELAPSED,
-    "gpu_util": GPU_UTIL,
-    "gpu_util_pct": GPU_UTIL,
-    "cpu_mem_rss_mb": RSS,
-    "rss_mib": RSS,
-    "gpu_mem_allocated": GPU_MEMORY,
-    "gpu_mem_mib": GPU_MEMORY,
-    "gpu_mem_gib": GPU_MEMORY,
-    "loss_scale": LOSS_SCALE,
-    "grad_scale": LOSS_SCALE,
-    # trl, verl, OpenRLHF, Stable-Baselines3
-    "reward": REWARD,
-    "rewards/mean": REWARD,
-    "train/reward": REWARD,
-    "mean_reward": REWARD,
-    "objective/scores": REWARD,
-    "objective/rlhf_reward": REWARD,
-    "env/reward_mean": REWARD,
-    "ppo/mean_scores": REWARD,
-    "critic/rewards/mean": REWARD,
-    "critic/score/mean": REWARD,
-    "rollout/ep_rew_mean": REWARD,
-    "kl": KL,
-    "train/kl": KL,
-    "objective/kl": KL,
-    "actor/kl_loss": KL,
-    "completions/mean_length": COMPLETION_LENGTH,
-    "completion_length": COMPLETION_LENGTH,
-    "train/completion_length": COMPLETION_LENGTH,
-    "train/completions/mean_length": COMPLETION_LENGTH,
-    "response_length/mean": COMPLETION_LENGTH,
-    "response_length": COMPLETION_LENGTH,
-    "entropy": ENTROPY,
-    "train/entropy": ENTROPY,
-    "policy/entropy": ENTROPY,
-    "policy/entropy_avg": ENTROPY,
-    "objective/entropy": ENTROPY,
-    "actor/entropy": ENTROPY,
-    "lora_B_grad_norm": LORA_B,
-    "lora_b_grad_norm": LORA_B,
-    "grad_norm/lora_B": LORA_B,
-    "grad_norm/lora_b": LORA_B,
-    "lora_B_norm": LORA_B,
-    "lora_b_norm": LORA_B,
-    "weight_norm/lora_B": LORA_B,
-    "zero_grad_share": ZERO_GRADS,
-    "zero_grad_fraction": ZERO_GRADS,
-    "grads/zero_share": ZERO_GRADS,
 }
 
 _A_RATE: Final = re.compile(

@@ -50,7 +50,7 @@ def _problem_of(value: Any) -> str:
             return f"its kind {name!r} must be a Kind, and is a {type(kind).__name__}"
         if name in CATALOGUE:
             return f"its kind {name!r} is that of another detector"
-        example = Incident(incident_id="", kind=name, metric="loss", start_step=1, noticed_step=1, session=1)
+        example = Incident(id="", kind=name, metric="loss", start_step=1, noticed_step=1, session=1)
         finding_of(example, kind)
     return ""
 

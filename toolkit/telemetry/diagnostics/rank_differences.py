@@ -90,15 +90,15 @@ class RankDifferences:
 
     def _finding(self, variant: str, what: str, ranks: set[int], step: int) -> Finding:
         incident = Incident(
-            incident_id=f"{self._session}-{RANK_DIFFERS}-{variant}-{min(ranks)}",
+            id=f"{self._session}-{RANK_DIFFERS}-{variant}-{min(ranks)}",
             kind=RANK_DIFFERS,
             metric=what,
             start_step=0,
             noticed_step=step,
             session=self._session,
+            variant=variant,
+            evidence=ranks_as_evidence(ranks),
         )
-        incident.variant = variant
-        incident.evidence.update(ranks_as_evidence(ranks))
         return finding_of(incident)
 
 

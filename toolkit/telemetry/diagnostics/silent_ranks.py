@@ -215,7 +215,7 @@ def make_finding(
     start = min(each.step for each in lost)
     kind = lost[0].kind
     incident = Incident(
-        incident_id=known_by or f"{session}-{kind}-rank_{lost[0].rank}-{start}",
+        id=known_by or f"{session}-{kind}-rank_{lost[0].rank}-{start}",
         kind=kind,
         metric=METRIC,
         start_step=start,

@@ -98,14 +98,14 @@ class ResumeWatch:
         self._looks.clear()
         newest = max(self._new.loss)
         incident = Incident(
-            incident_id=f"{self._session}-{RESUME_MISMATCH}-{said.step}",
+            id=f"{self._session}-{RESUME_MISMATCH}-{said.step}",
             kind=RESUME_MISMATCH,
             metric=LOSS,
             start_step=said.step,
             noticed_step=newest,
             session=self._session,
+            evidence={"doubles": float(said.doubles)},
         )
-        incident.evidence["doubles"] = float(said.doubles)
         # Dropout draws other numbers: few trainings restore them, and few suffer.
         severity = INFO if said.cause == RNG else ""
         found = finding_of(incident, severity=severity, confidence=said.probability)

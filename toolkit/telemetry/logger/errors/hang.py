@@ -145,7 +145,7 @@ class HangWatch:
         step = progress.step if progress.step is not None else 0
         of_rank = f"-rank-{self._rank}" if self._rank else ""
         incident = self._incident = Incident(
-            incident_id=f"{self._session}-{HANG}-{_METRIC}-{step}{of_rank}",
+            id=f"{self._session}-{HANG}-{_METRIC}-{step}{of_rank}",
             kind=HANG,
             metric=_METRIC,
             start_step=step,
