@@ -15,21 +15,22 @@ def _severity(policy, kind="spike", found=None):
     return policy.severity(kind, usual=CATALOGUE[kind].severity, found=found)
 
 
-@pytest.mark.parametrize("severity", SEVERITIES)
-def test_the_yaml_chooses_the_severity_of_a_kind(severity):
-    policy = policy_from({"spike": severity})
+@pytest.mark.parametrize(
+    ("chosen", "found", "severity"),
+    [
+        *((severity, None, severity) for severity in SEVERITIES),
+        (None, None, "warning"),
+        (None, "critical", "critical"),
+        ("warning", "critical", "warning"),
+        # What the detector calls harmless is not made louder.
+        ("critical", "info", "info"),
+    ],
+)
+def test_the_yaml_chooses_the_severity_of_a_kind_else_the_detector_else_its_kind(chosen, found, severity):
+    policy = policy_from({"loss_scale": chosen} if chosen else {})
 
-    assert _severity(policy) == severity
+    assert _severity(policy, "loss_scale", found=found) == severity
     assert _severity(policy, "plateau") == "warning"
-
-
-def test_what_the_detector_found_counts_where_nothing_was_chosen():
-    assert _severity(Policy(), "loss_scale", found="critical") == "critical"
-    assert _severity(policy_from({"loss_scale": "warning"}), "loss_scale", found="critical") == "warning"
-
-
-def test_what_the_detector_calls_harmless_is_not_made_louder():
-    assert _severity(policy_from({"nan": "critical"}), "nan", found="info") == "info"
 
 
 @pytest.mark.parametrize("off", [OFF, False])
@@ -44,27 +45,35 @@ def test_off_silences_a_kind_as_text_and_as_yaml_reads_it(off):
     assert [finding.kind for finding in examine(run_of(losses))] == ["nan"]
 
 
-def test_on_leaves_a_kind_as_it_is():
-    assert policy_from({"nan": True, "spike": True}) == Policy()
-
-
-@pytest.mark.parametrize("diagnostics", [True, False, {}])
-def test_all_kinds_are_as_usual_where_none_is_named(diagnostics):
+@pytest.mark.parametrize("diagnostics", [True, False, {}, {"nan": True, "spike": True}])
+def test_all_kinds_are_as_usual_where_none_is_changed(diagnostics):
     assert policy_from(diagnostics) == Policy()
 
 
-@pytest.mark.parametrize("diagnostics", [None, "off", 3, ["nan"]])
-def test_diagnostics_that_are_neither_a_switch_nor_a_mapping_are_refused(diagnostics):
-    with pytest.raises(PolicyError, match=r"^diagnostics is .*; it must be true, false, or kinds"):
-        policy_from(diagnostics)
-
-
-@pytest.mark.parametrize("value", ["loud", 3, None, ["warning"], {}])
-def test_a_severity_that_does_not_exist_is_refused_with_those_that_do(value):
-    with pytest.raises(
-        PolicyError, match=r"diagnostics\.spike is .*; it must be info, warning, critical or off"
-    ):
-        policy_from({"spike": value})
+@pytest.mark.parametrize(
+    ("diagnostics", "on_finding", "said"),
+    [
+        *(
+            (wrong, None, "diagnostics is .*; it must be true, false, or kinds")
+            for wrong in (None, "off", 3, ["nan"])
+        ),
+        *(
+            ({"spike": wrong}, None, r"diagnostics\.spike is .*; it must be info, warning, critical or off")
+            for wrong in ("loud", 3, None, ["warning"], {})
+        ),
+        *(
+            (True, {"nan": wrong}, r"on_finding\.nan is .*; it must be one of save, stop, save_and_stop")
+            for wrong in ("explode", True, None, 3, ["stop"])
+        ),
+        *(
+            (True, wrong, "on_finding is .*; it must be kinds with an action")
+            for wrong in ("stop", True, ["nan"], 3)
+        ),
+    ],
+)
+def test_what_does_not_exist_is_refused_with_what_does(diagnostics, on_finding, said):
+    with pytest.raises(PolicyError, match=rf"^{said}"):
+        policy_from(diagnostics, on_finding)
 
 
 @pytest.mark.parametrize("value", ["warning", True, False])
@@ -96,14 +105,6 @@ def test_nothing_acts_by_itself():
     assert policy_from(True, {"nan": False}).actions == {}
 
 
-@pytest.mark.parametrize("action", ["explode", True, None, 3, ["stop"]])
-def test_an_action_that_does_not_exist_is_refused_with_those_that_do(action):
-    with pytest.raises(
-        PolicyError, match=r"on_finding\.nan is .*; it must be one of save, stop, save_and_stop"
-    ):
-        policy_from(True, {"nan": action})
-
-
 @pytest.mark.parametrize("action", ["stop", False])
 def test_an_action_on_a_kind_that_does_not_exist_is_refused(action):
     with pytest.raises(PolicyError, match=r"on_finding\.nann: .* did you mean 'nan'\?"):
@@ -121,12 +122,6 @@ def test_only_critical_kinds_act_and_the_message_says_how_to_make_one_so():
 def test_a_kind_that_was_made_quieter_does_not_act(severity):
     with pytest.raises(PolicyError, match="only critical"):
         policy_from({"nan": severity}, {"nan": "stop"})
-
-
-@pytest.mark.parametrize("on_finding", ["stop", True, ["nan"], 3])
-def test_on_finding_that_is_no_mapping_is_refused(on_finding):
-    with pytest.raises(PolicyError, match=r"on_finding is .*; it must be kinds with an action"):
-        policy_from(True, on_finding)
 
 
 def test_a_long_value_does_not_fill_the_message():
