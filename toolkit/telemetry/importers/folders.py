@@ -67,6 +67,22 @@ def name_of(folder: Path) -> str:
     return f"{above.name}/{folder.name}" if above.name else folder.name
 
 
+def names_in(folder: Path, *, of_folders: bool = False) -> list[str]:
+    """Return the names of the files in a folder, or of the folders in it, sorted; none if it cannot be read.
+
+    Links are left out.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(
+                entry.name
+                for entry in entries
+                if (entry.is_dir if of_folders else entry.is_file)(follow_symlinks=False)
+            )
+    except OSError:
+        return []
+
+
 def files_below(folder: Path, *, most: int, depth: int = 10) -> list[str]:
     """Return the regular files below `folder`, relative to it and sorted; no link is followed."""
     found: list[str] = []

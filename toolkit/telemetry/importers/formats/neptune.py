@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.importers.files import LinesSource, Stream, read_small
-from toolkit.telemetry.importers.folders import Folder, Found
+from toolkit.telemetry.importers.folders import Folder, Found, names_in
 from toolkit.telemetry.importers.json_text import parsed
 from toolkit.telemetry.importers.source import (
     MAX_METRICS,
@@ -39,11 +39,8 @@ class NeptuneSource(LinesSource):
 
     def streams(self) -> Sequence[Stream]:
         """Return the files in order."""
-        try:
-            names = [name for name in os.listdir(self.info.root / self._folder) if _DATA.match(name)]
-        except OSError:
-            return []
-        names.sort(key=lambda name: int(_DATA.match(name)[1][:18]))  # type: ignore[index]
+        found = filter(None, map(_DATA.match, names_in(self.info.root / self._folder)))
+        names = [match[0] for match in sorted(found, key=lambda match: int(match[1][:18]))]
         return [Stream(f"{self._folder}/{name}" if self._folder != "." else name) for name in names]
 
     def line(self, stream: Stream, line: bytes, state: dict[str, Any], out: Builder) -> None:  # noqa: ARG002

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.importers.files import LinesSource, Stream
-from toolkit.telemetry.importers.folders import Folder, Found
+from toolkit.telemetry.importers.folders import Folder, Found, names_in
 from toolkit.telemetry.importers.json_text import parsed
 from toolkit.telemetry.importers.source import (
     MAX_NAME_CHARS,
@@ -41,10 +41,7 @@ class RolloutSource(LinesSource):
 
     def streams(self) -> Sequence[Stream]:
         """Return the files that are there now; what split and step one is of, its name says."""
-        try:
-            names = [self._only] if self._only else os.listdir(self.info.root / self._folder)
-        except OSError:
-            return []
+        names = [self._only] if self._only else names_in(self.info.root / self._folder)
         found = sorted((match for name in names if (match := _NAME.fullmatch(name))), key=_order)
         return [Stream(os.path.normpath(f"{self._folder}/{match[0]}"), metric=match[0]) for match in found]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.importers.files import STOP, FilesSource, Stream, read_small
-from toolkit.telemetry.importers.folders import Folder, Found
+from toolkit.telemetry.importers.folders import Folder, Found, names_in
 from toolkit.telemetry.importers.framing import leveldb_log, sqlite_view
 from toolkit.telemetry.importers.framing.protobuf_wire import (
     BYTES,
@@ -69,26 +69,12 @@ class SwanLabSource(FilesSource):
 
     def _logs(self) -> list[Stream]:
         top = f"{self._folder}/logs"
-        found = []
-        try:
-            tags = sorted(
-                entry.name
-                for entry in os.scandir(self.info.root / top)
-                if entry.is_dir(follow_symlinks=False)
-            )
-        except OSError:
-            return []
-        for tag in tags[:_MOST_TAGS]:
-            try:
-                names = sorted(os.listdir(self.info.root / top / tag))
-            except OSError:
-                continue
-            found += [
-                Stream(f"{top}/{tag}/{name}", metric=self._names.get(tag, tag))
-                for name in names
-                if name.endswith((".log", ".json")) and not name.startswith("_")
-            ]
-        return found
+        return [
+            Stream(f"{top}/{tag}/{name}", metric=self._names.get(tag, tag))
+            for tag in names_in(self.info.root / top, of_folders=True)[:_MOST_TAGS]
+            for name in names_in(self.info.root / top / tag)
+            if name.endswith((".log", ".json")) and not name.startswith("_")
+        ]
 
     def parse(self, stream: Stream, data: bytes, offset: int, state: dict[str, Any], out: Builder) -> int:
         """Add lines, a whole JSON file, or frames."""

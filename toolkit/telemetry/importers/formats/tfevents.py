@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.importers.files import STOP, FilesSource, Stream
-from toolkit.telemetry.importers.folders import Folder, Found, name_of
+from toolkit.telemetry.importers.folders import Folder, Found, name_of, names_in
 from toolkit.telemetry.importers.framing import tfrecord
 from toolkit.telemetry.importers.framing.protobuf_wire import (
     BYTES,
@@ -59,6 +59,10 @@ _MAX_TAGS: Final = 20_000
 _FIRST_FIELDS: Final = (b"\x09", b"\x1a", b"")
 """Of the first record: its time, or its version where the time is 0."""
 
+# Fields of a value in a summary.
+_TAG, _NUMBER, _IMAGE, _HISTOGRAM, _TENSOR, _METADATA = 1, 2, 4, 5, 8, 9
+_COUNTED: Final = {3: "compressed histograms", 6: "audio"}
+
 # DataType of a tensor: how its bytes are unpacked.
 _TYPES: Final = {1: "f", 2: "d", 3: "i", 4: "B", 5: "h", 6: "b", 9: "q", 22: "I", 23: "Q"}
 
@@ -80,17 +84,8 @@ class TensorBoardSource(FilesSource):
             return [Stream(self.info.pieces[0].path)]
         found = []
         for piece, folder in enumerate(self._folders):
-            names = []
-            try:
-                with os.scandir(self.info.root / folder) as entries:
-                    names = [
-                        entry.name
-                        for entry in entries
-                        if _is_event_name(entry.name) and entry.is_file(follow_symlinks=False)
-                    ]
-            except OSError:
-                continue
-            for session, name in enumerate(sorted(names)):
+            names = filter(_is_event_name, names_in(self.info.root / folder))
+            for session, name in enumerate(names):
                 found.append(Stream(f"{folder}/{name}" if folder != "." else name, piece, session))
         return found
 
@@ -223,28 +218,14 @@ class _Records:
     def _add_value(self, start: int, end: int, step: int, timestamp: float) -> str | None:
         """Add one value; return its tag if it is a number in the last four bytes."""
         data = self._data
-        tag = ""
-        number_at = -1
-        tensor = image = histogram = metadata = None
-        is_other = ""
-        for number, wire, at, stop in fields(data, start, end):
-            if number == 1 and wire == BYTES:
-                tag = text(data, at, stop)
-            elif number == 2 and wire == FIXED32:
-                number_at = at
-            elif number == 8 and wire == BYTES:
-                tensor = (at, stop)
-            elif number == 9 and wire == BYTES:
-                metadata = (at, stop)
-            elif number == 4 and wire == BYTES:
-                image = (at, stop)
-            elif number == 5 and wire == BYTES:
-                histogram = (at, stop)
-            elif number == 6 and wire == BYTES:
-                is_other = "audio"
-            elif number == 3 and wire == BYTES:
-                is_other = "compressed histograms"
-        plugin, content = _plugin_of(data, *metadata) if metadata is not None else ("", None)
+        places = {
+            number: (at, stop)
+            for number, wire, at, stop in fields(data, start, end)
+            if wire == (FIXED32 if number == _NUMBER else BYTES)
+        }
+        tag = text(data, *places[_TAG]) if _TAG in places else ""
+        number_at = places[_NUMBER][0] if _NUMBER in places else -1
+        plugin, content = _plugin_of(data, *places[_METADATA]) if _METADATA in places else ("", None)
         if plugin:
             if len(self._plugins) < _MAX_TAGS and len(tag) <= MAX_NAME_CHARS and tag not in self._plugins:
                 self._plugins[tag] = plugin
@@ -253,15 +234,16 @@ class _Records:
             plugin = self._plugins.get(tag, "")
         if number_at >= 0:
             self._point(tag, step, timestamp, single(data, number_at))
-        elif tensor is not None:
-            number_at = self._add_tensor(tag, plugin, tensor, step, timestamp)
-        elif image is not None:
-            self._add_image(tag, image, step, timestamp)
-        elif histogram is not None:
+        elif _TENSOR in places:
+            number_at = self._add_tensor(tag, plugin, places[_TENSOR], step, timestamp)
+        elif _IMAGE in places:
+            self._add_image(tag, places[_IMAGE], step, timestamp)
+        elif _HISTOGRAM in places:
             self._other("histograms", tag)
-            self._event("histogram", tag, step, timestamp, payload=_histogram(data, *histogram))
-        elif is_other:
-            self._other(is_other, tag)
+            self._event("histogram", tag, step, timestamp, payload=_histogram(data, *places[_HISTOGRAM]))
+        else:
+            for number in _COUNTED.keys() & places.keys():
+                self._other(_COUNTED[number], tag)
         if plugin == "hparams" and content is not None:
             self._other("hparams", tag)
             self._add_hparams(*content)
@@ -551,11 +533,7 @@ def _parts_below(root: Path, paths: Iterable[Path]) -> dict[Path, set[str]]:
 def _writers(folder: Path) -> set[str]:
     """Return host and process of the event files in `folder`, or their host and second where no process is named."""
     found: set[str] = set()
-    try:
-        names = os.listdir(folder)
-    except OSError:
-        return found
-    for name in names:
+    for name in names_in(folder):
         match = _NAME.search(name)
         if match:
             parts = match[2].split(".")

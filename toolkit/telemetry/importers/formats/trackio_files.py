@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from toolkit.telemetry.core.install import install_command
 from toolkit.telemetry.importers.files import LinesSource, Stream, WholeSource, open_below
-from toolkit.telemetry.importers.folders import Folder, Found
+from toolkit.telemetry.importers.folders import Folder, Found, names_in
 from toolkit.telemetry.importers.formats.parquet_rows import looks_like_a_log, rows_of
 from toolkit.telemetry.importers.formats.trackio_rows import FORMAT, add_row, add_system_row
 from toolkit.telemetry.importers.json_text import parsed
@@ -38,16 +38,12 @@ class TrackioInboxSource(LinesSource):
 
     def streams(self) -> Sequence[Stream]:
         """Return the fragments, oldest first."""
-        found = []
-        for folder in self._folders:
-            try:
-                names = sorted(
-                    name for name in os.listdir(self.info.root / folder) if name.endswith(".jsonl")
-                )
-            except OSError:
-                continue
-            found += [Stream(f"{folder}/{name}") for name in names]
-        return found
+        return [
+            Stream(f"{folder}/{name}")
+            for folder in self._folders
+            for name in names_in(self.info.root / folder)
+            if name.endswith(".jsonl")
+        ]
 
     def line(self, stream: Stream, line: bytes, state: dict[str, Any], out: Builder) -> None:  # noqa: ARG002
         """Add one line, if it is of this run."""
@@ -142,13 +138,7 @@ def sources_of_file(path: Path, head: bytes) -> list[TrackioParquetSource]:
 def _inbox_runs(folder: Folder) -> list[TrackioInboxSource]:
     runs: dict[tuple[str, str], tuple[str, list[str]]] = {}
     inbox = folder.below("inbox")
-    try:
-        writers = sorted(
-            entry.name for entry in os.scandir(folder.root / inbox) if entry.is_dir(follow_symlinks=False)
-        )
-    except OSError:
-        return []
-    for writer in writers[:20_000]:
+    for writer in names_in(folder.root / inbox, of_folders=True)[:20_000]:
         below = f"{inbox}/{writer}"
         for project, run, name in _runs_of_writer(folder.root, below):
             folders = runs.setdefault((project, run), (name, []))[1]
@@ -163,10 +153,7 @@ def _inbox_runs(folder: Folder) -> list[TrackioInboxSource]:
 
 
 def _runs_of_writer(root: Path, folder: str) -> Iterator[tuple[str, str, str]]:
-    try:
-        names = sorted(name for name in os.listdir(root / folder) if name.endswith(".jsonl"))
-    except OSError:
-        return
+    names = [name for name in names_in(root / folder) if name.endswith(".jsonl")]
     for name in names[:10_000]:
         try:
             with open_below(root, f"{folder}/{name}") as file:

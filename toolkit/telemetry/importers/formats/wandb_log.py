@@ -47,6 +47,7 @@ _COUNTED: Final = {
     _OUTPUT: "lines of the console",
     _OUTPUT_RAW: "lines of the console",
     _ARTIFACT: "artifacts",
+    _ALERT: "alerts",
 }
 _TYPE: Final = b"._type"
 _MOST_ITEMS: Final = 50_000
@@ -125,30 +126,22 @@ class _Reading:
             "repeated": stream.repeated,
         }
         self._columns: dict[bytes, _Columns] = {}
+        self._takes: dict[int, Callable[[bytes, int, int], None]] = {
+            _HISTORY: self._history,
+            _STATS: self._stats,
+            _RUN: self._run,
+            _CONFIG: self._config,
+            _METRIC: self._metric,
+            _EXIT: self._exit,
+            _HEADER: self._header,
+            _TB: self._tensorboard,
+        }
 
     def take(self, record: bytes) -> None:
         for number, wire, at, end in fields(record, 0, len(record)):
-            if wire != BYTES:
-                continue
-            if number == _HISTORY:
-                self._history(record, at, end)
-            elif number == _STATS:
-                self._stats(record, at, end)
-            elif number == _RUN:
-                self._run(record, at, end)
-            elif number == _CONFIG:
-                self._config(record, at, end)
-            elif number == _METRIC:
-                self._metric(record, at, end)
-            elif number == _EXIT:
-                self._source.set_end(integer(record, at, end, 1) or 0)
-            elif number == _HEADER:
-                self._header(record, at, end)
-            elif number == _TB:
-                self._tensorboard(record, at, end)
-            elif number == _ALERT:
-                self._out.not_number("alerts", piece=self._stream.piece)
-            elif number in _COUNTED:
+            if wire == BYTES and number in self._takes:
+                self._takes[number](record, at, end)
+            elif wire == BYTES and number in _COUNTED:
                 self._out.not_number(_COUNTED[number], piece=self._stream.piece)
 
     # ------------------------------------------------------------ numbers
@@ -277,6 +270,9 @@ class _Reading:
                 tag = text(record, at, stop)[:200]
                 if tag not in info.tags and len(info.tags) < 200:
                     info.tags.append(tag)
+
+    def _exit(self, record: bytes, start: int, end: int) -> None:
+        self._source.set_end(integer(record, start, end, 1) or 0)
 
     def _config(self, record: bytes, start: int, end: int) -> None:
         for at, stop in parts(record, start, end, 1):
