@@ -49,7 +49,6 @@ class SessionEvidence:
     start: Record = field(default_factory=dict)
     """Its start record, with what came later of the environment; empty where there is none."""
     steps: list[int] = field(default_factory=list)
-    times: list[float | None] = field(default_factory=list)
     columns: dict[str, list[Number | None]] = field(default_factory=dict)
     """The numbers of each metric as they were written; None where a record has none. `epoch` is one of them."""
     evals: list[Record] = field(default_factory=list)
@@ -66,7 +65,7 @@ class SessionEvidence:
     def name_of(self, signal: str) -> str | None:
         """Return the metric that is this signal (`LOSS`, `LR`, … of metric_aliases): the one with most values."""
         names = [name for name in self.columns if signal_of(name) == signal]
-        return max(names, key=lambda name: sum(map(_is_there, self.columns[name])), default=None)
+        return min(names, key=lambda name: self.columns[name].count(None), default=None)
 
     def values_of(self, signal: str) -> dict[int, Number]:
         """Return the values of a signal by step, finite or not; of a step written twice the last."""
@@ -82,18 +81,12 @@ class SessionEvidence:
         """Take a step record."""
         count = len(self.steps)
         self.steps.append(record["global_step"])
-        time = record.get("time")
-        self.times.append(time if isinstance(time, (int, float)) else None)
         for name, value in record.items():
-            if (type(value) is float or type(value) is int) and (name not in NOT_METRICS or name == "epoch"):
-                column = self.columns.get(name)
-                if column is None:
-                    if len(self.columns) >= MAX_METRICS:
-                        continue
-                    column = self.columns[name] = []
-                if len(column) < count:
-                    column.extend([None] * (count - len(column)))
-                column.append(value)
+            is_number = type(value) is float or type(value) is int
+            is_kept = name in self.columns or len(self.columns) < MAX_METRICS
+            if is_number and is_kept and (name not in NOT_METRICS or name == "epoch"):
+                column = self.columns.setdefault(name, [])
+                column += [*[None] * (count - len(column)), value]
 
     def complete(self) -> None:
         """Give all columns the same length."""
@@ -123,10 +116,6 @@ class RunEvidence:
     def settings(self) -> Mapping[str, Any]:
         """The configuration of the newest session."""
         return self.sessions[-1].settings if self.sessions else {}
-
-
-def _is_there(value: Number | None) -> bool:
-    return value is not None
 
 
 def read_evidence(place: Path | RunSource) -> RunEvidence:

@@ -183,14 +183,11 @@ class _Reading:
 
     def _chunks_with(self, ranks: Sequence[int]) -> Iterator[list[Record]]:
         """Yield the run's records merged with the steps of the other ranks, by time."""
-        streams = [_timed(self._of_rank_0()), *(_timed(self._steps_of(rank)) for rank in ranks)]
+        of_rank_0 = itertools.chain.from_iterable(self._chunks(rank_file(self._path, 0)))
+        streams = [_timed(of_rank_0), *(_timed(self._steps_of(rank)) for rank in ranks)]
         merged = heapq.merge(*streams, key=lambda timed: timed[0])
         while chunk := [record for _, record in itertools.islice(merged, _CHUNK)]:
             yield chunk
-
-    def _of_rank_0(self) -> Iterator[Record]:
-        for chunk in self._chunks(rank_file(self._path, 0)):
-            yield from chunk
 
     def _steps_of(self, rank: int) -> Iterator[Record]:
         try:

@@ -62,7 +62,8 @@ class RankWatch:
         self._step = -1
         self._stepped_at = 0.0
         self._checked_at: float | None = None
-        self._open: dict[str, _OpenFinding] = {}
+        self._open: dict[str, tuple[str | None, list[LostRank]]] = {}
+        """Of each kind the id of the open finding, and the ranks that it is about."""
         self._differences = RankDifferences(folder, session=session)
 
     def look(self, step: int) -> list[Finding]:
@@ -211,26 +212,22 @@ class RankWatch:
         changed = []
         for kind in (RANK_DEAD, RANK_SILENT):
             new = [each for each in lost if each.kind == kind]
-            known = self._open.get(kind)
-            if new and known is None:
-                known = self._open[kind] = _OpenFinding()
-            if known is None:
-                continue
-            over = [each for each in known.lost if each.rank in back]
-            if not new and not over:
-                continue
-            known.lost = with_nodes([each for each in known.lost if each not in over] + new, self._hosts())
-            finding = make_finding(
-                known.lost or over,
-                session=self._session,
-                step=step,
-                known_by=known.id,
-                resolved_step=None if known.lost else step,
-            )
-            known.id = finding.id
-            changed.append(finding)
-            if not known.lost:
-                del self._open[kind]
+            known_by, before = self._open.pop(kind, (None, []))
+            over = [each for each in before if each.rank in back]
+            now = [each for each in before if each not in over]
+            if new or over:
+                now = with_nodes(now + new, self._hosts())
+                finding = make_finding(
+                    now or over,
+                    session=self._session,
+                    step=step,
+                    known_by=known_by,
+                    resolved_step=None if now else step,
+                )
+                known_by = finding.id
+                changed.append(finding)
+            if now:
+                self._open[kind] = known_by, now
         return changed
 
     def _hosts(self) -> dict[int, str]:
@@ -260,11 +257,3 @@ class _Watched:
     """Whether its lock was seen from here, where it runs on another machine."""
     has_ended: bool = False
     is_lost: bool = False
-
-
-class _OpenFinding:
-    """The ranks that one open finding is about."""
-
-    def __init__(self) -> None:
-        self.id: str | None = None
-        self.lost: list[LostRank] = []

@@ -39,7 +39,8 @@ class LossScale(SingleIncidentDetector):
             self._norms += 1
             if self._infinite and self._norms - self._infinite[0][0] >= at.SKIPPED_WINDOW:
                 self._infinite.popleft()
-                self._end_skipping(row.step)
+                if not self._infinite:
+                    self._resolve(row.step)
             if row.values[GRAD_NORM] == math.inf:
                 self._add_infinite(row)
 
@@ -110,7 +111,3 @@ class LossScale(SingleIncidentDetector):
     def _note_share(self, incident: Incident) -> None:
         # An incident from an earlier session has counted norms that this session does not know.
         incident.evidence["of"] = float(max(self._norms - self._began_at + 1, incident.count))
-
-    def _end_skipping(self, step: int) -> None:
-        if self._incident is not None and not self._infinite:
-            self._resolve(step)

@@ -58,8 +58,9 @@ class Plateau(SingleIncidentDetector):
                 self._top_lr = lr
         if abs(loss - self._anchor) > self._slack:
             self._anchor, self._slack, self._anchor_step = loss, at.CONSTANT_WITHIN * abs(loss), row.step
-            if self._constant:
-                self._leave_the_constant(row)
+            self._constant = 0
+            if self._incident is not None and self._incident.variant == "constant":
+                self._resolve(row.step)
         else:
             self._stay_constant(loss, row)
         # A sample of the records of a long segment is enough for its median, and bounds the memory.
@@ -70,12 +71,6 @@ class Plateau(SingleIncidentDetector):
 
     def restart(self, step: int) -> None:
         """Keep the curve: a restart continues it."""
-
-    def _leave_the_constant(self, row: Row) -> None:
-        self._constant = 0
-        incident = self._incident
-        if incident is not None and incident.variant == "constant":
-            self._resolve(row.step)
 
     def _stay_constant(self, loss: float, row: Row) -> None:
         self._constant += 1

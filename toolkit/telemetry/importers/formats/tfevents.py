@@ -263,7 +263,7 @@ class _Records:
                 self._point(tag, step, timestamp, float(value))
                 return -1
         self._other(plugin or "tensors", tag)
-        strings = _strings_of(data, *tensor) if plugin in ("text", "images") else []
+        strings = list(islice(parts(data, *tensor, 8), 1000)) if plugin in ("text", "images") else []
         if plugin == "text" and strings:
             words = "\n".join(text(data, at, min(stop, at + MAX_TEXT_CHARS)) for at, stop in strings[:100])
             name = tag.removesuffix("/text_summary")
@@ -375,10 +375,6 @@ def _is_one_element(data: bytes, start: int, end: int) -> bool:
     """Return whether a TensorShape has one element: no dimensions, or all of size 1."""
     dimensions = (integer(data, at, stop, 1) for at, stop in parts(data, start, end, 2))
     return all(size in (None, 1) for size in dimensions)
-
-
-def _strings_of(data: bytes, start: int, end: int) -> list[tuple[int, int]]:
-    return list(islice(parts(data, start, end, 8), 1000))
 
 
 def _histogram(data: bytes, start: int, end: int) -> dict[str, Any]:

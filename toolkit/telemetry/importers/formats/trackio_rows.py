@@ -49,9 +49,9 @@ def add_system_row(metrics: dict[str, Any], timestamp: float, out: Builder) -> N
 def _add_event(
     name: str, value: Any, step: int, timestamp: float, session: int, media: str, out: Builder
 ) -> None:
+    about: dict[str, Any] = {"name": name, "step": step, "time": timestamp, "session": session}
     if type(value) is str:
-        text = value[:MAX_TEXT_CHARS]
-        out.event(Event(kind="text", name=name, step=step, time=timestamp, session=session, payload=text))
+        out.event(Event(kind="text", payload=value[:MAX_TEXT_CHARS], **about))
         return
     if type(value) is not dict:
         return
@@ -59,13 +59,6 @@ def _add_event(
     path = value.get("file_path")
     if kind == "image" and type(path) is str and len(path) < 1000:
         ref = BlobRef(path=f"{media}/{path}" if media else path)
-        payload = {"caption": value.get("caption")}
-        out.event(
-            Event(kind=kind, name=name, step=step, time=timestamp, session=session, payload=payload, blob=ref)
-        )
+        out.event(Event(kind=kind, payload={"caption": value.get("caption")}, blob=ref, **about))
     elif kind is not None:
-        out.event(
-            Event(
-                kind=kind, name=name, step=step, time=timestamp, session=session, payload=value.get("_value")
-            )
-        )
+        out.event(Event(kind=kind, payload=value.get("_value"), **about))

@@ -102,13 +102,10 @@ class WandbSource(FilesSource):
             self.cut_at(stream, offset)
         return 0
 
-    def set_end(self, code: int) -> None:
-        """Keep how the run exited; its last file counts."""
-        self._end = Status("finished" if code == 0 else "failed", last_sign=self._last_sign)
-
-    def unset_end(self) -> None:
-        """Forget an end: the run was started again."""
-        self._end = None
+    def set_end(self, code: int | None) -> None:
+        """Keep how the run exited; its last file counts, and None is a start."""
+        ended = Status("failed" if code else "finished", last_sign=self._last_sign)
+        self._end = None if code is None else ended
 
 
 class _Reading:
@@ -223,18 +220,10 @@ class _Reading:
     def _event(
         self, kind: str, name: str, step: Any, logged_at: float, payload: Any, blob: BlobRef | None = None
     ) -> None:
-        self._out.event(
-            Event(
-                kind=kind,
-                piece=self._stream.piece,
-                session=self._stream.session,
-                name=name,
-                step=step if type(step) is int else NO_STEP,
-                time=logged_at,
-                payload=payload,
-                blob=blob,
-            )
-        )
+        piece, session = self._stream.piece, self._stream.session
+        step = step if type(step) is int else NO_STEP
+        about: dict[str, Any] = {"name": name, "step": step, "time": logged_at, "payload": payload}
+        self._out.event(Event(kind=kind, piece=piece, session=session, blob=blob, **about))
 
     def _stats(self, record: bytes, start: int, end: int) -> None:
         logged_at = NO_TIME
@@ -252,7 +241,7 @@ class _Reading:
 
     def _run(self, record: bytes, start: int, end: int) -> None:
         info = self._info
-        self._source.unset_end()
+        self._source.set_end(None)
         for number, wire, at, stop in fields(record, start, end):
             if wire != BYTES:
                 continue
