@@ -19,12 +19,6 @@ import tempfile
 from pathlib import Path
 
 OTHERS = Path(os.environ.get("FOREIGN_LOGS") or Path(__file__).parents[3] / "shared" / "foreign")
-CORRECTED = {
-    "swanlab/local_2025": "names of one run are in the log of its database, which the expected file does not have",
-    "aim/chem": "the expected file has Aim's keys, which are hashes of the steps",
-    "aim/example": "the expected file has Aim's keys, which are hashes of the steps",
-}
-"""Samples whose expected file was made without something that is there, and why."""
 STATES = {"RUNNING": "running", "FINISHED": "finished", "FAILED": "failed", "KILLED": "failed"}
 
 
@@ -52,7 +46,7 @@ def expected(root, name):
 
 
 def corrected(root, name):
-    """Return what the official reader says, with what it left out where that is known."""
+    """Return what the official reader says; names that are in the log of SwanLab's database were left out."""
     content = expected(root, name)
     if name == "swanlab/local_2025":
         names = _swanlab_names(root / name / "swanlog" / "runs.swanlab")
