@@ -14,8 +14,6 @@ from toolkit.telemetry.diagnostics.confidence import (
     USUAL,
     confidence_of,
     counts_of,
-    is_calibrated,
-    is_too_weak,
     strength_of,
 )
 from toolkit.telemetry.diagnostics.confidence_table import KINDS, RUNS, STRENGTHS
@@ -97,9 +95,7 @@ def test_a_nan_is_certain():
 
 @pytest.mark.parametrize("kind", ["stalled", "memory_growth", "straggler", "dead_lora", "of a later version"])
 def test_a_kind_without_labelled_examples_has_no_confidence(kind):
-    assert not is_calibrated(kind)
     assert confidence_of(found(kind)) is None
-    assert not is_too_weak(None)
 
 
 def test_the_counts_of_a_confidence_are_those_of_its_strength():

@@ -31,17 +31,7 @@ def confidence_of(found: Judged) -> float | None:
     if found.kind in _NOT_A_NUMBER:
         # It is in the record: there is nothing to be wrong about.
         return CERTAIN
-    return STRENGTHS[strength_of(found)][0] if is_calibrated(found.kind) else None
-
-
-def is_calibrated(kind: str) -> bool:
-    """Return whether findings of `kind` can have a confidence."""
-    return kind in KINDS
-
-
-def is_too_weak(confidence: float | None) -> bool:
-    """Return whether a warning with this confidence is no more than `info`."""
-    return confidence is not None and confidence < at.CONFIDENCE_TO_WARN
+    return STRENGTHS[strength_of(found)][0] if found.kind in KINDS else None
 
 
 def strength_of(found: Judged) -> int:

@@ -9,13 +9,14 @@ from typing import Final
 
 from toolkit.telemetry.diagnostics import detectors
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, HANG, REPORTED_BY_RUNS, finding_of
-from toolkit.telemetry.diagnostics.confidence import confidence_of, is_too_weak
+from toolkit.telemetry.diagnostics.confidence import confidence_of
 from toolkit.telemetry.diagnostics.detector import Detector
 from toolkit.telemetry.diagnostics.finding import INFO, RESOLVED, WARNING, Finding, finding_from
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import FARTHEST, LOSS, Row
 from toolkit.telemetry.diagnostics.plugins import make_plugins
 from toolkit.telemetry.diagnostics.policy import Policy
+from toolkit.telemetry.diagnostics.thresholds import CONFIDENCE_TO_WARN
 from toolkit.telemetry.runfolder.records import ENVIRONMENT, FINDING, START, STEP, Record
 from toolkit.telemetry.runfolder.untrusted import mapping_in, whole_in
 
@@ -235,7 +236,8 @@ class Examiner:
             return self._reported_by_run[incident.id]
         about = self._policy.about(incident.kind)
         found, confidence = incident.severity, confidence_of(incident)
-        if is_too_weak(confidence) and (found or about.severity) == WARNING:
+        is_too_weak = confidence is not None and confidence < CONFIDENCE_TO_WARN
+        if is_too_weak and (found or about.severity) == WARNING:
             found = INFO
         severity = self._policy.severity(incident.kind, usual=about.severity, found=found)
         if severity is None:

@@ -7,7 +7,7 @@ from typing import Final
 
 from toolkit.telemetry.core.formatting import utc_minute
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
-from toolkit.telemetry.diagnostics.confidence import CERTAIN, counts_of, is_calibrated
+from toolkit.telemetry.diagnostics.confidence import CERTAIN, counts_of
 from toolkit.telemetry.diagnostics.confidence_table import KINDS, RUNS
 from toolkit.telemetry.diagnostics.ending import Ending, RunError
 from toolkit.telemetry.diagnostics.finding import (
@@ -123,7 +123,7 @@ def sure_text(kind: str, confidence: float | None) -> str:
     """Return a few words, such as "89 % sure"; empty if there is nothing to say."""
     if confidence is None:
         # A record of an earlier version has no confidence, whatever its kind.
-        return "not calibrated" if kind in CATALOGUE and not is_calibrated(kind) else ""
+        return "not calibrated" if kind in CATALOGUE and kind not in KINDS else ""
     return "certain" if confidence == CERTAIN else f"{100 * confidence:.0f} % sure"
 
 

@@ -51,6 +51,7 @@ LIKELY: Final = 0.9
 _WARM_UP_ASKED: Final = "with a warm-up after the resume, as the settings ask for"
 _ROUNDED: Final = 5e-5
 """By so much of it the norm of weights changes that were saved in half precision."""
+_MOST_BATCHES: Final = 2_000
 _ENOUGH: Final = 3
 """So many steps after the resume show what an optimizer, a schedule and a scaler do."""
 _HARMLESS: Final = re.compile(
@@ -367,10 +368,10 @@ def _is_close(before: Any, after: Any, by: float = 1e-7) -> bool:
 # ------------------------------------------------------------ batches
 
 
-def batches_of(found: Batches, session: int, *, most: int = 2_000) -> list[Batch]:
+def batches_of(found: Batches, session: int) -> list[Batch]:
     """Return the first and the newest batches of one session."""
     rows = [at for at, number in enumerate(found.session) if number == session and found.step[at] >= 0]
-    rows = rows if len(rows) <= 2 * most else [*rows[:most], *rows[-most:]]
+    rows = rows if len(rows) <= 2 * _MOST_BATCHES else [*rows[:_MOST_BATCHES], *rows[-_MOST_BATCHES:]]
     return [
         Batch(found.step[at], found.fingerprint[at], found.samples[at], frozenset(found.ids(at) or ()))
         for at in rows
