@@ -146,13 +146,13 @@ class Straggler:
             for rank in there:
                 rank.go_to(step)
             known = [rank for rank in there if len(rank.window) >= at.RANK_WINDOW]
-            self._compare(known, _Look(step, rows, name_of(STEP_TIME, row.record)))
+            self._compare(known, _Check(step, rows, name_of(STEP_TIME, row.record)))
             self._reached = self._ranks_at(self._looks[0][0]) if self._looks else set()
 
     def _ranks_at(self, step: int) -> set[int]:
         return {number for number, rank in self._ranks.items() if rank.newest >= step}
 
-    def _compare(self, ranks: list[_Rank], look: _Look) -> None:
+    def _compare(self, ranks: list[_Rank], check: _Check) -> None:
         if len(ranks) < 2:
             return
         usual = [rank.medians() for rank in ranks]
@@ -161,13 +161,13 @@ class Straggler:
         for rank, mine in zip(ranks, usual, strict=True):
             others = Times._make(map(_median_without, ordered, mine))
             in_pass = slow_pass.get(rank.number, 1.0)
-            self._judge(rank, mine, others, in_pass, look, is_pair=len(ranks) == 2)
+            self._judge(rank, mine, others, in_pass, check, is_pair=len(ranks) == 2)
             if rank.saves and rank.saves[-1][0] != rank.judged_save:
                 rank.judged_save = rank.saves[-1][0]
-                self._judge_saves(rank, ranks, mine.step, look)
+                self._judge_saves(rank, ranks, mine.step, check)
 
     def _judge(
-        self, rank: _Rank, mine: Times, others: Times, in_pass: float, look: _Look, *, is_pair: bool
+        self, rank: _Rank, mine: Times, others: Times, in_pass: float, check: _Check, *, is_pair: bool
     ) -> None:
         behind, sum_of, part = _how_much_later(mine, others, is_pair=is_pair)
         # The step would be that much shorter if this rank were like the others.
@@ -179,10 +179,10 @@ class Straggler:
             # The latest steps say sooner that it is over.
             is_slow = in_pass >= at.SLOW_PASS_OVER and mine.forward >= at.SLOW_PASS_OVER * others.forward
             if ratio < at.SLOW_RANK_OVER and not is_slow:
-                self._incidents.close(rank.incident, resolved_step=look.step, at_row=look.rows)
+                self._incidents.close(rank.incident, resolved_step=check.step, at_row=check.rows)
                 rank.incident = None
             else:
-                rank.incident.grow(look.step, at.RANK_CHECK_EVERY)
+                rank.incident.grow(check.step, at.RANK_CHECK_EVERY)
             return
         usual: float = getattr(others, sum_of)
         is_slow = ratio > at.SLOW_RANK or in_pass >= at.SLOW_PASS
@@ -194,11 +194,11 @@ class Straggler:
             rank.slow_looks += 1
         if rank.slow_looks == at.RANK_LOOKS:
             rank.slow_looks = 0
-            metric = _HOST + _SPAN_OF[part] if part in _SPAN_OF else look.step_time
+            metric = _HOST + _SPAN_OF[part] if part in _SPAN_OF else check.step_time
             seconds = getattr(mine, part), getattr(others, part)
             count = at.RANK_LOOKS * at.RANK_CHECK_EVERY
             rank.incident = self._open(
-                rank, metric, look, rank.slow_since, count, seconds, ratio=round(ratio, 2)
+                rank, metric, check, rank.slow_since, count, seconds, ratio=round(ratio, 2)
             )
             rank.incident.variant = {"step": "", "data": "data", "rest": "rest"}.get(part, "compute")
 
@@ -206,7 +206,7 @@ class Straggler:
         self,
         rank: _Rank,
         metric: str,
-        look: _Look,
+        check: _Check,
         start_step: int,
         count: int,
         seconds: tuple[float, float],
@@ -218,28 +218,28 @@ class Straggler:
             _KIND,
             metric,
             start_step=start_step,
-            noticed_step=look.step,
+            noticed_step=check.step,
             count=count,
             which=rank.number,
-            at_row=look.rows,
+            at_row=check.rows,
             rank=float(rank.number),
             **evidence,
             seconds=float(f"{mine:.3g}"),
             others=float(f"{others:.3g}"),
         )
 
-    def _judge_saves(self, rank: _Rank, ranks: list[_Rank], step_s: float, look: _Look) -> None:
+    def _judge_saves(self, rank: _Rank, ranks: list[_Rank], step_s: float, check: _Check) -> None:
         """Report a rank whose checkpoints take longer than those that the others save after the same steps."""
         theirs = [dict(other.saves) for other in ranks if other is not rank]
         known = []
         for at_step, seconds in rank.saves:
             others = sorted(each[at_step] for each in theirs if at_step in each)
-            if at_step <= look.step and len(others) >= 2:
+            if at_step <= check.step and len(others) >= 2:
                 known.append((at_step, seconds, others[len(others) // 2]))
         slow = [seconds >= at.SLOW_SAVE * usual for _, seconds, usual in known]
         if rank.saving is not None:
             if slow and not slow[-1]:
-                self._incidents.close(rank.saving, resolved_step=look.step, at_row=look.rows)
+                self._incidents.close(rank.saving, resolved_step=check.step, at_row=check.rows)
                 rank.saving = None
             return
         newest = known[-at.RANK_LOOKS :]
@@ -251,7 +251,7 @@ class Straggler:
         waited = min(mine - others for _, mine, others in newest)
         if waited < at.SLOW_SAVE_SHARE * step_s * (newest[-1][0] - newest[-2][0]):
             return
-        rank.saving = self._open(rank, _HOST + _SAVE, look, newest[0][0], at.RANK_LOOKS, newest[-1][1:])
+        rank.saving = self._open(rank, _HOST + _SAVE, check, newest[0][0], at.RANK_LOOKS, newest[-1][1:])
         rank.saving.variant = "saving"
 
 
@@ -308,7 +308,7 @@ def _median_without(ordered: list[float], one: float) -> float:
     return 0.5 * (ordered[low + (low >= without)] + ordered[high + (high >= without)])
 
 
-class _Look(NamedTuple):
+class _Check(NamedTuple):
     """One comparison of the ranks: the step, the records of rank 0 by then, and what the time of a step is called."""
 
     step: int
