@@ -26,11 +26,12 @@ def test_a_window_knows_the_median_and_the_ends_of_its_last_values(values, size)
     assert (window.quantile(0.0), window.quantile(1.0)) == (min(last), max(last))
 
 
-def test_a_slope_too_small_for_a_float_still_counts_for_the_sign_of_a_trend():
-    rising, z = trend([0.0, 5e-324, 1e-323, 1.5e-323])
+def test_a_trend_is_the_middle_slope_and_the_sign_of_most_pairs():
+    line = [2.0 * place for place in range(10)]
 
-    assert rising >= 0.0
-    assert z == -trend([1.5e-323, 1e-323, 5e-324, 0.0])[1] > 0.0
+    assert trend(line)[0] == trend([*line[:5], 99.0, *line[6:]])[0] == 2.0
+    assert trend(line)[1] == -trend(line[::-1])[1] > 3.0
+    assert trend([1.0] * 10) == trend([1.0]) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(

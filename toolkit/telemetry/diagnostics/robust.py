@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Sequence
-from itertools import combinations, pairwise
+from itertools import pairwise
 from typing import Final
 
 from toolkit.telemetry.diagnostics import thresholds as at
@@ -76,7 +76,10 @@ class Window:
 
 def median(values: Sequence[float]) -> float:
     """Return the middle of `values`, of which there is at least one."""
-    ordered = sorted(values)
+    return _middle(sorted(values))
+
+
+def _middle(ordered: list[float]) -> float:
     middle = len(ordered) >> 1
     return ordered[middle] if len(ordered) & 1 else 0.5 * (ordered[middle - 1] + ordered[middle])
 
@@ -93,13 +96,12 @@ def trend(values: Sequence[float]) -> tuple[float, float]:
     count = len(values)
     if count < 2:
         return 0.0, 0.0
-    slopes = [
+    slopes = sorted(
         (values[late] - values[early]) / (late - early) for late in range(count) for early in range(late)
-    ]
-    # Not those of the slopes: one may be zero because it is too small for a float.
-    signs = sum((late > early) - (late < early) for early, late in combinations(values, 2))
+    )
+    signs = len(slopes) - bisect_right(slopes, 0.0) - bisect_left(slopes, 0.0)
     # The variance under ties is smaller; a constant curve has no sign to judge, and its z is 0 either way.
-    return median(slopes), signs / math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
+    return _middle(slopes), signs / math.sqrt(count * (count - 1) * (2 * count + 5) / 18)
 
 
 def start_of_streak(flags: Sequence[bool]) -> int:
