@@ -174,6 +174,7 @@ def test_a_flood_is_dropped_with_a_count_and_the_last_lines_are_kept(tmp_path, s
 def test_a_line_is_whole_or_marked_as_cut_where_writes_were_lost(tmp_path, streams, monkeypatch):
     streams()
     monkeypatch.setattr(output_writer, "_EVERY_S", 3600.0)
+    monkeypatch.setattr(output_writer, "_REST", 0)
     log = make_logger(tmp_path, output=True, quiet=True)
     output, parts, printed = log._run.output, 5, set()
     for burst in range(3):

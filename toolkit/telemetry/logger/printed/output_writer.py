@@ -33,9 +33,11 @@ _MOST_WAITING: Final = 16_384
 _MOST_AT_ONCE: Final = 200_000
 """Characters that are worked on in one turn, each write counted as fifty more: the training's Python code waits for a
 part of the 10 to 50 ms."""
-_REST: Final = 8
-"""How many times as long as a turn took the next one waits: in a flood of output the training keeps its processor, and
-what came too fast is counted."""
+_REST: Final = 16
+"""How many times as much processor time as a turn took the process has before the next one: in a flood of output the
+training keeps its processor, and what came too fast is counted."""
+_LONGEST_REST_S: Final = 1.0
+"""A process that waits for something uses no processor time."""
 _LAST: Final = 200
 _MOST_LONG: Final = 1_000_000
 """Characters of texts longer than usual that wait at one time."""
@@ -64,6 +66,8 @@ class OutputWriter:
         self._native: NativeOutput | None = None
         self._is_closed = False
         self._hurry_at = 0.0
+        self._rest_until = (0.0, 0.0)
+        """By the process's time and by the clock, whichever comes first."""
 
     def start(self) -> None:
         """Keep what is printed from now on."""
@@ -115,6 +119,9 @@ class OutputWriter:
     # In the background.
 
     def _turn(self) -> float | None:
+        is_resting = time.process_time() < self._rest_until[0] and time.monotonic() < self._rest_until[1]
+        if is_resting and not self._is_closed:
+            return _SOON_S
         is_done = has_more = False
         begun = time.thread_time()
         with self._guard.catch("keeping the output"):
@@ -124,7 +131,8 @@ class OutputWriter:
             # A disk that took nothing was tried once more.
             return 0.0 if has_more else None
         rest = _REST * (time.thread_time() - begun)
-        return max(_AFTER_FAILURE_S if not is_done else _SOON_S if has_more else _EVERY_S, rest)
+        self._rest_until = time.process_time() + rest, time.monotonic() + _LONGEST_REST_S
+        return _AFTER_FAILURE_S if not is_done else _SOON_S if has_more else _EVERY_S
 
     def _write(self) -> bool:
         """Write what waits, or a part of it; return whether there is more."""
@@ -158,9 +166,10 @@ class OutputWriter:
     def _collect(self) -> int:
         """Turn what waits into lines; return how many bytes of native output were passed over."""
         assert self._native is not None
-        lost, passed, taken = self._lost, 0, 0
+        lost, passed, taken, this_turn = self._lost, 0, 0, time.time()
         while self._queue and taken < _MOST_AT_ONCE:
-            number, now, stream, text = self._queue.popleft()
+            number, ended, stream, text = self._queue.popleft()
+            now = ended or this_turn
             taken += 50 + len(text)
             # A thread may have been overtaken between counting and appending.
             self._lost += number - self._next if number >= self._next else -1

@@ -10,6 +10,7 @@ would look different. `native_output.py` has what can be had without that.
 
 from __future__ import annotations
 
+import io
 import itertools
 import sys
 import time
@@ -22,8 +23,8 @@ _MAX_STREAMS: Final = 8
 LONG: Final = 1_000
 """Characters from which on a text is shortened before it is put."""
 Put = Callable[[tuple[int, float, int, str]], object]
-"""Takes a call of `write`: how many there were before in this process, its time, the number of its stream, which is odd
-for standard error, and its text. Must not raise."""
+"""Takes a call of `write`: how many there were before in this process, its time if it ends a line, else 0, the number
+of its stream, which is odd for standard error, and its text. Must not raise."""
 Shorten = Callable[[str], str]
 
 
@@ -107,27 +108,36 @@ class _Tap:
         original: Callable[..., int] = stream.write
         count, now = counter.__next__, time.time
 
-        # A call of this is most of what a flood of output costs. A custom stream may take other arguments.
-        def write(*given: Any, **named: Any) -> int:
-            text = given[0] if given else next(iter(named.values()), "")
-            if type(text) is str and len(text) <= LONG:
-                written = (count(), now(), number, text)
-                for put, _ in takers:
-                    put(written)
-            elif isinstance(text, str):
+        def note(text: Any) -> None:
+            if isinstance(text, str):
                 nth = count()
                 for put, shorten in takers:
-                    put((nth, now(), number, shorten(text)))
+                    put((nth, now(), number, text if len(text) <= LONG else shorten(text)))
+
+        # A call of this is most of what a flood of output costs, so that nothing is called that need not be.
+        def write(text: Any, /) -> int:
+            if type(text) is str and len(text) <= LONG:
+                written = (count(), now() if "\n" in text else 0.0, number, text)
+                for put, _ in takers:
+                    put(written)
+            else:
+                note(text)
+            return original(text)
+
+        # A custom stream may take other arguments.
+        def write_any(*given: Any, **named: Any) -> int:
+            note(given[0] if given else next(iter(named.values()), ""))
             return original(*given, **named)
 
+        tap = write if type(stream) is io.TextIOWrapper else write_any
         # Weak references: a temporary replacement of the output may be large.
-        self._write = weakref.ref(write)
+        self._write = weakref.ref(tap)
         try:
             self.stream: Callable[[], Any] = weakref.ref(stream)
         except TypeError:
             self.is_on = False
         else:
-            own["write"] = write
+            own["write"] = tap
 
     def release(self) -> None:
         """Restore the stream's own `write`."""
