@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import logging
 import os
 import re
 import ssl
-import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from pathlib import Path
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from toolkit.telemetry.core.checks import OptionsError
@@ -29,7 +30,7 @@ _TEMPORARY: Final = frozenset({401, 403, 404, 405, 407, 408, 429})
 """Refusals that are not caused by the content: a login, a path or a limit."""
 _TOO_LARGE: Final = "RESOURCE_EXHAUSTED"
 _INVALID: Final = "INVALID_ARGUMENT"
-_NO_ANSWER: Final = frozenset({"", "UNAVAILABLE", "DEADLINE_EXCEEDED"})
+_NO_ANSWER: Final = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 
@@ -99,7 +100,7 @@ class CollectorSink:
             try:
                 content = self._content([self._unsent[number][1] for number in range(count)])
                 if self._transport is None:
-                    self._transport = _make_transport(
+                    self._transport = Transport(
                         self._url, self._protocol, timeout_s=self._timeout_s, signal=self._signal
                     )
             except ImportError as error:
@@ -121,29 +122,45 @@ class CollectorSink:
             self._piece = min(self._most_items, 2 * self._piece)
 
 
-class Transport(Protocol):
+class Transport:
     """Sends OpenTelemetry's spans or metrics to a collector; one call at a time."""
+
+    def __init__(self, endpoint: str, protocol: str, *, timeout_s: float, signal: str) -> None:
+        """Raise ImportError without OpenTelemetry's exporter, OtlpError for an invalid header; nothing is sent yet."""
+        from opentelemetry.exporter.otlp.proto.common import metrics_encoder, trace_encoder
+
+        is_metrics = signal == METRICS
+        self._encode: Any = metrics_encoder.encode_metrics if is_metrics else trace_encoder.encode_spans
+        url, login = without_login(endpoint)
+        self._shown_url = url.partition("?")[0].partition("#")[0]
+        headers = {**login, **_headers(signal)}
+        if not all(
+            _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(headers[name]) for name in headers
+        ):
+            # Without the header, which may be a password.
+            raise OtlpError("OTEL_EXPORTER_OTLP_HEADERS contains an invalid header")
+        self._protocol = (_Grpc if protocol == GRPC else _Http)(url, headers, timeout_s, signal)
+        self._has_reported_refusal = False
 
     def send(self, content: Any) -> None:
         """Deliver spans, or metrics. Raises OtlpError if that failed."""
+        try:
+            partial = self._protocol.deliver(self._encode(content))
+        except OtlpRefusalError as error:
+            raise OtlpRefusalError(f"{self._shown_url} {error}", is_final=error.is_final) from None
+        except OtlpError as error:
+            raise OtlpError(f"{self._shown_url} {error}") from None
+        spans = getattr(partial, "rejected_spans", 0)
+        count, what = (spans, "spans") if spans else (getattr(partial, "rejected_data_points", 0), "points")
+        if count and not self._has_reported_refusal:
+            # Once; what a collector has refused must not be sent again.
+            self._has_reported_refusal = True
+            why = _printable(partial.error_message)
+            _log.warning("[telemetry] %s refused %d %s: %s", self._shown_url, count, what, why)
 
     def give_up(self) -> None:
-        """Stop retrying; may be called on another thread."""
-
-
-def _make_transport(endpoint: str, protocol: str, *, timeout_s: float, signal: str) -> Transport:
-    """Return the transport to `endpoint`; nothing is sent yet.
-
-    Raises:
-        ImportError: OpenTelemetry's exporter is not installed.
-        OtlpError: a header from the environment is invalid.
-    """
-    url, login = without_login(endpoint)
-    headers = {**login, **_headers(signal)}
-    if not all(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(headers[name]) for name in headers):
-        # Without the header, which may be a password.
-        raise OtlpError("OTEL_EXPORTER_OTLP_HEADERS contains an invalid header")
-    return (_Grpc if protocol == GRPC else _Http)(url, headers, timeout_s, signal)
+        """End a request over gRPC that is under way; may be called on another thread."""
+        self._protocol.give_up()
 
 
 def protocol_of(given: str | None, environ: Mapping[str, str], signal: str = TRACES) -> str:
@@ -182,133 +199,86 @@ def without_login(url: str) -> tuple[str, dict[str, str]]:
 
 class _Http:
     def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float, signal: str) -> None:
-        from opentelemetry.exporter.otlp.proto.common import metrics_encoder, trace_encoder
         from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
         from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-        is_metrics = signal == METRICS
-        self._encode: Any = metrics_encoder.encode_metrics if is_metrics else trace_encoder.encode_spans
-        self._answer: Any = ExportMetricsServiceResponse if is_metrics else ExportTraceServiceResponse
+        self._answer: Any = ExportMetricsServiceResponse if signal == METRICS else ExportTraceServiceResponse
         self._url = url
-        self._shown_url = _without_query(url)
         self._headers = {**headers, "content-type": "application/x-protobuf"}
         self._timeout_s = timeout_s
         self._certificates = _certificates(signal)
-        self._has_reported_refusal = False
 
-    def send(self, content: Any) -> None:
-        body = self._encode(content).SerializeToString()
+    def deliver(self, request: Any) -> Any:
+        """Return what the collector says about the part that it took."""
+        from google.protobuf.message import DecodeError
+
+        body = request.SerializeToString()
         try:
             answer = post(
                 self._url, body, self._headers, timeout_s=self._timeout_s, certificates=self._certificates
             )
         except NotSentError as error:
             if not error.status:
-                raise OtlpError(f"{self._shown_url} does not answer: {error}") from None
+                raise OtlpError(f"does not answer: {error}") from None
             if error.status in range(400, 500) and error.status not in _TEMPORARY:
-                raise OtlpRefusalError(f"{self._shown_url} {error}", is_final=True) from None
-            raise OtlpError(f"{self._shown_url} {error}") from None
-        self._report_partial_refusal(answer)
+                raise OtlpRefusalError(str(error), is_final=True) from None
+            raise OtlpError(str(error)) from None
+        try:
+            return self._answer.FromString(answer).partial_success
+        except DecodeError:
+            return None
 
     def give_up(self) -> None:
         """Do nothing: a request ends by its timeout."""
 
-    def _report_partial_refusal(self, answer: bytes) -> None:
-        """Log, once, that a collector has refused part of the content; it must not be sent again."""
-        from google.protobuf.message import DecodeError
-
-        try:
-            partial = self._answer.FromString(answer).partial_success
-        except DecodeError:
-            return
-        spans = getattr(partial, "rejected_spans", 0)
-        count, what = (spans, "spans") if spans else (getattr(partial, "rejected_data_points", 0), "points")
-        if count and not self._has_reported_refusal:
-            self._has_reported_refusal = True
-            _log.warning(
-                f"[telemetry] %s refused %d {what}: %s",
-                self._shown_url,
-                count,
-                _printable(partial.error_message),
-            )
-
 
 class _Grpc:
     def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float, signal: str) -> None:
-        from opentelemetry.exporter.otlp.proto.grpc import exporter as shared
-        from opentelemetry.exporter.otlp.proto.grpc.metric_exporter import OTLPMetricExporter
-        from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import MetricsServiceStub
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceServiceStub
 
-        exporter: Any = OTLPMetricExporter if signal == METRICS else OTLPSpanExporter
-        self._shown_url = _without_query(url)
-        self._exporter: Any = exporter(
-            endpoint=url,
-            insecure=url.startswith("http:"),
-            headers=tuple((name.lower(), value) for name, value in headers.items()),
-            timeout=timeout_s,
-        )
-        self._listening = _LogCapture(shared.__name__, exporter.__module__)
+        self._grpc: Any = importlib.import_module("grpc")
+        self._stub: Any = MetricsServiceStub if signal == METRICS else TraceServiceStub
+        self._address = urlsplit(url)
+        self._headers = tuple((name.lower(), value) for name, value in headers.items())
+        self._timeout_s = timeout_s
+        self._signal = signal
+        self._channel: Any = None
 
-    def send(self, content: Any) -> None:
-        with self._listening:
-            result = self._exporter.export(content)
-        if result.name == "SUCCESS":
-            return
-        code, why = self._listening.code, self._listening.why
-        verb = "does not answer" if code in _NO_ANSWER else "answers"
-        message = f"{self._shown_url} {verb}: {code} {why}".rstrip(": ")
-        if code in (_INVALID, _TOO_LARGE):
-            raise OtlpRefusalError(message, is_final=code == _INVALID)
-        raise OtlpError(message)
+    def deliver(self, request: Any) -> Any:
+        """Return what the collector says about the part that it took."""
+        if self._channel is None:
+            self._channel = self._connect()
+        try:
+            export = self._stub(self._channel).Export
+            return export(request, metadata=self._headers, timeout=self._timeout_s).partial_success
+        except self._grpc.RpcError as error:
+            # A new channel tries to connect at once; this one would wait longer and longer.
+            self.give_up()
+            code = error.code().name
+            verb = "does not answer" if code in _NO_ANSWER else "answers"
+            message = f"{verb}: {code} {_printable(error.details())}".rstrip()
+            if code in (_INVALID, _TOO_LARGE):
+                raise OtlpRefusalError(message, is_final=code == _INVALID) from None
+            raise OtlpError(message) from None
 
     def give_up(self) -> None:
-        self._exporter.shutdown()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
 
-
-class _LogCapture(logging.Filter):
-    """Captures what an exporter logs on this thread: the caller reports its failures, once."""
-
-    def __init__(self, *loggers: str) -> None:
-        super().__init__()
-        self.code = ""
-        """The last gRPC status that was logged."""
-        self.why = ""
-        self._loggers = [logging.getLogger(name) for name in loggers]
-        self._thread = 0
-
-    def __enter__(self) -> None:
-        self.code = self.why = ""
-        self._thread = threading.get_ident()
-        for logger in self._loggers:
-            # Before the filters that drop repeated messages.
-            logger.filters.insert(0, self)
-
-    def __exit__(self, *_: object) -> None:
-        for logger in self._loggers:
-            logger.removeFilter(self)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Capture the record, and drop it."""
-        if threading.get_ident() != self._thread:
-            return True
-        given = record.args if isinstance(record.args, tuple) else ()
-        for number, value in enumerate(given):
-            name = getattr(value, "name", None)
-            if isinstance(name, str) and type(value).__name__ == "StatusCode":
-                self.code = name
-                self.why = next(
-                    (_printable(text) for text in given[number + 1 :] if isinstance(text, str)), ""
-                )
-        return False
+    def _connect(self) -> Any:
+        if self._address.scheme == "http":
+            return self._grpc.insecure_channel(self._address.netloc)
+        names = ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE")
+        files = [_from_environment(name, self._signal) for name in names]
+        contents = [Path(file).read_bytes() if file else None for file in files]
+        return self._grpc.secure_channel(self._address.netloc, self._grpc.ssl_channel_credentials(*contents))
 
 
 def _printable(text: object) -> str:
     """Return the beginning of what a collector says, without what could steer a terminal."""
     return "".join(char if char.isprintable() else " " for char in str(text)[:300])
-
-
-def _without_query(url: str) -> str:
-    return url.partition("?")[0].partition("#")[0]
 
 
 def _from_environment(name: str, signal: str) -> str:
