@@ -254,7 +254,7 @@ def test_nvidia_gpus_are_named_through_nvml_in_the_scripts_order(monkeypatch):
 def only_torch(monkeypatch):
     """No NVML, and a torch that says only what a test puts there."""
     monkeypatch.setitem(sys.modules, "pynvml", None)
-    for module in ("torch.cuda", "torch.xpu", "torch.backends.mps"):
+    for module in ("torch.cuda", "torch.backends.mps"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(version=SimpleNamespace(hip=None)))
 
@@ -273,12 +273,6 @@ def test_amd_gpus_are_recognised_through_torch(monkeypatch, only_torch):
     assert describe()["accelerators"] == [
         {"index": 0, "name": "AMD Instinct MI300X", "memory_gb": 16.0, "kind": "rocm"}
     ]
-
-
-def test_intel_gpus_are_recognised_through_torch(monkeypatch, only_torch):
-    monkeypatch.setitem(sys.modules, "torch.xpu", backend("Intel Arc"))
-
-    assert describe()["accelerators"] == [{"index": 0, "name": "Intel Arc", "memory_gb": 16.0, "kind": "xpu"}]
 
 
 def test_apple_gpus_are_recognised_through_torch(monkeypatch, only_torch):

@@ -57,11 +57,8 @@ def gpus_in(found):
     return {name: value for name, value in found.items() if name.startswith("gpu/")}
 
 
-@pytest.mark.parametrize("module", ["torch.cuda", "torch.xpu"])
-def test_the_allocator_s_own_peak_is_read_for_each_device_that_was_used(monkeypatch, module):
-    for name in ("torch.cuda", "torch.xpu"):
-        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
-    monkeypatch.setitem(sys.modules, module, Backend([5 * 1024**3, 0, 1024**3 // 2]))
+def test_the_allocator_s_own_peak_is_read_for_each_device_that_was_used(monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.cuda", Backend([5 * 1024**3, 0, 1024**3 // 2]))
 
     assert gpus_in(peak_memory(Guard(), PATIENCE_S)) == {"gpu/0/mem_peak_gb": 5.0, "gpu/2/mem_peak_gb": 0.5}
 

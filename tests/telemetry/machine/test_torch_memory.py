@@ -11,7 +11,7 @@ GIB = 1024**3
 
 
 class Backend:
-    """What torch.cuda and torch.xpu answer for devices of `(allocated, reserved, peak)` GiB."""
+    """What torch.cuda answers for devices of `(allocated, reserved, peak)` GiB."""
 
     def __init__(self, *devices, initialised=True):
         self._devices = devices
@@ -83,18 +83,11 @@ def test_an_allocator_without_counters_is_reported_once_and_not_asked_again(monk
     assert guard.total == 1
 
 
-def test_intel_devices_are_read_the_same_way(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.xpu", Backend((1, 2, 3)))
-
-    assert TorchMemorySampler().sample()["gpu_mem_reserved"] == 2
-
-
 def test_apple_devices_are_read_through_mps(monkeypatch):
     mps = SimpleNamespace(current_allocated_memory=lambda: 2 * GIB, driver_allocated_memory=lambda: 3 * GIB)
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
     monkeypatch.setitem(sys.modules, "torch.mps", mps)
     monkeypatch.setitem(sys.modules, "torch.backends.mps", SimpleNamespace(is_available=lambda: True))
-    monkeypatch.delitem(sys.modules, "torch.xpu", raising=False)
 
     assert TorchMemorySampler().sample() == {"gpu_mem_allocated": 2.0, "gpu_mem_reserved": 3.0}
 

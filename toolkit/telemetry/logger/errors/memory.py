@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.samplers.torch_memory import TorchMemorySampler
-from toolkit.telemetry.logger.machine.torch_backends import backends_in_use
+from toolkit.telemetry.logger.machine.torch_backends import cuda_in_use
 
 _MB: Final = 1024**2
 _GB: Final = 1024**3
@@ -60,10 +60,10 @@ def memory_state(
 
 def _free_on_device() -> dict[str, Any]:
     """Return the free memory of the current device; torch has just asked the driver the same."""
-    in_use = [backend for _, backend in backends_in_use() if hasattr(backend, "mem_get_info")]
-    if not in_use:
+    cuda = cuda_in_use()
+    if cuda is None:
         return {}
-    free, total = in_use[0].mem_get_info()
+    free, total = cuda.mem_get_info()
     return {"gpu_mem_free": round(free / _GB, 4), "gpu_mem_total": round(total / _GB, 4)}
 
 

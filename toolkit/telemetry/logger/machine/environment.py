@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,11 +19,11 @@ from toolkit.telemetry.core.ranks import find_rank
 from toolkit.telemetry.logger.machine.ask_program import Question
 from toolkit.telemetry.logger.machine.own_code import code_files
 from toolkit.telemetry.logger.machine.repository import GIT_TIMEOUT_S, describe_repository
-from toolkit.telemetry.logger.machine.samplers.nvml import initialise, load_nvml
+from toolkit.telemetry.logger.machine.samplers.nvml import opened_nvml
 from toolkit.telemetry.logger.machine.samplers.sampler import NothingToSample
 from toolkit.telemetry.logger.machine.samplers.visible_gpus import gpus_as_torch_counts, visible_gpus
 from toolkit.telemetry.logger.machine.software import cuda_version, cudnn_version, installed_packages
-from toolkit.telemetry.logger.machine.torch_backends import backends_in_use, mps_in_use
+from toolkit.telemetry.logger.machine.torch_backends import cuda_in_use, mps_in_use
 from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.runfolder.process import boot_id, process_began
 
@@ -125,24 +126,13 @@ def _accelerators() -> list[dict[str, Any]]:
 
 
 def _driver() -> str | None:
-    try:
-        nvml = load_nvml()
-        initialise(nvml)
-    except NothingToSample:
-        return None
-    try:
+    with suppress(NothingToSample), opened_nvml() as nvml:
         return _text(nvml.nvmlSystemGetDriverVersion())
-    finally:
-        nvml.nvmlShutdown()
+    return None
 
 
 def _nvidia_accelerators() -> list[dict[str, Any]]:
-    try:
-        nvml = load_nvml()
-        initialise(nvml)
-    except NothingToSample:
-        return []
-    try:
+    with suppress(NothingToSample), opened_nvml() as nvml:
         return [
             {
                 "index": gpu.index,
@@ -152,39 +142,23 @@ def _nvidia_accelerators() -> list[dict[str, Any]]:
             }
             for gpu in gpus_as_torch_counts(nvml) or visible_gpus(nvml, os.environ)
         ]
-    finally:
-        nvml.nvmlShutdown()
+    return []
 
 
 def _torch_accelerators() -> list[dict[str, Any]]:
     """Describe what torch computes on, where it already does."""
-    torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return []
-    for kind, backend in backends_in_use():
-        is_rocm = kind == "cuda" and getattr(torch.version, "hip", None)
-        return [
-            {
-                "index": index,
-                "name": properties.name,
-                "memory_gb": round(properties.total_memory / _GB, 2),
-                "kind": "rocm" if is_rocm else kind,
-            }
-            for index in range(backend.device_count())
-            for properties in [backend.get_device_properties(index)]
-        ]
-    mps = mps_in_use()
-    if mps is not None:
-        memory = mps.recommended_max_memory()
-        return [
-            {
-                "index": 0,
-                "name": _cpu_model() or "Apple GPU",
-                "memory_gb": round(memory / _GB, 2),
-                "kind": "mps",
-            }
-        ]
-    return []
+    cuda, mps = cuda_in_use(), mps_in_use()
+    if cuda is not None:
+        kind = "rocm" if getattr(sys.modules["torch"].version, "hip", None) else "cuda"
+        all_properties = map(cuda.get_device_properties, range(cuda.device_count()))
+        devices = [(properties.name, properties.total_memory, kind) for properties in all_properties]
+    else:
+        is_apple = mps is not None
+        devices = [(_cpu_model() or "Apple GPU", mps.recommended_max_memory(), "mps")] if is_apple else []
+    return [
+        {"index": index, "name": name, "memory_gb": round(memory / _GB, 2), "kind": kind}
+        for index, (name, memory, kind) in enumerate(devices)
+    ]
 
 
 def _text(value: str | bytes) -> str:

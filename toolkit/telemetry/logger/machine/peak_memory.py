@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.logger.machine.torch_backends import backends_in_use
+from toolkit.telemetry.logger.machine.torch_backends import cuda_in_use
 
 _GB: Final = 1024**3
 _TIMEOUT_S: Final = 0.5
@@ -45,16 +45,15 @@ def _of_the_process() -> dict[str, float]:
 
 
 def _of_torch(guard: Guard, timeout_s: float) -> dict[str, float]:
-    in_use = backends_in_use()
-    if not in_use:
+    cuda = cuda_in_use()
+    if cuda is None:
         return {}
-    _, backend = in_use[0]
     found: dict[str, float] = {}
 
     def read() -> None:
         with guard.catch("reading the peak of the GPUs' memory"):
-            for index in range(backend.device_count()):
-                peak = backend.memory_stats_as_nested_dict(index)["allocated_bytes"]["all"]["peak"]
+            for index in range(cuda.device_count()):
+                peak = cuda.memory_stats_as_nested_dict(index)["allocated_bytes"]["all"]["peak"]
                 if peak:
                     found[f"gpu/{index}/mem_peak_gb"] = round(peak / _GB, 4)
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Final
-
-_WITH_COUNTERS: Final = (("cuda", "torch.cuda"), ("xpu", "torch.xpu"))
-"""Backends whose allocators keep counters in host memory. ROCm is torch.cuda too."""
+from typing import Any
 
 
-def backends_in_use() -> list[tuple[str, Any]]:
-    """Return the kind and the module of each backend that the script has initialised."""
-    # A module may be half-way through its import on another thread.
-    found = [(kind, sys.modules.get(module)) for kind, module in _WITH_COUNTERS]
-    return [(kind, module) for kind, module in found if getattr(module, "is_initialized", bool)()]
+def cuda_in_use() -> Any:
+    """Return `torch.cuda`, which is ROCm's too, where the script has initialised it, else None."""
+    # It may be half-way through its import on another thread.
+    cuda = sys.modules.get("torch.cuda")
+    return cuda if getattr(cuda, "is_initialized", bool)() else None
 
 
 def mps_in_use() -> Any:

@@ -81,7 +81,7 @@ class DeviceScalars:
             return self._take_from_cuda(torch, tensor)
         if device == "meta":
             return Refusal("a meta tensor has no value")
-        # Apple's and Intel's queues have no memory we can watch; they are asked, which waits for them.
+        # Apple's queue has no memory we can watch; it is asked, which waits for it.
         return tensor.detach().item()  # type: ignore[no-any-return]
 
     def _take_from_cuda(self, torch: Any, tensor: Any) -> PendingScalar | Refusal:

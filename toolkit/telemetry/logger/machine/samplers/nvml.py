@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from toolkit.telemetry.core.guard import Guard
@@ -186,6 +186,17 @@ def initialise(nvml: Any) -> None:
         nvml.NVMLError_NoPermission,
     ) as error:
         raise NothingToSample("there is no NVIDIA driver to ask") from error
+
+
+@contextlib.contextmanager
+def opened_nvml() -> Iterator[Any]:
+    """Yield NVML, initialised. Raises what `load_nvml` and `initialise` do."""
+    nvml = load_nvml()
+    initialise(nvml)
+    try:
+        yield nvml
+    finally:
+        nvml.nvmlShutdown()
 
 
 def _memory(nvml: Any, device: Any) -> Any:

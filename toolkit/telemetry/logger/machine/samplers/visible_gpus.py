@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -90,15 +91,8 @@ def select(visible: str | None, uuids: Sequence[str | None]) -> list[int | str]:
 
 def _index_of_number(text: str, count: int) -> int | None:
     """Read the number `text` begins with, as C does: CUDA takes "1gpu" for 1."""
-    digits = ""
-    for character in text:
-        if not (character in "0123456789" or (not digits and character in "+-")):
-            break
-        digits += character
-    if digits in ("", "+", "-"):
-        return None
-    index = int(digits)
-    return index if 0 <= index < count else None
+    number = re.match("[+-]?[0-9]+", text)
+    return int(number[0]) if number and 0 <= int(number[0]) < count else None
 
 
 def _index_of_uuid(text: str, uuids: Sequence[str | None]) -> int | None:
