@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 from toolkit.telemetry.runfolder.records import NAN_INF_DETECTED, RESERVED
@@ -70,11 +69,6 @@ class FoldedMetrics:
         rows = self._take_rows()
         if self._is_flagged:
             self._is_flagged, record[NAN_INF_DETECTED] = False, True
-        if rows and not self.sums:
-            spread = _spread_of_plain_rows(rows, record)
-            if spread is not None:
-                record.update(spread)
-                return
         self._sum_up(rows)
         sums, self.sums = self.sums, {}
         varying = 0
@@ -134,59 +128,6 @@ class FoldedMetrics:
 def _name_of_metric(name: str) -> str:
     # A metric of a name that has a meaning of ours is kept under another, as it is on a record.
     return f"x_{name}" if name in RESERVED else name
-
-
-def _spread_of_plain_rows(rows: list[tuple[Any, ...]], record: Mapping[str, Any]) -> dict[str, float] | None:
-    """Return what `take_into` adds to `record` where these rows are all that was folded, in a third of the time.
-
-    None where that takes a closer look: not every step has the same metrics, or one of them is not finite.
-    """
-    count = len(rows)
-    # All rows have the same length; having zip look for it would cost a tenth of all this.
-    *columns, own = zip(*rows, strict=False)
-    names: tuple[str, ...] = ()
-    if own.count(None) != count:
-        if None in own:
-            return None
-        names = tuple(own[0])
-        if [*map(tuple, own)].count(names) != count or not RESERVED.isdisjoint(names):
-            return None
-        columns += zip(*[step.values() for step in own], strict=False)
-    spread: dict[str, float] = {}
-    try:
-        for name, values in zip(COLUMNS + names, columns, strict=False):
-            first = values[0]
-            given = record.get(name)
-            if values.count(first) == count and (first is None or first == given):
-                continue
-            total = sum(values)
-            if (
-                (type(given) is not float and type(given) is not int)
-                or not -_LARGEST < total < _LARGEST
-                or not -_LARGEST < given < _LARGEST
-            ):
-                return None
-            if name in _POSITIONS:
-                continue
-            low, high = min(values), max(values)
-            if given < low:
-                low = given
-            elif given > high:
-                high = given
-            low_name, high_name, mean_name = _names_of_spread(name)
-            spread[low_name] = low
-            spread[high_name] = high
-            # A float from the beginning, as in `_Sum`: adding integers up would round differently.
-            spread[mean_name] = (0.0 + total + given) / (count + 1)
-    except (TypeError, OverflowError):
-        # Some steps do not have this metric, or one of its integers is beyond all floats.
-        return None
-    return spread if spread.keys().isdisjoint(record) and spread.keys().isdisjoint(names) else None
-
-
-@lru_cache(maxsize=1_000)
-def _names_of_spread(name: str) -> tuple[str, str, str]:
-    return f"{name}_min", f"{name}_max", f"{name}_mean"
 
 
 _NOT_FOLDED: Final = frozenset({"train_loss", NAN_INF_DETECTED, "global_step", "time", "elapsed"})
