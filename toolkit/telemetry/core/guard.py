@@ -259,16 +259,18 @@ def describe_error(error: BaseException, longest: int = 500) -> str:
 class _Catch:
     """One guarded block; a class, because a generator-based one costs five times as much."""
 
-    __slots__ = ("_doing", "_guard")
+    __slots__ = ("_doing", "_guard", "raised")
 
     def __init__(self, guard: Guard, doing: str) -> None:
         self._guard = guard
         self._doing = doing
+        self.raised: BaseException | None = None
 
-    def __enter__(self) -> None:
-        return None
+    def __enter__(self) -> _Catch:
+        return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        self.raised = error
         if error is None or not isinstance(error, Exception):
             return False
         if isinstance(error, MisuseError):

@@ -97,13 +97,7 @@ class ControlPoller:
     # ------------------------------------------------------------ what the script can be asked for
 
     def declare_action(self, name: str, callback: Callable[[], object] | None = None) -> None:
-        """Let the run be asked for `name`; `callback` is called between two steps, else `take_requests` returns it.
-
-        A second declaration replaces the first.
-
-        Raises:
-            ValueError: the name or the callback cannot be used.
-        """
+        """Let the run be asked for `name`: see `Declarations.add_action`."""
         with self._lock:
             self._declared.add_action(name, callback)
 
@@ -118,14 +112,7 @@ class ControlPoller:
         callback: Callable[[Any], object] | None = None,
         value: KnobValue | None = None,
     ) -> None:
-        """Let the run be asked to set `name` to a `bool`, `int`, `float` or `str` within bounds or out of `choices`.
-
-        `callback` is called with the new value between two steps, else `take_requests` returns it. `value` is what is
-        in force now, for a page to show. A second declaration replaces the first.
-
-        Raises:
-            ValueError: the declaration contradicts itself.
-        """
+        """Let the run be asked to set `name`: see `Declarations.add_knob`."""
         with self._lock:
             self._declared.add_knob(
                 name, kind, low=low, high=high, choices=choices, callback=callback, value=value
@@ -149,12 +136,7 @@ class ControlPoller:
             self._file.look(now, partial(self._accept, now))
         with self._lock:
             self._expire(now)
-            ready = self._something_is_due()
-            newly_ready = ready and not self.ready
-            self.ready = ready
-        self._send_answers()
-        if newly_ready:
-            self._notify()
+        self._announce()
 
     def ask(self, request: ControlRequest) -> None:
         """Take a request that a finding makes, on a background thread; it is answered like any other."""
@@ -164,12 +146,7 @@ class ControlPoller:
             self._handled.add(request.id)
             self._own.add(request.id)
             self._admit(request, self._undeclared(request))
-            ready = self._something_is_due()
-            newly_ready = ready and not self.ready
-            self.ready = ready
-        self._send_answers()
-        if newly_ready:
-            self._notify()
+        self._announce()
 
     def held(self) -> tuple[ControlRequest, ...]:
         """Return the requests that wait for `release`, each once; they no longer expire: other ranks count on them."""
@@ -186,6 +163,16 @@ class ControlPoller:
             if case is not None:
                 self._settle_waiting(case, "refused", reason)
         self._send_answers()
+
+    def _announce(self) -> None:
+        """Send the answers, and say where something new is due."""
+        with self._lock:
+            ready = self._something_is_due()
+            newly_ready = ready and not self.ready
+            self.ready = ready
+        self._send_answers()
+        if newly_ready:
+            self._notify()
 
     # ------------------------------------------------------------ the training thread
 
@@ -369,20 +356,18 @@ class ControlPoller:
                     self.stop_asked = self.stop_asked or request.name in STOPPING
             return
         arguments = () if knob is None else (request.value,)
-        raised = _Raised()
-        with self._guard.catch(f"the callback of {request.name}"), raised:
+        doing = f"the callback of {request.name}"
+        with self._guard.catch(doing) as block:
             callback(*arguments)
+        why = None if block.raised is None else f"{doing} raised {describe_error(block.raised)}"
+        # Its traceback holds on to what the callback has on the device.
+        del block
         with self._lock:
-            if raised.description is None:
+            if why is None:
                 self.has_stopped = self.has_stopped or request.name in STOPPING
                 self._settle_delivered(case, request)
             else:
-                self._settle(
-                    case,
-                    request.name,
-                    "refused",
-                    f"the callback of {request.name} raised {raised.description}",
-                )
+                self._settle(case, request.name, "refused", why)
 
     def _settle_delivered(self, case: Case, request: Request) -> None:
         if request.name not in case.left:
@@ -434,16 +419,3 @@ class ControlPoller:
             # An answer that cannot be given must not take along what its caller is about to hand to the script.
             with self._guard.catch("answering a request"):
                 self._answer({**fields, "source": _FINDING} if fields["id"] in self._own else fields)
-
-
-class _Raised:
-    """Remembers what was raised in its block, and lets it pass."""
-
-    description: str | None = None
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self.description = describe_error(error)

@@ -60,14 +60,12 @@ class _Exit:
     """Whether there is an error record of it."""
 
 
+@dataclass(slots=True, eq=False)
 class _DistinctError:
     """One distinct error."""
 
-    __slots__ = ("count", "name")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.count = 0
+    name: str
+    count: int = 0
 
 
 class ErrorRecorder:

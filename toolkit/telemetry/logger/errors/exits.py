@@ -7,54 +7,56 @@ its last instruction.
 
 from __future__ import annotations
 
+import builtins
 import sys
 import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
+from toolkit.telemetry.logger.errors.hook import Hook
 from toolkit.telemetry.logger.errors.stack import frame_of_main_thread
 
 OnExit = Callable[[Any, "FrameType | None"], object]
 """Called with the argument of `sys.exit`, and the frame that called it."""
 
 
+def _of_exit(*given: Any, **named: Any) -> tuple[Any, FrameType] | None:
+    # In a thread it ends only that thread.
+    if threading.get_ident() != threading.main_thread().ident:
+        return None
+    status = given[0] if given else named.get("code")
+    return status, sys._getframe(2)  # noqa: SLF001 - a frame has no other way to its caller
+
+
+def _of_quitter(_: object, *given: Any, **named: Any) -> tuple[Any, FrameType | None] | None:
+    found = _of_exit(*given, **named)
+    return None if found is None else (found[0], found[1].f_back)
+
+
 class Exits:
     """Hooks `sys.exit` and `exit` for all loggers of the process; restored when the last one leaves."""
 
     def __init__(self) -> None:
-        self._listeners: dict[int, OnExit] = {}
-        self._hooks: list[tuple[Any, str, Any, Any]] = []
-        """For each hooked function: its owner, its name, our function, and the original."""
+        self._hooks = [Hook(sys, "exit", _of_exit)]
+        quitter = type(getattr(builtins, "exit", None))
+        if quitter.__module__ == "_sitebuiltins":
+            # Called by `exit(3)` and `quit(3)`, which raise by themselves.
+            self._hooks.append(Hook(quitter, "__call__", _of_quitter))
         self._outermost: FrameType | None = None
 
     def join(self, owner: object, on_exit: OnExit) -> None:
         """Call `on_exit` for each call of `sys.exit` on the main thread."""
-        self._listeners[id(owner)] = on_exit
         if self._outermost is None:
             self._outermost = _outermost_frame()
-        places: list[tuple[Any, str]] = [(sys, "exit")]
-        quitter = type(getattr(sys.modules.get("builtins"), "exit", None))
-        if quitter.__module__ == "_sitebuiltins":
-            # Called by `exit(3)` and `quit(3)`, which raise by themselves.
-            places.append((quitter, "__call__"))
-        self._hooks = [hook for hook in self._hooks if getattr(hook[0], hook[1]) is hook[2]]
-        for place, name in places:
-            if (place, name) not in [hook[:2] for hook in self._hooks]:
-                before = getattr(place, name)
-                own = self._watched(before, is_method=place is not sys)
-                setattr(place, name, own)
-                self._hooks.append((place, name, own, before))
+        for hook in self._hooks:
+            hook.join(owner, on_exit)
 
     def leave(self, owner: object) -> None:
         """Remove the callback of `owner`."""
-        if self._listeners.pop(id(owner), None) is None or self._listeners:
-            return
-        for place, name, own, before in self._hooks:
-            if getattr(place, name) is own:
-                setattr(place, name, before)
-        self._hooks = []
-        self._outermost = None
+        for hook in self._hooks:
+            if hook.leave(owner):
+                self._outermost = None
 
     def is_left(self) -> bool | None:
         """Return whether an exception ended the script, rather than its last line; None if unknown."""
@@ -64,22 +66,6 @@ class Exits:
         import opcode  # only needed at the end
 
         return not opcode.opname[frame.f_code.co_code[frame.f_lasti]].startswith("RETURN")
-
-    def _watched(self, before: Any, *, is_method: bool) -> Callable[..., Any]:
-        def watched(*given: Any, **named: Any) -> Any:
-            self._note(given[1:] if is_method else given, named)
-            return before(*given, **named)
-
-        watched.__doc__ = before.__doc__
-        return watched
-
-    def _note(self, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        # In a thread it ends only that thread.
-        if threading.get_ident() != threading.main_thread().ident:
-            return
-        status = given[0] if given else named.get("code")
-        for on_exit in list(self._listeners.values()):
-            on_exit(status, sys._getframe(2))  # noqa: SLF001 - a frame has no other way to its caller
 
 
 def _outermost_frame() -> FrameType | None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable
 from types import FrameType
 from typing import Any, Final
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.errors.error_recorder import ErrorRecorder
 from toolkit.telemetry.logger.errors.exits import EXITS
+from toolkit.telemetry.logger.errors.hook import Hook
 from toolkit.telemetry.logger.errors.output import OutputTail
 from toolkit.telemetry.logger.errors.signals import SIGNALS
 from toolkit.telemetry.logger.options.blocks import ErrorOptions
@@ -19,67 +19,24 @@ from toolkit.telemetry.logger.printed.taps import TAPS
 
 _log = logging.getLogger("toolkit.telemetry")
 
-OnException = Callable[[BaseException, "str | None"], object]
-"""Called with the exception, and the name of the thread that it ended, if it did not end the script."""
+
+def _of_script(*given: Any) -> tuple[BaseException, None] | None:
+    error = given[1] if len(given) > 1 else None
+    return (error, None) if isinstance(error, BaseException) else None
 
 
-class Hook:
-    """One of the interpreter's hooks, shared by all loggers of the process; restored when the last of them leaves.
-
-    Another hook may replace it and call this one: then it stays, and only calls the previous one.
-    """
-
-    def __init__(self, module: Any, name: str, read: Callable[..., tuple[Any, str | None]]) -> None:
-        self._module = module
-        self._name = name
-        self._read = read
-        self._listeners: dict[int, OnException] = {}
-        self._own: Callable[..., object] | None = None
-        self._before: Callable[..., object] | None = None
-
-    def join(self, owner: object, on_exception: OnException) -> None:
-        """Call `on_exception` from now on."""
-        self._listeners[id(owner)] = on_exception
-        if self._own is None or getattr(self._module, self._name) is not self._own:
-            self._own = self._make(getattr(self._module, self._name))
-            setattr(self._module, self._name, self._own)
-
-    def leave(self, owner: object) -> None:
-        """Remove the callback of `owner`."""
-        if self._listeners.pop(id(owner), None) is None or self._listeners:
-            return
-        if getattr(self._module, self._name) is self._own:
-            setattr(self._module, self._name, self._before)
-        self._own = self._before = None
-
-    def _make(self, before: Callable[..., object]) -> Callable[..., object]:
-        self._before = before
-
-        def hook(*given: Any) -> object:
-            error, thread = self._read(*given)
-            if isinstance(error, BaseException):
-                for on_exception in list(self._listeners.values()):
-                    on_exception(error, thread)
-            return before(*given)
-
-        return hook
-
-
-def _of_script(*given: Any) -> tuple[Any, str | None]:
-    return (given[1] if len(given) > 1 else None), None
-
-
-def _of_thread(*given: Any) -> tuple[Any, str | None]:
+def _of_thread(*given: Any) -> tuple[BaseException, str | None] | None:
     args = given[0] if given else None
     error = getattr(args, "exc_value", None)
-    # A thread ends early this way.
-    if isinstance(error, SystemExit):
-        return None, None
+    # A thread ends early by SystemExit.
+    if not isinstance(error, BaseException) or isinstance(error, SystemExit):
+        return None
     return error, getattr(getattr(args, "thread", None), "name", None)
 
 
 SCRIPT: Final = Hook(sys, "excepthook", _of_script)
 THREADS: Final = Hook(threading, "excepthook", _of_thread)
+"""Their callbacks get the exception, and the name of the thread that it ended, if it did not end the script."""
 
 
 class ErrorWatch:

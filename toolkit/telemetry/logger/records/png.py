@@ -33,13 +33,8 @@ def png_of(array: Any) -> bytes:
     if array.ndim not in (2, 3) or channels not in _COLOUR_TYPES or 0 in array.shape:
         raise MisuseError(f"an array of shape {tuple(array.shape)} is not an image")
     height, width = array.shape[:2]
-    data = _as_bytes(array).tobytes()
-    stride = width * channels
-    # Each row begins with its filter type: 0, none.
-    rows = b"".join(b"\0" + data[row * stride : (row + 1) * stride] for row in range(height))
     header = struct.pack(">IIBBBBB", width, height, 8, _COLOUR_TYPES[channels], 0, 0, 0)
-    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows, _LEVEL)), (b"IEND", b""))
-    return _SIGNATURE + b"".join(_chunk(kind, body) for kind, body in chunks)
+    return _file((b"IHDR", header), (b"IDAT", _packed(_as_bytes(array), _LEVEL)))
 
 
 def animation_of(frames: Any, fps: float) -> bytes:
@@ -52,22 +47,23 @@ def animation_of(frames: Any, fps: float) -> bytes:
     # The number of frames, and 0 for endless repetition.
     chunks = [(b"IHDR", header), (b"acTL", struct.pack(">II", count, 0))]
     delay_ms = max(1, min(60_000, round(1000.0 / fps))) if fps > 0 else 1000
-    stride = width * channels
     number = 0
     for frame in range(count):
         chunks.append((b"fcTL", struct.pack(">IIIIIHHBB", number, width, height, 0, 0, delay_ms, 1000, 0, 0)))
         number += 1
-        data = pixels[frame].tobytes()
-        rows = b"".join(b"\0" + data[row * stride : (row + 1) * stride] for row in range(height))
-        packed = zlib.compress(rows, _LEVEL_OF_FRAMES)
+        packed = _packed(pixels[frame], _LEVEL_OF_FRAMES)
         if frame == 0:
             # Viewers without animation support show the first frame.
             chunks.append((b"IDAT", packed))
         else:
             chunks.append((b"fdAT", struct.pack(">I", number) + packed))
             number += 1
-    chunks.append((b"IEND", b""))
-    return _SIGNATURE + b"".join(_chunk(kind, body) for kind, body in chunks)
+    return _file(*chunks)
+
+
+def _packed(pixels: Any, level: int) -> bytes:
+    # Each row begins with its filter type: 0, none.
+    return zlib.compress(b"".join(b"\0" + row.tobytes() for row in pixels), level)
 
 
 def _as_bytes(array: Any) -> Any:
@@ -86,5 +82,9 @@ def _as_bytes(array: Any) -> Any:
     return array.clip(0, 255).astype("uint8")
 
 
-def _chunk(kind: bytes, body: bytes) -> bytes:
-    return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+def _file(*chunks: tuple[bytes, bytes]) -> bytes:
+    parts = [
+        struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+        for kind, body in (*chunks, (b"IEND", b""))
+    ]
+    return _SIGNATURE + b"".join(parts)

@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
 
@@ -194,16 +194,8 @@ class RecordQueue:
 
     def envelope(self, event: str, wall: float, elapsed: float, seq: int) -> dict[str, Any]:
         """Return the fields that every record begins with."""
-        if self.rank:
-            return {
-                "event": event,
-                "time": wall,
-                "elapsed": elapsed,
-                "seq": seq,
-                "session": self.session,
-                "rank": self.rank,
-            }
-        return {"event": event, "time": wall, "elapsed": elapsed, "seq": seq, "session": self.session}
+        found = {"event": event, "time": wall, "elapsed": elapsed, "seq": seq, "session": self.session}
+        return {**found, "rank": self.rank} if self.rank else found
 
     def wake_writer(self) -> None:
         """Have the writer come before its time."""
@@ -285,7 +277,9 @@ class RecordQueue:
         self.lock = threading.RLock()
 
     def _commit(self, event: str, wall: float, elapsed: float, fields: dict[str, Any]) -> None:
-        if self._dropped is not None and event != LOST:
+        # Said once there is room again, so that one record speaks of them all.
+        has_room = self._overflow_bytes <= self._queue_max_bytes // 2
+        if self._dropped is not None and has_room and event != LOST:
             self._say_what_was_dropped(wall, elapsed)
         if self._start_seq is not None:
             if event == START and not self._overflow and self._commit_start(wall, elapsed, fields):
@@ -340,19 +334,14 @@ class RecordQueue:
 
     def _drop(self, seq: int) -> None:
         self.dropped_total += 1
-        if self._dropped is None:
-            self._dropped = _Dropped(seq)
-        self._dropped.last = seq
-        self._dropped.count += 1
+        first, count = (seq, 0) if self._dropped is None else (self._dropped.first, self._dropped.records)
+        self._dropped = _Dropped(first, seq, count + 1)
 
     def _say_what_was_dropped(self, wall: float, elapsed: float) -> None:
-        if self._overflow_bytes > self._queue_max_bytes // 2:
-            # Said once there is room again, so that one record speaks of them all.
-            return
         dropped, self._dropped = self._dropped, None
         assert dropped is not None
         fields = {
-            "records": dropped.count,
+            "records": dropped.records,
             "reason": "the disk took no records and the memory kept for them was full",
             "from_seq": dropped.first,
             "to_seq": dropped.last,
@@ -420,10 +409,7 @@ def _with_first(line: bytes, batch: bytes) -> bytes:
     return batch if at <= 0 else line + batch[:at] + batch[at + len(line) :]
 
 
-class _Dropped:
-    __slots__ = ("count", "first", "last")
-
-    def __init__(self, seq: int) -> None:
-        self.first = seq
-        self.last = seq
-        self.count = 0
+class _Dropped(NamedTuple):
+    first: int
+    last: int
+    records: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from numbers import Integral
 from typing import Any, Final
 
@@ -10,19 +11,17 @@ _MOST_RANGES: Final = 64
 """Ranges of steps that are remembered: completions of an earlier step may come late, and count where they belong."""
 
 
+@dataclass(slots=True, eq=False)
 class StepRange:
     """So many steps, and what came in them from one source."""
 
-    __slots__ = ("dropped", "first_step", "last_step", "said", "source", "written")
-
-    def __init__(self, source: str, first_step: int, last_step: int) -> None:
-        self.source = source
-        self.first_step = first_step
-        self.last_step = last_step
-        self.written = 0
-        self.dropped = 0
-        self.said = 0
-        """How many of those dropped are in a record."""
+    source: str
+    first_step: int
+    last_step: int
+    written: int = 0
+    dropped: int = 0
+    said: int = 0
+    """How many of those dropped are in a record."""
 
 
 class Budget:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple
 
 from toolkit.telemetry.core.run_context import RunContext
 from toolkit.telemetry.logger.options.blocks import CompletionOptions
 from toolkit.telemetry.logger.records.completions.budget import Budget, StepRange
 from toolkit.telemetry.logger.records.completions.fitting import fit
 from toolkit.telemetry.logger.records.completions.readable import readable
-from toolkit.telemetry.logger.records.device_scalars import PendingScalar
+from toolkit.telemetry.logger.records.plain_values import PlainValues
 from toolkit.telemetry.logger.records.record_queue import RecordQueue
 from toolkit.telemetry.runfolder.records import COMPLETION, COMPLETIONS_DROPPED
 
@@ -21,16 +21,6 @@ SCRIPT: Final = "script"
 
 _TEXTS: Final = ("prompt", "completion", "chosen", "rejected")
 _LONGEST_HELD: Final = 64 * 1024
-
-
-class TreeReader(Protocol):
-    """What makes plain values of whatever a caller has."""
-
-    def fields(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, PendingScalar]]:
-        """Return the plain fields, and those that a device has yet to deliver."""
-
-    def tree(self, value: Any) -> Any:
-        """Return `value` with its structure kept."""
 
 
 class CompletionRecorder:
@@ -43,7 +33,7 @@ class CompletionRecorder:
     def __init__(
         self,
         options: CompletionOptions,
-        values: TreeReader,
+        values: PlainValues,
         *,
         record_queue: RecordQueue,
         before_first: Callable[[], None],
@@ -132,16 +122,13 @@ class CompletionRecorder:
         self._record_queue.put(COMPLETIONS_DROPPED, self._wall(), self._elapsed(), fields)
 
 
-class _Held:
+class _Held(NamedTuple):
     """A completion that waits whether it is among the last ones."""
 
-    __slots__ = ("elapsed", "fields", "steps", "wall")
-
-    def __init__(self, steps: StepRange, wall: float, elapsed: float, fields: dict[str, Any]) -> None:
-        self.steps = steps
-        self.wall = wall
-        self.elapsed = elapsed
-        self.fields = fields
+    steps: StepRange
+    wall: float
+    elapsed: float
+    fields: dict[str, Any]
 
 
 def _shortened(fields: dict[str, Any]) -> dict[str, Any]:
