@@ -123,15 +123,6 @@ def test_the_interval_is_clamped_in_the_run(run, asked, given_back):
     assert run.answer()["requested"] == asked
 
 
-def test_the_same_file_is_applied_once(run):
-    run.ask(log_every=100)
-    for _ in range(50):
-        run.go()
-
-    assert run.answer()["status"] == "applied"
-    assert run.notified == 1
-
-
 def test_an_unchanged_file_is_not_even_opened(run, monkeypatch):
     run.ask(log_every=100)
     run.go()

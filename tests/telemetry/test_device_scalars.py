@@ -47,13 +47,6 @@ def test_a_number_is_taken_in_every_mode(scalars):
         assert scalars.take(torch.tensor(0.5, device="cpu")) == 0.5
 
 
-def test_a_few_numbers_are_a_list_and_many_are_refused(scalars):
-    assert scalars.take(torch.tensor([1, 2])) == [1, 2]
-    assert scalars.take(torch.zeros(64)) == [0.0] * 64
-    assert "(65,)" in scalars.take(torch.zeros(65)).why
-    assert scalars.take(torch.zeros(0)) == []
-
-
 @pytest.mark.parametrize(
     ("value", "why"),
     [
@@ -73,46 +66,6 @@ def test_what_is_no_number_is_refused_with_the_reason(scalars, value, why):
 
     assert type(refusal) is Refusal
     assert why in refusal.why
-
-
-class Replicate:
-    pass
-
-
-class Shard:
-    pass
-
-
-class Spread(torch.Tensor):
-    """A tensor that is spread over ranks, for as far as we look at it."""
-
-    def to_local(self):
-        return torch.tensor(0.25)
-
-    def item(self):
-        raise AssertionError("this would wait for the other ranks")
-
-    tolist = full_tensor = numpy = item
-
-
-@pytest.mark.parametrize(
-    ("placements", "taken"),
-    [
-        ((Replicate(),), 0.25),
-        ((Replicate(), Replicate()), 0.25),
-        ((Shard(),), None),
-        ((Replicate(), Shard()), None),
-    ],
-)
-def test_only_what_every_rank_has_whole_is_taken_from_a_spread_tensor(scalars, placements, taken):
-    tensor = torch.tensor(7.0).as_subclass(Spread)
-    tensor.placements = placements
-    found = scalars.take(tensor)
-
-    if taken is None:
-        assert "full_tensor()" in found.why
-    else:
-        assert found == taken
 
 
 @in_make_faults

@@ -70,16 +70,6 @@ def column(records, name):
 # ---------------------------------------------------------------- numbers and stamps
 
 
-def test_records_are_numbered_and_stamped_with_the_time_of_the_call(taken):
-    taken.put("start", a=1)
-    taken.put("step", elapsed=2.5, b=2)
-
-    assert taken.drain() == [
-        {"event": "start", "time": 1000.0, "elapsed": 0.0, "seq": 0, "session": 2, "a": 1},
-        {"event": "step", "time": 1002.5, "elapsed": 2.5, "seq": 1, "session": 2, "b": 2},
-    ]
-
-
 def test_a_rank_other_than_zero_says_which():
     taken = Taken(rank=3)
     taken.put()

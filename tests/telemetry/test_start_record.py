@@ -42,16 +42,6 @@ def fields(**given):
     )
 
 
-def test_the_configuration_says_what_the_caller_does_not():
-    found = fields(config=CONFIG)
-
-    assert found["run_name"] == "r"
-    assert (found["lora_rank"], found["lora_alpha"], found["lora_dropout"]) == (16, 8, 0.1)
-    assert (found["batch_size"], found["max_steps"], found["optimizer"]) == (2, 500, "adamw")
-    assert (found["model_name_or_path"], found["architecture"]) == ("black-forest-labs/FLUX.1-dev", "flux")
-    assert found["config"] == CONFIG
-
-
 def test_what_the_caller_says_wins_over_the_configuration():
     found = fields(
         config=CONFIG, lora={"rank": 4}, training={"optimizer": "sgd"}, model={"name_or_path": "mine"}
@@ -72,13 +62,6 @@ def test_names_get_their_prefix_once():
         "model_dtype": "bf16",
         "model_parameters": 12,
     }
-
-
-def test_a_lora_in_the_words_of_peft_is_understood():
-    found = fields(lora={"r": 16, "lora_alpha": 32, "target_modules": ["q", "v"], "lora_dropout": 0.05})
-
-    assert (found["lora_rank"], found["lora_alpha"], found["lora_dropout"]) == (16, 32, 0.05)
-    assert found["lora_target_modules"] == ["q", "v"]
 
 
 @dataclasses.dataclass

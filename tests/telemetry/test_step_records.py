@@ -475,18 +475,6 @@ def vars_of(metrics):
         yield from (folded.last, folded.low, folded.high, folded.total)
 
 
-def test_a_folded_value_that_is_not_finite_is_the_greatest(make):
-    log = make(log_every=10)
-    for step, norm in enumerate([1.0, 2.0, math.nan, 3.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0]):
-        log.log_step(step, train_loss=0.5, grad_norm=norm)
-    last = records_of(log, "step")[-1]
-
-    assert (last["grad_norm"], last["grad_norm_min"], last["grad_norm_max"]) == (1.0, 1.0, None)
-    assert last["non_finite"] == {"grad_norm_max": "NaN"}
-    assert last["nan_inf_detected"] is True
-    assert last["grad_norm_mean"] == pytest.approx(12 / 9)
-
-
 def test_a_callers_own_metric_is_not_replaced_by_one_of_ours(make):
     log = make(log_every=10)
     for step in range(11):

@@ -210,24 +210,6 @@ def test_other_ranks_send_nothing(tmp_path, monkeypatch):
     assert occasions(receiver) == ["start"]
 
 
-def test_a_script_that_is_left_with_a_code_has_failed(tmp_path, start):
-    with receiving() as receiver:
-        ended = start(
-            """
-            to = {"to": "webhook", "url": sys.argv[2], "when": ["finish", "failure"]}
-            log = TelemetryLogger("run", log_dir=sys.argv[1], messages=[to])
-            log.log_step(1, train_loss=1.0)
-            sys.exit(3)
-            """,
-            tmp_path,
-            receiver.url,
-        ).end()
-
-    assert ended.code == 3, ended.err
-    assert occasions(receiver) == ["failure"]
-    assert "SystemExit: 3" in receiver.got[0].json["text"]
-
-
 def test_a_script_that_is_terminated_says_so_by_default(tmp_path, start):
     with receiving() as receiver:
         child = start(

@@ -150,21 +150,6 @@ def ended(run, status, reason):
     return run.end(status=status, reason=reason, now=1.0, elapsed_s=7500.0)
 
 
-def test_a_failure_says_what_went_wrong():
-    run = story()
-    reported(
-        run, step(7, train_loss=0.5), record("error", type="ValueError", message="ValueError: no such file")
-    )
-    end = ended(run, "failed", "failed")
-
-    assert end.occasion == "failure"
-    assert words(end).splitlines() == [
-        "greyjacket: failed with ValueError",
-        "ValueError: no such file",
-        "failed · step 7 · loss 0.5 · after 2 h 5 m",
-    ]
-
-
 def test_of_a_long_error_both_ends_are_reported():
     run = story()
     text = "ValueError: Caught ValueError in worker 3.\n" + "frame " * 900 + "ValueError: the cause"
@@ -256,14 +241,6 @@ def reached(watch, *records):
 
 def watch(*texts):
     return MilestoneWatch([milestone_from("m", text) for text in texts])
-
-
-def test_a_bound_is_reached_once():
-    looking = watch("val_loss < 0.1")
-
-    assert reached(
-        looking, record("eval", val_loss=0.2), record("eval", val_loss=0.05), record("eval", val_loss=0.01)
-    ) == ["milestone:val_loss < 0.1"]
 
 
 @pytest.mark.parametrize("event", ["step", "eval", "epoch", "system"])

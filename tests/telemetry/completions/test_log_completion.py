@@ -169,17 +169,6 @@ def test_at_the_end_the_newest_of_those_beyond_it_are_written(make):
     assert dropped == {0: 14}
 
 
-def test_one_that_was_dropped_and_written_after_all_is_not_counted_as_missing(make):
-    log = make(completions={"interval": 100, "buffer": 1})
-    log.log_completion(1, completion="a")
-    log.log_completion(1, completion="b")
-
-    written, dropped = closed(log)
-
-    assert texts(written) == ["a", "b"]
-    assert dropped == {0: 0}
-
-
 def test_what_is_written_at_the_end_keeps_the_time_of_its_call(make):
     log = make(completions={"buffer": 1})
     for number in range(3):
@@ -224,23 +213,6 @@ def test_every_completion_is_written_or_counted_whatever_the_steps_are(make):
     assert len(set(texts(written))) == len(written)
     # Steps that come late count where they belong: going back and forth between ranges brings no more of them.
     assert len(written) <= 4 * (len(dropped) + 1) + 4
-
-
-def test_completions_of_several_threads_are_all_written_or_counted(make):
-    log = make(completions={"interval": 10, "buffer": 50})
-
-    def work(name):
-        for step in range(100):
-            log.log_completion(step, completion=f"{name} {step}", prompt="p" * 100)
-
-    threads = [threading.Thread(target=work, args=(name,)) for name in "abcdefgh"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    written, dropped = closed(log)
-
-    assert len(written) + sum(dropped.values()) == 800
 
 
 def test_what_was_held_through_many_ranges_is_not_counted_as_missing(make):

@@ -81,20 +81,6 @@ def test_everything_is_given_back(tmp_path):
     assert all(one is not other for one, other in zip(before, during, strict=True))
 
 
-def test_one_that_someone_has_put_on_top_stays(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "exit", sys.exit)
-    with make_logger(tmp_path / "a"):
-        ours = sys.exit
-        sys.exit = theirs = lambda *given: ours(*given)
-
-    assert sys.exit is theirs
-    assert call(sys.exit, 3).code == 3
-    with make_logger(tmp_path / "b") as log:
-        call(sys.exit, 4)
-        assert log._run.errors.recorder._exit.status == 4
-    assert sys.exit is theirs
-
-
 def test_a_run_that_is_closed_on_the_way_out_has_failed_with_the_code(tmp_path):
     log = make_logger(tmp_path)
 

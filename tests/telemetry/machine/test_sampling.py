@@ -10,7 +10,6 @@ from tests.waiting import wait_until
 from toolkit.telemetry.core.clock import ManualClock, SystemClock
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.samplers import sampling as sampling_module
-from toolkit.telemetry.logger.machine.samplers.nvml import NvmlSampler
 from toolkit.telemetry.logger.machine.samplers.registry import default_samplers
 from toolkit.telemetry.logger.machine.samplers.sampler import NothingToSample
 from toolkit.telemetry.logger.machine.samplers.sampling import SystemSampling
@@ -132,32 +131,6 @@ def test_a_hung_source_delays_no_one_and_is_named(quick):
     assert stale == ["hanging"]
     assert "hanging_asked" not in latest, "a value of long ago is not the latest"
     assert took < 30
-
-
-def test_a_driver_that_hangs_at_its_first_call_is_named_too(quick, make_gpu, make_nvml):
-    clock = ManualClock()
-    nvml = make_nvml(make_gpu("GPU-1"))
-    nvml.init_hangs_on = threading.Event()
-    system = start(NvmlSampler(nvml=nvml, environ={}), clock=clock)
-    wait_until(lambda: nvml.init_threads)
-    clock.advance(60)
-
-    stale = system.stale()
-    system.stop(0.05)
-    nvml.init_hangs_on.set()
-
-    assert stale == ["nvml"]
-
-
-def test_nvml_is_initialised_on_its_own_thread_and_released_there(quick, make_gpu, make_nvml):
-    nvml = make_nvml(make_gpu("GPU-1"))
-    system = start(NvmlSampler(nvml=nvml, environ={}))
-    wait_until(lambda: system.latest().get("gpu_util") == 87)
-
-    system.stop(PATIENCE_S)
-
-    assert nvml.init_threads == ["telemetry-sampler-nvml"]
-    assert not nvml.is_open
 
 
 def test_old_values_run_out(quick):
