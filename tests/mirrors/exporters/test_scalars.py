@@ -35,8 +35,3 @@ def test_what_was_not_finite_comes_back_as_it_was():
 
     assert math.isnan(scalars.pop("train_loss"))
     assert scalars == {"a": math.inf, "b": -math.inf}
-
-
-def test_records_that_are_no_metrics_have_none():
-    for event in ("start", "checkpoint", "lost", "made_up", None, ["step"]):
-        assert scalars_of({"event": event, "bytes": 5}) == {}

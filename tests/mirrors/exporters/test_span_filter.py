@@ -71,32 +71,6 @@ def test_the_filter_and_the_options_refuse_the_same_with_the_same_words(given, s
     assert str(by_options.value) == f"telemetry.{by_filter.value}"
 
 
-def test_children_of_a_span_that_is_left_out_go_to_its_nearest_exported_ancestor():
-    spans = SpanSelection(SpanFilter(except_=["middle", "inner"]))
-
-    found = spans.take(
-        [
-            start("a", "outer"),
-            start("b", "middle", "a"),
-            start("c", "inner", "b"),
-            span("d", "leaf", "c"),
-            event("c", "inner"),
-            event("d", "leaf"),
-            span("c", "inner", "b"),
-            span("b", "middle", "a"),
-            span("a", "outer"),
-        ]
-    )
-
-    assert [(one["event"], one.get("id", one.get("span_id"))) for one in found] == [
-        ("span_start", "a"),
-        ("span", "d"),
-        ("span_event", "d"),
-        ("span", "a"),
-    ]
-    assert parents(found) == {"a": None, "d": "a"}
-
-
 def test_a_child_that_is_written_before_its_parent_waits_for_it():
     spans = SpanSelection(SpanFilter(except_=["middle"]))
     spans.take([start("a", "outer")])

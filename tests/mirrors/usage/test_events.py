@@ -40,26 +40,6 @@ def sent_of(event, **fields):
     return {name: value for name, value in properties.items() if name not in OF_THE_SERVICE}
 
 
-def test_a_run_is_reported_from_start_to_end():
-    found = events(
-        ("start", 0.0, {**MACHINE, "batch_size": 4}),
-        ("step", 1.0, {"global_step": 1, "train_loss": 0.5}),
-        ("step", 70.0, {"global_step": 50, "train_loss": 0.4, "lr": 1e-4}),
-        ("eval", 71.0, {"global_step": 50, "train_loss": 9.0}),
-        ("end", 80.0, {"status": "finished", "seconds": 80.0, "global_step": 51, "records_lost": 0}),
-    )
-
-    assert names_of(found) == ["run-start", "run-progress", "run-end"]
-    start, progress, end = (event["properties"] for event in found)
-    assert (start["os"], start["python"], start["batch_size"]) == ("Linux-6.1", "3.11.9", 4)
-    assert (progress["global_step"], progress["train_loss"], progress["elapsed"]) == (50, 0.4, 70.0)
-    assert (end["status"], end["seconds"], end["global_step"]) == ("finished", 80.0, 51)
-    assert (end["train_loss"], end["lr"], end["records_lost"]) == (0.4, 1e-4, 0)
-    assert [event["timestamp"] for event in found] == [
-        "2023-11-14T22:13:21+00:00", "2023-11-14T22:14:30+00:00", "2023-11-14T22:14:40+00:00"
-    ]  # fmt: skip
-
-
 def test_the_start_waits_for_a_machine_that_is_described_late():
     waiting = [("start", 0.0, {}), ("step", 0.5, {"global_step": 1}), ("start", 0.6, {"batch_size": 4})]
     assert events(*waiting) == []

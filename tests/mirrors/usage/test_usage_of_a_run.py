@@ -16,7 +16,7 @@ from tests.mirrors.messages.local_receivers import never_answer, raw_receiving, 
 from tests.mirrors.usage.posthog_server import KEY, KEY_ENV, arrived, bodies, names, reporting_to
 from tests.project.markdown import ROOT
 from tests.records import read_records
-from tests.telemetry.logged import make_logger, records_of
+from tests.telemetry.logged import make_logger
 from tests.waiting import wait_until
 
 
@@ -34,12 +34,6 @@ def train(folder, url, *, steps=3, **options):
             log.log_step(step, train_loss=1.0 / step, lr=1e-4)
         log.log_eval(steps, val_loss=9.0)
     return log
-
-
-def reported(log):
-    """Return the sentences that telemetry itself put into the records."""
-    records = records_of(log, "error")
-    return [record["message"] for record in records if record.get("source") == "telemetry"]
 
 
 # ------------------------------------------------------------ what is sent

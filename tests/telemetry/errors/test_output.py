@@ -116,22 +116,6 @@ def test_a_write_that_someone_put_on_top_of_it_stays(replace):
     assert (seen, out.getvalue()) == (["x", "\n"], "x\n")
 
 
-def test_a_stream_that_takes_another_s_place_is_followed_and_what_it_hands_on_is_reported_once(listen):
-    tail, out, _ = listen()
-
-    class Tee(io.StringIO):
-        def write(self, text):
-            out.write(text)
-            return super().write(text)
-
-    sys.stdout = Tee()
-    print("before it is noticed")
-    tail.follow()
-    print("after")
-
-    assert tail.last_lines() == ["before it is noticed", "after"]
-
-
 class Closed:
     """A stream of a class that has no room for anything."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import faulthandler
 import os
 import signal
@@ -138,19 +137,6 @@ def test_a_handler_that_calls_ours_decides_itself_what_comes_next(tmp_path, hand
 
         assert log.is_live
     assert handled == [signal.SIGTERM]
-
-
-def test_asyncio_s_handler_replaces_ours(tmp_path, handled):
-    async def train(log):
-        received = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, received.set)
-        os.kill(os.getpid(), signal.SIGTERM)
-        await received.wait()
-        assert log.is_live
-
-    with make_logger(tmp_path) as log:
-        asyncio.run(train(log))
-        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which signals have a handler in C")

@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from email.header import Header
+from html import escape
 from typing import Any, Final, NamedTuple
 
 import orjson
@@ -91,15 +92,11 @@ def _check_lark(body: bytes) -> None:
 
 def slack(message: Message, _secret: str | None) -> HttpRequest:
     """Return a text for an incoming webhook, also of Mattermost and Rocket.Chat."""
-    text = _without_tags(f"{message.title}\n{message.body(3000)}")
+    text = escape(f"{message.title}\n{message.body(3000)}", quote=False)
     if message.link:
-        text += f"\n<{_without_tags(message.link)}>"
+        text += f"\n<{escape(message.link, quote=False)}>"
     # Asterisks and underscores in a metric's name are not markup.
     return _json_request({"text": text, "mrkdwn": False, "unfurl_links": False})
-
-
-def _without_tags(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _check_slack(body: bytes) -> None:
