@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from safetensors import safe_open
 
 from toolkit.telemetry.trainer.checkpoint import CheckpointFolder, TrainingState
 
@@ -30,29 +29,14 @@ def save(folder):
     return save_state
 
 
-def test_a_checkpoint_says_where_it_comes_from(save):
-    path = save(step=7, run_id="abc")
-
-    with safe_open(path, "pt") as file:
-        header = file.metadata()
-        tensor = file.get_tensor("transformer.a.lora_A.weight")
-    assert path.name == "job_000000007.safetensors"
-    assert header["training_info"] == '{"step": 7}'
-    assert header["run_id"] == "abc"
-    assert tensor.dtype == torch.float16
-
-
 def test_the_oldest_on_the_way_go_and_the_final_one_stays(tmp_path, save):
     save(step=1, final=True)
     for step in (2, 3, 4):
         save(step=step)
 
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "job.resume",
         "job.safetensors",
-        "job_000000003.resume",
         "job_000000003.safetensors",
-        "job_000000004.resume",
         "job_000000004.safetensors",
     ]
 
@@ -63,7 +47,6 @@ def test_the_latest_is_the_one_written_last_and_one_that_cannot_be_read_is_skipp
     path = save(step=20)
     assert folder.latest().state.step == 20
 
-    resume = path.with_suffix(".resume")
-    resume.write_bytes(resume.read_bytes()[:100])
+    path.write_bytes(path.read_bytes()[:100])
     assert folder.latest().state.step == 500
     assert path.name in capsys.readouterr().out

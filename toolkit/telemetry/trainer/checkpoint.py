@@ -1,4 +1,4 @@
-"""Checkpoints: the LoRA as other tools read it, and next to it what an exact resume needs."""
+"""Checkpoints: the LoRA, and in the same file what an exact resume needs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Checkpoint(NamedTuple):
     path: Path
     state: TrainingState
     tensors: dict[str, Tensor]
-    """The exact LoRA, where the file for other tools has half precision, and the state of the optimizer."""
+    """The LoRA, and the state of the optimizer."""
 
     def load(self, lora: Mapping[str, Parameter], optimizer: torch.optim.Optimizer) -> None:
         """Put the weights into `lora`, and their state into `optimizer`."""
@@ -79,20 +79,18 @@ class CheckpointFolder:
     ) -> None:
         """Write a checkpoint, then remove the oldest ones on the way beyond those to keep.
 
-        Each file appears under its name only when it is complete.
+        The file appears under its name only when it is complete.
         """
         self._folder.mkdir(parents=True, exist_ok=True)
-        weights = {name: matrix.detach().cpu() for name, matrix in lora.items()}
-        half = {name: tensor.to(torch.float16).contiguous() for name, tensor in weights.items()}
-        about_file = {"training_info": json.dumps({"step": state.step}), "lora": json.dumps(about)}
-        _write(path, half, {"format": "pt", "name": self._name, "run_id": state.run_id or "", **about_file})
+        tensors = {name: matrix.detach().cpu() for name, matrix in lora.items()}
         for name, matrix in lora.items():
-            weights.update((f"{field}/{name}", optimizer.state[matrix][field].cpu()) for field in _OF_ADAM)
-        _write(_resume_path(path), weights, {"state": json.dumps(asdict(state))})
+            tensors.update((f"{field}/{name}", optimizer.state[matrix][field].cpu()) for field in _OF_ADAM)
+        partial = path.with_name(f".{path.name}.partial")
+        save_file(tensors, partial, {"state": json.dumps(asdict(state)), "lora": json.dumps(about)})
+        os.replace(partial, path)
         on_the_way = [found for found in self._by_age() if found != self.path_of(0, final=True)]
         for old in on_the_way[: -self._keep]:
             old.unlink(missing_ok=True)
-            _resume_path(old).unlink(missing_ok=True)
 
     def latest(self) -> Checkpoint | None:
         """Return the checkpoint that was written last, or None; one that cannot be read is skipped."""
@@ -111,18 +109,8 @@ class CheckpointFolder:
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read what a training resumes from. Raises CheckpointError if it is missing, incomplete or not of this trainer."""
     try:
-        with safe_open(_resume_path(path), "pt") as file:
+        with safe_open(path, "pt") as file:
             state = TrainingState(**json.loads(file.metadata()["state"]))
             return Checkpoint(path, state, {name: file.get_tensor(name) for name in file.keys()})  # noqa: SIM118
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{path}, which cannot be resumed: {error}") from error
-
-
-def _write(path: Path, tensors: dict[str, Tensor], about: dict[str, str]) -> None:
-    partial = path.with_name(f".{path.name}.partial")
-    save_file(tensors, partial, about)
-    os.replace(partial, path)
-
-
-def _resume_path(path: Path) -> Path:
-    return path.with_suffix(".resume")
