@@ -129,7 +129,7 @@ def test_a_record_that_waits_is_not_overtaken(taken):
 
     assert column(taken.drain(), "n") == [0]
     assert not taken.record_queue.is_direct
-    assert taken.record_queue.unwritten_in_memory == 2
+    assert taken.record_queue.is_waiting
 
     taken.memory.values["loss"] = 0.5
     taken.put(n=3)
@@ -231,14 +231,14 @@ def test_records_are_kept_in_memory_in_their_order_while_the_journal_is_full(tak
     for n in range(400):
         taken.put(n=n)
 
-    assert taken.record_queue.unwritten_in_memory > 0
+    assert taken.record_queue.lines_in_memory
     assert taken.woken > 0
 
     found = taken.drain()
 
     assert column(found, "n") == list(range(400))
     assert column(found, "seq") == list(range(400))
-    assert taken.record_queue.unwritten_in_memory == 0
+    assert not taken.record_queue.lines_in_memory
     assert taken.record_queue.is_direct
 
 

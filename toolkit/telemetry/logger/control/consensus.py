@@ -83,14 +83,6 @@ class StepConsensus:
         self._taken: _Proposal | None = None
         self._closed = False
 
-    @property
-    def pending(self) -> tuple[str, ...]:
-        """The actions that are asked for and not taken: all of them on rank 0, the proposed ones elsewhere."""
-        with self._lock:
-            if self._rank == 0:
-                return tuple(self._wanted)
-            return () if self._armed is None else self._armed.actions
-
     # ------------------------------------------------------------ the training thread
 
     def due(self, step: int) -> tuple[str, ...]:

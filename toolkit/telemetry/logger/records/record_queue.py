@@ -267,11 +267,6 @@ class RecordQueue:
         """The lines that wait for room in the journal."""
         return list(self._overflow)
 
-    @property
-    def unwritten_in_memory(self) -> int:
-        """Records that a kill would lose now: those that wait for a device, or for room in the journal."""
-        return len(self._waiting) + len(self._overflow)
-
     def after_fork_in_child(self) -> None:
         """Forget the parent's lock: the thread that held it does not exist here."""
         self.lock = threading.RLock()
