@@ -51,10 +51,6 @@ class SharedSampling:
         """Return the newest value of every metric whose source answered lately; old values are left out."""
         return self._shared.sampling.latest()
 
-    def sources(self) -> dict[str, str]:
-        """Return each source's name with how it does: sampling, failing, hung, or ended (it has nothing to sample)."""
-        return self._shared.sampling.sources()
-
     def stale(self) -> list[str]:
         """Return the names of the sources that were asked and have not come back: a hung driver or file system."""
         return self._shared.sampling.stale()

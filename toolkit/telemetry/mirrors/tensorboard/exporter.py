@@ -6,7 +6,6 @@ import json
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -73,7 +72,9 @@ class TensorBoardExporter:
         elif event == SAMPLE:
             image = read_image(self._run_folder, record.get("path"))
             if image is not None:
-                messages.add_image(summary, _sample_tag(record), image)
+                value = summary.value.add(tag=_sample_tag(record))
+                (value.image.width, value.image.height), value.image.encoded_image_string = image
+                value.image.colorspace = 3
         else:
             for tag, value in scalars_of(record).items():
                 # A 32-bit field: a number beyond its range becomes infinity.
@@ -107,11 +108,6 @@ class _Messages:
         value.tensor.tensor_shape.dim.add(size=1)
         value.tensor.string_val.append(text.encode("utf-8", "replace"))
 
-    def add_image(self, summary: Any, tag: str, image: SampleImage) -> None:
-        value = summary.value.add(tag=tag)
-        value.image.width, value.image.height, value.image.colorspace = image.width, image.height, 3
-        value.image.encoded_image_string = image.data
-
 
 def _as_markdown(record: Record) -> str:
     text = json.dumps(mask_secrets(without_envelope(record)), indent=2, ensure_ascii=False, default=str)
@@ -128,23 +124,14 @@ def _sample_tag(record: Record) -> str:
 _LARGEST_IMAGE_BYTES: Final = 4 * 1024 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class SampleImage:
-    """A PNG or JPEG file and its size in pixels."""
-
-    width: int
-    height: int
-    data: bytes
-
-
-def read_image(run_folder: Path, path: Any) -> SampleImage | None:
-    """Return the image at `path` in `run_folder`, or None if it is no PNG or JPEG of a reasonable size there."""
+def read_image(run_folder: Path, path: Any) -> tuple[tuple[int, int], bytes] | None:
+    """Return width, height and content of a PNG or JPEG in `run_folder`; None without one of a reasonable size."""
     try:
         data = read_inside(run_folder, str(path), max_bytes=_LARGEST_IMAGE_BYTES)
     except NotInside:
         return None
     size = _png_size(data) or _jpeg_size(data)
-    return None if size is None else SampleImage(width=size[0], height=size[1], data=data)
+    return None if size is None else (size, data)
 
 
 def _png_size(data: bytes) -> tuple[int, int] | None:

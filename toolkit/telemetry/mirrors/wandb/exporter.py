@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import itertools
 import json
 import logging
 import os
@@ -11,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -197,13 +197,9 @@ class Client:
         except subprocess.TimeoutExpired:
             return
         finally:
-            self._close_pipes()
+            self.abandon()
         if ended_with != 0:
             raise WandbError(self._failure())
-
-    def abandon(self) -> None:
-        """Close the pipes; the process ends by itself."""
-        self._close_pipes()
 
     def _send(self, message: dict[str, Any]) -> None:
         assert self._process.stdin is not None
@@ -222,19 +218,16 @@ class Client:
         self._stderr.seek(0)
         lines = self._stderr.read().decode("utf-8", "replace").strip().splitlines()
         # The message of an exception may have several lines; it follows the last indented line, which is code.
-        message = list(
-            reversed(list(itertools.takewhile(lambda line: not line.startswith(" "), reversed(lines))))
-        )
-        reason = " ".join(message)[-500:] or f"exit code {self._process.returncode}"
+        code = max((number for number, line in enumerate(lines) if line.startswith(" ")), default=-1)
+        reason = " ".join(lines[code + 1 :])[-500:] or f"exit code {self._process.returncode}"
         return f"W&B's process ended: {mask_secrets(reason)}"
 
-    def _close_pipes(self) -> None:
+    def abandon(self) -> None:
+        """Close the pipes; the process ends by itself."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            try:
+            with suppress(OSError):
                 pipe.close()
-            except OSError:
-                continue
 
 
 def _environment(folder: Path) -> dict[str, str]:
