@@ -26,7 +26,11 @@ class Declarations:
         self._actions: dict[str, Callable[[], object] | None] = {}
 
     def add_action(self, name: str, callback: Callable[[], object] | None) -> None:
-        """Declare an action. Raises ValueError if the name or the callback cannot be used."""
+        """Declare an action; `callback` is called between two steps, else `take_requests` returns it.
+
+        Raises:
+            ValueError: the name or the callback cannot be used.
+        """
         _check("action", name, callback, taken=self.knobs)
         self._actions[name] = callback
 
@@ -41,7 +45,14 @@ class Declarations:
         callback: Callable[[Any], object] | None,
         value: KnobValue | None,
     ) -> None:
-        """Declare a knob. Raises ValueError if the declaration contradicts itself."""
+        """Declare a `bool`, `int`, `float` or `str` within bounds or out of `choices`.
+
+        `callback` is called with a new value between two steps, else `take_requests` returns it. `value` is what is in
+        force now, for a page to show.
+
+        Raises:
+            ValueError: the declaration contradicts itself.
+        """
         _check("knob", name, callback, taken=self._actions)
         knob = Knob(name=name, kind=kind, low=low, high=high, callback=callback)
         knob.choices = None if choices is None else tuple(knob.checked(choice) for choice in choices)
