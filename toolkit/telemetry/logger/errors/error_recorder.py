@@ -64,6 +64,7 @@ class _Exit:
 class _DistinctError:
     """One distinct error."""
 
+    fingerprint: str
     name: str
     count: int = 0
 
@@ -113,7 +114,7 @@ class ErrorRecorder:
             self._record(error, kind, caught_by=caught_by, thread=thread)
         else:
             with self._guard.catch("remembering an error"):
-                vars(error)[_TAKEN][self._mark] = kind[0] if kind is not None else ""
+                vars(error)[_TAKEN][self._mark] = kind.fingerprint if kind is not None else ""
         if isinstance(error, MemoryError):
             self._reserves = []
 
@@ -123,14 +124,12 @@ class ErrorRecorder:
             key = vars(error)[_TAKEN][self._mark]
             vars(error)[_TAKEN][self._mark] = None
         if key is not None:
-            kind = self._kinds.get(key)
-            counted = (key, kind) if kind is not None else None
-            self._record(error, counted, caught_by=AT_THE_END, thread=None)
+            self._record(error, self._kinds.get(key), caught_by=AT_THE_END, thread=None)
 
     def _record(
         self,
         error: BaseException,
-        kind: tuple[str, _DistinctError] | None,
+        kind: _DistinctError | None,
         *,
         caught_by: str,
         thread: str | None,
@@ -215,22 +214,22 @@ class ErrorRecorder:
         if not self._kinds:
             return {}
         kinds = [
-            {"type": kind.name, "fingerprint": key, "count": kind.count}
-            for key, kind in list(self._kinds.items())
+            {"type": kind.name, "fingerprint": kind.fingerprint, "count": kind.count}
+            for kind in list(self._kinds.values())
         ]
         total = self._others + sum(kind.count for kind in self._kinds.values())
         others = {"errors_of_other_kinds": self._others} if self._others else {}
         signal = {"signal": self._signal} if self._signal else {}
         return {"errors_total": total, "errors": kinds, **others, **signal}
 
-    def _count(self, error: BaseException) -> tuple[tuple[str, _DistinctError] | None, bool]:
+    def _count(self, error: BaseException) -> tuple[_DistinctError | None, bool]:
         key, name = "?", "exception"
         with self._guard.catch("identifying an error"):
             name = str(type(error).__name__)
             key = fingerprint_of(error)
         return self._count_kind(key, name)
 
-    def _count_kind(self, key: str, name: str) -> tuple[tuple[str, _DistinctError] | None, bool]:
+    def _count_kind(self, key: str, name: str) -> tuple[_DistinctError | None, bool]:
         """Return the distinct error with its fingerprint, and whether this occurrence is recorded."""
         with self._counting:
             kind = self._kinds.get(key)
@@ -238,24 +237,24 @@ class ErrorRecorder:
                 self._others += 1
                 return None, _is_power_of_ten(self._others)
             if kind is None:
-                kind = self._kinds[key] = _DistinctError(name)
+                kind = self._kinds[key] = _DistinctError(key, name)
             kind.count += 1
-            return (key, kind), _is_power_of_ten(kind.count)
+            return kind, _is_power_of_ten(kind.count)
 
     def _put(
         self,
         fields: dict[str, Any],
-        counted: tuple[str, _DistinctError] | None,
+        kind: _DistinctError | None,
         *,
         caught_by: str,
         spans: list[str],
         thread: str | None,
     ) -> None:
-        if counted is not None:
-            key, kind = counted
+        if kind is not None:
+            known_by = kind.fingerprint
             fields |= {
-                "id": f"{self._session}-error-{key}",
-                "fingerprint": key,
+                "id": f"{self._session}-error-{known_by}",
+                "fingerprint": known_by,
                 "count": kind.count,
             }
         else:
