@@ -53,13 +53,6 @@ class DeviceScalars:
     def take(self, tensor: Any) -> float | int | bool | list[Any] | PendingScalar | Refusal | None:
         """Return the number in `tensor`: at once for one in host memory, else as a `PendingScalar`."""
         torch = sys.modules["torch"]
-        if (
-            type(tensor) is torch.Tensor
-            and tensor.is_cuda
-            and tensor.numel() == 1
-            and not tensor.is_complex()
-        ):
-            return self._take_from_cuda(torch, tensor)
         if not isinstance(tensor, torch.Tensor):
             return Refusal("not a tensor")
         if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
@@ -78,18 +71,14 @@ class DeviceScalars:
         if device == "cpu":
             return tensor.item()  # type: ignore[no-any-return]
         if device == "cuda":
-            return self._take_from_cuda(torch, tensor)
+            if torch.cuda.is_current_stream_capturing():
+                return Refusal("its stream is being captured into a graph: log it after the replay")
+            self._pool = self._pool or _PinnedPool(torch)
+            return self._pool.take(torch, tensor)
         if device == "meta":
             return Refusal("a meta tensor has no value")
         # Apple's queue has no memory we can watch; it is asked, which waits for it.
         return tensor.detach().item()  # type: ignore[no-any-return]
-
-    def _take_from_cuda(self, torch: Any, tensor: Any) -> PendingScalar | Refusal:
-        if torch.cuda.is_current_stream_capturing():
-            return Refusal("its stream is being captured into a graph: log it after the replay")
-        if self._pool is None:
-            self._pool = _PinnedPool(torch)
-        return self._pool.take(torch, tensor)
 
 
 class _PinnedPool:
