@@ -44,7 +44,7 @@ run: $(READY_TO_RUN)  ## Train the example and show it on http://localhost:8501,
 dashboard: $(READY_TO_SHOW)  ## Serve the dashboard on http://localhost:8501 (ARGS="--log-dir DIR --port N ...").
 	@exec $(BIN)/python run_dashboard.py $(ARGS)
 
-fleet: $(READY)  ## Start a whole fleet on this machine: ClickHouse, two nodes, 200 runs and the dashboard, until Ctrl-C (ARGS=--cluster: two servers).
+fleet: $(READY)  ## Start a whole fleet on this machine: ClickHouse, two nodes, 200 runs and the dashboard, until Ctrl-C.
 	@exec $(BIN)/python -m benchmarks.fleet_demo $(ARGS)
 
 test: compiled check  ## Run the checks, then every test, those that failed twice (ARGS= goes to pytest; JOBS=0 runs one at a time, in order).

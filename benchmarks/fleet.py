@@ -1,7 +1,6 @@
-"""A fleet on two engines in one sitting: the cost of shipping and of each answer.
+"""A fleet: the cost of shipping and of each answer.
 
-Times of engines are processor time of all their processes; of ClickHouse 26.9, which runs inside a Python process with
-a small HTTP server, that of this process.
+Times of the engine are processor time of its process, a Python process with ClickHouse 26.9 and a small HTTP server.
 """
 
 from __future__ import annotations
@@ -18,9 +17,6 @@ from benchmarks.fleet_data import write_ranked_run, write_trainer_run
 from benchmarks.fleet_lists import Figure
 from benchmarks.large_run import write_finished_run, write_many_runs
 from benchmarks.report import Claim, Report
-from tests.fleet.engines import NoEngine
-
-ENGINES: Final = ("18.16", "26.9")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +73,6 @@ _LINES: Final = (
     _line("the same: runs with a wrong status", "drain_wrong", 0.0, ""),
     _line("the same: longest stop, by the clock", "drain_s", 20.0, " s"),
     _line("lag next to a run of {records:,} records that ends, p99", "large_lag_p99_s", 3.0, " s"),
-    _line("lag with a shard that hangs, p50", "hang_lag_p50_s", None, " s"),
-    _line("lag with a shard that hangs, p99", "hang_lag_p99_s", 5.0, " s"),
     _line("four shippers of one directory, times one", "four_shippers_times", 1.3, ""),
     _line("idle with {runs:,} finished runs, of a core", "idle_share", 0.5, " %", scale=100.0),
     _line("idle with {runs:,} finished runs, calls by file name a second", "idle_calls", 20.0, ""),
@@ -116,8 +110,6 @@ def build(options: Options) -> Report:
             "listed": 1_000_000,
         }
     )
-    engines: dict[str, dict[str, Any]] = {}
-    notes = []
     with tempfile.TemporaryDirectory(prefix="bench-fleet-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         say("writing the runs")
@@ -126,41 +118,29 @@ def build(options: Options) -> Report:
         write_finished_run(logs["large"], "run-large", plan["records"])
         write_trainer_run(logs["trainer"], plan["records"] // 10)
         write_ranked_run(logs["ranks"], plan["ranks"], 200)
-        for engine in ENGINES:
-            try:
-                engines[engine] = fleet_engine.measure(engine, logs, plan)
-            except NoEngine as error:
-                notes.append(f"ClickHouse {engine}: not measured, {error}")
-    lists: list[Figure] = []
-    if "26.9" in engines:
-        lists = fleet_lists.measure(tuple(size for size in fleet_lists.SIZES if size <= plan["listed"]))
-    return _report(plan, engines, lists, notes)
+        found = fleet_engine.measure(logs, plan)
+    lists = fleet_lists.measure(tuple(size for size in fleet_lists.SIZES if size <= plan["listed"]))
+    return _report(plan, found, lists)
 
 
-def _report(
-    plan: Mapping[str, int], engines: Mapping[str, Mapping[str, Any]], lists: list[Figure], notes: list[str]
-) -> Report:
+def _report(plan: Mapping[str, int], found: Mapping[str, Any], lists: list[Figure]) -> Report:
     rows, claims = [], []
     for line in _LINES:
         text = line.text.format(**plan)
-        row = [text]
-        for name in ENGINES:
-            value = line.value(engines.get(name, {}))
-            row.append("-" if value is None else f"{_rounded(value)}{line.unit}")
-            if value is not None and line.limit is not None:
-                claims.append(
-                    Claim(text=f"ClickHouse {name}: {text}", measured=value, limit=line.limit, unit=line.unit)
-                )
-        rows.append([*row, "-" if line.limit is None else f"{line.limit:g}{line.unit}"])
+        value = line.value(found)
+        shown = "-" if value is None else f"{_rounded(value)}{line.unit}"
+        if value is not None and line.limit is not None:
+            claims.append(Claim(text=text, measured=value, limit=line.limit, unit=line.unit))
+        rows.append([text, shown, "-" if line.limit is None else f"{line.limit:g}{line.unit}"])
     for one in lists:
         text = f"list of {one.runs:,} runs: {one.question}"
         own = (one.question == "what changed" and _CHANGED_MS) or _LIST_LIMITS_MS.get(one.runs)
         limits = f"{own:g} + {_PAGE_MS:g} ms" if own else "-"
-        rows.append([text, "-", f"{_rounded(one.engine_ms)} + {_rounded(one.page_ms)} ms", limits])
+        rows.append([text, f"{_rounded(one.engine_ms)} + {_rounded(one.page_ms)} ms", limits])
         for who, value, limit in (("engine", one.engine_ms, own), ("dashboard", one.page_ms, _PAGE_MS)):
             if own:
                 claims.append(Claim(text=f"{text}, {who}", measured=value, limit=limit or 0.0, unit=" ms"))
-    notes += [
+    notes = [
         "times are processor time of the engine, unless they say otherwise",
         (
             f"records of 8 numbers; {plan['small']} runs of 1,100 records, one of {plan['records']:,}, and one of "
@@ -172,17 +152,14 @@ def _report(
         ),
         "a page is tried every 0.5 s for a record; by default it refreshes itself every 5 s, which comes on top",
         "taking in a value: the engine alone, the shipper has its own line",
-        *(
-            f"ClickHouse {name}: {found['memory_mb']:,.0f} MB of memory afterwards"
-            for name, found in engines.items()
-        ),
+        f"{found['memory_mb']:,.0f} MB of memory afterwards",
     ]
     return Report(
         name="fleet",
-        title="A fleet: shipping, and answers of the engines",
-        columns=["what", *(f"ClickHouse {name}" for name in ENGINES), "limit"],
-        rows=rows if engines else [],
-        figures={"plan": dict(plan), "engines": dict(engines), "lists": [asdict(one) for one in lists]},
+        title="A fleet: shipping, and answers of the engine",
+        columns=["what", "ClickHouse 26.9", "limit"],
+        rows=rows,
+        figures={"plan": dict(plan), "engine": dict(found), "lists": [asdict(one) for one in lists]},
         claims=claims,
         notes=notes,
     )

@@ -1,7 +1,7 @@
 """A whole fleet on this machine, until Ctrl-C (`make fleet`).
 
-ClickHouse inside a process (chdb), or with `--cluster` two servers of Debian's; two nodes with a log directory and a
-`telemetry ship` each, 200 runs of the real logger, one training that runs now, and the dashboard on the engine.
+ClickHouse inside a process (chdb), two nodes with a log directory and a `telemetry ship` each, 200 runs of the real
+logger, one training that runs now, and the dashboard on the engine.
 """
 
 from __future__ import annotations
@@ -34,9 +34,10 @@ from dashboard.launcher import (
     startup_message,
     wait_for_page_threads,
 )
-from tests.fleet.engines import Cluster, Embedded, NoEngine, set_up
+from tests.fleet.engines import Embedded, NoEngine
 from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.engine import Engine, EngineError
+from toolkit.telemetry.fleet.schema import set_up
 
 CONFIG = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
 NODES = ("node-1", "node-2")
@@ -50,11 +51,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--port", type=int, help="port of the dashboard (default: 8501, or the next free one)"
     )
-    parser.add_argument(
-        "--cluster",
-        action="store_true",
-        help="two clickhouse-server processes instead of the embedded engine",
-    )
     parser.add_argument("--no-training", action="store_true", help="without the training that runs now")
     chosen = parser.parse_args(argv)
     exit_on_signals()
@@ -67,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         ended.callback(shutil.rmtree, folder, ignore_errors=True)
         demo = Demo(folder, ended)
         try:
-            prepared = demo.start(chosen.port, has_cluster=chosen.cluster)
+            prepared = demo.start(chosen.port)
         except (NoEngine, LaunchError) as error:
             print(f"make fleet: {error}", file=sys.stderr)
             return 1
@@ -86,22 +82,19 @@ class Demo:
         self._options = folder / "fleet.toml"
         self._address: Address
 
-    def start(self, port: int | None, *, has_cluster: bool) -> PreparedDashboard:
+    def start(self, port: int | None) -> PreparedDashboard:
         """Start the engine and the shippers; return the dashboard, which listens.
 
         Raises:
             NoEngine: there is no such ClickHouse, and it cannot be installed.
             LaunchError: the dashboard cannot start.
         """
-        place, name = self.folder / "engine", "server" if os.environ.get("CLICKHOUSE_BIN") else "18.16"
-        print(
-            f"Starting ClickHouse {f'{name}, two shards' if has_cluster else '26.9, embedded'} …", flush=True
-        )
-        engine = Cluster(place, name=name) if has_cluster else Embedded(place)
+        print("Starting ClickHouse 26.9, embedded …", flush=True)
+        engine = Embedded(self.folder / "engine")
         self._ended.callback(engine.stop)
         engine.start()
         self._address = engine.address()
-        set_up(self._address, engine.cluster)
+        set_up(self._address)
         shared, key = self.folder / "shared", self.folder / "control.key"
         shared.mkdir()
         # The folder is the user's alone, and so is the file.

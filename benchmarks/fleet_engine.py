@@ -19,11 +19,11 @@ from benchmarks.command import say
 from benchmarks.fleet_data import RANKED, SLOW_RANK, write_wide_run
 from benchmarks.fleet_requests import request_to_answer
 from benchmarks.report import percentile
-from tests.fleet.engines import DATABASE, Cluster, Embedded, set_up, start_engine
+from tests.fleet.engines import Embedded
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.fleet.address import address_of
 from toolkit.telemetry.fleet.commits import Commit, insert_commits
-from toolkit.telemetry.fleet.engine import Engine, Shards
+from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.fleet.schema import set_up
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.fleet.tail import Position, RecordTail, Rows, RunKey
 from toolkit.telemetry.runfolder.manifest import read_manifest
@@ -41,22 +41,20 @@ _NUMBERS: Final = 8
 
 
 class Meter:
-    """Processor time of an engine, of all its processes."""
+    """Processor time of an engine."""
 
-    def __init__(self, engine: Cluster | Embedded) -> None:
-        processes = (
-            [server.process for server in engine.servers] if isinstance(engine, Cluster) else [engine.process]
-        )
-        self._processes = [psutil.Process(process.pid) for process in processes if process is not None]
+    def __init__(self, engine: Embedded) -> None:
+        assert engine.process is not None
+        self._process = psutil.Process(engine.process.pid)
 
     def seconds(self) -> float:
         """Return the processor time so far."""
-        times = [process.cpu_times() for process in self._processes]
-        return sum(each.user + each.system for each in times)
+        times = self._process.cpu_times()
+        return float(times.user + times.system)
 
     def memory_mb(self) -> float:
         """Return the memory that the engine has now."""
-        return sum(process.memory_info().rss for process in self._processes) / 2**20
+        return float(self._process.memory_info().rss) / 2**20
 
     def wait_until_idle(self, timeout_s: float = 120.0) -> None:
         """Wait until merges are over."""
@@ -80,19 +78,20 @@ class Meter:
         }
 
 
-def measure(name: str, logs: dict[str, Path], plan: dict[str, int]) -> dict[str, Any]:
-    """Return the figures of one engine; `logs` are the log directories of small runs, the large one and the ranks."""
+def measure(logs: dict[str, Path], plan: dict[str, int]) -> dict[str, Any]:
+    """Return the figures of an engine; `logs` are the log directories of small runs, the large one and the ranks."""
     with tempfile.TemporaryDirectory(prefix="bench-engine-", ignore_cleanup_errors=True) as folder:
-        engine = start_engine(name, Path(folder) / "engine")
+        engine = Embedded(Path(folder) / "engine")
+        engine.start()
         try:
-            set_up(engine.address(), engine.cluster)
+            set_up(engine.address())
             return _Trial(engine, logs, plan).figures()
         finally:
             engine.stop()
 
 
 class _Trial:
-    def __init__(self, engine: Cluster | Embedded, logs: dict[str, Path], plan: dict[str, int]) -> None:
+    def __init__(self, engine: Embedded, logs: dict[str, Path], plan: dict[str, int]) -> None:
         self._engine = engine
         self._logs = logs
         self._plan = plan
@@ -154,20 +153,11 @@ class _Trial:
 
     def _bytes_on_disk(self) -> float:
         """Return the size of lines and numbers, merged."""
-        servers = (
-            [f"127.0.0.1:{server.ports['http']}" for server in self._engine.servers]
-            if isinstance(self._engine, Cluster)
-            else [f"127.0.0.1:{self._engine.port}"]
-        )
-        suffix = "_local" if self._engine.cluster else ""
         size = 0.0
-        for place in servers:
-            own = Engine(address_of(f"clickhouse://{place}/{DATABASE}"), patience_s=PATIENCE_S)
-            for table in ("records", "points"):
-                own.query(f"OPTIMIZE TABLE {table}{suffix} FINAL")
-                parts = f"FROM system.parts WHERE active AND table = '{table}{suffix}'"
-                size += float(own.query(f"SELECT sum(bytes_on_disk) {parts}"))
-            own.close()
+        for table in ("records", "points"):
+            self._ask.query(f"OPTIMIZE TABLE {table} FINAL")
+            parts = f"FROM system.parts WHERE active AND table = '{table}'"
+            size += float(self._ask.query(f"SELECT sum(bytes_on_disk) {parts}"))
         return size
 
     def _small_inserts(self) -> None:
@@ -191,8 +181,7 @@ class _Trial:
             bad_lines=0,
             metrics=at.summary(),
         )
-        shards = Shards(self._ask, self._engine.cluster)
-        own = shards.engines[shards.of([key.run_id])[key.run_id]]
+        own = self._ask
 
         def insert() -> None:
             for block in blocks:
@@ -258,7 +247,7 @@ class _Trial:
                     "ship",
                     str(log_dir),
                     "--to",
-                    _url(self._engine),
+                    str(self._engine.address()),
                 ],
                 cwd=ROOT,
                 env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -294,13 +283,10 @@ class _Trial:
     def _shippers(self) -> None:
         address, seconds = self._engine.address(), float(self._plan["live_s"])
         self._found |= fleet_shippers.drained(address, self._plan["jobs"])
-        if isinstance(self._engine, Cluster):
-            self._found |= fleet_shippers.with_a_hanging_shard(self._engine, seconds)
-        else:
-            large = next(self._logs["large"].iterdir())
-            self._found |= fleet_shippers.with_a_large_run(address, large, seconds)
-            self._found |= fleet_shippers.several(address, self._meter.seconds, seconds)
-            self._found |= fleet_shippers.idle(address, self._plan["runs"], seconds)
+        large = next(self._logs["large"].iterdir())
+        self._found |= fleet_shippers.with_a_large_run(address, large, seconds)
+        self._found |= fleet_shippers.several(address, self._meter.seconds, seconds)
+        self._found |= fleet_shippers.idle(address, self._plan["runs"], seconds)
 
     def _requests(self) -> None:
         found = request_to_answer(self._engine.address(), self._plan["requests"])
@@ -340,9 +326,3 @@ class _Trial:
         now = time.time()
         delays += [now - logged for logged in values[seen:]]
         return len(values)
-
-
-def _url(engine: Cluster | Embedded) -> str:
-    address = engine.address()
-    hosts = ",".join(f"{host}:{port}" for host, port in address.hosts)
-    return f"clickhouse://{hosts}/{address.database}"

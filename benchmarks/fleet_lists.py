@@ -17,10 +17,11 @@ from typing import Final
 
 from benchmarks.command import say
 from benchmarks.fleet_engine import PATIENCE_S, Meter
-from tests.fleet.engines import Embedded, set_up, start_engine
+from tests.fleet.engines import Embedded
 from tests.fleet.shipped_runs import make_run
 from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.fleet.run_rows import LABEL_COLUMNS, LABELS_TABLE, LabelRow, label_block
+from toolkit.telemetry.fleet.schema import set_up
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.runfolder.labels import Labels, encode_labels
 from toolkit.telemetry.runfolder.manifest import Evaluation
@@ -143,8 +144,8 @@ def measure(sizes: tuple[int, ...] = SIZES, repeats: int = 5) -> list[Figure]:
         logs = Path(name) / "logs"
         logs.mkdir()
         write_folders(logs)
-        started = start_engine("26.9", Path(name) / "engine")
-        assert isinstance(started, Embedded)
+        started = Embedded(Path(name) / "engine")
+        started.start()
         try:
             set_up(started.address())
             engine = Engine(started.address(), patience_s=PATIENCE_S)

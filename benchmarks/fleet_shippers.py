@@ -1,4 +1,4 @@
-"""Real `telemetry ship` processes: stopped, next to a large run, with a shard that hangs, several at once, and idle."""
+"""Real `telemetry ship` processes: stopped, next to a large run, several at once, and idle."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ import psutil
 from benchmarks.child import ROOT
 from benchmarks.large_run import write_many_runs
 from benchmarks.report import percentile
-from tests.fleet.engines import Cluster
 from tests.provision import NoTool, tool
 from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.fleet.address import Address
-from toolkit.telemetry.fleet.engine import Engine, Shards, quote
+from toolkit.telemetry.fleet.engine import Engine, quote
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.manifest import read_manifest, write_manifest
 
@@ -75,28 +74,6 @@ def with_a_large_run(address: Address, large: Path, seconds: float) -> dict[str,
 
         delays = _lags([log], Engine(address, patience_s=_PATIENCE_S), seconds, add_it)
     return {"large_lag_p99_s": percentile(delays, 0.99)}
-
-
-def with_a_hanging_shard(engine: Cluster, seconds: float) -> dict[str, float]:
-    """Return the lag of a run on one shard while the other shard does not answer."""
-    shards = Shards(Engine(engine.address(), patience_s=_PATIENCE_S), engine.cluster)
-    with _shipping(engine.address()) as (logs, _), ExitStack() as stack:
-        by_shard: dict[int, TelemetryLogger] = {}
-        while len(by_shard) < 2:
-            log = stack.enter_context(_logger(logs))
-            by_shard.setdefault(shards.of([log.run_id or ""])[log.run_id or ""], log)
-        port = shards.engines[1].address.hosts[0][1]
-        (process,) = [server.process for server in engine.servers if server.ports["http"] == port]
-        assert process is not None
-        stack.callback(process.send_signal, signal.SIGCONT)
-        delays = _lags(
-            [by_shard[0], by_shard[1]],
-            shards.engines[0],
-            seconds,
-            lambda: process.send_signal(signal.SIGSTOP),
-            table="records_local",
-        )
-    return {"hang_lag_p50_s": percentile(delays, 0.5), "hang_lag_p99_s": percentile(delays, 0.99)}
 
 
 def several(address: Address, engine_s: Callable[[], float], seconds: float) -> dict[str, float]:

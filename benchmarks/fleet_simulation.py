@@ -20,10 +20,11 @@ from typing import Final
 from benchmarks import fleet_lists
 from benchmarks.fleet_data import trainer_values
 from benchmarks.fleet_engine import PATIENCE_S, Meter
-from tests.fleet.engines import set_up, start_engine
+from tests.fleet.engines import Embedded
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.fleet.schema import set_up
 from toolkit.telemetry.fleet.shipping.sender import EVERY_S, REPORT_S
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
@@ -74,16 +75,16 @@ class _Node:
 
     def report(self) -> None:
         """Report the live runs and the shipper."""
-        for sender in self._shipper.senders:
-            sender.report(all_runs=True)
+        self._shipper.sender.report(all_runs=True)
 
 
 def measure(seconds: float) -> dict[str, float]:
     """Return what each costs the engine in milliseconds, how many parts there are at worst, and bytes a record."""
     with tempfile.TemporaryDirectory(prefix="bench-simulation-", ignore_cleanup_errors=True) as place:
-        engine = start_engine("26.9", Path(place) / "engine")
+        engine = Embedded(Path(place) / "engine")
+        engine.start()
         try:
-            set_up(engine.address(), engine.cluster)
+            set_up(engine.address())
             return _measured(engine.address(), Meter(engine), Path(place) / "logs", seconds)
         finally:
             engine.stop()

@@ -19,12 +19,13 @@ from tests.browser.browser_helpers import (
 )
 from tests.browser.growing_run import Training
 from tests.dashboard.serving import dashboard
-from tests.fleet.engines import NoEngine, set_up, start_engine
+from tests.fleet.conftest import started
 from tests.fleet.requests_to_runs import start_shipper, write_key
 from tests.fleet.shipped_runs import id_of
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
 from toolkit.telemetry.fleet.engine import Engine, quote
+from toolkit.telemetry.fleet.schema import set_up
 
 # tests/fleet/test_courier.py steers a run in `make test`.
 pytestmark = in_make_faults
@@ -32,16 +33,9 @@ pytestmark = in_make_faults
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory):
-    try:
-        started = start_engine("26.9", tmp_path_factory.mktemp("engine") / "26.9")
-    except NoEngine as error:
-        pytest.skip(str(error))
-    try:
-        set_up(started.address())
-        yield started
-    finally:
-        started.process.send_signal(signal.SIGCONT)
-        started.stop()
+    for one in started(tmp_path_factory.mktemp("engine")):
+        set_up(one.address())
+        yield one
 
 
 @pytest.fixture(scope="module")

@@ -1,17 +1,22 @@
 """A ClickHouse that runs inside this process (chdb), behind as much of the server's HTTP as our client uses.
 
-`python -m tests.fleet.embedded_engine FOLDER PORT PORT_FILE [CONFIG]` serves until it is killed.
+`python -m tests.fleet.embedded_engine JSON` serves until it is killed. JSON has the `folder`, the `port`, the file for
+the `ports` it got, and perhaps a `config`, the `passwords` of users, and `certificate` and `key` for a port with TLS.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gzip
+import json
 import os
 import re
 import socket
+import ssl
 import sys
 import tempfile
+import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
@@ -37,6 +42,7 @@ class Handler(BaseHTTPRequestHandler):
             body = gzip.decompress(body)
         options = {name: values[0] for name, values in parse_qs(urlsplit(self.path).query).items()}
         try:
+            self._require_password()
             answer, status = self._answer(options, body), 200
         except Exception as error:  # noqa: BLE001 - chdb raises several kinds
             answer, status = str(error).encode(), 500
@@ -46,6 +52,17 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(answer)
 
     do_GET = do_POST
+
+    def _require_password(self):
+        user, password = self.headers.get("X-ClickHouse-User"), self.headers.get("X-ClickHouse-Key")
+        if self.headers.get("Authorization", "").startswith("Basic "):
+            both = base64.b64decode(self.headers["Authorization"].removeprefix("Basic "))
+            user, _, password = both.decode().partition(":")
+        passwords = self.server.passwords
+        # As http.server reads headers.
+        known = passwords.get(user, "").encode().decode("latin-1")
+        if passwords and (user not in passwords or password not in (passwords[user], known)):
+            raise PermissionError("Code: 516. DB::Exception: Authentication failed. (AUTHENTICATION_FAILED)")
 
     def _answer(self, options, body):
         wanted = options.get("database", "default")
@@ -86,14 +103,32 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-def main(folder: str, port: str, port_file: str, config: str = "") -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", int(port)), Handler)
+def main(given: str) -> None:
+    front = json.loads(given)
+    plain = _server(front, front["port"])
+    servers = [plain]
+    if "certificate" in front:
+        secured = _server(front, 0)
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(front["certificate"], front["key"])
+        # A handshake that a client breaks off holds up no other one.
+        secured.socket = context.wrap_socket(secured.socket, server_side=True, do_handshake_on_connect=False)
+        threading.Thread(target=secured.serve_forever, daemon=True).start()
+        servers.append(secured)
+    half = Path(f"{front['ports']}.half")
+    half.write_text(json.dumps([plain.server_port, servers[-1].server_port]))
+    os.replace(half, front["ports"])
+    plain.serve_forever()
+
+
+def _server(front: dict, port: int) -> ThreadingHTTPServer:
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     server.daemon_threads = True
-    server.place = f"{folder}?config-file={config}" if config else folder
-    half = Path(f"{port_file}.half")
-    half.write_text(str(server.server_port))
-    os.replace(half, port_file)
-    server.serve_forever()
+    server.place = (
+        f"{front['folder']}?config-file={front['config']}" if "config" in front else front["folder"]
+    )
+    server.passwords = front.get("passwords", {})
+    return server
 
 
 if __name__ == "__main__":

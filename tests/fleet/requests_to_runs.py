@@ -102,11 +102,10 @@ class Node:
 
 def start_shipper(engine, logs: Path, key_file: Path) -> subprocess.Popen[str]:
     """Start `telemetry ship` with the key."""
-    hosts = ",".join(f"127.0.0.1:{number}" for _, number in engine.address().hosts)
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "toolkit.telemetry.cli", "ship", str(logs)),
-            *("--to", f"clickhouse://{hosts}/telemetry", "--deliver-requests", str(key_file)),
+            *("--to", str(engine.address()), "--deliver-requests", str(key_file)),
         ],
         cwd=ROOT,
         stdout=subprocess.PIPE,

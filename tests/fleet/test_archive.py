@@ -157,8 +157,6 @@ def test_without_pyarrow_the_sentence_names_the_extra(logs, place, monkeypatch, 
 
 
 def test_clickhouse_and_pyarrow_read_the_archive_on_s3(s3, engine, ask, logs, monkeypatch):
-    if engine.name == "18.16":
-        pytest.skip("18.16 has no s3()")
     folder = log_run(logs, "on-s3")
     ship(engine, logs)
     for name, value in s3.keys("ship").items():

@@ -86,8 +86,7 @@ def test_a_live_run_that_its_shipper_has_given_up_is_taken_although_the_node_rep
     for given_up_s, holder in ((60, "host-c"), (-1, "host-d")):
         monkeypatch.setattr(run_rows, "_GIVEN_UP_S", given_up_s)
         look_now(next_one)
-        for sender in other.senders:
-            sender._next_recheck = 0.0
+        other.sender._next_recheck = 0.0
         look_now(other)
         look_now(other)
         assert claimed_by(ask, folder) == holder
@@ -104,11 +103,10 @@ def test_of_two_that_took_a_run_at_once_one_gives_up_and_the_host_takes_it_back(
     steps = itertools.count(5)
     for shipper in (one, two):
         shipper._finder.look()
-        for sender in shipper.senders:
-            sender.watch.look()
-            sender.send_batch()
-    for sender in (*one.senders, *two.senders):
-        sender.report()
+        shipper.watch.look()
+        shipper.sender.send_batch()
+    for shipper in (one, two):
+        shipper.sender.report()
     for _ in range(2):
         for shipper in (one, two):
             append(folder, [next(steps)])

@@ -10,7 +10,6 @@ from unittest import mock
 
 import pytest
 
-from tests.fleet.engines import set_up
 from tests.fleet.shipped_runs import (
     append,
     engine_points,
@@ -25,23 +24,21 @@ from tests.fleet.shipped_runs import (
 from tests.lengths import in_make_faults
 from toolkit.telemetry.fleet import commits, pull
 from toolkit.telemetry.fleet.engine import Engine, quote
-from toolkit.telemetry.fleet.schema import require_tables
+from toolkit.telemetry.fleet.schema import require_tables, set_up
 from toolkit.telemetry.fleet.shipping import sender
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.fleet.shipping.verify import lags_of
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.process import host_name
 
-pytestmark = pytest.mark.parametrize("engine", ["26.9"], indirect=True)
-
 
 def look_now(*shippers: Shipper) -> None:
     for one in shippers:
         for run in one.runs.values():
             run.next_look = 0.0
-        one.senders[0]._next_recheck = 0.0
+        one.sender._next_recheck = 0.0
         one.ship_round()
-        one.senders[0].report(all_runs=True)
+        one.sender.report(all_runs=True)
 
 
 def started(engine, place, node: str, say=None) -> Shipper:
@@ -139,8 +136,7 @@ def test_lines_of_every_generation_that_someone_else_inserted_stop_their_run_onl
     folder, other = make_run(logs, "stopped", 4), make_run(logs, "shipped", 4)
     ask.query(
         "INSERT INTO records (run_id, rank, gen, at, next, line, created) "
-        f"SELECT {run(folder)}, 0, toUInt16(number + 1), 0, 2, 'x', toDate('2026-09-21') FROM numbers(65535)",
-        settings={"insert_distributed_sync": 1},
+        f"SELECT {run(folder)}, 0, toUInt16(number + 1), 0, 2, 'x', toDate('2026-09-21') FROM numbers(65535)"
     )
     said = []
 
@@ -245,7 +241,7 @@ def test_what_is_rightly_left_alone_is_not_behind(engine, ask, logs, tmp_path):
     text = (old / "run.json").read_text()
     (old / "run.json").write_text(text.replace("1790000000.0", str(time.time() - 100 * 86_400)))
     one = started(engine, logs, "node1")
-    one.senders[0].node.keep_days = 90
+    one.sender.node.keep_days = 90
     look_now(one)
 
     lags = {lag.path.parent.name: lag.bytes for lag in lags_of(ask, [logs], keep_days=90)}
@@ -299,8 +295,6 @@ def test_a_run_is_pulled_in_answers_of_bounded_size(engine, ask, logs, tmp_path,
 
 
 def test_keep_days_is_for_every_table_and_can_be_changed(engine):
-    if engine.cluster:
-        pytest.skip("18.16 cannot remove old rows by itself")
     address = engine.address("kept")
     tables = (
         "SELECT create_table_query FROM system.tables WHERE database = 'kept' AND engine LIKE '%MergeTree'"

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fleet.engines import Embedded, set_up
+from tests.fleet.engines import Embedded
 from tests.fleet.shipped_runs import id_of, log_run, make_run, record_bytes, ship
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.fleet import copy as copying
 from toolkit.telemetry.fleet.copy import EVERYTHING, ONLY_THERE
 from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.fleet.pull import pull
+from toolkit.telemetry.fleet.schema import set_up
 from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 
@@ -18,8 +19,6 @@ from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 @pytest.fixture
 def other(engine, tmp_path):
     """Another engine: with the embedded one, which is one a process, a process of its own."""
-    if engine.cluster:
-        pytest.skip("on 26.9")
     started = Embedded(tmp_path / "other")
     started.start()
     set_up(started.address())
@@ -29,7 +28,7 @@ def other(engine, tmp_path):
 
 def url(engine):
     address = engine.address()
-    return f"clickhouse://127.0.0.1:{address.hosts[0][1]}/{address.database}"
+    return f"clickhouse://127.0.0.1:{address.port}/{address.database}"
 
 
 def test_labels_go_through_a_folder_and_everything_to_another_engine(

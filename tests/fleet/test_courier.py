@@ -15,7 +15,7 @@ import pytest
 
 from dashboard import launcher
 from tests.browser.growing_run import Training
-from tests.fleet.engines import ROOT, set_up
+from tests.fleet.engines import ROOT
 from tests.fleet.requests_to_runs import (
     KEY,
     Node,
@@ -27,11 +27,12 @@ from tests.fleet.requests_to_runs import (
     write_key,
 )
 from tests.fleet.shipped_runs import id_of, ship
-from tests.lengths import in_make_faults, is_long
+from tests.lengths import in_make_faults
 from tests.waiting import wait_until
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.fleet.address import AddressError
 from toolkit.telemetry.fleet.engine import Engine, quote
+from toolkit.telemetry.fleet.schema import set_up
 from toolkit.telemetry.fleet.shipping import courier
 from toolkit.telemetry.fleet.signed_requests import SignedRequest, read_key
 from toolkit.telemetry.runfolder.control import peek, read_request
@@ -45,14 +46,6 @@ from toolkit.telemetry.runs.store import Refused
 PATIENCE_S = 120.0
 
 
-@pytest.fixture
-def an_engine(engine):
-    """The engine that `make test` tries; `make faults` tries every one."""
-    if engine.name != "26.9" and not is_long():
-        pytest.skip("in make faults; on 26.9 here")
-    return engine
-
-
 def store_on(engine, key=KEY, **how):
     return ClickHouseStore(engine.address(), patience_s=PATIENCE_S, request_key=key, **how)
 
@@ -62,9 +55,9 @@ def answers_of(store, key):
     return {record["id"]: record for record in store.events(key, (CONTROL_CHANGE,), limit=50)}
 
 
-def test_a_page_steers_a_live_run_through_the_engine(an_engine, logs, tmp_path):
-    shipper = start_shipper(an_engine, logs, write_key(tmp_path))
-    store = store_on(an_engine, visitor=lambda: "ann@example.org")
+def test_a_page_steers_a_live_run_through_the_engine(engine, logs, tmp_path):
+    shipper = start_shipper(engine, logs, write_key(tmp_path))
+    store = store_on(engine, visitor=lambda: "ann@example.org")
     try:
         with Training(logs, "steered", tmp_path) as training:
             key = id_of(training.folder)
@@ -80,7 +73,7 @@ def test_a_page_steers_a_live_run_through_the_engine(an_engine, logs, tmp_path):
         shipper.communicate()
     found = answers_of(store, key)[asked]
     assert [found[name] for name in ("status", "old", "new")] == ["applied", 5, 7]
-    by = Engine(an_engine.address()).rows(f"SELECT `by` FROM requests WHERE run_id = {quote(key)}", "String")
+    by = Engine(engine.address()).rows(f"SELECT `by` FROM requests WHERE run_id = {quote(key)}", "String")
     assert by == [("ann@example.org",)]
     with pytest.raises(Refused, match="stopped and cannot answer"):
         store.ask(key, {"log_every": 9})
@@ -136,17 +129,17 @@ def test_only_requests_that_are_signed_valid_and_new_are_delivered(engine, logs)
     assert not (folder / "control.json").exists()
 
 
-def test_rows_without_a_signature_neither_hold_up_nor_replace_a_request(an_engine, logs, record_property):
+def test_rows_without_a_signature_neither_hold_up_nor_replace_a_request(engine, logs, record_property):
     folder = make_live_run(logs, "flooded")
-    run_id, node, connection = id_of(folder), Node(an_engine, logs), Engine(an_engine.address())
-    put(an_engine, run_id, "good", asked=time.time() - 5)
+    run_id, node, connection = id_of(folder), Node(engine, logs), Engine(engine.address())
+    put(engine, run_id, "good", asked=time.time() - 5)
     forged = 1_500
     connection.query(
         "INSERT INTO requests (run_id, id, asked, expires, body, mac, created) SELECT "
         f"{quote(run_id)}, if(number = 0, 'good', toString(number)), toUnixTimestamp(now()) + number % 7, "
         f"toUnixTimestamp(now()) + 600, '{{}}', '{'a' * 64}', '2026-09-21' FROM numbers({forged})"
     )
-    connection.query(f"OPTIMIZE TABLE requests{'_local' if an_engine.cluster else ''} FINAL")
+    connection.query("OPTIMIZE TABLE requests FINAL")
 
     rounds = 0
     while not (folder / "control.json").exists():
@@ -158,22 +151,22 @@ def test_rows_without_a_signature_neither_hold_up_nor_replace_a_request(an_engin
     record_property("measured", f"{forged:,} rows without a signature, delivered in round {rounds}")
 
 
-def test_the_next_request_waits_for_the_answer_also_of_a_courier_that_was_killed(an_engine, logs):
+def test_the_next_request_waits_for_the_answer_also_of_a_courier_that_was_killed(engine, logs):
     folder = make_live_run(logs, "two")
     run_id = id_of(folder)
-    node = Node(an_engine, logs)
-    put(an_engine, run_id, "first", body=b'{"log_every": 30}')
-    put(an_engine, run_id, "second", body=b'{"actions": ["stop"]}')
+    node = Node(engine, logs)
+    put(engine, run_id, "first", body=b'{"log_every": 30}')
+    put(engine, run_id, "second", body=b'{"actions": ["stop"]}')
     node.round()
     delivered = peek(folder)
     assert read_request(folder).id == "first"
 
-    for again in (node, Node(an_engine, logs), Node(an_engine, logs)):
+    for again in (node, Node(engine, logs), Node(engine, logs)):
         again.round()
         assert peek(folder) == delivered
     # Even if someone on the node has replaced it meanwhile.
     os.unlink(folder / "control.json")
-    Node(an_engine, logs)
+    Node(engine, logs)
     assert not (folder / "control.json").exists()
 
     answer(folder, "first")
@@ -183,11 +176,11 @@ def test_the_next_request_waits_for_the_answer_also_of_a_courier_that_was_killed
     assert found.expires - found.timestamp == pytest.approx(600, abs=1)
 
 
-def test_a_run_whose_folder_belongs_to_another_user_gets_nothing_and_the_page_says_so(an_engine, logs):
+def test_a_run_whose_folder_belongs_to_another_user_gets_nothing_and_the_page_says_so(engine, logs):
     folder = make_live_run(logs, "foreign")
     folder.chmod(0o770)
-    node, run_id, store = Node(an_engine, logs), id_of(folder), store_on(an_engine)
-    put(an_engine, run_id, "x")
+    node, run_id, store = Node(engine, logs), id_of(folder), store_on(engine)
+    put(engine, run_id, "x")
     node.round()
 
     assert not (folder / "control.json").exists()
@@ -198,27 +191,27 @@ def test_a_run_whose_folder_belongs_to_another_user_gets_nothing_and_the_page_sa
         store.ask(run_id, {"log_every": 20})
 
 
-def test_a_page_says_beforehand_that_a_request_would_not_be_delivered(an_engine, logs):
+def test_a_page_says_beforehand_that_a_request_would_not_be_delivered(engine, logs):
     folder = make_live_run(logs, "silent")
     run_id, node = id_of(folder), host_name()
-    ship(an_engine, logs)
+    ship(engine, logs)
     for key, reason in (
         (None, "started without --request-key"),
         (KEY, f"{node} does not deliver requests: its shipper runs without --deliver-requests"),
     ):
-        store = store_on(an_engine, key)
+        store = store_on(engine, key)
         assert reason in store.meta(run_id).control_refusal
         with pytest.raises(Refused, match=reason):
             store.ask(run_id, {"log_every": 20})
-    Node(an_engine, logs, b"another key, and it is long enough")
+    Node(engine, logs, b"another key, and it is long enough")
     with pytest.raises(Refused, match=f"{node} has another request key than this dashboard"):
-        store_on(an_engine).ask(run_id, {"log_every": 20})
+        store_on(engine).ask(run_id, {"log_every": 20})
 
 
 @in_make_faults
-def test_clocks_that_are_an_hour_off_change_nothing(an_engine, logs, monkeypatch):
+def test_clocks_that_are_an_hour_off_change_nothing(engine, logs, monkeypatch):
     folder = make_live_run(logs, "clocks")
-    run_id, node = id_of(folder), Node(an_engine, logs)
+    run_id, node = id_of(folder), Node(engine, logs)
     for module, off_s in ((courier, 3600), (engine_requests, -3600), (engine_runs, -3600)):
         clock = SimpleNamespace(
             time=lambda off_s=off_s: time.time() + off_s,
@@ -226,7 +219,7 @@ def test_clocks_that_are_an_hour_off_change_nothing(an_engine, logs, monkeypatch
             perf_counter=time.perf_counter,
         )
         monkeypatch.setattr(module, "time", clock)
-    store = store_on(an_engine)
+    store = store_on(engine)
 
     asked = store.ask(run_id, {"log_every": 20})
     node.round()
@@ -238,22 +231,22 @@ def test_clocks_that_are_an_hour_off_change_nothing(an_engine, logs, monkeypatch
     assert found.expires - found.timestamp == pytest.approx(600, abs=1)
 
 
-def test_a_viewer_sends_nothing(an_engine, logs):
+def test_a_viewer_sends_nothing(engine, logs):
     folder = make_live_run(logs, "viewed")
-    Node(an_engine, logs)
+    Node(engine, logs)
     for how in ({"read_only": True}, {"read_only_reason": lambda: "this link gives read-only access"}):
         with pytest.raises(Refused, match="read-only"):
-            store_on(an_engine, **how).ask(id_of(folder), {"log_every": 20})
-    found = Engine(an_engine.address()).rows(
+            store_on(engine, **how).ask(id_of(folder), {"log_every": 20})
+    found = Engine(engine.address()).rows(
         f"SELECT count() FROM requests WHERE run_id = {quote(id_of(folder))}", "UInt64"
     )
     assert found == [(0,)]
 
 
-def test_a_page_shows_what_became_of_a_request_that_has_no_answer(an_engine, logs):
+def test_a_page_shows_what_became_of_a_request_that_has_no_answer(engine, logs):
     folder = make_live_run(logs, "waiting")
-    run_id, node = id_of(folder), Node(an_engine, logs)
-    store = store_on(an_engine)
+    run_id, node = id_of(folder), Node(engine, logs)
+    store = store_on(engine)
     asked = store.ask(run_id, {"log_every": 20})
     assert store.delivery(run_id, asked).text == f"waiting for {host_name()}"
 
@@ -261,7 +254,7 @@ def test_a_page_shows_what_became_of_a_request_that_has_no_answer(an_engine, log
     wait_until(lambda: store.delivery(run_id, asked).text == "pending")
     # After it one that asks for nothing, and one that no one takes until it expires.
     answer(folder, asked)
-    put(an_engine, run_id, "empty", body=b"{}")
+    put(engine, run_id, "empty", body=b"{}")
     node.round()
     store._requests._by_run[run_id].asked.update({"empty": time.time() + 600, "late": 1.0})
     found = wait_until(lambda: (note := store.delivery(run_id, "empty")).is_over and note)
@@ -271,9 +264,9 @@ def test_a_page_shows_what_became_of_a_request_that_has_no_answer(an_engine, log
 
 
 @in_make_faults
-def test_a_courier_killed_between_the_file_and_its_note_delivers_nothing_twice(an_engine, logs, tmp_path):
-    key_file, store = write_key(tmp_path), store_on(an_engine)
-    address = str(an_engine.address()).replace("default@", "")
+def test_a_courier_killed_between_the_file_and_its_note_delivers_nothing_twice(engine, logs, tmp_path):
+    key_file, store = write_key(tmp_path), store_on(engine)
+    address = str(engine.address()).replace("default@", "")
     with Training(logs, "killed", tmp_path) as training:
         key, asked = id_of(training.folder), []
         for number in range(3):
@@ -286,7 +279,7 @@ def test_a_courier_killed_between_the_file_and_its_note_delivers_nothing_twice(a
             asked += [store.ask(key, {"actions": ["save"]}) for _ in range(2)]
             child.wait(PATIENCE_S)
             assert marker.exists()
-        shipper = start_shipper(an_engine, logs, key_file)
+        shipper = start_shipper(engine, logs, key_file)
         try:
             wait_until(lambda: set(asked) <= set(answers_of(store, key)), shipper)
         finally:
@@ -299,10 +292,8 @@ def test_a_courier_killed_between_the_file_and_its_note_delivers_nothing_twice(a
 
 
 @in_make_faults
-def test_with_tables_of_an_older_version_lines_are_shipped_and_requests_are_not(an_engine, logs):
-    if an_engine.cluster:
-        pytest.skip("one engine is enough")
-    address = an_engine.address("older")
+def test_with_tables_of_an_older_version_lines_are_shipped_and_requests_are_not(engine, logs):
+    address = engine.address("older")
     set_up(address)
     Engine(address).query("DROP TABLE deliveries")
     folder = make_live_run(logs, "older")
@@ -317,8 +308,8 @@ def test_with_tables_of_an_older_version_lines_are_shipped_and_requests_are_not(
     wait_until(lambda: node.round() or is_offered(store, id_of(folder)))
 
 
-def test_options_that_cannot_be_used_are_refused_with_one_sentence(an_engine, logs, tmp_path, capsys):
-    place = str(an_engine.address())
+def test_options_that_cannot_be_used_are_refused_with_one_sentence(engine, logs, tmp_path, capsys):
+    place = str(engine.address())
     key_file = str(write_key(tmp_path))
     for options, said in (
         (("--deliver-requests", key_file, "--once"), "is for a shipper that keeps running"),

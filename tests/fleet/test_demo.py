@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from benchmarks.fleet_runs import log_run
-from tests.fleet.engines import NoEngine, free_ports, server_command
+from tests.fleet.engines import free_ports
 from tests.lengths import in_make_faults
 from tests.project.markdown import ROOT
 from tests.waiting import wait_until
@@ -33,18 +33,13 @@ def test_the_runs_of_the_demo_are_written_by_the_real_logger(tmp_path):
 
 
 @in_make_faults
-@pytest.mark.parametrize(("number", "more"), [(signal.SIGINT, []), (signal.SIGTERM, ["--cluster"])])
-def test_a_fleet_starts_shows_its_runs_and_ends_without_a_trace(tmp_path, number, more):
-    try:
-        if more:
-            server_command("18.16")
-    except NoEngine as error:
-        pytest.skip(str(error))
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_fleet_starts_shows_its_runs_and_ends_without_a_trace(tmp_path, number):
     (port,) = free_ports(1)
     output = tmp_path / "out"
     with output.open("wb") as out:
         demo = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.fleet_demo", "--runs", str(RUNS), "--port", str(port), *more],
+            [sys.executable, "-m", "benchmarks.fleet_demo", "--runs", str(RUNS), "--port", str(port)],
             cwd=ROOT,
             env={**os.environ, "TMPDIR": str(tmp_path)},
             stdin=subprocess.DEVNULL,

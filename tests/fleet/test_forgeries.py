@@ -6,26 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fleet.engines import Embedded, NoEngine, set_up
+from tests.fleet.engines import Embedded, NoEngine
 from tests.fleet.requests_to_runs import KEY
 from tests.fleet.shipped_runs import append, id_of, make_run, record_bytes, ship
-from tests.lengths import is_long
 from toolkit.telemetry.fleet.engine import Engine, EngineError, quote
 from toolkit.telemetry.fleet.pull import PullError, pull
+from toolkit.telemetry.fleet.schema import set_up
 from toolkit.telemetry.fleet.signed_requests import token_of
 from toolkit.telemetry.runfolder.labels import Labels, write_labels
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 
 PATIENCE_S = 120.0
 OTHER_KEY = b"o" * 32
-
-
-@pytest.fixture
-def an_engine(engine):
-    """The engine that `make test` tries; `make faults` tries every one."""
-    if engine.name != "26.9" and not is_long():
-        pytest.skip("in make faults; on 26.9 here")
-    return engine
 
 
 class Signed:
@@ -49,26 +41,23 @@ class Signed:
 def forge(engine, table, **values):
     connection = Engine(engine.address())
     texts = [quote(value) if isinstance(value, str) else str(value) for value in values.values()]
-    connection.query(
-        f"INSERT INTO {table} ({', '.join(values)}) VALUES ({', '.join(texts)})",
-        settings={"insert_distributed_sync": 1},
-    )
+    connection.query(f"INSERT INTO {table} ({', '.join(values)}) VALUES ({', '.join(texts)})")
     merged = table.removeprefix("node_")
-    connection.query(f"OPTIMIZE TABLE {merged}{'_local' if engine.cluster else ''} FINAL")
+    connection.query(f"OPTIMIZE TABLE {merged} FINAL")
 
 
-def test_a_forged_commit_hides_and_replaces_nothing_and_is_named(an_engine, logs, tmp_path):
+def test_a_forged_commit_hides_and_replaces_nothing_and_is_named(engine, logs, tmp_path):
     folder = make_run(logs, "real")
-    run_id, signed = id_of(folder), Signed(an_engine)
+    run_id, signed = id_of(folder), Signed(engine)
     ship(signed, logs)
-    seal, mac = Engine(an_engine.address()).rows(
+    seal, mac = Engine(engine.address()).rows(
         f"SELECT seal, mac FROM commits WHERE run_id = {quote(run_id)}", "String", "String"
     )[0]
     common = {"run_id": run_id, "rank": 0, "created": "2026-09-21"}
-    forge(an_engine, "commits", **common, gen=65535, end=0)
-    forge(an_engine, "commits", **common, gen=1, end=10**15, mac=mac)
+    forge(engine, "commits", **common, gen=65535, end=0)
+    forge(engine, "commits", **common, gen=1, end=10**15, mac=mac)
     # The signature of another run, and of another generation of this one.
-    forge(an_engine, "commits", **common, gen=2, end=5, seal="x" * 64, mac=mac)
+    forge(engine, "commits", **common, gen=2, end=5, seal="x" * 64, mac=mac)
 
     pulled, problem = signed.bytes_of(run_id, tmp_path / "pulled")
 
@@ -83,45 +72,42 @@ def test_a_forged_commit_hides_and_replaces_nothing_and_is_named(an_engine, logs
     assert sum("have no valid signature" in line for line in said) == 1
     assert signed.bytes_of(run_id, tmp_path / "again")[0] == record_bytes(folder)
     assert len(seal) == 64
-    if an_engine.cluster is None:
-        # The last values are for those who know the seal.
-        for known, count in ((seal, 1), ("", 0), (mac, 0)):
-            rows = (
-                f"commit_metrics(seals = [{quote(known)}]) WHERE run_id = {quote(run_id)} AND notEmpty(names)"
-            )
-            assert Engine(an_engine.address()).rows(f"SELECT count() FROM {rows}", "UInt64") == [(count,)]
+    # The last values are for those who know the seal.
+    for known, count in ((seal, 1), ("", 0), (mac, 0)):
+        rows = f"commit_metrics(seals = [{quote(known)}]) WHERE run_id = {quote(run_id)} AND notEmpty(names)"
+        assert Engine(engine.address()).rows(f"SELECT count() FROM {rows}", "UInt64") == [(count,)]
 
 
-def test_with_a_new_key_everything_is_committed_again(an_engine, logs, tmp_path):
+def test_with_a_new_key_everything_is_committed_again(engine, logs, tmp_path):
     folder = make_run(logs, "moved")
     run_id = id_of(folder)
-    ship(an_engine, logs)
+    ship(engine, logs)
     for key in (KEY, OTHER_KEY):
-        signed = Signed(an_engine, key)
-        store = ClickHouseStore(an_engine.address(), patience_s=PATIENCE_S, request_key=key)
+        signed = Signed(engine, key)
+        store = ClickHouseStore(engine.address(), patience_s=PATIENCE_S, request_key=key)
         health = store.refresh(run_id, wait_s=PATIENCE_S)
         assert (health.records, "no valid signature" in health.problem) == (0, True)
 
         ship(signed, logs)
 
         assert signed.bytes_of(run_id, tmp_path / key[:1].decode())[0] == record_bytes(folder)
-    generations = Engine(an_engine.address()).rows(
+    generations = Engine(engine.address()).rows(
         f"SELECT DISTINCT gen FROM records WHERE run_id = {quote(run_id)}", "UInt16"
     )
     assert generations == [(1,)]
 
 
-def test_forged_lines_are_refused_by_pull_and_found_and_repaired_by_verify(an_engine, logs, tmp_path):
+def test_forged_lines_are_refused_by_pull_and_found_and_repaired_by_verify(engine, logs, tmp_path):
     folder = make_run(logs, "changed")
-    run_id, signed = id_of(folder), Signed(an_engine)
+    run_id, signed = id_of(folder), Signed(engine)
     shipper = ship(signed, logs)
     line = record_bytes(folder)["metrics.jsonl"].split(b"\n")[0].decode()
-    created = Engine(an_engine.address()).rows(
+    created = Engine(engine.address()).rows(
         f"SELECT DISTINCT toString(created) FROM records WHERE run_id = {quote(run_id)}", "String"
     )[0][0]
     common = {"run_id": run_id, "rank": 0, "gen": 1, "at": 0, "created": created}
-    forge(an_engine, "records", **common, next=len(line) + 1, event="step", line=line.replace("1.0", "9.0"))
-    forge(an_engine, "points", **common, metric="train_loss", n=1, value=9.0)
+    forge(engine, "records", **common, next=len(line) + 1, event="step", line=line.replace("1.0", "9.0"))
+    forge(engine, "points", **common, metric="train_loss", n=1, value=9.0)
 
     with pytest.raises(PullError, match="differs from the one that was shipped; `telemetry ship --verify`"):
         pull(Engine(signed.address()), run_id, tmp_path / "refused")
@@ -135,16 +121,16 @@ def test_forged_lines_are_refused_by_pull_and_found_and_repaired_by_verify(an_en
 
 @pytest.mark.parametrize("line", [1, 2])
 @pytest.mark.parametrize("forged", ["other kind", "no length", "endless", "not a record"])
-def test_a_forged_line_takes_no_page_of_the_run_away(an_engine, logs, line, forged):
+def test_a_forged_line_takes_no_page_of_the_run_away(engine, logs, line, forged):
     folder = make_run(logs, f"{forged} {line}", 0)
     for step in range(3):
         append(folder, [step], **{f"only_{step}": 1.0})
-    run_id, signed = id_of(folder), Signed(an_engine)
+    run_id, signed = id_of(folder), Signed(engine)
     ship(signed, logs)
     real = record_bytes(folder)["metrics.jsonl"].splitlines(keepends=True)
     at = sum(map(len, real[:line]))
     after = at + len(real[line])
-    created = Engine(an_engine.address()).rows(
+    created = Engine(engine.address()).rows(
         f"SELECT DISTINCT toString(created) FROM records WHERE run_id = {quote(run_id)}", "String"
     )[0][0]
     row = {"run_id": run_id, "rank": 0, "gen": 1, "at": at, "created": created, "line": "{}"}
@@ -154,8 +140,8 @@ def test_a_forged_line_takes_no_page_of_the_run_away(an_engine, logs, line, forg
         "endless": {"next": 2**64 - 1, "event": "step"},
         "not a record": {"next": after, "event": ""},
     }[forged]
-    forge(an_engine, "records", **row)
-    store = ClickHouseStore(an_engine.address(), patience_s=PATIENCE_S, request_key=KEY)
+    forge(engine, "records", **row)
+    store = ClickHouseStore(engine.address(), patience_s=PATIENCE_S, request_key=KEY)
 
     for _ in range(2):
         health = store.refresh(run_id, wait_s=PATIENCE_S)

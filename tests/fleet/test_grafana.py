@@ -12,7 +12,6 @@ import pytest
 
 from tests.fleet.engines import ROOT
 from tests.fleet.shipped_runs import append, id_of, make_run, ship, write
-from tests.lengths import is_long
 from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 
@@ -100,8 +99,6 @@ def test_a_dashboard_has_no_fixed_data_source_and_no_quoted_name(name):
 
 
 def test_every_query_of_the_dashboards_is_right(engine, ask, logs):
-    if engine.name == "18.16" and not is_long():
-        pytest.skip("in make faults")
     project = f"{HOSTILE} {os.urandom(4).hex()}"
     team = {"project": hexed(project)}
     live = make_run(logs, "live", 10, project=project)
@@ -166,8 +163,5 @@ def double_rows(engine, run_id):
     """Insert every row of a run again, as a shipper that was killed does."""
     connection = Engine(engine.address())
     for table in ("records", "points", "commits"):
-        connection.query(
-            f"INSERT INTO {table} SELECT * FROM {table} WHERE run_id = '{run_id}'",
-            settings={"insert_distributed_sync": 1},
-        )
+        connection.query(f"INSERT INTO {table} SELECT * FROM {table} WHERE run_id = '{run_id}'")
     connection.close()

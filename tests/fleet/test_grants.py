@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from tests.fleet.engines import Embedded, NoEngine, set_up
+from tests.fleet.engines import Embedded, NoEngine
 from tests.fleet.requests_to_runs import Node, make_live_run
 from tests.fleet.shipped_runs import append, id_of, make_run, record_bytes, ship, step_line, write
 from toolkit.telemetry.cli.main import main
@@ -19,7 +19,7 @@ from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError
 from toolkit.telemetry.fleet.object_store import FolderStore
 from toolkit.telemetry.fleet.objects import ObjectShipper
 from toolkit.telemetry.fleet.pull import pull
-from toolkit.telemetry.fleet.schema import TABLES, require_tables
+from toolkit.telemetry.fleet.schema import TABLES, require_tables, set_up
 from toolkit.telemetry.fleet.shipping.verify import Lag, lags_of
 from toolkit.telemetry.fleet.signed_requests import read_key
 from toolkit.telemetry.fleet.teams import grants
@@ -91,7 +91,7 @@ def engine_as(filled, tmp_path):
     def start(role):
         lines = [
             line.partition(" TO ")[0]
-            for line in grants("telemetry", None, "x")
+            for line in grants("telemetry", "x")
             if f"x_{role}" in line.partition(" TO ")[2].split(", ")
         ]
         engine = Embedded(filled[0], write_config(tmp_path, lines))
@@ -209,8 +209,6 @@ def _refuses(connection, *statements):
 
 
 def test_set_up_makes_a_team_whose_passwords_are_only_in_files(engine, tmp_path, capsys):
-    if engine.cluster is not None:
-        pytest.skip("18.16 has no users that are made by a statement")
     folder = tmp_path / "secrets"
     arguments = ["ship", "--set-up", "--team", "lab", "--secrets", str(folder)]
     arguments += ["--to", f"clickhouse://127.0.0.1:{engine.port}/telemetry"]
@@ -269,7 +267,7 @@ def test_users_that_exist_keep_their_passwords(tmp_path, capsys):
             elif "SELECT version()" in asked[-1]:
                 answer = b"\x0825.3.1.1"
             elif "FROM schema_version" in asked[-1]:
-                answer = b'{"version":2,"cluster":"","keep_days":0,"quorum":0,"engine_version":"25.3.1.1"}'
+                answer = b'{"version":3,"keep_days":0,"engine_version":"25.3.1.1"}'
             self.send_response(200)
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
@@ -298,7 +296,7 @@ def test_users_that_exist_keep_their_passwords(tmp_path, capsys):
     assert "an administrator has to run" not in printed
     made = [line.split()[5] for line in asked if line.startswith("CREATE USER")]
     assert made == ["lab_ship", "lab_reader"] * 2
-    assert [line for line in asked if line.startswith("GRANT")] == [*grants("telemetry_lab", None, "lab")] * 2
+    assert [line for line in asked if line.startswith("GRANT")] == [*grants("telemetry_lab", "lab")] * 2
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fleet.engines import DATABASE, set_up
+from tests.fleet.engines import DATABASE
 from tests.fleet.shipped_runs import id_of, log_run, make_run, ship
-from tests.fleet.test_store import ON_26_9
 from tests.lengths import is_long
 from tests.runs.sources.store_answers import comparable
 from tests.waiting import wait_until
 from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.fleet.schema import set_up
 from toolkit.telemetry.runfolder.labels import Labels, write_labels
 from toolkit.telemetry.runfolder.manifest import Evaluation, read_manifest, write_manifest
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
@@ -176,7 +176,6 @@ def _answer(store, query):
     }
 
 
-@ON_26_9
 def test_every_query_finds_the_same_runs_in_the_same_order(fleet):
     local, remote = fleet
     seed = random.randrange(10**9) if is_long() else 3
@@ -197,7 +196,6 @@ def test_every_query_finds_the_same_runs_in_the_same_order(fleet):
         assert not differing, (seed, query, [(expected[part], found[part]) for part in differing[:1]])
 
 
-@ON_26_9
 def test_a_run_whose_log_is_cut_is_said_to_be_cut(engine, logs):
     folder = log_run(logs)
     lines = (folder / "metrics.jsonl").read_bytes().splitlines(keepends=True)
@@ -210,7 +208,6 @@ def test_a_run_whose_log_is_cut_is_said_to_be_cut(engine, logs):
     assert f"{len(lines) - 15} of {len(lines)} records are missing" in card.problem
 
 
-@ON_26_9
 def test_every_list_that_was_shown_is_asked_for_again_after_a_change(fleet):
     _, remote = fleet
     queries = [RunQuery(archived=False, sort=order) for order in ("name", "loss", "last sign")]

@@ -25,11 +25,10 @@ RULES = ROOT / "config" / "prometheus" / "telemetry_rules.yml"
 def shipper(engine, logs):
     """The command in a process of its own, and the port for Prometheus."""
     (port,) = free_ports(1)
-    hosts = ",".join(f"127.0.0.1:{number}" for _, number in engine.address().hosts)
     process = subprocess.Popen(
         [
             *(sys.executable, "-m", "toolkit.telemetry.cli", "ship", str(logs)),
-            *("--to", f"clickhouse://{hosts}/telemetry", "--metrics", f"127.0.0.1:{port}"),
+            *("--to", str(engine.address()), "--metrics", f"127.0.0.1:{port}"),
         ],
         cwd=ROOT,
         stdout=subprocess.PIPE,

@@ -37,14 +37,6 @@ PNG = b"\x89PNG" + bytes(range(200))
 
 
 @pytest.fixture
-def one_engine(engine):
-    """The engine that does this in less time; what is tried has nothing to do with which one it is."""
-    if engine.name == "18.16":
-        pytest.skip("tried with 26.9")
-    return engine
-
-
-@pytest.fixture
 def shared(tmp_path):
     folder = tmp_path / "shared"
     folder.mkdir()
@@ -78,8 +70,7 @@ def stored_of(ask, folder):
 def insert_row(ask, run_id, path, sha256, size=1):
     ask.query(
         "INSERT INTO objects (project, run_id, path, sha256, bytes, version, created) VALUES "
-        f"('', {quote(run_id)}, {quote(path)}, {quote(sha256)}, {size}, 1, '2026-09-21')",
-        settings={"insert_distributed_sync": 1},
+        f"('', {quote(run_id)}, {quote(path)}, {quote(sha256)}, {size}, 1, '2026-09-21')"
     )
 
 
@@ -137,7 +128,7 @@ def test_a_changed_file_replaces_the_one_before_and_a_lost_one_is_stored_again(e
     assert (shared.folder / after.name).read_bytes() == b"second"
 
 
-def test_an_older_copy_on_another_node_does_not_replace_a_file(one_engine, ask, logs, shared, tmp_path):
+def test_an_older_copy_on_another_node_does_not_replace_a_file(engine, ask, logs, shared, tmp_path):
     folder = make_run(logs, "run")
     add_sample(folder, "samples/a.png", step=30)
     copy = shutil.copytree(folder, tmp_path / "copies" / "run")
@@ -146,10 +137,10 @@ def test_an_older_copy_on_another_node_does_not_replace_a_file(one_engine, ask, 
         (copy / "metrics.jsonl").read_bytes() + sample_line(31, "samples/a.png")
     )
     (copy / "samples" / "a.png").write_bytes(b"another")
-    ship_with(one_engine, shared, logs, node="first")
+    ship_with(engine, shared, logs, node="first")
     said = []
 
-    older = ship_with(one_engine, shared, copy.parent, node="second", say=said.append)
+    older = ship_with(engine, shared, copy.parent, node="second", say=said.append)
     older.verify()
     older.objects.ship_all()
 
@@ -157,22 +148,22 @@ def test_an_older_copy_on_another_node_does_not_replace_a_file(one_engine, ask, 
     assert stored_of(ask, folder)["samples/a.png"].sha256 == hashlib.sha256(PNG).hexdigest()
 
 
-def test_content_that_is_missing_or_wrong_is_refused_with_the_reason(one_engine, ask, logs, shared, tmp_path):
+def test_content_that_is_missing_or_wrong_is_refused_with_the_reason(engine, ask, logs, shared, tmp_path):
     folder = make_run(logs, "wrong")
     for name in ("gone.png", "wrong.png", "fine.png"):
         add_sample(folder, name, name.encode())
-    ship_with(one_engine, shared, logs)
+    ship_with(engine, shared, logs)
     rows = stored_of(ask, folder)
     (shared.folder / rows["gone.png"].name).unlink()
     (shared.folder / rows["wrong.png"].name).write_bytes(b"evil.pngx")
-    store = ClickHouseStore(one_engine.address(), objects=shared)
+    store = ClickHouseStore(engine.address(), objects=shared)
 
     with pytest.raises(Refused, match=r"gone.png.*has no objects/"):
         store.read_file(id_of(folder), "gone.png", max_bytes=100)
     with pytest.raises(Refused, match=r"wrong.png.*differs from what was shipped"):
         store.read_file(id_of(folder), "wrong.png", max_bytes=100)
     assert store.read_file(id_of(folder), "fine.png", max_bytes=100) == b"fine.png"
-    pulled = pull(Engine(one_engine.address()), id_of(folder), tmp_path / "back", shared)
+    pulled = pull(Engine(engine.address()), id_of(folder), tmp_path / "back", shared)
     assert pulled.objects == 1
     assert len(pulled.missing) == 2
     assert not (pulled.folder / "wrong.png").exists()
@@ -269,7 +260,7 @@ def test_a_dashboard_that_cannot_use_the_place_says_why(capsys):
 
 @in_make_faults
 @pytest.mark.skipif(find_spec("streamlit") is None, reason="streamlit is not installed")
-def test_the_samples_page_shows_the_images_of_a_run_on_the_engine(one_engine, logs, shared, monkeypatch):
+def test_the_samples_page_shows_the_images_of_a_run_on_the_engine(engine, logs, shared, monkeypatch):
     from PIL import Image
 
     from dashboard import session
@@ -283,9 +274,9 @@ def test_the_samples_page_shows_the_images_of_a_run_on_the_engine(one_engine, lo
     add_sample(folder, "samples/words.txt", b"what the model said")
     add_sample(folder, "samples/gone.png")
     (folder / "samples" / "gone.png").unlink()
-    ship_with(one_engine, shared, logs)
+    ship_with(engine, shared, logs)
     settings = DashboardSettings(
-        engines=(EngineSettings(url=str(one_engine.address()), objects=f"file://{shared.folder}"),)
+        engines=(EngineSettings(url=str(engine.address()), objects=f"file://{shared.folder}"),)
     )
     for name, value in settings.to_environment().items():
         monkeypatch.setenv(name, value)
@@ -309,13 +300,13 @@ def test_the_samples_page_shows_the_images_of_a_run_on_the_engine(one_engine, lo
         session._store.clear()
 
 
-def test_a_folder_that_is_not_mounted_is_waited_for(one_engine, logs, shared, monkeypatch):
+def test_a_folder_that_is_not_mounted_is_waited_for(engine, logs, shared, monkeypatch):
     monkeypatch.setattr(outbox, "FIRST_S", 0.0)
     folder = make_run(logs, "unmounted")
     add_sample(folder, "a.png")
     shared.folder.rmdir()
     said = []
-    shipped = ship_with(one_engine, shared, logs, say=said.append)
+    shipped = ship_with(engine, shared, logs, say=said.append)
 
     assert shipped.objects.totals.waiting == 1
     assert shipped.objects.is_behind
@@ -329,17 +320,17 @@ def test_a_folder_that_is_not_mounted_is_waited_for(one_engine, logs, shared, mo
     assert (shared.folder / "objects").is_dir()
 
 
-def test_files_on_s3_from_the_command_to_the_page(one_engine, s3, logs, tmp_path, monkeypatch, capsys):
+def test_files_on_s3_from_the_command_to_the_page(engine, s3, logs, tmp_path, monkeypatch, capsys):
     folder, other = make_run(logs, "on-s3"), make_run(logs, "also-on-s3")
     for each in (folder, other):
         add_sample(each, "samples/a.png")
     place = f"s3://{BUCKET}/team/x"
-    engine = ["--objects", place]
-    address = str(one_engine.address())
+    files = ["--objects", place]
+    address = str(engine.address())
     for name, value in s3.keys("ship").items():
         monkeypatch.setenv(name, value)
 
-    assert main(["ship", str(logs), "--to", address, "--once", *engine]) == 0
+    assert main(["ship", str(logs), "--to", address, "--once", *files]) == 0
 
     assert "2 other files stored, 0 wait" in capsys.readouterr().out
     assert s3.names("team") == [f"{BUCKET}/team/x/objects/{hashlib.sha256(PNG).hexdigest()}"]
@@ -348,17 +339,17 @@ def test_files_on_s3_from_the_command_to_the_page(one_engine, s3, logs, tmp_path
     for name, value in s3.keys("page").items():
         monkeypatch.setenv(name, value)
     reads = object_store(place)
-    store = ClickHouseStore(one_engine.address(), objects=reads)
+    store = ClickHouseStore(engine.address(), objects=reads)
     assert store.read_file(id_of(folder), "samples/a.png", max_bytes=1000) == PNG
     with pytest.raises(
         StoreError, match=r"refused the key, or does not allow it to do this \(ACCESS_DENIED\)"
     ):
         reads.write("objects/x", b"x")
     back = tmp_path / "back"
-    assert main(["pull", id_of(folder), "--from", address, "--to", str(back), *engine]) == 0
+    assert main(["pull", id_of(folder), "--from", address, "--to", str(back), *files]) == 0
     assert (back / "on-s3" / "samples" / "a.png").read_bytes() == PNG
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-" + SECRET)
-    assert main(["pull", id_of(other), "--from", address, "--to", str(back), *engine]) == 1
+    assert main(["pull", id_of(other), "--from", address, "--to", str(back), *files]) == 1
     said = capsys.readouterr()
     assert "refused the key" in said.err
     assert SECRET not in said.out + said.err
@@ -370,15 +361,15 @@ def committed(ask, folder):
 
 
 @in_make_faults
-def test_with_s3_down_records_are_shipped_and_files_follow(one_engine, ask, s3, logs, monkeypatch):
+def test_with_s3_down_records_are_shipped_and_files_follow(engine, ask, s3, logs, monkeypatch):
     monkeypatch.setattr(outbox, "LONGEST_S", 1.0)
     monkeypatch.setattr(sender, "EVERY_S", 0.1)
     monkeypatch.setattr(objects, "EVERY_S", 0.1)
     for name, value in s3.keys("ship").items():
         monkeypatch.setenv(name, value)
     folder = make_run(logs, "down")
-    store = ObjectShipper(one_engine.address(), object_store(f"s3://{BUCKET}/down"))
-    running = Shipper(Engine(one_engine.address()), [logs], objects=store)
+    store = ObjectShipper(engine.address(), object_store(f"s3://{BUCKET}/down"))
+    running = Shipper(Engine(engine.address()), [logs], objects=store)
     running.start()
     stop = threading.Event()
     thread = threading.Thread(target=running.run, args=(stop,))
@@ -410,13 +401,13 @@ def test_with_s3_down_records_are_shipped_and_files_follow(one_engine, ask, s3, 
 
 
 @in_make_faults
-def test_killed_while_storing_nothing_is_missing_or_there_twice(one_engine, ask, s3, logs):
+def test_killed_while_storing_nothing_is_missing_or_there_twice(engine, ask, s3, logs):
     folder = make_run(logs, "killed")
     count = 40
     for number in range(count):
         add_sample(folder, f"samples/{number}.png", b"%d" % number * 50_000)
     environment = {**os.environ, **s3.keys("ship")}
-    address = str(one_engine.address())
+    address = str(engine.address())
     command = [sys.executable, "-m", "tests.fleet.storing_child", address, str(logs), f"s3://{BUCKET}/killed"]
     kills = longer(1, 12)
     for seed in range(kills):

@@ -13,7 +13,8 @@ from dataclasses import replace
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.fleet.engines import DATABASE, PASSWORD, free_ports, set_up
+from tests.fleet.conftest import started
+from tests.fleet.engines import PASSWORD, free_ports
 from tests.fleet.flaky_front import (
     DROP_ANSWER,
     DROP_REQUEST,
@@ -37,7 +38,8 @@ from tests.waiting import wait_until
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.core import outbox
 from toolkit.telemetry.fleet.address import address_of
-from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError, UnreachableError
+from toolkit.telemetry.fleet.engine import Engine, RefusedError, UnreachableError
+from toolkit.telemetry.fleet.schema import set_up
 from toolkit.telemetry.fleet.shipping import sender as sender_module
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
@@ -45,7 +47,7 @@ from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write
 
 @pytest.fixture
 def front(engine):
-    port = engine.address().hosts[0][1]
+    port = engine.address().port
     started = FlakyFront(port)
     yield started
     started.close()
@@ -101,11 +103,10 @@ def test_files_that_an_engine_that_is_away_was_not_asked_for_are_not_tried_witho
     (closed,) = free_ports(1)
     shipper = Shipper(Engine(engine.address()), [logs])
     shipper.start()
-    for sender in shipper.senders:
-        sender.engine = Engine(address_of(f"clickhouse://127.0.0.1:{closed}/telemetry"))
+    shipper.sender.engine = Engine(address_of(f"clickhouse://127.0.0.1:{closed}/telemetry"))
 
     assert not shipper.ship_round()
-    assert any(sender.has_unknown_files for sender in shipper.senders)
+    assert shipper.sender.has_unknown_files
 
 
 def test_a_clock_that_is_off_is_measured_and_shown(engine, front, logs, capsys):
@@ -115,10 +116,6 @@ def test_a_clock_that_is_off_is_measured_and_shown(engine, front, logs, capsys):
         Engine(address_of(f"clickhouse://127.0.0.1:{front.port}/telemetry")), [logs], node="an hour ahead"
     )
     shipper.start()
-    if engine.cluster:
-        # The shards are asked directly; the front is before the first one.
-        for sender in shipper.senders:
-            sender.engine = Engine(shipper.engine.address, suffix="_local")
     shipper.ship_all()
 
     main(["ship", str(logs), "--status", "--to", f"clickhouse://127.0.0.1:{front.port}/telemetry"])
@@ -130,7 +127,7 @@ def test_a_clock_that_is_off_is_measured_and_shown(engine, front, logs, capsys):
 def test_once_and_pull_say_in_one_sentence_what_is_wrong(engine, logs, capsys):
     make_run(logs, "refused", 3)
     (closed,) = free_ports(1)
-    port = engine.address().hosts[0][1]
+    port = engine.address().port
     for address, said in (
         (
             f"clickhouse://127.0.0.1:{closed}/telemetry",
@@ -158,13 +155,21 @@ def test_once_and_pull_say_in_one_sentence_what_is_wrong(engine, logs, capsys):
             assert "secret" not in err
 
 
-def test_a_wrong_password_or_right_is_refused_at_once_and_never_shown(engine, logs, capsys, tmp_path):
-    if engine.cluster is None:
-        pytest.skip("the embedded engine has no users of its own")
+@pytest.fixture(scope="module")
+def locked(tmp_path_factory):
+    """An engine whose user has a password."""
+    for one in started(tmp_path_factory.mktemp("locked"), passwords={"ship": PASSWORD}):
+        set_up(address_of(url_of(one), password=PASSWORD))
+        yield one
+
+
+def url_of(engine, user="ship"):
+    return f"clickhouse://{user}@127.0.0.1:{engine.port}/telemetry"
+
+
+def test_a_wrong_password_is_refused_at_once_and_never_shown(locked, logs, capsys, tmp_path):
     make_run(logs, "locked", 3)
-    hosts = ",".join(f"127.0.0.1:{port}" for _, port in engine.address().hosts)
     secret = tmp_path / "password"
-    secret.write_text("wrong-hunter2\n")
     for user, mode, text, said in (
         ("ship", 0o600, "wrong-hunter2\n", "refused user ship: wrong user name or password"),
         ("stranger", 0o600, "wrong-hunter2\n", "refused user stranger: wrong user name or password"),
@@ -174,31 +179,25 @@ def test_a_wrong_password_or_right_is_refused_at_once_and_never_shown(engine, lo
             "wrong-hunter2\n",
             f"other users can read the password in {secret}: chmod 600 {secret}",
         ),
-        ("reader", 0o600, PASSWORD, "user reader may not do this"),
     ):
         secret.write_text(text)
         secret.chmod(mode)
         # Not --once: a mistake of the person who starts it is not waited for.
-        once = ["--once"] if user == "reader" else []
-        address = f"clickhouse://{user}@{hosts}/telemetry"
-        assert main(["ship", str(logs), "--to", address, "--password-file", str(secret), *once]) == 2
+        assert main(["ship", str(logs), "--to", url_of(locked, user), "--password-file", str(secret)]) == 2
         out, err = capsys.readouterr()
         assert said in err
         assert "hunter2" not in out + err
         assert PASSWORD not in out + err
     secret.write_text(PASSWORD + "\n")
-    address = f"clickhouse://ship@{hosts}/telemetry"
-    assert main(["ship", str(logs), "--once", "--to", address, "--password-file", str(secret)]) == 0
+    secret.chmod(0o600)
+    assert main(["ship", str(logs), "--once", "--to", url_of(locked), "--password-file", str(secret)]) == 0
 
 
-def test_a_password_that_was_changed_is_read_again(engine, tmp_path):
-    if engine.cluster is None:
-        pytest.skip("the embedded engine has no users of its own")
+def test_a_password_that_was_changed_is_read_again(locked, tmp_path):
     secret = tmp_path / "password"
     secret.write_text("the one before\n")
     secret.chmod(0o600)
-    url = f"clickhouse://ship@127.0.0.1:{engine.address().hosts[0][1]}/telemetry"
-    connection = Engine(address_of(url, password_file=secret))
+    connection = Engine(address_of(url_of(locked), password_file=secret))
     with pytest.raises(RefusedError, match="refused user ship: wrong user name or password$"):
         connection.query("SELECT 1")
 
@@ -214,7 +213,7 @@ def test_a_password_that_was_changed_is_read_again(engine, tmp_path):
 
 
 def test_the_command_ships_shows_how_far_and_pulls(engine, logs, tmp_path, capsys):
-    port = engine.address().hosts[0][1]
+    port = engine.address().port
     address = f"clickhouse://127.0.0.1:{port}/telemetry"
     folder = make_run(logs, "by-command", 12)
     assert main(["ship", str(logs), "--status", "--to", address]) == 1, "its records are older than a minute"
@@ -240,11 +239,6 @@ def test_the_command_ships_shows_how_far_and_pulls(engine, logs, tmp_path, capsy
     assert (found["lines"], found["record_files"], found["missing"]) == (12, 1, [])
     assert main(["ship", str(logs), "--to", address, "--json"]) == 2
     assert "--json needs --once" in capsys.readouterr().err
-
-
-def test_a_cluster_that_the_engine_does_not_know_is_refused(engine):
-    with pytest.raises(EngineError, match="knows no cluster elsewhere; see <remote_servers>"):
-        set_up(engine.address(), "elsewhere")
 
 
 def test_an_engine_that_is_silent_is_given_up_after_its_time():
@@ -286,22 +280,3 @@ def test_prometheus_gets_the_last_values_of_live_runs(engine, logs):
         assert found[(f"telemetry_run_{name}", *sorted({**labels, **more}.items()))] == value
     assert "# TYPE telemetry_ship_batches_total counter\n" in text
     assert (found["telemetry_ship_behind_bytes",], found["telemetry_ship_lines_total",]) == (0.0, 8.0)
-
-
-def test_tables_of_another_layout_are_refused_in_one_sentence(engine, ask, capsys):
-    url = f"clickhouse://127.0.0.1:{ask.address.hosts[0][1]}/{DATABASE}"
-    cases = [(["--replicas"], "replicas are hosts of a cluster: add --cluster NAME")]
-    if engine.cluster:
-        cases += [
-            (
-                ["--cluster", engine.cluster, "--replicas"],
-                "has no macro shard and no macro replica; see <macros>",
-            ),
-            ([], "are on the cluster fleet; only a new database can be different"),
-        ]
-    for more, said in cases:
-        command = ["ship", "--set-up", "--to", url, *more]
-        assert main(command) == 2, command
-        out, err = capsys.readouterr()
-        assert said in err, command
-        assert (out, err.count("\n")) == ("", 1)

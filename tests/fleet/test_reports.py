@@ -28,8 +28,6 @@ from toolkit.telemetry.runs.sources.clickhouse.link import EngineLink
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 
-ON_ONE_ENGINE = pytest.mark.parametrize("engine", ["26.9"], indirect=True)
-
 
 class Taking:
     """Stands for an engine that takes everything."""
@@ -102,10 +100,10 @@ def test_names_of_any_length_take_bounded_room_in_the_text_for_prometheus(logs):
     append(folder, range(3), **{"m" * 100_000: 1.0})
     shipper = Shipper(Taking(), [logs], node="node")
     with mock.patch.object(shipper_module, "require_tables") as tables:
-        tables.return_value = mock.Mock(cluster=None, keep_days=0)
+        tables.return_value = mock.Mock(keep_days=0)
         shipper.start()
     shipper._finder.look()
-    shipper.senders[0].watch.look()
+    shipper.watch.look()
     (file,) = shipper.files
     file.commit = Commit(run_id=file.key[0], rank=0)
     file.tail = RecordTail(file.path, file.run.found.key, 0, 1, Position())
@@ -126,7 +124,6 @@ def test_a_failure_that_is_over_is_not_reported_for_ever():
     assert totals.recent_error == ""
 
 
-@ON_ONE_ENGINE
 def test_a_shipper_whose_clock_was_set_back_is_not_silent(engine, ask, logs):
     node = f"node-{id_of(make_run(logs, 'run', 2))}"
     ask.query(
@@ -136,14 +133,13 @@ def test_a_shipper_whose_clock_was_set_back_is_not_silent(engine, ask, logs):
 
     ship(engine, logs, node=node)
     one = ship(engine, logs, node=node)
-    one.senders[0].report(all_runs=True)
+    one.sender.report(all_runs=True)
 
     (line,) = [line for line in Lag.shippers(ask) if line.startswith(node)]
     assert line.startswith(f"{node}: 1 files, 0 bytes behind, reported ")
     assert "of yesterday" not in line
 
 
-@ON_ONE_ENGINE
 def test_a_page_of_runs_with_long_ids_has_its_trends(engine, logs):
     folder = make_run(logs, "shown", 10)
     ship(engine, logs)
@@ -154,7 +150,6 @@ def test_a_page_of_runs_with_long_ids_has_its_trends(engine, logs):
     assert {key: len(trend) for key, trend in trends.items()} == {id_of(folder): 10}
 
 
-@ON_ONE_ENGINE
 def test_values_that_the_engine_did_not_give_are_asked_for_again(engine, logs):
     folder = make_run(logs, "growing", 10)
     ship(engine, logs)
@@ -182,7 +177,6 @@ def test_values_that_the_engine_did_not_give_are_asked_for_again(engine, logs):
     assert store.recent(key, "train_loss", 99).tolist() == [1.0 / (step + 1) for step in range(15)]
 
 
-@ON_ONE_ENGINE
 def test_a_run_without_a_manifest_is_listed_as_on_its_node(engine, logs):
     folder = logs / "foreign"
     folder.mkdir()

@@ -10,7 +10,6 @@ from unittest import mock
 
 import pytest
 
-from tests.fleet.engines import set_up
 from tests.fleet.shipped_runs import (
     BROKEN,
     append,
@@ -31,7 +30,7 @@ from toolkit.telemetry.core.ranks import node_name
 from toolkit.telemetry.fleet import tail as tail_module
 from toolkit.telemetry.fleet.engine import Engine, EngineError, quote
 from toolkit.telemetry.fleet.pull import PullError, pull
-from toolkit.telemetry.fleet.schema import VERSION, require_tables
+from toolkit.telemetry.fleet.schema import VERSION, require_tables, set_up
 from toolkit.telemetry.fleet.shipping import sender as sender_module
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.runfolder.layout import rank_file
@@ -244,8 +243,7 @@ def test_a_status_and_labels_that_were_not_taken_are_sent_again(engine, ask, log
     with mock.patch.object(Engine, "insert", side_effect=EngineError("full")):
         for _ in range(2):
             shipper.ship_round()
-    for sender in shipper.senders:
-        sender._backoff.succeeded()
+    shipper.sender._backoff.succeeded()
     shipper.ship_all()
 
     run = quote(id_of(folder))
@@ -417,9 +415,7 @@ def test_a_run_that_was_deleted_on_a_page_is_left_alone(engine, ask, logs):
     ship(engine, logs)
     ask.query(
         "INSERT INTO labels (project, run_id, version, by, labels, deleted, created) VALUES "
-        f"('', {quote(run_id)}, 4000000000000, 'someone', '', 1, '2026-09-21')",
-        # A distributed table of 18.16 passes rows on later unless asked to wait.
-        settings={"insert_distributed_sync": 1},
+        f"('', {quote(run_id)}, 4000000000000, 'someone', '', 1, '2026-09-21')"
     )
     append(folder, range(5, 9))
 
@@ -489,10 +485,10 @@ def test_tables_of_another_version_are_refused_by_name(engine, logs):
         (VERSION + 1, "upgrade this program"),
     ):
         nowhere.query("DROP TABLE IF EXISTS schema_version")
-        nowhere.query(f"CREATE VIEW schema_version AS SELECT toUInt32({version}) AS version, '' AS cluster")
+        nowhere.query(f"CREATE VIEW schema_version AS SELECT toUInt32({version}) AS version")
         for refused in (
             lambda: ship(engine_at(engine, database), logs),
-            lambda: set_up(address, engine.cluster),
+            lambda: set_up(address),
         ):
             with pytest.raises(EngineError, match=f"have version {version} and this program needs .* {said}"):
                 refused()

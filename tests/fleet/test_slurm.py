@@ -71,10 +71,8 @@ def run(script, job):
     return process.returncode, err
 
 
-@pytest.mark.parametrize("engine", ["26.9"], indirect=True)
 def test_after_the_epilog_nothing_is_behind_and_the_status_is_right(engine, ask, job, tmp_path):
-    hosts = ",".join(f"127.0.0.1:{number}" for _, number in engine.address().hosts)
-    (tmp_path / "etc" / "fleet.toml").write_text(f'engine = "clickhouse://{hosts}/telemetry"\n')
+    (tmp_path / "etc" / "fleet.toml").write_text(f'engine = "{engine.address()}"\n')
     assert run("prolog.sh", job) == (0, b"")
     pid = int((tmp_path / "run" / "4713.pid").read_text())
     training = [sys.executable, "-c", TRAINING, str(tmp_path / "logs")]

@@ -36,7 +36,7 @@ class SyslogNg:
         text = (TAILERS / "syslog-ng.conf").read_text()
         for name, value in (
             ("logs", str(logs)),
-            ("engine", f"http://127.0.0.1:{engine.address().hosts[0][1]}"),
+            ("engine", f"http://127.0.0.1:{engine.address().port}"),
             ("user", "ship"),
             ("password", PASSWORD),
         ):
@@ -94,8 +94,6 @@ def syslog_ng(engine, logs, tmp_path):
 
 @in_make_faults
 def test_syslog_ng_brings_every_line_across_kills(engine, tailed, logs, tmp_path, record_property):
-    if engine.name != "18.16":
-        pytest.skip("the front of the embedded engine has no basic authentication")
     runs = [log_run(logs, "logged"), make_run(logs, "by-hand", 0)]
     append(runs[1], range(5), text="ünï \\ \"quotes\" 'and' \t \N{SNOWMAN}")
     append(runs[1], range(7), rank=1)

@@ -4,7 +4,7 @@ import pytest
 
 from dashboard import launcher
 from dashboard.settings import DashboardSettings
-from tests.fleet.engines import free_ports, set_up
+from tests.fleet.engines import free_ports
 from tests.fleet.shipped_runs import append, id_of, make_run
 from tests.fleet.test_store import PATIENCE_S
 from tests.runs.sources.store_answers import answers_of
@@ -12,6 +12,7 @@ from tests.runs.sources.test_store_answers import write_rich_run
 from toolkit.telemetry.core.run_search import QueryError
 from toolkit.telemetry.fleet.address import address_of
 from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.fleet.schema import set_up
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.runfolder.labels import Labels, ProjectSettings
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
@@ -25,11 +26,9 @@ TEAMS = ("vision", "robots")
 @pytest.fixture(scope="module")
 def shipped(engine, tmp_path_factory):
     """Folders of two teams, each shipped to a database of its own: three runs each, and a rich one."""
-    if engine.cluster:
-        pytest.skip("the same as on one server")
     folders = {}
     for team in TEAMS:
-        set_up(engine.address(team), engine.cluster)
+        set_up(engine.address(team))
         logs = folders[team] = tmp_path_factory.mktemp("teams") / team
         for number in range(3):
             name = f"{team}-{number}" if number else "same"

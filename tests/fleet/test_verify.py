@@ -5,6 +5,7 @@ from __future__ import annotations
 from unittest import mock
 
 from tests.fleet.shipped_runs import append, drop_parts, id_of, make_run, newest_bytes, record_bytes, ship
+from tests.waiting import wait_until
 from toolkit.telemetry.fleet.engine import Engine, EngineError, quote
 from toolkit.telemetry.fleet.shipping import sender as sender_module
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
@@ -49,7 +50,8 @@ def test_what_a_shipper_sent_is_not_read_again_and_what_the_engine_lost_is_sent_
     (folder / "metrics.jsonl").touch()
     shipper.runs[folder].next_look = 0.0
     make_due(shipper, folder)
-    shipper.ship_round()
+    # A busy machine compares in several rounds.
+    wait_until(lambda: shipper.ship_round() or shipper.totals.recent_error)
     assert "1 of 1 parts differed and were sent again" in shipper.totals.recent_error
     assert ask.rows(f"SELECT uniqExact(metric, n) FROM points WHERE run_id = {run}", "UInt64") == [(100,)]
 
@@ -67,7 +69,7 @@ def test_a_verify_that_fails_holds_up_neither_lines_nor_runs_of_other_shippers(e
             assert newest_bytes(ask, id_of(folder)) == record_bytes(folder)["metrics.jsonl"]
 
     assert shipper.totals.recent_error == "out of memory"
-    assert all(sender.claims._not_before == 0.0 for sender in shipper.senders)
+    assert shipper.sender.claims._not_before == 0.0
 
 
 def started(engine, logs) -> Shipper:

@@ -6,16 +6,12 @@ import os
 import time
 from collections import Counter
 
-import pytest
-
 from tests.fleet.shipped_runs import append, id_of, make_run, newest_bytes, record_bytes
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.fleet.engine import Engine, quote
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.runfolder.labels import Labels, write_labels
-
-pytestmark = pytest.mark.parametrize("engine", ["26.9"], indirect=True)
 
 
 def test_folders_that_are_missing_are_waited_for_and_patterns_are_expanded_again(engine, ask, logs, capsys):
@@ -36,7 +32,7 @@ def test_folders_that_are_missing_are_waited_for_and_patterns_are_expanded_again
     assert sorted(said) == [f"{place} is not there yet; it is waited for" for place in (pattern, later, odd)]
     assert shipper.totals.errors == 0
 
-    address = f"clickhouse://127.0.0.1:{engine.address().hosts[0][1]}/telemetry"
+    address = f"clickhouse://127.0.0.1:{engine.address().port}/telemetry"
     assert main(["ship", str(pattern), "--once", "--to", address]) == 0
     assert "0 lines shipped, 2 record files" in capsys.readouterr().out
     assert main(["ship", str(logs / "never*"), "--once", "--to", address]) == 2
@@ -45,8 +41,7 @@ def test_folders_that_are_missing_are_waited_for_and_patterns_are_expanded_again
 
 def look_again(shipper):
     shipper._finder._next_expansion = 0.0
-    for sender in shipper.senders:
-        sender.watch._next_look_at_all = 0.0
+    shipper.watch._next_look_at_all = 0.0
     shipper.ship_round()
 
 
@@ -64,8 +59,7 @@ def test_runs_that_have_ended_are_left_alone_until_they_change(engine, ask, logs
     for _ in range(2):
         shipper.ship_round()
     recheck(shipper)
-    (sender,) = shipper.senders
-    assert not sender.watch.active
+    assert not shipper.watch.active
 
     calls = count_calls(monkeypatch)
     for _ in range(5):
@@ -88,15 +82,14 @@ def test_runs_that_have_ended_are_left_alone_until_they_change(engine, ask, logs
 
 
 def recheck(shipper):
-    for sender in shipper.senders:
-        sender._next_recheck = 0.0
+    shipper.sender._next_recheck = 0.0
     shipper.ship_round()
 
 
 def look_at(shipper, folder, *, looks):
     for _ in range(looks):
         shipper.runs[folder].next_look = 1e-9
-        shipper.senders[0].watch._next_look_at_all = 0.0
+        shipper.watch._next_look_at_all = 0.0
         shipper.ship_round()
 
 

@@ -28,9 +28,10 @@ class AddressError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where the engine is and how to log in. The hosts are nodes of one cluster; the first that answers is used."""
+    """Where the engine is and how to log in."""
 
-    hosts: tuple[tuple[str, int], ...]
+    host: str
+    port: int
     user: str
     database: str
     secure: bool
@@ -41,11 +42,13 @@ class Address:
     key: bytes | None = field(default=None, repr=False)
     """The team's: commits are signed with it, and others are ignored. Without one, all are taken."""
 
+    @property
+    def place(self) -> str:
+        """Host and port, as they are written in an address."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
     def __str__(self) -> str:
-        places = ",".join(
-            f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.hosts
-        )
-        return f"{SCHEME}://{self.user}@{places}/{self.database}"
+        return f"{SCHEME}://{self.user}@{self.place}/{self.database}"
 
 
 def address_of(
@@ -53,7 +56,7 @@ def address_of(
 ) -> Address:
     """Return the address in `text`; the password is the one in the file or the environment, unless it is given.
 
-    TLS is used unless every host is this machine; `?secure=1` or a CA ask for it there too.
+    TLS is used unless the host is this machine; `?secure=1` or a CA ask for it there too.
 
     Raises:
         AddressError: it, or the password file, is invalid.
@@ -64,7 +67,7 @@ def address_of(
         raise AddressError(f"the address must have the form {form}")
     # A password may contain any of these signs: it must not be taken for a host, a port or a database.
     login, at, place = rest.rpartition("@")
-    places, slash, path = place.partition("/")
+    place, slash, path = place.partition("/")
     if ":" in login:
         raise AddressError(
             "the address contains a password, which other users of this machine can see: "
@@ -76,12 +79,11 @@ def address_of(
     database = unquote(parts.path.strip("/")) or "telemetry"
     if not _DATABASE.fullmatch(database):
         raise AddressError(f"{ascii(database)[:60]} is not the name of a database; use letters, digits and _")
-    hosts_and_ports = [_host_and_port(place) for place in places.split(",")]
-    is_local = all(is_this_machine(host) for host, _ in hosts_and_ports)
-    secure = _wants_tls(parts.query) or ca is not None or not is_local
-    default = _SECURE_PORT if secure else _PLAIN_PORT
+    host, port = _host_and_port(place)
+    secure = _wants_tls(parts.query) or ca is not None or not is_this_machine(host)
     return Address(
-        hosts=tuple((host, port or default) for host, port in hosts_and_ports),
+        host=host,
+        port=port or (_SECURE_PORT if secure else _PLAIN_PORT),
         user=_one_line(unquote(login), "the user name") if at else "default",
         database=database,
         secure=secure,

@@ -85,9 +85,6 @@ class Asks(Protocol):
 
     address: Address
 
-    def table(self, name: str) -> str:
-        """Return what a table is called there."""
-
     def rows(self, sql: str, *types: str) -> list[tuple[Any, ...]]:
         """Return the rows of a SELECT."""
 
@@ -103,7 +100,7 @@ def newest_commits(
     for some in chunks(run_ids):
         rows = engine.rows(
             "SELECT run_id, rank, gen, last, its_crc, its_lines, its_bad_lines, its_why, its_node, seen, its_mac "
-            f"FROM {engine.table('newest_commits')} WHERE run_id IN ({', '.join(map(quote, some))}) "
+            f"FROM newest_commits WHERE run_id IN ({', '.join(map(quote, some))}) "
             "ORDER BY run_id, rank, gen, last",
             *("String", "UInt32", "UInt16", "UInt64", "UInt32", "UInt64", "UInt32", "String", "String"),
             *("UInt32", "Bytes"),
@@ -133,7 +130,7 @@ def newest_labels(engine: Engine, run_ids: Iterable[str]) -> dict[str, tuple[int
     found: dict[str, tuple[int, bool]] = {}
     for some in chunks(run_ids):
         for run_id, version, deleted in engine.iterate(
-            f"SELECT run_id, max(version) AS newest, argMax(deleted, version) FROM {engine.table('labels')} "
+            f"SELECT run_id, max(version) AS newest, argMax(deleted, version) FROM labels "
             f"WHERE run_id IN ({', '.join(map(quote, some))}) GROUP BY run_id",
             *("String", "UInt64", "UInt8"),
         ):
@@ -161,7 +158,7 @@ _FIELDS: Final = ("run_id", "rank", "gen", "end", "crc", "lines", "bad_lines", "
 def last_session(engine: Engine, commit: Commit) -> tuple[int, float]:
     """Return the last session that the engine has of a file's generation, and the time of its last record."""
     rows = engine.rows(
-        f"SELECT session, maxIf(time, isFinite(time)) FROM {engine.table('record_hashes')} "
+        f"SELECT session, maxIf(time, isFinite(time)) FROM record_hashes "
         f"WHERE {_any_of([(commit.run_id, commit.rank, commit.gen, f'at < {commit.end}')])} "
         "GROUP BY session ORDER BY session DESC LIMIT 1",
         "UInt32",
@@ -177,7 +174,7 @@ def counters_at(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, dict
         seals = ", ".join(quote(one.signatures(engine.address.key)[0]) for one in some)
         rows = engine.iterate(
             "SELECT run_id, rank, names, counts, bads, lasts, last_ats, lows, highs, first_ats "
-            f"FROM {with_parameters(engine, 'commit_metrics', seals=f'[{seals}]')} "
+            f"FROM {with_parameters('commit_metrics', seals=f'[{seals}]')} "
             f"WHERE {_any_of((one.run_id, one.rank, one.gen, f'last = {one.end}') for one in some)}",
             *("String", "UInt32", "Array(Bytes)", *tuple(types_of(SUMMARY_TYPES).values())[1:]),
         )
@@ -205,7 +202,7 @@ def strays_after(
         while True:
             rows = engine.rows(
                 "SELECT run_id, rank, gen, at, next, size, hash "
-                f"FROM {engine.table('record_hashes')} WHERE ({files}){rest} "
+                f"FROM record_hashes WHERE ({files}){rest} "
                 "GROUP BY run_id, rank, gen, at, next, size, hash "
                 f"ORDER BY run_id, rank, gen, at LIMIT {_STRAYS_AT_ONCE}",
                 *("String", "UInt32", "UInt16", "UInt64", "UInt64", "UInt64", "UInt64"),

@@ -10,13 +10,10 @@ import ssl
 import struct
 import threading
 import time
-from bisect import bisect_right
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from itertools import accumulate
 from typing import Any, Final, TypeVar
 from urllib.parse import urlencode
 
@@ -45,8 +42,6 @@ _UNKNOWN_TABLE: Final = 60
 _ACCESS: Final = frozenset({164, 291, 497})
 _FULL: Final = frozenset({241, 243, 252})
 _NO_SPACE: Final = "No space left on device"
-_SHARD_DOWN: Final = frozenset({209, 210, 279})
-_REPLICAS_DOWN: Final = frozenset({225, 242, 285, 286, 319, 999})
 _OTHER_HOST: Final = frozenset({62, 64})
 """OpenSSL's codes for a certificate of another host name or IP address."""
 _HANDSHAKE_S: Final = 2.0
@@ -105,35 +100,25 @@ _LITERAL: Final = tuple(chr(byte) if byte in _PLAIN else f"\\x{byte:02x}" for by
 class Engine:
     """One kept connection to a ClickHouse server. Threads that share it wait for each other."""
 
-    def __init__(self, address: Address, *, patience_s: float = PATIENCE_S, suffix: str = "") -> None:
+    def __init__(self, address: Address, *, patience_s: float = PATIENCE_S) -> None:
         self.address = address
-        self._suffix = suffix
         self.patience_s = patience_s
         self._lock = threading.RLock()
         self._connection: http.client.HTTPConnection | None = None
-        self._host = 0
         self._context = _tls_context(address) if address.secure else None
-        self.read_settings: dict[str, object] = {}
-        """Settings of every query."""
         self.insert_settings: dict[str, object] = {}
         """Settings of every insert."""
-        self.has_parameters = True
-        """Whether views may have parameters."""
         self.clock_ahead_s: float | None = None
         """How far this machine's clock is ahead of the engine's, by the last answer; to a second."""
 
-    def table(self, name: str) -> str:
-        """Return what a table is called here: on a shard that is asked directly, its own part of it."""
-        return name + self._suffix
-
-    def query(self, sql: str, *, settings: Mapping[str, object] | None = None) -> bytes:
+    def query(self, sql: str) -> bytes:
         """Run `sql` and return the answer's body.
 
         Raises:
             EngineError: it failed.
         """
         # The answer comes once the query has succeeded; until then a short one is held in memory, not on the disk.
-        how = {"wait_end_of_query": 1, "buffer_size": _BUFFER_BYTES, **self.read_settings, **(settings or {})}
+        how = {"wait_end_of_query": 1, "buffer_size": _BUFFER_BYTES}
         return self._ask(sql.encode("utf-8"), how, gzipped=False)
 
     def rows(self, sql: str, *types: str) -> list[tuple[Any, ...]]:
@@ -157,14 +142,13 @@ class Engine:
             raise EngineError(f"{self.address} gave an answer of another form than asked for") from error
 
     def insert(self, table: str, columns: Sequence[str], block: bytes) -> None:
-        """Insert a Native block; when this returns, the engine and on a cluster every shard has taken it.
+        """Insert a Native block; when this returns, the engine has taken it.
 
         Raises:
             EngineError: it failed, or its answer did not come; the block may have been taken all the same.
         """
         settings = {
-            "query": f"INSERT INTO {self.table(table)} ({', '.join(columns)}) FORMAT Native",
-            "insert_distributed_sync": 1,
+            "query": f"INSERT INTO {table} ({', '.join(columns)}) FORMAT Native",
             # Several threads for a few rows take the engine half as much again.
             "max_threads": 1,
             **self.insert_settings,
@@ -194,12 +178,12 @@ class Engine:
             headers["Content-Encoding"] = "gzip"
         with self._lock:
             try:
-                return self._ask_hosts(path, body, headers)
+                return self._ask_again(path, body, headers)
             except RefusedError as error:
                 if not self._has_new_password(error):
                     raise
                 headers["X-ClickHouse-Key"] = self.address.password.encode()
-                return self._ask_hosts(path, body, headers)
+                return self._ask_again(path, body, headers)
 
     def _has_new_password(self, error: RefusedError) -> bool:
         """Return whether the password file has another password than the one that was refused, which is used then."""
@@ -213,28 +197,23 @@ class Engine:
         self.address = replace(self.address, password=password)
         return is_new
 
-    def _ask_hosts(self, path: str, body: bytes, headers: Mapping[str, str | bytes]) -> bytes:
-        failures: list[UnreachableError] = []
-        # Every host once, and a kept connection that the engine has closed meanwhile once more.
-        for _ in range(len(self.address.hosts) + (self._connection is not None)):
-            was_kept = self._connection is not None
-            try:
-                status, answer = self._send(path, body, headers)
-            except UnreachableError as error:
-                self.close()
-                failures.append(error)
-                if not was_kept:
-                    self._host = (self._host + 1) % len(self.address.hosts)
-                continue
-            if status != http.client.OK:
-                self.close()
-                raise self._error_in(status, answer)
-            return answer
-        raise failures[-1]
+    def _ask_again(self, path: str, body: bytes, headers: Mapping[str, str | bytes]) -> bytes:
+        was_kept = self._connection is not None
+        try:
+            status, answer = self._send(path, body, headers)
+        except UnreachableError:
+            self.close()
+            if not was_kept:
+                raise
+            # The engine may have closed a kept connection meanwhile.
+            return self._ask_again(path, body, headers)
+        if status != http.client.OK:
+            self.close()
+            raise self._error_in(status, answer)
+        return answer
 
     def _send(self, path: str, body: bytes, headers: Mapping[str, str | bytes]) -> tuple[int, bytes]:
-        host, port = self.address.hosts[self._host]
-        place = f"{host}:{port}"
+        host, port, place = self.address.host, self.address.port, self.address.place
         try:
             if self._connection is None:
                 self._connection = self._connect(host, port)
@@ -294,7 +273,6 @@ class Engine:
         raise TimeoutError
 
     def _error_in(self, status: int, answer: bytes) -> EngineError:
-        host, port = self.address.hosts[self._host]
         text = answer[:4000].decode("utf-8", "replace")
         found = _ERROR_CODE.search(text)
         code = int(found[1]) if found else None
@@ -303,13 +281,13 @@ class Engine:
         if self.address.password:
             reason = reason.replace(self.address.password, "***")
         reason = reason[:_MAX_MESSAGE] or f"status {status}"
-        error = _explained(code, status, reason, self.address, f"{host}:{port}")
+        error = _explained(code, status, reason, self.address)
         error.code = code
         return error
 
 
-def _explained(code: int | None, status: int, reason: str, address: Address, place: str) -> EngineError:
-    user, database = address.user, address.database
+def _explained(code: int | None, status: int, reason: str, address: Address) -> EngineError:
+    user, database, place = address.user, address.database, address.place
     if code in _AUTHENTICATION or (code is None and status in (401, 403)):
         return RefusedError(f"{place} refused user {user}: wrong user name or password")
     if code == _UNKNOWN_DATABASE:
@@ -322,10 +300,6 @@ def _explained(code: int | None, status: int, reason: str, address: Address, pla
         return RefusedError(f"user {user} may not do this on {place}: {reason}")
     if code in _FULL or _NO_SPACE in reason:
         return FullError(f"{place} cannot take more now: {reason}")
-    if code in _SHARD_DOWN:
-        return UnreachableError(f"{place} cannot reach another node of its cluster: {reason}")
-    if code in _REPLICAS_DOWN:
-        return EngineError(f"{place} takes no inserts until its replicas and their keeper answer: {reason}")
     if code is None:
         return EngineError(f"{place} is not ClickHouse, or a proxy failed (status {status})")
     return EngineError(f"{place} answered with error {code}: {reason}")
@@ -401,98 +375,3 @@ def _clock_ahead(
         return now() - (parsedate_to_datetime(date).timestamp() + 0.5)
     except (TypeError, ValueError):
         return otherwise
-
-
-_PATIENCE_S: Final = 5.0
-LOCAL: Final = "_local"
-"""After the name of a table: the part of it that a shard has."""
-
-
-class Shards:
-    """The shards of a cluster, chosen among as its Distributed tables do."""
-
-    def __init__(self, engine: Engine, cluster: str | None) -> None:
-        """Ask for the shards of `cluster`; None is a single engine.
-
-        Raises:
-            EngineError: the engine did not answer.
-        """
-        self._engine = engine
-        self._ends = [1]
-        self.engines = [engine]
-        """The engine of each shard: its own, or one that passes everything on."""
-        if cluster is not None:
-            weights = engine.rows(
-                "SELECT shard_num, max(shard_weight) FROM system.clusters "
-                f"WHERE cluster = {quote(cluster)} GROUP BY shard_num ORDER BY shard_num",
-                "UInt32",
-                "UInt32",
-            )
-            if not weights:
-                raise RefusedError(
-                    f"the tables are on the cluster {cluster}, which the engine does not have any more"
-                )
-            self._ends = list(accumulate(weight for _, weight in weights))
-            # Any host can say which shard a run is on: one that hangs is not waited for.
-            self._engine = Engine(engine.address, patience_s=min(engine.patience_s, _PATIENCE_S))
-            numbers = [number for number, _ in weights]
-            hosts = _hosts_by_shard(engine, cluster, numbers)
-            if hosts:
-                self.engines = [
-                    Engine(
-                        replace(engine.address, hosts=tuple(hosts[number])),
-                        patience_s=engine.patience_s,
-                        suffix=LOCAL,
-                    )
-                    for number in numbers
-                ]
-                for one in self.engines:
-                    one.insert_settings.update(engine.insert_settings)
-                    one.has_parameters = engine.has_parameters
-            else:
-                self.engines = [engine] * len(numbers)
-
-    def of(self, run_ids: Iterable[str]) -> dict[str, int]:
-        """Return the shard of each run, counted from 0.
-
-        Raises:
-            EngineError: the engine did not answer.
-        """
-        ids = list(dict.fromkeys(run_ids))
-        if len(self._ends) == 1:
-            return dict.fromkeys(ids, 0)
-        found: dict[str, int] = {}
-        for some in chunks(ids):
-            texts = ", ".join(map(quote, some))
-            rows = self._engine.iterate(
-                f"SELECT x, toUInt64(cityHash64(x) % {self._ends[-1]}) FROM (SELECT arrayJoin([{texts}]) AS x)",
-                "Bytes",
-                "UInt64",
-            )
-            found.update({run_id.decode(): bisect_right(self._ends, place) for run_id, place in rows})
-        return {run_id: found[run_id] for run_id in ids}
-
-
-def _hosts_by_shard(engine: Engine, cluster: str, numbers: list[int]) -> dict[int, list[tuple[str, int]]]:
-    """Return the hosts of the address by the shard they are; nothing if a shard has none."""
-    found: dict[int, list[tuple[str, int]]] = defaultdict(list)
-    silent = []
-    for host in engine.address.hosts:
-        one = Engine(replace(engine.address, hosts=(host,)), patience_s=_PATIENCE_S)
-        try:
-            own = one.rows(
-                f"SELECT shard_num FROM system.clusters WHERE cluster = {quote(cluster)} AND is_local = 1",
-                "UInt32",
-            )
-        except UnreachableError:
-            silent.append(host)
-            continue
-        finally:
-            one.close()
-        if own:
-            found[own[0][0]].append(host)
-    missing = [number for number in numbers if number not in found]
-    if len(missing) == len(silent) == 1 and len(engine.address.hosts) == len(numbers):
-        # The only one that does not answer is the only shard that was not found.
-        found[missing.pop()] = silent
-    return {} if missing else dict(found)

@@ -14,7 +14,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
@@ -22,7 +21,7 @@ from typing import Final
 from toolkit.telemetry.core.outbox import Backoff, Failures
 from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.binary_form import types_of
-from toolkit.telemetry.fleet.engine import Engine, EngineError, Shards, chunks, quote
+from toolkit.telemetry.fleet.engine import Engine, EngineError, chunks, quote
 from toolkit.telemetry.fleet.object_store import DifferentError, ObjectStore, StoreError
 from toolkit.telemetry.fleet.schema import insert_from_node, require_tables
 from toolkit.telemetry.fleet.tail import FILE_EVENTS, RunKey, file_in
@@ -98,7 +97,7 @@ def stored_objects(engine: Engine, run_ids: Iterable[str]) -> dict[str, dict[str
         some = ", ".join(map(quote, chunk))
         rows = engine.iterate(
             "SELECT run_id, path, argMax(sha256, version), argMax(bytes, version), max(version) AS newest "
-            f"FROM {engine.table('objects')} WHERE run_id IN ({some}) GROUP BY run_id, path ORDER BY path",
+            f"FROM objects WHERE run_id IN ({some}) GROUP BY run_id, path ORDER BY path",
             *("String", "String", "String", "UInt64", "UInt64"),
         )
         for run_id, path, sha256, size, version in rows:
@@ -137,7 +136,7 @@ def pointed_paths(engine: Engine, run_ids: Iterable[str]) -> dict[str, dict[str,
     for chunk in chunks(ids):
         some = ", ".join(map(quote, chunk))
         for run_id, text in engine.iterate(
-            f"SELECT run_id, path FROM {engine.table('file_paths')} WHERE run_id IN ({some}) AND event IN ({events})",
+            f"SELECT run_id, path FROM file_paths WHERE run_id IN ({some}) AND event IN ({events})",
             "String",
             "String",
         ):
@@ -173,7 +172,6 @@ class ObjectTotals(Failures):
 class _Run:
     key: RunKey
     folder: Path
-    shard: int
     stored: dict[str, StoredObject] | None = None
     """None until the engine was asked."""
     waiting: dict[str, Backoff] = field(default_factory=dict)
@@ -191,18 +189,18 @@ class ObjectShipper:
         self.store = store
         self.totals = ObjectTotals()
         self._engine = Engine(address)
-        self._shards: Shards | None = None
+        self._is_connected = False
         self._inbox: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._runs: dict[str, _Run] = {}
         self._rows: list[tuple[_Run, str, StoredObject]] = []
-        self._backoffs: dict[int | None, Backoff] = {}
+        self._backoff = Backoff()
         self._say = say
 
     # ------------------------------------------------------------ what the shipper calls; none of it waits
 
-    def add_run(self, key: RunKey, folder: Path, shard: int) -> None:
+    def add_run(self, key: RunKey, folder: Path) -> None:
         """Store the files that records of the run point to, if they are not stored yet."""
-        self._inbox.put(lambda: self._add(key, folder, shard))
+        self._inbox.put(lambda: self._add(key, folder))
 
     def add_files(self, run_id: str, paths: Sequence[str]) -> None:
         """Store files that new records of a run point to."""
@@ -215,9 +213,7 @@ class ObjectShipper:
     @property
     def is_behind(self) -> bool:
         """Whether files wait, or the store or the engine did not answer; refused files do not count."""
-        return bool(self.totals.waiting) or any(
-            backoff.reason is not None for backoff in self._backoffs.values()
-        )
+        return bool(self.totals.waiting) or self._backoff.reason is not None
 
     # ------------------------------------------------------------ its thread
 
@@ -233,49 +229,37 @@ class ObjectShipper:
         """Store everything that was added, once; `totals` says what is left."""
         while not self._inbox.empty():
             self._inbox.get()()
-        if self._try(None, self._connect):
-            for shard in sorted({run.shard for run in self._runs.values()}):
-                self._try(shard, partial(self._ship_shard, shard))
+        if self._backoff.is_ready:
+            try:
+                self._ship_waiting()
+            except (EngineError, StoreError) as error:
+                self._backoff.failed(str(error))
+                self._failure(str(error))
+            else:
+                if self._backoff.reason is not None:
+                    self.totals.last_error = ""
+                self._backoff.succeeded()
         self.totals.waiting = sum(len(run.waiting) for run in self._runs.values()) + len(self._rows)
 
-    def _try(self, shard: int | None, what: Callable[[], None]) -> bool:
-        """Do something with the engine or the store, unless it failed just now; return whether it worked."""
-        backoff = self._backoffs.setdefault(shard, Backoff())
-        if not backoff.is_ready:
-            return False
-        try:
-            what()
-        except (EngineError, StoreError) as error:
-            backoff.failed(str(error))
-            self._failure(str(error))
-            return False
-        if backoff.reason is not None:
-            self.totals.last_error = ""
-        backoff.succeeded()
-        return True
-
-    def _connect(self) -> None:
-        if self._shards is None:
-            self._shards = Shards(self._engine, require_tables(self._engine).cluster)
-
-    def _ship_shard(self, shard: int) -> None:
-        assert self._shards is not None
-        engine = self._shards.engines[shard]
-        runs = {run_id: run for run_id, run in self._runs.items() if run.shard == shard}
+    def _ship_waiting(self) -> None:
+        if not self._is_connected:
+            require_tables(self._engine)
+            self._is_connected = True
+        engine, runs = self._engine, self._runs
         new = [run_id for run_id, run in runs.items() if run.stored is None]
         if new:
             pointed, stored = pointed_paths(engine, new), stored_objects(engine, new)
             for run_id in new:
                 self._want(run_id, pointed[run_id])
                 runs[run_id].stored = stored[run_id]
-        self._insert(engine, shard)
+        self._insert()
         waiting = [(run, path) for run in runs.values() for path in run.waiting]
         for run, path in waiting:
             if run.waiting[path].is_ready:
                 self._ship_file(run, path)
             if len(self._rows) >= _ROWS_AT_ONCE:
-                self._insert(engine, shard)
-        self._insert(engine, shard)
+                self._insert()
+        self._insert()
         for run in runs.values():
             run.checks_store &= bool(run.waiting)
 
@@ -323,27 +307,26 @@ class ObjectShipper:
             self.totals.bytes += len(data)
         return known if known is not None and known.sha256 == sha256 else found
 
-    def _insert(self, engine: Engine, shard: int) -> None:
-        rows = [row for row in self._rows if row[0].shard == shard]
-        if not rows:
+    def _insert(self) -> None:
+        if not self._rows:
             return
         values = [
             (run.key.project, run.key.run_id, path, new.sha256, new.bytes, new.version, run.key.day)
-            for run, path, new in rows
+            for run, path, new in self._rows
         ]
-        insert_from_node(engine, "objects", _TYPES, values)
-        for run, path, found in rows:
+        insert_from_node(self._engine, "objects", _TYPES, values)
+        for run, path, found in self._rows:
             assert run.stored is not None
             run.stored[path] = found
-        self._rows = [row for row in self._rows if row[0].shard != shard]
-        self.totals.stored += len(rows)
+        self.totals.stored += len(self._rows)
+        self._rows.clear()
 
     # ------------------------------------------------------------ what is wanted
 
-    def _add(self, key: RunKey, folder: Path, shard: int) -> None:
+    def _add(self, key: RunKey, folder: Path) -> None:
         known = self._runs.get(key.run_id)
-        if known is None or (known.folder, known.shard) != (folder, shard):
-            self._runs[key.run_id] = _Run(key, folder, shard)
+        if known is None or known.folder != folder:
+            self._runs[key.run_id] = _Run(key, folder)
 
     def _want(self, run_id: str, paths: Iterable[str]) -> None:
         run = self._runs.get(run_id)

@@ -18,9 +18,9 @@ VARIABLE: Final = "TELEMETRY_FLEET"
 """Names the file; followed by _ and a key in capitals, it is the variable for that key."""
 KEYS: Final[Mapping[str, str]] = {
     "folders": "a list of paths",
-    **dict.fromkeys(("engine", "objects", "objects-endpoint", "archive-to", "metrics", "cluster"), "a text"),
+    **dict.fromkeys(("engine", "objects", "objects-endpoint", "archive-to", "metrics"), "a text"),
     **dict.fromkeys(("password-file", "ca", "deliver-requests", "key", "request-key"), "a path"),
-    **dict.fromkeys(("replicas", "keep-days", "drain-timeout"), "a whole number above 0"),
+    **dict.fromkeys(("keep-days", "drain-timeout"), "a whole number above 0"),
     "async-insert": "true or false",
 }
 """What a file may say, and what the value is."""
@@ -39,7 +39,7 @@ def add_engine_arguments(
         action=action,
         dest="engine",
         metavar="ADDRESS",
-        help=f"{what}: clickhouse://USER@HOST:PORT/DATABASE; several hosts of a cluster are separated by commas",
+        help=f"{what}: clickhouse://USER@HOST:PORT/DATABASE",
     )
     parser.add_argument(
         "--password-file",

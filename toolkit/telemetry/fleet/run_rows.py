@@ -134,7 +134,7 @@ def ask(engine: Engine, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
         for run_id, version, node in engine.iterate(
             "SELECT run_id, max(version), if(argMax(status, version) IN ('running', 'stalled') "
             f"AND toUInt32(now()) - argMax(toUInt32(received), version) > {_GIVEN_UP_S}, '', argMax(node, version)) "
-            f"FROM {engine.table('runs')} WHERE run_id IN ({texts}) GROUP BY run_id",
+            f"FROM runs WHERE run_id IN ({texts}) GROUP BY run_id",
             *("String", "UInt64", "String"),
         ):
             for report in by_id[run_id]:
@@ -184,9 +184,7 @@ def last_report(engine: Engine, node: str) -> int:
     Raises:
         EngineError: it did not answer.
     """
-    rows = engine.rows(
-        f"SELECT max(version) FROM {engine.table('shippers')} WHERE node = {quote(node)}", "UInt64"
-    )
+    rows = engine.rows(f"SELECT max(version) FROM shippers WHERE node = {quote(node)}", "UInt64")
     return int(rows[0][0]) if rows else 0
 
 

@@ -13,7 +13,7 @@ from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError, qu
 from toolkit.telemetry.fleet.signed_requests import key_id_of, token_of
 from toolkit.telemetry.runfolder.untrusted import parse_object
 
-VERSION: Final = 2
+VERSION: Final = 3
 """Of the tables. Programs and tables of different versions refuse each other: a new version is a new database."""
 
 PART_BYTES: Final = 4 * 1024 * 1024
@@ -24,9 +24,6 @@ BAD_WEIGHT: Final = 0x165667B19E3779F9
 """What the columns `at`, `n` (of lines `next`) and `bad` are multiplied by in a sum; any odd numbers do."""
 
 ABOUT: Final = "schema_version"
-_CLUSTER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
-_QUORUM_TIMEOUT_S: Final = 20.0
-"""Less than our patience with an answer, so that the engine says what is missing."""
 _RAW = "ZSTD(1)"
 """Also for lines: at higher levels short matches of digits, of which most of a line consists, take more room."""
 _STEPPED = "DoubleDelta, ZSTD(1)"
@@ -45,7 +42,6 @@ class _Table:
     columns: str
     engine: str
     key: str
-    shard_by: str = "run_id"
     partition: str = "toYYYYMM(created)"
     dated: str = "created"
     """From then on --keep-days counts."""
@@ -130,7 +126,6 @@ TABLES: Final = (
             last_error String, received DateTime DEFAULT now()""",
         engine="ReplacingMergeTree(version)",
         key="node",
-        shard_by="node",
         partition="tuple()",
         dated="received",
     ),
@@ -173,59 +168,40 @@ _ASKED: Final = {
 would be the value; and the last values before a commit, for those who know its seal."""
 
 
-def with_parameters(engine: Engine, view: str, **parameters: object) -> str:
-    """Return what to select from; old engines have no views with parameters, and no rights."""
-    if engine.has_parameters:
-        return f"{engine.table(view)}({', '.join(f'{name} = {value}' for name, value in parameters.items())})"
-    named = {table.name: engine.table(table.name) for table in TABLES}
-    return f"({_ASKED[view][0].format(**named, **parameters)})"
+def with_parameters(view: str, **parameters: object) -> str:
+    """Return what to select from."""
+    return f"{view}({', '.join(f'{name} = {value}' for name, value in parameters.items())})"
 
 
-def set_up(
-    address: Address, cluster: str | None = None, keep_days: int | None = None, quorum: int = 0
-) -> list[str]:
-    """Make the tables that are missing on every host of `address`; return what was done, in words.
+def set_up(address: Address, keep_days: int | None = None) -> str:
+    """Make the tables that are missing; return what was done, in words. No data is ever dropped.
 
-    On a cluster each host gets its part of every table, and a table over all parts. No data is ever dropped.
     With `keep_days` the engine removes all of runs that were created longer ago; 0 keeps all, None leaves it as it is.
-    With `quorum` the hosts of a shard are replicas, and an insert succeeds once so many of them have it.
 
     Raises:
-        EngineError: a host refused.
+        EngineError: the engine refused.
     """
-    if cluster is not None and not _CLUSTER.fullmatch(cluster):
-        raise SchemaError(f"{ascii(cluster)[:60]} is not the name of a cluster")
-    if quorum and cluster is None:
-        raise SchemaError("replicas are hosts of a cluster: add --cluster NAME")
-    said = []
-    for host in address.hosts:
-        here = replace(address, hosts=(host,))
-        anywhere = Engine(replace(here, database="default"))
-        try:
-            anywhere.query(f"CREATE DATABASE IF NOT EXISTS {address.database}")
-            engine_version = str(anywhere.rows("SELECT version()", "String")[0][0])
-        finally:
-            anywhere.close()
-        engine = Engine(here)
-        try:
-            found = _tables(engine)
-            if cluster is not None:
-                _require_cluster(engine, cluster, host)
-            if quorum:
-                _require_macros(engine, host)
-            if found is not None:
-                _require_same(found, cluster, quorum, address)
-            made = found or Tables(cluster=cluster, quorum=quorum)
-            if keep_days is not None:
-                made = replace(made, keep_days=keep_days)
-            is_change = found is not None and found != made
-            for statement in statements(address.database, made, is_change=is_change, key=address.key):
-                engine.query(statement)
-        finally:
-            engine.close()
-        done = "made" if found is None else "checked"
-        said.append(f"{host[0]}:{host[1]}: tables of version {VERSION} {done} (ClickHouse {engine_version})")
-    return said
+    anywhere = Engine(replace(address, database="default"))
+    try:
+        anywhere.query(f"CREATE DATABASE IF NOT EXISTS {address.database}")
+        engine_version = str(anywhere.rows("SELECT version()", "String")[0][0])
+    finally:
+        anywhere.close()
+    engine = Engine(address)
+    try:
+        found = _tables(engine)
+        if found is not None:
+            _require_version(found, address)
+        made = found or Tables()
+        if keep_days is not None:
+            made = replace(made, keep_days=keep_days)
+        is_change = found is not None and found != made
+        for statement in statements(made, is_change=is_change, key=address.key):
+            engine.query(statement)
+    finally:
+        engine.close()
+    done = "made" if found is None else "checked"
+    return f"{address.place}: tables of version {VERSION} {done} (ClickHouse {engine_version})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,12 +209,8 @@ class Tables:
     """How the tables were made."""
 
     version: int = VERSION
-    cluster: str | None = None
-    """The cluster they are spread over; None for a single engine."""
     keep_days: int = 0
     """Runs created longer ago are removed by the engine, and not shipped; 0 keeps all."""
-    quorum: int = 0
-    """An insert succeeds once so many replicas have it; 0 for tables without replicas."""
     engine_version: str = ""
     key_id: str = ""
     """Of the key without which a node's reports are left out; empty if none is needed."""
@@ -253,37 +225,33 @@ class Tables:
             )
 
 
-def statements(
-    database: str, tables: Tables, *, is_change: bool = False, key: bytes | None = None
-) -> Iterator[str]:
+def statements(tables: Tables, *, is_change: bool = False, key: bytes | None = None) -> Iterator[str]:
     """Yield the statements that make what is missing; for a change of `keep_days`, also those for what is there.
 
     With a `key`, only nodes that have it report anything.
     """
-    cluster = tables.cluster
-    local = "" if cluster is None else "_local"
     for table in TABLES:
-        yield _create(table, local, database, tables)
+        yield (
+            f"CREATE TABLE IF NOT EXISTS {table.name} ({_columns(table)}) ENGINE = {table.engine} "
+            f"PARTITION BY {table.partition} ORDER BY {table.key} {_expiry(table, tables)}"
+            f"SETTINGS index_granularity = {table.granularity}"
+        )
         if is_change:
             how = f"MODIFY {_expiry(table, tables)}" if tables.keep_days else "REMOVE TTL"
-            yield f"ALTER TABLE {table.name}{local} {how}"
-        if cluster is not None:
-            yield _over_all(table.name, table.shard_by, database, cluster)
+            yield f"ALTER TABLE {table.name} {how}"
         if table.name in FROM_NODES:
-            yield from _from_nodes(table, database, cluster, key)
+            yield from _from_nodes(table, key)
     words, views = {}, dict(_READ)
     for name, (select, parameters) in _ASKED.items():
         views[name] = select
         words.update({parameter: f"{{{parameter}:{kind}}}" for parameter, kind in parameters.items()})
-    for part in dict.fromkeys((local, "")):
-        words.update({table.name: f"{table.name}{part}" for table in TABLES})
-        for name, select in views.items():
-            yield f"CREATE VIEW IF NOT EXISTS {name}{part} {_OWN_RIGHTS}AS {select.format(**words)}"
+    words.update({table.name: table.name for table in TABLES})
+    for name, select in views.items():
+        yield f"CREATE VIEW IF NOT EXISTS {name} {_OWN_RIGHTS}AS {select.format(**words)}"
     # Last, so that tables are used only if all of them are there.
     yield (
         f"CREATE {'OR REPLACE VIEW' if key or is_change else 'VIEW IF NOT EXISTS'} {ABOUT} AS "
-        f"SELECT toUInt32({tables.version}) AS version, {quote(cluster or '')} AS cluster, "
-        f"toUInt32({tables.keep_days}) AS keep_days, toUInt32({tables.quorum}) AS quorum, "
+        f"SELECT toUInt32({tables.version}) AS version, toUInt32({tables.keep_days}) AS keep_days, "
         f"{quote(key_id_of(key) if key else tables.key_id)} AS key_id"
     )
 
@@ -299,9 +267,6 @@ def insert_from_node(
 def require_tables(engine: Engine) -> Tables:
     """Return how the tables of the engine were made.
 
-    From then on a query for a run asks only the shard that has it, if the engine is able to, and an insert waits for
-    the replicas.
-
     Raises:
         SchemaError: the tables are missing or of another version.
         EngineError: the engine did not answer.
@@ -312,13 +277,6 @@ def require_tables(engine: Engine) -> Tables:
             f"the database {engine.address.database} has no telemetry tables; `telemetry ship --set-up` makes them"
         )
     _require_version(found, engine.address)
-    engine.has_parameters = not found.engine_version.startswith("18.")
-    if found.cluster and engine.has_parameters:
-        engine.read_settings["optimize_skip_unused_shards"] = 1
-    if found.quorum:
-        engine.insert_settings.update(
-            insert_quorum=found.quorum, insert_quorum_timeout=int(_QUORUM_TIMEOUT_S * 1000)
-        )
     return found
 
 
@@ -334,7 +292,7 @@ def _tables(engine: Engine) -> Tables | None:
         known = {name: found[name] for name in Tables.__dataclass_fields__ if name in found}
         if not isinstance(found["version"], int):
             raise TypeError
-        return Tables(**{**known, "cluster": found["cluster"] or None})
+        return Tables(**known)
     except EngineError as error:
         if error.code == _UNKNOWN_TABLE:
             return None
@@ -356,78 +314,25 @@ def _require_version(found: Tables, address: Address) -> None:
         )
 
 
-def _require_same(found: Tables, cluster: str | None, quorum: int, address: Address) -> None:
-    _require_version(found, address)
-    if found.cluster != cluster:
-        where = f"on the cluster {found.cluster}" if found.cluster else "not on a cluster"
-        raise SchemaError(
-            f"the tables of the database {address.database} are {where}; only a new database can be different"
-        )
-    if found.quorum != quorum:
-        how = f"with --replicas {found.quorum}" if found.quorum else "without --replicas"
-        raise SchemaError(
-            f"the tables of the database {address.database} were made {how}; only a new database can be different"
-        )
-
-
-def _require_macros(engine: Engine, host: tuple[str, int]) -> None:
-    found = {name for (name,) in engine.rows("SELECT macro FROM system.macros", "String")}
-    if missing := [name for name in ("shard", "replica") if name not in found]:
-        raise SchemaError(
-            f"{host[0]}:{host[1]} has no macro {' and no macro '.join(missing)}; "
-            "see <macros> in the configuration of each replica"
-        )
-
-
-def _require_cluster(engine: Engine, cluster: str, host: tuple[str, int]) -> None:
-    shards = engine.rows(f"SELECT shard_num FROM system.clusters WHERE cluster = {quote(cluster)}", "UInt32")
-    if not shards:
-        raise SchemaError(
-            f"{host[0]}:{host[1]} knows no cluster {cluster}; see <remote_servers> in its configuration"
-        )
-
-
 def _expiry(table: _Table, tables: Tables) -> str:
     return f"TTL {table.dated} + INTERVAL {tables.keep_days} DAY " if tables.keep_days else ""
-
-
-def _create(table: _Table, local: str, database: str, tables: Tables) -> str:
-    engine = table.engine
-    if tables.quorum:
-        name, _, version = engine.rstrip(")").partition("(")
-        shared = f"'/telemetry/{database}/{{shard}}/{table.name}', '{{replica}}'"
-        engine = f"Replicated{name}({shared}{', ' if version else ''}{version})"
-    return (
-        f"CREATE TABLE IF NOT EXISTS {table.name}{local} ({_columns(table)}) "
-        f"ENGINE = {engine} PARTITION BY {table.partition} ORDER BY {table.key} {_expiry(table, tables)}"
-        f"SETTINGS index_granularity = {table.granularity}"
-    )
 
 
 def _columns(table: _Table) -> str:
     return table.columns.replace("{LC}", "LowCardinality(String)")
 
 
-def _from_nodes(table: _Table, database: str, cluster: str | None, key: bytes | None) -> Iterator[str]:
+def _from_nodes(table: _Table, key: bytes | None) -> Iterator[str]:
     """Yield what makes the table that nodes insert into: no row of theirs deletes a run, and the engine checks it."""
-    local, name = "" if cluster is None else "_local", f"node_{table.name}"
+    name = f"node_{table.name}"
     columns = re.sub(r",\s*INDEX .*", "", _columns(table))
     names = [one.split()[0] for one in re.sub(r"\([^()]*(\([^()]*\)[^()]*)*\)", "", columns).split(",")]
     taken = ["toUInt8(0) AS deleted" if one == "deleted" else f"`{one}`" for one in names]
-    select = f"SELECT {', '.join(taken)} FROM {name}{local}"
+    select = f"SELECT {', '.join(taken)} FROM {name}"
     if key is not None:
         select += f" WHERE lower(hex(SHA256(token))) = '{hashlib.sha256(token_of(key)).hexdigest()}'"
-    yield f"CREATE TABLE IF NOT EXISTS {name}{local} ({columns}, token String) ENGINE = Null"
-    yield f"CREATE MATERIALIZED VIEW IF NOT EXISTS {name}_view TO {table.name}{local} AS {select}"
+    yield f"CREATE TABLE IF NOT EXISTS {name} ({columns}, token String) ENGINE = Null"
+    yield f"CREATE MATERIALIZED VIEW IF NOT EXISTS {name}_view TO {table.name} AS {select}"
     if key is not None:
         # The team may have another key than before.
         yield f"ALTER TABLE {name}_view MODIFY QUERY {select}"
-    if cluster is not None:
-        yield _over_all(name, table.shard_by, database, cluster)
-
-
-def _over_all(name: str, shard_by: str, database: str, cluster: str) -> str:
-    return (
-        f"CREATE TABLE IF NOT EXISTS {name} AS {name}_local "
-        f"ENGINE = Distributed({quote(cluster)}, {quote(database)}, {quote(f'{name}_local')}, cityHash64({shard_by}))"
-    )

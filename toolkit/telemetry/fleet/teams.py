@@ -8,7 +8,6 @@ import re
 import secrets
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from typing import Final
 
@@ -53,26 +52,20 @@ def team_address(address: Address, team: str, folder: Path) -> tuple[Address, st
     return replace(address, database=database, key=read_key(path)), done
 
 
-def grants(database: str, cluster: str | None, team: str) -> Iterator[str]:
+def grants(database: str, team: str) -> Iterator[str]:
     """Yield the statements that let the users of a team do what they need, and nothing else."""
-
-    def on(*names: str) -> list[str]:
-        parts = ("",) if cluster is None else ("", "_local")
-        return [f"{database}.{name}{part}" for name in names for part in parts]
-
-    inserted = on("records", "points", "commits", *(f"node_{name}" for name in FROM_NODES))
-    yield from (f"GRANT INSERT ON {table} TO {team}_ship" for table in inserted)
+    inserted = ("records", "points", "commits", *(f"node_{name}" for name in FROM_NODES))
+    yield from (f"GRANT INSERT ON {database}.{name} TO {team}_ship" for name in inserted)
     for name, columns in _READS.items():
         only = f"({columns})" if columns else ""
-        yield from (f"GRANT SELECT{only} ON {table} TO {team}_ship" for table in on(name))
-    yield f"GRANT SELECT ON system.clusters TO {team}_ship"
-    read = on(*(table.name for table in TABLES), "newest_commits")
-    yield from (f"GRANT SELECT ON {table} TO {team}_page, {team}_reader" for table in read)
-    yield from (f"GRANT INSERT ON {table} TO {team}_page" for table in on("labels", "requests"))
+        yield f"GRANT SELECT{only} ON {database}.{name} TO {team}_ship"
+    read = (*(table.name for table in TABLES), "newest_commits")
+    yield from (f"GRANT SELECT ON {database}.{name} TO {team}_page, {team}_reader" for name in read)
+    yield from (f"GRANT INSERT ON {database}.{name} TO {team}_page" for name in ("labels", "requests"))
     yield f"GRANT SELECT ON {database}.{ABOUT} TO {team}_ship, {team}_page, {team}_reader"
 
 
-def make_team(address: Address, cluster: str | None, team: str, folder: Path) -> tuple[list[str], list[str]]:
+def make_team(address: Address, team: str, folder: Path) -> tuple[list[str], list[str]]:
     """Make the users that are missing, and files in `folder`: their passwords and fleet.toml.
 
     Return what was done, in words, and the statements that an administrator has to run, if this user may not.
@@ -83,11 +76,11 @@ def make_team(address: Address, cluster: str | None, team: str, folder: Path) ->
         OSError: a file cannot be written or read.
         AddressError: others can read a file.
     """
-    hosts = [Engine(replace(address, database="default", hosts=(host,))) for host in address.hosts]
+    engine = Engine(replace(address, database="default"))
     statements, refusal = [], None
     said = [_new_file(folder / "fleet.toml", _options(address, team))]
     try:
-        known = {name for one in hosts for (name,) in one.rows("SELECT name FROM system.users", "String")}
+        known = {name for (name,) in engine.rows("SELECT name FROM system.users", "String")}
     except EngineError as error:
         known, refusal = set(), _only_refusal(error)
     for user in (f"{team}_ship", f"{team}_page", f"{team}_reader"):
@@ -98,15 +91,14 @@ def make_team(address: Address, cluster: str | None, team: str, folder: Path) ->
         said.append(_new_file(path))
         digest = hashlib.sha256(_password(path).encode()).hexdigest()
         statements.append(f"CREATE USER IF NOT EXISTS {user} IDENTIFIED WITH sha256_hash BY '{digest}'")
-    statements += grants(address.database, cluster, team)
-    for one, statement in product(hosts, statements) if refusal is None else ():
+    statements += grants(address.database, team)
+    for statement in statements if refusal is None else ():
         try:
-            one.query(statement)
+            engine.query(statement)
         except EngineError as error:
             refusal = _only_refusal(error)
             break
-    for one in hosts:
-        one.close()
+    engine.close()
     if refusal is not None:
         return [*said, f"the users are not made: {refusal}"], statements
     return [*said, f"the users {team}_ship, {team}_page and {team}_reader may use {address.database}"], []

@@ -100,7 +100,7 @@ def _live(engine: Engine, nodes: set[str]) -> set[str]:
     found: set[str] = set()
     for some in chunks(nodes - {""}):
         rows = engine.iterate(
-            f"SELECT node FROM {engine.table('shippers')} WHERE node IN ({', '.join(map(quote, some))}) "
+            f"SELECT node FROM shippers WHERE node IN ({', '.join(map(quote, some))}) "
             f"GROUP BY node HAVING toUInt32(now()) - max(toUInt32(received)) < {DEAD_S:.0f}",
             "String",
         )

@@ -96,7 +96,7 @@ class Courier:
         self._version = 0
 
     def deliver(self, engine: Engine, runs: Iterable[ShippedRun]) -> None:
-        """Deliver the next request to each live run of `runs` that has answered the last; all are on one shard.
+        """Deliver the next request to each live run of `runs` that has answered the last.
 
         Raises:
             EngineError: the engine did not answer.
@@ -162,7 +162,7 @@ class Courier:
         """Keep the signed ones of some requests; return the engine's time, and how many each run has."""
         rows = engine.rows(
             "SELECT toUInt32(now()), run_id, substring(id, 1, 256), asked, expires, substring(`by`, 1, 4096), "
-            f"substring(body, 1, {MAX_BYTES + 1}), substring(mac, 1, 256) FROM {engine.table(REQUESTS)} "
+            f"substring(body, 1, {MAX_BYTES + 1}), substring(mac, 1, 256) FROM {REQUESTS} "
             f"WHERE run_id IN ({', '.join(map(quote, runs))}) "
             f"AND expires > toUInt32(now()) - {_ANSWER_WITHIN_S:.0f} ORDER BY run_id, asked DESC, id LIMIT {limit}",
             *("UInt32", "Bytes", "Bytes", "Float64", "Float64", "Bytes", "Bytes", "Bytes"),
@@ -268,7 +268,7 @@ class Courier:
         texts = ", ".join(map(quote, ids))
         return dict(
             engine.rows(
-                f"SELECT id, argMax(state, version) FROM {engine.table(DELIVERIES)} "
+                f"SELECT id, argMax(state, version) FROM {DELIVERIES} "
                 f"WHERE run_id = {quote(run.found.key.run_id)} AND id IN ({texts}) GROUP BY id",
                 *("String", "String"),
             )

@@ -1,7 +1,4 @@
-"""Sends the runs of one shard: asks what it has of them, sends what is new in batches, and commits what was taken.
-
-Each shard has a sender with a thread and a connection of its own: one that is slow or silent holds up its runs only.
-"""
+"""Sends runs: asks what the engine has of them, sends what is new in batches, and commits what was taken."""
 
 from __future__ import annotations
 
@@ -67,14 +64,13 @@ class _Batch:
 
 
 class Sender:
-    """The runs of one shard and what the shard knows of them; one thread uses it."""
+    """The runs of a watch and what the engine knows of them; one thread uses it."""
 
-    def __init__(self, engine: Engine, shard: int, node: Node) -> None:
+    def __init__(self, engine: Engine, node: Node, watch: Watch) -> None:
         self.engine = engine
-        self.shard = shard
         self.node = node
-        self.watch = Watch(node)
-        self.claims = Claims(node.name, self.watch)
+        self.watch = watch
+        self.claims = Claims(node.name, watch)
         self._courier = Courier(node.request_key, node.name, node.failure) if node.request_key else None
         self._backoff = Backoff()
         self._requests_backoff = Backoff()
@@ -116,7 +112,7 @@ class Sender:
         batch = self.send_batch()
         self.report()
         if self._courier is not None:
-            # Not the pause of the shard: lines are sent although requests cannot be read.
+            # Not the pause of the others: lines are sent although requests cannot be read.
             with self._trying(self._requests_backoff) as is_ready:
                 if is_ready:
                     self._courier.deliver(self.engine, list(self.watch.active.values()))
@@ -127,7 +123,7 @@ class Sender:
 
     @property
     def has_unknown_files(self) -> bool:
-        """Whether the shard has to be asked how far a file is shipped."""
+        """Whether the engine has to be asked how far a file is shipped."""
         return any(file.is_unknown for file in self.watch.active_files())
 
     def send_batch(self) -> _Batch | None:
@@ -156,7 +152,7 @@ class Sender:
     # ------------------------------------------------------------ asking the engine what it has
 
     def _ask(self) -> None:
-        """Learn what the shard has of new runs and files, a part of them at a time; now and then of all active ones."""
+        """Learn what the engine has of new runs and files, some at a time; now and then of all active ones."""
         is_recheck = time.monotonic() >= self._next_recheck
         self.claims.doubt(self.engine)
         runs = list(self.watch.active.values())
@@ -185,7 +181,7 @@ class Sender:
         if self.node.objects is not None:
             for run in (*asked, *(file.run for file in unknown)):
                 if run.has_objects and not self.is_left_alone(run):
-                    self.node.objects.add_run(run.found.key, run.found.folder, self.shard)
+                    self.node.objects.add_run(run.found.key, run.found.folder)
         if is_recheck:
             self._next_recheck = time.monotonic() + _RECHECK_S
             self.watch.rest()
@@ -381,8 +377,6 @@ class Sender:
 
     def report(self, *, all_runs: bool = False) -> None:
         """Send the state of the runs that changed or are live, and of this shipper."""
-        if self.shard and not self.watch.runs:
-            return
         with self._trying(self._backoff) as is_ready:
             if not is_ready:
                 return
@@ -404,7 +398,7 @@ class Sender:
 
     @contextmanager
     def _trying(self, backoff: Backoff) -> Iterator[bool]:
-        """Yield whether it is time to talk to the shard; a failure is noted, and the next try is later."""
+        """Yield whether it is time to talk to the engine; a failure is noted, and the next try is later."""
         is_ready = backoff.is_ready
         try:
             yield is_ready

@@ -1,4 +1,4 @@
-"""Ships the record files of some folders: finds them, and has a sender for each shard of the engine.
+"""Ships the record files of some folders: finds them, sends them, and stores the files that they point to.
 
 Nothing is kept on the node. What the engine has of a file is asked from the engine, and a batch that may or may not
 have been taken is sent again: the same lines make the same rows, which replace themselves.
@@ -17,7 +17,7 @@ from typing import Final
 from toolkit.telemetry.core.outbox import Backoff
 from toolkit.telemetry.core.ranks import node_name
 from toolkit.telemetry.fleet import run_rows
-from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError, Shards
+from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError
 from toolkit.telemetry.fleet.objects import ObjectShipper
 from toolkit.telemetry.fleet.schema import require_tables
 from toolkit.telemetry.fleet.shipping import sender
@@ -55,13 +55,11 @@ class Shipper:
             request_key=request_key,
         )
         self.node, self.totals = self._node.name, self._node.totals
-        self.senders: list[Sender] = []
-        """One for each shard, once the engine has answered."""
+        self.watch = Watch(self._node)
+        self.sender = Sender(engine, self._node, self.watch)
         self._places = list(places)
         self._started = time.time()
-        self._backoff = Backoff()
-        self._shards: Shards | None = None
-        self._finder = Finder(self._places, self._node, self._assign)
+        self._finder = Finder(self._places, self._node, self.watch)
         self._threads: list[threading.Thread] = []
         self._refusal: RefusedError | None = None
 
@@ -71,29 +69,27 @@ class Shipper:
     def runs(self) -> dict[Path, ShippedRun]:
         """The runs that were found, by folder."""
         # A dict of another thread is copied in one step.
-        return {folder: run for one in self.senders for folder, run in list(one.watch.runs.items())}
+        return dict(self.watch.runs)
 
     @property
     def files(self) -> list[ShippedFile]:
         """The record files that are shipped."""
-        return [file for one in self.senders for file in list(one.watch.files.values())]
+        return list(self.watch.files.values())
 
     @property
     def behind(self) -> int:
         """How many bytes are not shipped yet, without runs that are left alone."""
-        return sum(file.behind for one in self.senders for file in one.shipped_files(one.watch.active))
+        return sum(file.behind for file in self.sender.shipped_files(self.watch.active))
 
     def start(self) -> None:
-        """Check that the engine has our tables, and make a sender for each of its shards.
+        """Check that the engine has our tables.
 
         Raises:
             EngineError: it has not, or does not answer.
         """
         tables = require_tables(self.engine)
         tables.require_key(self.engine.address)
-        self._shards = Shards(self.engine, tables.cluster)
         self._node.keep_days = tables.keep_days
-        self.senders = [Sender(each, shard, self._node) for shard, each in enumerate(self._shards.engines)]
 
     def ship_all(self) -> None:
         """Ship what is there now, with the files that records point to, and report every run.
@@ -103,19 +99,15 @@ class Shipper:
         """
         # Once: files that keep growing would never come to an end.
         self._finder.look(is_last=True)
-        if self._backoff.reason is not None:
-            raise EngineError(self._backoff.reason)
-        for one in self.senders:
-            one.claims.take_all()
-            one.watch.look(at_all=True)
-            while one.send_batch() or one.has_unknown_files:
-                one.raise_failure()
-            one.raise_failure()
+        self.sender.claims.take_all()
+        self.watch.look(at_all=True)
+        while self.sender.send_batch() or self.sender.has_unknown_files:
+            self.sender.raise_failure()
+        self.sender.raise_failure()
         if self.objects is not None:
             self.objects.ship_all()
-        for one in [one for one in self.senders if one.watch.runs] or self.senders[:1]:
-            one.report(all_runs=True)
-            one.raise_failure()
+        self.sender.report(all_runs=True)
+        self.sender.raise_failure()
 
     def verify(self) -> list[str]:
         """Compare all runs with the engine and send again what differs; return what was repaired, in words.
@@ -125,16 +117,15 @@ class Shipper:
         """
         return [
             said
-            for one in self.senders
-            for run in list(one.watch.runs.values())
-            for said in one.verify(run, reads_all=True)
+            for run in list(self.watch.runs.values())
+            for said in self.sender.verify(run, reads_all=True)
             if said
         ]
 
     def ship_round(self) -> bool:
         """Do once what `run` does again and again; return whether there is more to do now."""
         self._finder.look()
-        return sum(one.round() for one in self.senders) > 0
+        return self.sender.round()
 
     def run(
         self, stop: threading.Event, show: Callable[[], None] | None = None, drain_s: float = DRAIN_S
@@ -175,29 +166,28 @@ class Shipper:
     def _find(self, stop: threading.Event, drain_s: float) -> None:
         """Wait for the engine, start the other threads, and find run folders for them."""
         all_found, all_sent = threading.Event(), threading.Event()
-        deadline = math.inf
-        while not self.senders and time.monotonic() < deadline:
+        backoff, deadline, is_started = Backoff(), math.inf, False
+        while not is_started and time.monotonic() < deadline:
             try:
                 self.start()
+                is_started = True
             except RefusedError as error:
                 self._refusal = error
                 stop.set()
                 return
             except EngineError as error:
-                if self._backoff.reason is None:
+                if backoff.reason is None:
                     self._node.failure(f"{error}; trying again until it answers")
-                self._backoff.failed(str(error))
-                while not self._backoff.is_ready and time.monotonic() < deadline:
+                backoff.failed(str(error))
+                while not backoff.is_ready and time.monotonic() < deadline:
                     time.sleep(0.1)
                     if stop.is_set() and deadline == math.inf:
                         deadline = time.monotonic() + drain_s
-                        self._backoff.succeeded()
-        if self.senders:
-            self._node.say(f"shipping {', '.join(map(str, self._places))} to {self.engine.address}")
-        senders = [
-            self._begin(f"send-{one.shard}", partial(one.run, stop, all_found, drain_s))
-            for one in self.senders
-        ]
+                        backoff.succeeded()
+        if not is_started:
+            return
+        self._node.say(f"shipping {', '.join(map(str, self._places))} to {self.engine.address}")
+        sending = self._begin("send", partial(self.sender.run, stop, all_found, drain_s))
         if self.objects is not None:
             self._begin("objects", partial(self.objects.run, all_sent))
         while not stop.is_set():
@@ -205,40 +195,23 @@ class Shipper:
             stop.wait(sender.EVERY_S)
         self._finder.look(is_last=True)
         all_found.set()
-        for thread in senders:
-            thread.join()
+        sending.join()
         all_sent.set()
 
     def _name_what_is_left(self, drain_s: float) -> None:
-        late = [one for one in self.senders if not one.is_drained]
-        # A sender that did not get there may not have seen all of it.
-        sizes = {
-            file: (signature_of(file.path) or (0, 0))[1]
-            for one in late
-            for file in one.shipped_files(one.watch.runs)
-        }
-        left = [(size - file.end, file.path) for file, size in sizes.items() if size > file.end]
+        is_drained, left = self.sender.is_drained, []
+        if not is_drained:
+            # The sender may not have seen all of it.
+            shipped = self.sender.shipped_files(self.watch.runs)
+            sizes = {file: (signature_of(file.path) or (0, 0))[1] for file in shipped}
+            left = [(size - file.end, file.path) for file, size in sizes.items() if size > file.end]
         waiting = self.objects.totals.waiting if self.objects is not None else 0
-        if late or waiting or not self.senders:
+        if waiting or not is_drained:
             named = "".join(f"; {size} bytes of {path}" for size, path in left[:_FILES_NAMED])
             self._node.say(
                 f"stopped after {drain_s:g} s; left for the next shipper: {sum(size for size, _ in left)} bytes of "
                 f"{len(left)} record files, {waiting} other files{named}"
             )
-
-    # ------------------------------------------------------------ for the senders
-
-    def _assign(self, run_ids: list[str]) -> dict[str, Watch]:
-        if self._shards is None or not self._backoff.is_ready:
-            return {}
-        try:
-            found = self._shards.of(run_ids)
-        except EngineError as error:
-            self._backoff.failed(str(error))
-            self._node.failure(str(error))
-            return {}
-        self._backoff.succeeded()
-        return {run_id: self.senders[shard].watch for run_id, shard in found.items()}
 
     def _report(self, engine: Engine, version: int) -> None:
         run_rows.report_shipper(

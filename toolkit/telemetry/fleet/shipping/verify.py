@@ -127,13 +127,13 @@ def _parts_in_engine(engine: Engine, commit: Commit, numbers: range) -> dict[int
     lines = engine.rows(
         f"SELECT toUInt64(intDiv(at, {PART_BYTES})) AS part, count(), sum(low), sum(high) FROM ("
         f"SELECT at, min(hash + at * {AT_WEIGHT} + next * {N_WEIGHT}) AS low, "
-        f"max(hash + at * {AT_WEIGHT} + next * {N_WEIGHT}) AS high FROM {engine.table('record_hashes')} "
+        f"max(hash + at * {AT_WEIGHT} + next * {N_WEIGHT}) AS high FROM record_hashes "
         f"WHERE {file} AND at >= {begin} AND at < {until} GROUP BY at) GROUP BY part",
         *("UInt64", "UInt64", "UInt64", "UInt64"),
     )
     values = engine.rows(
         "SELECT part, points, low, high "
-        f"FROM {with_parameters(engine, 'point_sums', begin=begin, until=until)} WHERE {file}",
+        f"FROM {with_parameters('point_sums', begin=begin, until=until)} WHERE {file}",
         *("UInt64", "UInt64", "UInt64", "UInt64"),
     )
     counted = {part: row for part, *row in values}

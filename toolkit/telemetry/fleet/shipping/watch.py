@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -90,21 +90,18 @@ class _Place:
 
 
 class Finder:
-    """Finds the run folders below some places, and gives each to the watch of its shard."""
+    """Finds the run folders below some places, and gives them to a watch."""
 
-    def __init__(
-        self, places: list[Path], node: Node, assign: Callable[[list[str]], dict[str, Watch]]
-    ) -> None:
-        self._wanted = places
+    def __init__(self, places: Iterable[Path], node: Node, watch: Watch) -> None:
+        self._wanted = list(places)
         self._next_expansion = 0.0
         self._missing: set[Path] = set()
         self._places: dict[Path, _Place] = {}
         self._node = node
-        self._assign = assign
-        """Returns the watch of each run id; nothing if that cannot be found out now."""
-        self._given: dict[Path, Watch] = {}
+        self._watch = watch
+        self._given: set[Path] = set()
         self._is_settled = False
-        """Whether every folder that was listed is given to a watch."""
+        """Whether every folder that was listed is given to the watch."""
 
     def look(self, *, is_last: bool = False) -> None:
         """Find folders that are new or gone; at the last look, also one that has no run.json yet."""
@@ -140,9 +137,9 @@ class Finder:
         except OSError as error:
             self._node.failure(f"{path} cannot be listed: {error.strerror}")
             return False
-        for watch in set(self._given.values()) if place.changed not in (0, changed) else ():
+        if place.changed not in (0, changed):
             # A run that is resumed touches its log directory.
-            watch.is_hurried = True
+            self._watch.is_hurried = True
         known = {name: place.runs.get(name) or path / name for name in names}
         place.runs = {
             name: folder for name, folder in known.items() if name in place.runs or is_run_folder(folder)
@@ -154,24 +151,22 @@ class Finder:
     def _give(self, *, is_last: bool) -> None:
         there = {folder for place in self._places.values() for folder in place.runs.values()}
         while not self._node.given_back.empty():
-            self._given.pop(self._node.given_back.get(), None)
-        for gone in self._given.keys() - there:
-            self._given.pop(gone).drop(gone)
-        new = sorted(there - self._given.keys(), key=lambda folder: signature_of(folder)[:1], reverse=True)
+            self._given.discard(self._node.given_back.get())
+        for gone in self._given - there:
+            self._given.discard(gone)
+            self._watch.drop(gone)
+        new = sorted(there - self._given, key=lambda folder: signature_of(folder)[:1], reverse=True)
         read = [read_run_folder(folder, self._node.name, is_waiting=not is_last) for folder in new]
         # Runs first: they say whose parts are theirs.
-        found = sorted((run for run in read if run is not None), key=lambda run: run.is_part)
-        watches = self._assign([run.key.run_id for run in found]) if found else {}
-        for run in found if watches else ():
-            self._given[run.folder] = watches[run.key.run_id]
-            self._given[run.folder].add(run)
-        self._is_settled = self._given.keys() == there
-        for watch in set(self._given.values()):
-            watch.slowest_look_s = max(_SLOWEST_LOOK_S, len(there) * _LOOK_S_A_RUN)
+        for run in sorted((run for run in read if run is not None), key=lambda run: run.is_part):
+            self._given.add(run.folder)
+            self._watch.add(run)
+        self._is_settled = self._given == there
+        self._watch.slowest_look_s = max(_SLOWEST_LOOK_S, len(there) * _LOOK_S_A_RUN)
 
 
 class Watch:
-    """Some runs and their files; all folders of a run are in the same watch.
+    """The runs that were found, and their files.
 
     Another thread may call `add` and `drop`.
     """

@@ -79,18 +79,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --team: folder for the files with the users' passwords and the team's key; none is overwritten",
     )
     parser.add_argument(
-        "--cluster", metavar="NAME", help="with --set-up: spread the tables over this cluster"
-    )
-    parser.add_argument(
-        "--replicas",
-        metavar="QUORUM",
-        nargs="?",
-        type=whole(),
-        const=2,
-        help="with --set-up --cluster: the hosts of a shard are replicas, and an insert succeeds once QUORUM of them "
-        "have it (default: 2)",
-    )
-    parser.add_argument(
         "--keep-days",
         metavar="DAYS",
         type=whole(0),
@@ -161,9 +149,9 @@ def _set_up(args: argparse.Namespace, address: Address) -> int:
     if args.team is not None:
         address, key_file = team_address(address, args.team, args.secrets)
         done.append(key_file)
-    done += set_up(address, args.cluster, args.keep_days, args.replicas or 0)
+    done.append(set_up(address, args.keep_days))
     if args.team is not None:
-        said, rest = make_team(address, args.cluster, args.team, args.secrets)
+        said, rest = make_team(address, args.team, args.secrets)
         done += said
     # A script that sets up must not go on without the users.
     code = 1 if rest else 0

@@ -30,7 +30,6 @@ class EngineLink:
         self._patience_s = patience_s
         self._lock = threading.Lock()
         self._unused: list[Engine] = []
-        self._settings: tuple[dict[str, object], dict[str, object]] | None = None
         self._failure: EngineError | None = None
         self._silent_since = 0.0
         self.version = ""
@@ -45,10 +44,6 @@ class EngineLink:
             f"The engine has not answered since {clock(self._silent_since)} ({failure}). "
             "The page shows what it had read before, and asks again every few seconds."
         )
-
-    def table(self, name: str) -> str:
-        """Return what a table is called: as it is."""
-        return name
 
     def rows(self, sql: str, *types: str) -> list[tuple[Any, ...]]:
         """Return the rows of a SELECT without FORMAT, whose columns have `types`.
@@ -102,11 +97,8 @@ class EngineLink:
 
     def _connect(self) -> Engine:
         engine = Engine(self.address, patience_s=self._patience_s)
-        if self._settings is None:
+        if not self.version:
             self.version = require_tables(engine).engine_version
-            self._settings = dict(engine.read_settings), dict(engine.insert_settings)
-        engine.read_settings.update(self._settings[0])
-        engine.insert_settings.update(self._settings[1])
         return engine
 
     def _wait_for_engine(self, error: EngineError) -> None:
