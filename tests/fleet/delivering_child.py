@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 
 from toolkit.telemetry.fleet.address import address_of
@@ -28,8 +27,7 @@ def main(address: str, logs: str, key_file: str, marker: str) -> None:
 
     courier.deliver = deliver_and_die
     key = read_key(Path(key_file))
-    engine = Engine(replace(address_of(address), key=key))
-    started = shipper.Shipper(engine, [Path(logs)], request_key=key)
+    started = shipper.Shipper(Engine(address_of(address)), [Path(logs)], request_key=key)
     started.start()
     started.run(threading.Event())
 

@@ -89,9 +89,7 @@ class Node:
 
     def __init__(self, engine, logs: Path, key: bytes = KEY) -> None:
         self.said: list[str] = []
-        self.shipper = Shipper(
-            Engine(replace(engine.address(), key=key)), [logs], say=self.said.append, request_key=key
-        )
+        self.shipper = Shipper(Engine(engine.address()), [logs], say=self.said.append, request_key=key)
         self.shipper.start()
         self.round()
 

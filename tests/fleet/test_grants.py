@@ -31,16 +31,16 @@ OTHER = "telemetry_y"
 _CONFIG = (
     "<clickhouse><users_config>{users}</users_config><default_profile>default</default_profile></clickhouse>"
 )
-_USER = """<{name}><password></password><networks><ip>::/0</ip></networks><profile>default</profile>
-<quota>default</quota>{grants}</{name}>"""
+_USER = """<default><password></password><networks><ip>::/0</ip></networks><profile>default</profile>
+<quota>default</quota>{grants}</default>"""
 _USERS = """<clickhouse><profiles><default/></profiles><quotas><default/></quotas><users>{users}</users></clickhouse>"""
 
 
 def write_config(folder, lines=()):
-    """Return the configuration of an engine whose user has these rights, all without some; `owner` made the tables."""
+    """Return the configuration of an engine whose user has these rights, all without some."""
     queries = "".join(f"<query>{line}</query>" for line in lines)
-    default = _USER.format(name="default", grants=f"<grants>{queries}</grants>" if lines else "")
-    (folder / "users.xml").write_text(_USERS.format(users=default + _USER.format(name="owner", grants="")))
+    user = _USER.format(grants=f"<grants>{queries}</grants>" if lines else "")
+    (folder / "users.xml").write_text(_USERS.format(users=user))
     (folder / "config.xml").write_text(_CONFIG.format(users=folder / "users.xml"))
     return folder / "config.xml"
 
@@ -60,14 +60,6 @@ def filled(tmp_path_factory):
         for team, database in (("x", "telemetry"), ("y", OTHER)):
             address = engine.address(database)
             set_up(address)
-            connection = Engine(address)
-            views = connection.rows(
-                f"SELECT name, engine FROM system.tables WHERE database = '{database}' AND engine LIKE '%View'",
-                *("String", "String"),
-            )
-            # On a server this is the administrator who made them.
-            for name, _ in [view for view in views if view[0] != "schema_version"]:
-                connection.query(f"ALTER TABLE {name} MODIFY SQL SECURITY DEFINER DEFINER = owner")
             ship(_In(engine, database), place / team)
     finally:
         engine.stop()
@@ -119,11 +111,10 @@ FORBIDDEN = (
         f"INSERT INTO {OTHER}.{table} (run_id) VALUES ('x')"
         for table in ("records", "commits", "labels", "requests")
     ),
-    f"SELECT run_id FROM {OTHER}.newest_commits",
 )
 
 
-def test_the_shipper_ships_verifies_and_delivers_and_reads_no_content(filled, engine_as, tmp_path):
+def test_the_shipper_ships_verifies_and_delivers_in_its_own_database_alone(filled, engine_as, tmp_path):
     engine = engine_as("ship")
     folder = filled[1] / "of-x"
     append(folder, range(10, 14))
@@ -146,21 +137,7 @@ def test_the_shipper_ships_verifies_and_delivers_and_reads_no_content(filled, en
     assert node.said == []
     found = connection.rows("SELECT run_id, state FROM telemetry.deliveries", "String", "String")
     assert (id_of(asked), "") in found
-    _refuses(
-        connection,
-        *FORBIDDEN,
-        *(f"SELECT {column} FROM telemetry.records" for column in ("line", "step", "*")),
-        *(f"SELECT {column} FROM telemetry.points" for column in ("value", "metric", "*")),
-        *(f"SELECT {column} FROM telemetry.runs" for column in ("name", "manifest", "folder", "project")),
-        *(f"SELECT {column} FROM telemetry.commits" for column in ("seal", "gen", "metric.last", "*")),
-        *(f"SELECT {column} FROM telemetry.labels" for column in ("labels", "`by`")),
-        "SELECT last_error FROM telemetry.shippers",
-        *(
-            f"INSERT INTO telemetry.{table} (created) VALUES ('2026-09-21')"
-            for table in ("runs", "labels", "requests", "deliveries", "objects")
-        ),
-        "INSERT INTO telemetry.shippers (node) VALUES ('x')",
-    )
+    _refuses(connection, *FORBIDDEN)
 
 
 def test_the_page_reads_everything_and_writes_labels_and_requests(filled, engine_as):
@@ -174,13 +151,7 @@ def test_the_page_reads_everything_and_writes_labels_and_requests(filled, engine
     store.label(run_id, Labels(notes="from a page"))
     connection.query("INSERT INTO requests (run_id, id, created) VALUES ('x', '1', '2026-01-01')")
 
-    _refuses(
-        connection,
-        *FORBIDDEN,
-        "INSERT INTO telemetry.records (run_id, line) VALUES ('x', 'y')",
-        "INSERT INTO telemetry.commits (run_id) VALUES ('x')",
-        "INSERT INTO telemetry.deliveries (run_id, id) VALUES ('x', '')",
-    )
+    _refuses(connection, *FORBIDDEN)
 
 
 def test_a_reader_pulls_and_writes_nothing(filled, engine_as, tmp_path):
@@ -205,6 +176,7 @@ def _refuses(connection, *statements):
             answer = connection.query(statement)
         except EngineError as error:
             assert isinstance(error, RefusedError), f"{statement}: {error}"  # noqa: PT017
+            assert "user default may not do this" in str(error)  # noqa: PT017
         assert answer is None, f"{statement}: {answer[:300]!r}"
 
 
@@ -235,9 +207,7 @@ def test_set_up_makes_a_team_whose_passwords_are_only_in_files(engine, tmp_path,
     require_tables(connection)
     for statement in found["grants"]:
         connection.query(f"EXPLAIN AST {statement}")
-        assert re.match(
-            r"GRANT (SELECT|INSERT)(\(.*\))? ON (telemetry_lab|system)\.\w+ TO lab_|CREATE USER", statement
-        )
+        assert re.match(r"GRANT (SELECT|INSERT) ON telemetry_lab\.\* TO lab_|CREATE USER", statement)
     password = contents["lab_ship.password"].strip()
     digest = hashlib.sha256(password.encode()).hexdigest()
     assert (

@@ -39,8 +39,6 @@ class Address:
     password_file: Path | None = None
     """Where the password came from: it may have another one later."""
     ca: Path | None = None
-    key: bytes | None = field(default=None, repr=False)
-    """The team's: commits are signed with it, and others are ignored. Without one, all are taken."""
 
     @property
     def place(self) -> str:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-import hmac
 import os
-import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.binary_form import types_of
 from toolkit.telemetry.fleet.engine import Engine, chunks, quote
-from toolkit.telemetry.fleet.schema import with_parameters
-from toolkit.telemetry.fleet.signed_requests import signature
-from toolkit.telemetry.fleet.tail import LONGEST_LINE, SUMMARY_TYPES, Counter, Position, Summary, line_hash
+from toolkit.telemetry.fleet.tail import (
+    LINE_HASH,
+    LONGEST_LINE,
+    SUMMARY_TYPES,
+    Counter,
+    Position,
+    Summary,
+    line_hash,
+)
 from toolkit.telemetry.runfolder.portable import pread
 from toolkit.telemetry.runfolder.safefile import open_regular
 
@@ -55,18 +58,6 @@ class Commit:
         """The file it is about."""
         return self.run_id, self.rank
 
-    def signatures(self, key: bytes | None) -> tuple[bytes, bytes]:
-        """Return the seal of the generation, and the signature of all that is said here of it; empty without a key.
-
-        The seal is in the key of the table, and no shipper may read it: without it no row replaces a signed one.
-        """
-        if key is None:
-            return b"", b""
-        file = (self.run_id.encode(), struct.pack(">II", self.rank, self.gen))
-        numbers = struct.pack(">QIQI", self.end, self.crc, self.lines, self.bad_lines)
-        whole = signature(key, b"telemetry commit 1", *file, numbers, self.why.encode(), self.node.encode())
-        return signature(key, b"telemetry generation 1", *file), whole
-
     def next_generation(self, why: str) -> Commit:
         """Return where the next generation of the file begins.
 
@@ -83,45 +74,34 @@ class Commit:
 class Asks(Protocol):
     """An engine, or several connections to one."""
 
-    address: Address
-
     def rows(self, sql: str, *types: str) -> list[tuple[Any, ...]]:
         """Return the rows of a SELECT."""
 
 
-def newest_commits(
-    engine: Asks, run_ids: Iterable[str], ignored: Callable[[str, str], None] = lambda *_: None
-) -> dict[FileKey, Commit]:
-    """Return the commit of the newest generation of every file of these runs, of those that the team's key has signed.
-
-    Of others `ignored` gets the run id and a sentence.
-    """
+def newest_commits(engine: Asks, run_ids: Iterable[str]) -> dict[FileKey, Commit]:
+    """Return the commit of the newest generation of every file of these runs."""
     found: dict[FileKey, Commit] = {}
     for some in chunks(run_ids):
-        rows = engine.rows(
-            "SELECT run_id, rank, gen, last, its_crc, its_lines, its_bad_lines, its_why, its_node, seen, its_mac "
-            f"FROM newest_commits WHERE run_id IN ({', '.join(map(quote, some))}) "
-            "ORDER BY run_id, rank, gen, last",
-            *("String", "UInt32", "UInt16", "UInt64", "UInt32", "UInt64", "UInt32", "String", "String"),
-            *("UInt32", "Bytes"),
-        )
-        wrong: dict[str, set[int]] = {}
-        for *row, mac in rows:
+        for row in engine.rows(
+            "SELECT run_id, rank, gen, end, crc, lines, bad_lines, why, node, toUInt32(received) FROM commits FINAL "
+            f"WHERE run_id IN ({', '.join(map(quote, some))}) ORDER BY run_id, rank, gen",
+            *(
+                "String",
+                "UInt32",
+                "UInt16",
+                "UInt64",
+                "UInt32",
+                "UInt64",
+                "UInt32",
+                "String",
+                "String",
+                "UInt32",
+            ),
+        ):
             commit = Commit(**dict(zip(_FIELDS, row, strict=True)))
-            if not hmac.compare_digest(
-                mac if engine.address.key else b"", commit.signatures(engine.address.key)[1]
-            ):
-                wrong.setdefault(commit.run_id, set()).add(commit.rank)
-                continue
             before = found.get(commit.key)
             moves = before.moves + (before.node != commit.node) if before is not None else 0
             found[commit.key] = replace(commit, moves=moves)
-        for run_id, ranks in wrong.items():
-            ignored(
-                run_id,
-                f"commits of {len(ranks)} record files of the run {run_id} have no valid signature and are ignored: "
-                "their shipper has another key or none, or someone without the key wrote them",
-            )
     return found
 
 
@@ -142,15 +122,14 @@ def insert_commits(engine: Engine, commits: Sequence[tuple[Commit, int]], node: 
     """Record that these files were taken so far; with each commit goes the day its run was created."""
     rows = []
     for one, day in commits:
-        seal, mac = replace(one, node=node).signatures(engine.address.key)
         numbers = (one.rank, one.gen, one.end, one.crc, one.lines, one.bad_lines)
-        rows.append((one.run_id, *numbers, one.why, node, seal, mac, day, *one.metrics))
+        rows.append((one.run_id, *numbers, one.why, node, day, *one.metrics))
     engine.insert_rows("commits", _TYPES, rows)
 
 
 _TYPES: Final = types_of(
     "run_id String, rank UInt32, gen UInt16, end UInt64, crc UInt32, lines UInt64, bad_lines UInt32, "
-    f"why String, node String, seal String, mac String, created Date, {SUMMARY_TYPES}"
+    f"why String, node String, created Date, {SUMMARY_TYPES}"
 )
 _FIELDS: Final = ("run_id", "rank", "gen", "end", "crc", "lines", "bad_lines", "why", "node", "received")
 
@@ -158,7 +137,7 @@ _FIELDS: Final = ("run_id", "rank", "gen", "end", "crc", "lines", "bad_lines", "
 def last_session(engine: Engine, commit: Commit) -> tuple[int, float]:
     """Return the last session that the engine has of a file's generation, and the time of its last record."""
     rows = engine.rows(
-        f"SELECT session, maxIf(time, isFinite(time)) FROM record_hashes "
+        "SELECT session, maxIf(time, isFinite(time)) FROM records "
         f"WHERE {_any_of([(commit.run_id, commit.rank, commit.gen, f'at < {commit.end}')])} "
         "GROUP BY session ORDER BY session DESC LIMIT 1",
         "UInt32",
@@ -171,11 +150,9 @@ def counters_at(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, dict
     """Return what is known of each metric of a file before its commit's end."""
     found: dict[FileKey, dict[str, Counter]] = {}
     for some in chunks(commits):
-        seals = ", ".join(quote(one.signatures(engine.address.key)[0]) for one in some)
         rows = engine.iterate(
-            "SELECT run_id, rank, names, counts, bads, lasts, last_ats, lows, highs, first_ats "
-            f"FROM {with_parameters('commit_metrics', seals=f'[{seals}]')} "
-            f"WHERE {_any_of((one.run_id, one.rank, one.gen, f'last = {one.end}') for one in some)}",
+            f"SELECT run_id, rank, {', '.join(types_of(SUMMARY_TYPES))} FROM commits FINAL "
+            f"WHERE {_any_of((one.run_id, one.rank, one.gen, f'end = {one.end}') for one in some)}",
             *("String", "UInt32", "Array(Bytes)", *tuple(types_of(SUMMARY_TYPES).values())[1:]),
         )
         for run_id, rank, *columns in rows:
@@ -201,8 +178,8 @@ def strays_after(
         rest = ""
         while True:
             rows = engine.rows(
-                "SELECT run_id, rank, gen, at, next, size, hash "
-                f"FROM record_hashes WHERE ({files}){rest} "
+                f"SELECT run_id, rank, gen, at, next, length(line) AS size, {LINE_HASH} AS hash "
+                f"FROM records WHERE ({files}){rest} "
                 "GROUP BY run_id, rank, gen, at, next, size, hash "
                 f"ORDER BY run_id, rank, gen, at LIMIT {_STRAYS_AT_ONCE}",
                 *("String", "UInt32", "UInt16", "UInt64", "UInt64", "UInt64", "UInt64"),

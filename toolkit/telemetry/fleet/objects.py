@@ -23,7 +23,7 @@ from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.binary_form import types_of
 from toolkit.telemetry.fleet.engine import Engine, EngineError, chunks, quote
 from toolkit.telemetry.fleet.object_store import DifferentError, ObjectStore, StoreError
-from toolkit.telemetry.fleet.schema import insert_from_node, require_tables
+from toolkit.telemetry.fleet.schema import require_tables
 from toolkit.telemetry.fleet.tail import FILE_EVENTS, RunKey, file_in
 from toolkit.telemetry.runfolder.evidence.code_snapshot import CODE
 from toolkit.telemetry.runfolder.layout import (
@@ -136,7 +136,8 @@ def pointed_paths(engine: Engine, run_ids: Iterable[str]) -> dict[str, dict[str,
     for chunk in chunks(ids):
         some = ", ".join(map(quote, chunk))
         for run_id, text in engine.iterate(
-            f"SELECT run_id, path FROM file_paths WHERE run_id IN ({some}) AND event IN ({events})",
+            "SELECT run_id, JSONExtractString(line, 'path') FROM records "
+            f"WHERE run_id IN ({some}) AND event IN ({events})",
             "String",
             "String",
         ):
@@ -314,7 +315,7 @@ class ObjectShipper:
             (run.key.project, run.key.run_id, path, new.sha256, new.bytes, new.version, run.key.day)
             for run, path, new in self._rows
         ]
-        insert_from_node(self._engine, "objects", _TYPES, values)
+        self._engine.insert_rows("objects", _TYPES, values)
         for run, path, found in self._rows:
             assert run.stored is not None
             run.stored[path] = found

@@ -6,20 +6,18 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.fleet.address import PASSWORD_VARIABLE, Address, AddressError, address_of
 from toolkit.telemetry.fleet.object_store import FORMS, ObjectStore, object_store
-from toolkit.telemetry.fleet.signed_requests import read_key
 
 VARIABLE: Final = "TELEMETRY_FLEET"
 """Names the file; followed by _ and a key in capitals, it is the variable for that key."""
 KEYS: Final[Mapping[str, str]] = {
     "folders": "a list of paths",
     **dict.fromkeys(("engine", "objects", "objects-endpoint", "archive-to", "metrics"), "a text"),
-    **dict.fromkeys(("password-file", "ca", "deliver-requests", "key", "request-key"), "a path"),
+    **dict.fromkeys(("password-file", "ca", "deliver-requests", "request-key"), "a path"),
     **dict.fromkeys(("keep-days", "drain-timeout"), "a whole number above 0"),
     "async-insert": "true or false",
 }
@@ -57,16 +55,6 @@ def add_engine_arguments(
     )
 
 
-def add_key_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare the team's key."""
-    parser.add_argument(
-        "--key",
-        metavar="FILE",
-        type=file_path,
-        help="the team's key: sign what is shipped, and take only what is signed (default: take all)",
-    )
-
-
 def add_config_argument(parser: argparse.ArgumentParser) -> None:
     """Declare the file with options."""
     parser.add_argument(
@@ -99,19 +87,17 @@ def add_endpoint_argument(parser: argparse.ArgumentParser, action: str = "store"
 
 
 def chosen_engine(args: argparse.Namespace) -> Address:
-    """Return the address that was given, with the password and the key.
+    """Return the address that was given, with the password.
 
     Raises:
-        AddressError: there is none, or it, or the file of the password or the key, is invalid.
+        AddressError: there is none, or it, or the file of the password, is invalid.
     """
     if args.engine is None:
         raise AddressError(
             "which engine? clickhouse://USER@HOST:PORT/DATABASE as an option (see --help), "
             f"as engine in {_DEFAULT} or in the variable {VARIABLE}_ENGINE"
         )
-    address = address_of(args.engine, password_file=args.password_file, ca=args.ca)
-    key = getattr(args, "key", None) or getattr(args, "deliver_requests", None)
-    return address if key is None else replace(address, key=read_key(key))
+    return address_of(args.engine, password_file=args.password_file, ca=args.ca)
 
 
 def chosen_objects(args: argparse.Namespace) -> ObjectStore | None:

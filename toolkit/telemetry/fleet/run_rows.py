@@ -19,7 +19,6 @@ from toolkit.telemetry.fleet.binary_form import block_of_rows, types_of
 from toolkit.telemetry.fleet.commits import newest_labels
 from toolkit.telemetry.fleet.engine import Engine, chunks, quote
 from toolkit.telemetry.fleet.run_folders import RunFolder, file_bytes, manifest_bytes
-from toolkit.telemetry.fleet.schema import insert_from_node
 from toolkit.telemetry.runfolder.codec import encodable
 from toolkit.telemetry.runfolder.folder_list import Signature, signature_of
 from toolkit.telemetry.runfolder.key_values import ValuesThatCount, trend_of
@@ -168,7 +167,7 @@ def send(
         states.append((status, version))
         rows.append(_run_row(run, status, version, node, behind))
     if rows:
-        insert_from_node(engine, "runs", _RUN_TYPES, rows)
+        engine.insert_rows("runs", _RUN_TYPES, rows)
     # Only what was taken counts as sent.
     for (report, run, _), (status, version) in zip(due, states, strict=True):
         report.has_ended = report.status is not None and report.is_live and is_final(status)
@@ -198,7 +197,7 @@ def report_shipper(
     """
     ahead = engine.clock_ahead_s
     row = (node, version, started, math.nan if ahead is None else ahead, files, behind, last_error)
-    insert_from_node(engine, "shippers", _SHIPPER_TYPES, [row])
+    engine.insert_rows("shippers", _SHIPPER_TYPES, [row])
 
 
 def status_of(run: RunFolder) -> Status:
@@ -368,7 +367,7 @@ def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunF
                 )
             )
     if rows:
-        insert_from_node(engine, LABELS_TABLE, _LABEL_TYPES, map(_label_row, rows))
+        engine.insert_rows(LABELS_TABLE, _LABEL_TYPES, map(_label_row, rows))
     for report, _ in looked_at:
         report.may_have_labels = False
     for report, signature, version in sent:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from toolkit.telemetry.fleet.address import Address
-from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError, quote
-from toolkit.telemetry.fleet.signed_requests import key_id_of, token_of
+from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError
 from toolkit.telemetry.runfolder.untrusted import parse_object
 
 VERSION: Final = 3
@@ -72,11 +69,11 @@ TABLES: Final = (
     _Table(
         name="commits",
         columns="""run_id String, rank UInt32, gen UInt16, end UInt64, crc UInt32, lines UInt64, bad_lines UInt32,
-            why String, node {LC}, seal String, mac String, received DateTime DEFAULT now(), created Date,
+            why String, node {LC}, received DateTime DEFAULT now(), created Date,
             metric Nested(name String, count UInt32, bad UInt32, last Float64, last_at UInt64, low Float64,
             high Float64, first_at UInt64)""",
         engine="ReplacingMergeTree(end)",
-        key="(run_id, rank, gen, seal)",
+        key="(run_id, rank, gen)",
     ),
     _Table(
         name="runs",
@@ -131,47 +128,6 @@ TABLES: Final = (
     ),
 )
 
-FROM_NODES: Final = ("runs", "labels", "deliveries", "objects", "shippers")
-"""Nodes write into a table `node_…`, and a view copies its rows."""
-
-_READ: Final = {
-    "newest_commits": """SELECT run_id, rank, gen, max(end) AS last, argMax(crc, end) AS its_crc,
-        argMax(lines, end) AS its_lines, argMax(bad_lines, end) AS its_bad_lines, argMax(why, end) AS its_why,
-        argMax(node, end) AS its_node, argMax(mac, end) AS its_mac, max(toUInt32(received)) AS seen
-        FROM {commits} GROUP BY run_id, rank, gen, seal""",
-    "record_hashes": """SELECT run_id, rank, gen, at, next, session, time, length(line) AS size,
-        reinterpretAsUInt64(SHA1(line)) AS hash FROM {records}""",
-    "file_paths": "SELECT run_id, event, JSONExtractString(line, 'path') AS path FROM {records}",
-}
-"""Views with the rights of whoever makes the tables: what a shipper reads, without contents and seals."""
-_OWN_RIGHTS: Final = "DEFINER = CURRENT_USER SQL SECURITY DEFINER "
-_ASKED: Final = {
-    "point_sums": (
-        f"""SELECT run_id, rank, gen, part, count() AS points, halfMD5(toString(sum(least))) AS low,
-        halfMD5(toString(sum(most))) AS high FROM (SELECT run_id, rank, gen, metric, n, min(hash) AS least,
-        max(hash) AS most, toUInt64(intDiv(max(at), {PART_BYTES})) AS part FROM (SELECT run_id, rank, gen, metric, n,
-        at, reinterpretAsUInt64(reinterpretAsString(value)) + halfMD5(metric)
-        + at * {AT_WEIGHT} + n * {N_WEIGHT} + bad * {BAD_WEIGHT} AS hash
-        FROM {{points}} WHERE at >= {{begin}} AND at < {{until}}) GROUP BY run_id, rank, gen, metric, n)
-        GROUP BY run_id, rank, gen, part""",
-        {"begin": "UInt64", "until": "UInt64"},
-    ),
-    "commit_metrics": (
-        """SELECT run_id, rank, gen, max(end) AS last, argMax(metric.name, end) AS names,
-        argMax(metric.count, end) AS counts, argMax(metric.bad, end) AS bads, argMax(metric.last, end) AS lasts,
-        argMax(metric.last_at, end) AS last_ats, argMax(metric.low, end) AS lows, argMax(metric.high, end) AS highs,
-        argMax(metric.first_at, end) AS first_ats FROM {commits} WHERE has({seals}, seal) GROUP BY run_id, rank, gen""",
-        {"seals": "Array(String)"},
-    ),
-}
-"""Views like these that need parameters: what the values of a part of a file add up to, hashed, as the sum of one
-would be the value; and the last values before a commit, for those who know its seal."""
-
-
-def with_parameters(view: str, **parameters: object) -> str:
-    """Return what to select from."""
-    return f"{view}({', '.join(f'{name} = {value}' for name, value in parameters.items())})"
-
 
 def set_up(address: Address, keep_days: int | None = None) -> str:
     """Make the tables that are missing; return what was done, in words. No data is ever dropped.
@@ -196,7 +152,7 @@ def set_up(address: Address, keep_days: int | None = None) -> str:
         if keep_days is not None:
             made = replace(made, keep_days=keep_days)
         is_change = found is not None and found != made
-        for statement in statements(made, is_change=is_change, key=address.key):
+        for statement in statements(made, is_change=is_change):
             engine.query(statement)
     finally:
         engine.close()
@@ -212,24 +168,10 @@ class Tables:
     keep_days: int = 0
     """Runs created longer ago are removed by the engine, and not shipped; 0 keeps all."""
     engine_version: str = ""
-    key_id: str = ""
-    """Of the key without which a node's reports are left out; empty if none is needed."""
-
-    def require_key(self, address: Address) -> None:
-        """Refuse to report without the key: the engine would leave it out, and say nothing. Raises SchemaError."""
-        if self.key_id and (address.key is None or key_id_of(address.key) != self.key_id):
-            what = "has none" if address.key is None else "has another one"
-            raise SchemaError(
-                f"the database {address.database} takes reports with the team's key only, "
-                f"and this shipper {what}: --key"
-            )
 
 
-def statements(tables: Tables, *, is_change: bool = False, key: bytes | None = None) -> Iterator[str]:
-    """Yield the statements that make what is missing; for a change of `keep_days`, also those for what is there.
-
-    With a `key`, only nodes that have it report anything.
-    """
+def statements(tables: Tables, *, is_change: bool = False) -> Iterator[str]:
+    """Yield the statements that make what is missing; for a change of `keep_days`, also those for what is there."""
     for table in TABLES:
         yield (
             f"CREATE TABLE IF NOT EXISTS {table.name} ({_columns(table)}) ENGINE = {table.engine} "
@@ -239,29 +181,11 @@ def statements(tables: Tables, *, is_change: bool = False, key: bytes | None = N
         if is_change:
             how = f"MODIFY {_expiry(table, tables)}" if tables.keep_days else "REMOVE TTL"
             yield f"ALTER TABLE {table.name} {how}"
-        if table.name in FROM_NODES:
-            yield from _from_nodes(table, key)
-    words, views = {}, dict(_READ)
-    for name, (select, parameters) in _ASKED.items():
-        views[name] = select
-        words.update({parameter: f"{{{parameter}:{kind}}}" for parameter, kind in parameters.items()})
-    words.update({table.name: table.name for table in TABLES})
-    for name, select in views.items():
-        yield f"CREATE VIEW IF NOT EXISTS {name} {_OWN_RIGHTS}AS {select.format(**words)}"
     # Last, so that tables are used only if all of them are there.
     yield (
-        f"CREATE {'OR REPLACE VIEW' if key or is_change else 'VIEW IF NOT EXISTS'} {ABOUT} AS "
-        f"SELECT toUInt32({tables.version}) AS version, toUInt32({tables.keep_days}) AS keep_days, "
-        f"{quote(key_id_of(key) if key else tables.key_id)} AS key_id"
+        f"CREATE {'OR REPLACE VIEW' if is_change else 'VIEW IF NOT EXISTS'} {ABOUT} AS "
+        f"SELECT toUInt32({tables.version}) AS version, toUInt32({tables.keep_days}) AS keep_days"
     )
-
-
-def insert_from_node(
-    engine: Engine, table: str, types: Mapping[str, str], rows: Iterable[tuple[Any, ...]]
-) -> None:
-    """Insert rows of which the engine checks that they come from someone with the team's key. Raises EngineError."""
-    token = token_of(engine.address.key)
-    engine.insert_rows(f"node_{table}", {**types, "token": "String"}, ((*row, token) for row in rows))
 
 
 def require_tables(engine: Engine) -> Tables:
@@ -320,19 +244,3 @@ def _expiry(table: _Table, tables: Tables) -> str:
 
 def _columns(table: _Table) -> str:
     return table.columns.replace("{LC}", "LowCardinality(String)")
-
-
-def _from_nodes(table: _Table, key: bytes | None) -> Iterator[str]:
-    """Yield what makes the table that nodes insert into: no row of theirs deletes a run, and the engine checks it."""
-    name = f"node_{table.name}"
-    columns = re.sub(r",\s*INDEX .*", "", _columns(table))
-    names = [one.split()[0] for one in re.sub(r"\([^()]*(\([^()]*\)[^()]*)*\)", "", columns).split(",")]
-    taken = ["toUInt8(0) AS deleted" if one == "deleted" else f"`{one}`" for one in names]
-    select = f"SELECT {', '.join(taken)} FROM {name}"
-    if key is not None:
-        select += f" WHERE lower(hex(SHA256(token))) = '{hashlib.sha256(token_of(key)).hexdigest()}'"
-    yield f"CREATE TABLE IF NOT EXISTS {name} ({columns}, token String) ENGINE = Null"
-    yield f"CREATE MATERIALIZED VIEW IF NOT EXISTS {name}_view TO {table.name} AS {select}"
-    if key is not None:
-        # The team may have another key than before.
-        yield f"ALTER TABLE {name}_view MODIFY QUERY {select}"

@@ -46,18 +46,6 @@ def key_id_of(key: bytes) -> str:
     return hmac.new(key, b"telemetry key id", hashlib.sha256).hexdigest()[:16]
 
 
-def token_of(key: bytes | None) -> bytes:
-    """Return what a node shows the engine with the rows that it writes; empty without a key."""
-    return b"" if key is None else signature(key, b"telemetry node 1")
-
-
-def signature(key: bytes, *fields: bytes) -> bytes:
-    """Return the HMAC-SHA256 of `fields`, of which the first says what they are."""
-    # Each after its length: no two lists of fields have the same bytes.
-    message = b"".join(struct.pack(">Q", len(field)) + field for field in fields)
-    return hmac.digest(key, message, "sha256").hex().encode()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SignedRequest:
     """A row of the table `requests`; nothing in it is trusted before the signature was checked."""
@@ -79,7 +67,10 @@ class SignedRequest:
     def signature(self, key: bytes) -> bytes:
         """Return the signature of this request."""
         times = struct.pack(">dd", self.asked, self.expires)
-        return signature(key, _PURPOSE, self.run_id, self.id, times, self.by, self.body)
+        fields = (_PURPOSE, self.run_id, self.id, times, self.by, self.body)
+        # Each after its length: no two lists of fields have the same bytes.
+        message = b"".join(struct.pack(">Q", len(field)) + field for field in fields)
+        return hmac.digest(key, message, "sha256").hex().encode()
 
 
 def request_block(request: ControlRequest, key: bytes, *, by: str, project: str, day: int) -> bytes:

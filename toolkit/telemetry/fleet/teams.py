@@ -13,60 +13,32 @@ from typing import Final
 
 from toolkit.telemetry.fleet.address import Address, AddressError, read_password
 from toolkit.telemetry.fleet.engine import Engine, EngineError
-from toolkit.telemetry.fleet.schema import ABOUT, FROM_NODES, TABLES
-from toolkit.telemetry.fleet.signed_requests import read_key
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _MIN_CHARS: Final = 16
 _MAY_NOT: Final = frozenset({495, 497, 514})
 """ClickHouse's codes: this user, or this engine, makes no users."""
-_READS: Final = {
-    "commit_metrics": "",
-    "deliveries": "run_id, id, version, state",
-    "file_paths": "",
-    "labels": "run_id, version, deleted",
-    "newest_commits": "",
-    "objects": "run_id, path, sha256, bytes, version",
-    "point_sums": "",
-    "record_hashes": "",
-    "requests": "",
-    "runs": "run_id, version, node, status, received",
-    "shippers": "node, version, files, behind, clock_ahead_s, received",
-}
-"""What a shipper reads to resume, to verify and to deliver, and of which columns: no line and no value of a run."""
 
 
-def team_address(address: Address, team: str, folder: Path) -> tuple[Address, str]:
-    """Return `address` with the team's database, telemetry_NAME unless it names one, and its key; and what was done.
+def team_address(address: Address, team: str) -> Address:
+    """Return `address` with the team's database, telemetry_NAME unless it names one.
 
     Raises:
-        AddressError: the name of the team or the key is invalid.
-        OSError: the key cannot be written.
+        AddressError: the name of the team is invalid.
     """
     if not _NAME.fullmatch(team):
         raise AddressError(f"{ascii(team)[:60]} is not the name of a team; use a-z, 0-9 and _, at most 32")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = folder / f"{team}.key"
-    done = _new_file(path)
-    database = f"telemetry_{team}" if address.database == "telemetry" else address.database
-    return replace(address, database=database, key=read_key(path)), done
+    return replace(address, database=f"telemetry_{team}") if address.database == "telemetry" else address
 
 
 def grants(database: str, team: str) -> Iterator[str]:
-    """Yield the statements that let the users of a team do what they need, and nothing else."""
-    inserted = ("records", "points", "commits", *(f"node_{name}" for name in FROM_NODES))
-    yield from (f"GRANT INSERT ON {database}.{name} TO {team}_ship" for name in inserted)
-    for name, columns in _READS.items():
-        only = f"({columns})" if columns else ""
-        yield f"GRANT SELECT{only} ON {database}.{name} TO {team}_ship"
-    read = (*(table.name for table in TABLES), "newest_commits")
-    yield from (f"GRANT SELECT ON {database}.{name} TO {team}_page, {team}_reader" for name in read)
-    yield from (f"GRANT INSERT ON {database}.{name} TO {team}_page" for name in ("labels", "requests"))
-    yield f"GRANT SELECT ON {database}.{ABOUT} TO {team}_ship, {team}_page, {team}_reader"
+    """Yield the statements that let the users of a team do what they need in its database, and nothing elsewhere."""
+    yield f"GRANT SELECT ON {database}.* TO {team}_ship, {team}_page, {team}_reader"
+    yield f"GRANT INSERT ON {database}.* TO {team}_ship, {team}_page"
 
 
 def make_team(address: Address, team: str, folder: Path) -> tuple[list[str], list[str]]:
-    """Make the users that are missing, and files in `folder`: their passwords and fleet.toml.
+    """Make the users that are missing, and files in `folder`: their passwords, the key for requests and fleet.toml.
 
     Return what was done, in words, and the statements that an administrator has to run, if this user may not.
     Passwords and files that exist are kept.
@@ -78,7 +50,8 @@ def make_team(address: Address, team: str, folder: Path) -> tuple[list[str], lis
     """
     engine = Engine(replace(address, database="default"))
     statements, refusal = [], None
-    said = [_new_file(folder / "fleet.toml", _options(address, team))]
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    said = [_new_file(folder / f"{team}.key"), _new_file(folder / "fleet.toml", _options(address, team))]
     try:
         known = {name for (name,) in engine.rows("SELECT name FROM system.users", "String")}
     except EngineError as error:
@@ -119,11 +92,7 @@ def _password(path: Path) -> str:
 
 def _options(address: Address, team: str) -> str:
     """Return the fleet.toml of a team; the other files are in the same folder."""
-    keys = {
-        "key": f"{team}.key",
-        "request-key": f"{team}.key",
-        **({"ca": address.ca.name} if address.ca else {}),
-    }
+    keys = {"request-key": f"{team}.key", **({"ca": address.ca.name} if address.ca else {})}
     # Before the first table, or it would belong to that.
     lines = ['# folders = ["/scratch/*/logs"]', *(f'{key} = "{name}"' for key, name in keys.items())]
     for table, user in {"ship": "ship", "status": "ship", "dashboard": "page", "pull": "reader"}.items():

@@ -14,7 +14,6 @@ from typing import Final
 
 from toolkit.telemetry.fleet.binary_form import types_of
 from toolkit.telemetry.fleet.engine import Engine, chunks, quote
-from toolkit.telemetry.fleet.schema import insert_from_node
 from toolkit.telemetry.fleet.shipping.watch import ShippedRun
 from toolkit.telemetry.fleet.signed_requests import REQUESTS, SignedRequest, key_id_of
 from toolkit.telemetry.runfolder.control import (
@@ -286,7 +285,7 @@ class Courier:
             )
             for run, request_id, state in notes
         ]
-        insert_from_node(engine, DELIVERIES, _TYPES, rows)
+        engine.insert_rows(DELIVERIES, _TYPES, rows)
 
 
 def _is_live(run: ShippedRun) -> bool:

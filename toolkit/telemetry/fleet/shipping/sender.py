@@ -168,7 +168,7 @@ class Sender:
             opened = [file for file in files if file.tail is not None]
         unknown = [file for file in files if file.is_unknown]
         ids = {file.key[0] for file in (*unknown, *opened)}
-        commits = newest_commits(self.engine, ids, lambda _, sentence: self.node.failure(sentence))
+        commits = newest_commits(self.engine, ids)
         for file in opened:
             if _is_outdated(file, commits.get(file.key)):
                 file.forget()

@@ -88,7 +88,6 @@ class Shipper:
             EngineError: it has not, or does not answer.
         """
         tables = require_tables(self.engine)
-        tables.require_key(self.engine.address)
         self._node.keep_days = tables.keep_days
 
     def ship_all(self) -> None:

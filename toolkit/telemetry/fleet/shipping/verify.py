@@ -12,9 +12,9 @@ from toolkit.telemetry.core.ranks import node_name
 from toolkit.telemetry.fleet.commits import Commit, FileKey, newest_commits, newest_labels
 from toolkit.telemetry.fleet.engine import Engine, quote
 from toolkit.telemetry.fleet.run_folders import read_run_folder, record_files
-from toolkit.telemetry.fleet.schema import AT_WEIGHT, N_WEIGHT, PART_BYTES, with_parameters
+from toolkit.telemetry.fleet.schema import AT_WEIGHT, BAD_WEIGHT, N_WEIGHT, PART_BYTES
 from toolkit.telemetry.fleet.shipping.watch import ShippedFile
-from toolkit.telemetry.fleet.tail import Position, RecordTail, Rows, bytes_of, crc_of, half_md5
+from toolkit.telemetry.fleet.tail import LINE_HASH, Position, RecordTail, Rows, bytes_of, crc_of
 from toolkit.telemetry.runfolder.folder_list import run_folders
 from toolkit.telemetry.runfolder.reader import BadLine, parse_line
 from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
@@ -26,13 +26,13 @@ REPLACED: Final = "the file was truncated or replaced"
 _MIXED: Final = "the engine had lines that the file has not"
 
 _Sums = tuple[int, ...]
-"""Number and sum of the lines of a part, number and hashed sum of its values."""
+"""Number and sum of the lines of a part, number and sum of its values."""
 
 
 def _expected(tail: RecordTail) -> dict[int, _Sums]:
     """Return what a file adds up to by part, as far as it was read."""
     return {
-        number: (lines, line_sum, values, half_md5(b"%d" % value_sum) if values else 0)
+        number: (lines, line_sum, values, value_sum)
         for number, (lines, line_sum, values, value_sum) in (tail.sums.parts.items() if tail.sums else ())
     }
 
@@ -126,14 +126,17 @@ def _parts_in_engine(engine: Engine, commit: Commit, numbers: range) -> dict[int
     file = f"run_id = {quote(commit.run_id)} AND rank = {commit.rank} AND gen = {commit.gen}"
     lines = engine.rows(
         f"SELECT toUInt64(intDiv(at, {PART_BYTES})) AS part, count(), sum(low), sum(high) FROM ("
-        f"SELECT at, min(hash + at * {AT_WEIGHT} + next * {N_WEIGHT}) AS low, "
-        f"max(hash + at * {AT_WEIGHT} + next * {N_WEIGHT}) AS high FROM record_hashes "
+        f"SELECT at, min({LINE_HASH} + at * {AT_WEIGHT} + next * {N_WEIGHT}) AS low, "
+        f"max({LINE_HASH} + at * {AT_WEIGHT} + next * {N_WEIGHT}) AS high FROM records "
         f"WHERE {file} AND at >= {begin} AND at < {until} GROUP BY at) GROUP BY part",
         *("UInt64", "UInt64", "UInt64", "UInt64"),
     )
     values = engine.rows(
-        "SELECT part, points, low, high "
-        f"FROM {with_parameters('point_sums', begin=begin, until=until)} WHERE {file}",
+        "SELECT part, count(), sum(least), sum(most) FROM (SELECT min(hash) AS least, max(hash) AS most, "
+        f"toUInt64(intDiv(max(at), {PART_BYTES})) AS part FROM (SELECT metric, n, at, "
+        "reinterpretAsUInt64(reinterpretAsString(value)) + halfMD5(metric) "
+        f"+ at * {AT_WEIGHT} + n * {N_WEIGHT} + bad * {BAD_WEIGHT} AS hash "
+        f"FROM points WHERE {file} AND at >= {begin} AND at < {until}) GROUP BY metric, n) GROUP BY part",
         *("UInt64", "UInt64", "UInt64", "UInt64"),
     )
     counted = {part: row for part, *row in values}

@@ -14,7 +14,6 @@ from toolkit.telemetry.fleet.engine import Engine, EngineError
 from toolkit.telemetry.fleet.object_store import PlaceError
 from toolkit.telemetry.fleet.options import (
     add_engine_arguments,
-    add_key_argument,
     add_objects_arguments,
     chosen_engine,
     chosen_objects,
@@ -34,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the run, the engine and the folder."""
     parser.add_argument("run", metavar="RUN", help="a run id, or a name that only one run has")
     add_engine_arguments(parser, "--from")
-    add_key_argument(parser)
     parser.add_argument(
         "--to", metavar="DIR", type=Path, default=LOGS, help=f"log directory for the folder (default: {LOGS})"
     )

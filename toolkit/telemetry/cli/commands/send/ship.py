@@ -20,7 +20,6 @@ from toolkit.telemetry.fleet.object_store import PlaceError, StoreError
 from toolkit.telemetry.fleet.objects import ObjectShipper, missing_objects
 from toolkit.telemetry.fleet.options import (
     add_engine_arguments,
-    add_key_argument,
     add_objects_arguments,
     chosen_engine,
     chosen_objects,
@@ -32,6 +31,7 @@ from toolkit.telemetry.fleet.schema import require_tables, set_up
 from toolkit.telemetry.fleet.shipping.last_values import HELP, samples
 from toolkit.telemetry.fleet.shipping.shipper import DRAIN_S, Shipper
 from toolkit.telemetry.fleet.shipping.verify import Lag, lags_of
+from toolkit.telemetry.fleet.signed_requests import read_key
 from toolkit.telemetry.fleet.teams import make_team, team_address
 
 LATE_S: Final = 60.0
@@ -76,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--secrets",
         metavar="DIR",
         type=file_path,
-        help="with --team: folder for the files with the users' passwords and the team's key; none is overwritten",
+        help="with --team: folder for the files with the users' passwords and a request key; none is overwritten",
     )
     parser.add_argument(
         "--keep-days",
@@ -84,13 +84,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole(0),
         help="with --set-up: the engine removes runs that were created longer ago; 0 keeps all (default: as it is)",
     )
-    add_key_argument(parser)
     parser.add_argument(
         "--deliver-requests",
         metavar="KEYFILE",
         type=Path,
-        help="as --key, and deliver requests from pages to the runs here, if they are signed with this key "
-        "(default: none are delivered; see docs/fleet.md)",
+        help="deliver requests from pages to the runs here, if they are signed with this key (default: none are "
+        "delivered; see docs/fleet.md)",
     )
     parser.add_argument(
         "--metrics",
@@ -145,11 +144,9 @@ def _set_up(args: argparse.Namespace, address: Address) -> int:
         return refuse(
             "--team NAME and --secrets DIR go together: the passwords of its users are written there"
         )
-    done, rest = [], list[str]()
     if args.team is not None:
-        address, key_file = team_address(address, args.team, args.secrets)
-        done.append(key_file)
-    done.append(set_up(address, args.keep_days))
+        address = team_address(address, args.team)
+    done, rest = [set_up(address, args.keep_days)], list[str]()
     if args.team is not None:
         said, rest = make_team(address, args.team, args.secrets)
         done += said
@@ -202,7 +199,7 @@ def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> in
     is_short = args.once or args.verify
     if args.deliver_requests is not None and is_short:
         return refuse("--deliver-requests is for a shipper that keeps running, without --once and --verify")
-    key = None if args.deliver_requests is None else address.key
+    key = None if args.deliver_requests is None else read_key(args.deliver_requests)
     store = chosen_objects(args)
     objects = ObjectShipper(address, store, say=print_to_stderr) if store is not None else None
     engine = Engine(address)

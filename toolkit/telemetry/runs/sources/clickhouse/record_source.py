@@ -35,12 +35,7 @@ class Commits:
     def __init__(self, link: EngineLink) -> None:
         self._link = link
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[float, dict[int, Commit], str | None]] = OrderedDict()
-
-    def problem(self, run_id: str) -> str | None:
-        """Return what is wrong with the commits of a run, as a sentence."""
-        with self._lock:
-            return self._known.get(run_id, (0.0, {}, None))[2]
+        self._known: OrderedDict[str, tuple[float, dict[int, Commit]]] = OrderedDict()
 
     def of(self, run_id: str) -> dict[int, Commit]:
         """Return it by rank, ascending; while the engine does not answer, what is known.
@@ -49,7 +44,7 @@ class Commits:
             EngineError: nothing is known.
         """
         with self._lock:
-            asked, known, _ = self._known.get(run_id, (-_COMMITS_EVERY_S, {}, None))
+            asked, known = self._known.get(run_id, (-_COMMITS_EVERY_S, {}))
         if time.monotonic() - asked < _COMMITS_EVERY_S:
             return known
         try:
@@ -68,12 +63,11 @@ class Commits:
             EngineError: the engine does not answer.
         """
         found: dict[str, dict[int, Commit]] = {run_id: {} for run_id in run_ids}
-        problems: dict[str, str] = {}
-        for (run_id, rank), commit in newest_commits(self._link, run_ids, problems.__setitem__).items():
+        for (run_id, rank), commit in newest_commits(self._link, run_ids).items():
             found[run_id][rank] = commit
         with self._lock:
             for run_id, taken in found.items():
-                self._known[run_id] = (time.monotonic(), taken, problems.get(run_id))
+                self._known[run_id] = (time.monotonic(), taken)
                 self._known.move_to_end(run_id)
             while len(self._known) > _MAX_RUNS:
                 self._known.popitem(last=False)

@@ -75,13 +75,12 @@ class ClickHouseStore(StoreQueries):
     ) -> None:
         """Show the runs at `address`; `visitor` returns who makes a change, for the record.
 
-        Requests to runs are signed with `request_key`, and only commits that are signed with it count; without it there
-        are no requests.
+        Requests to runs are signed with `request_key`; without it there are none.
         Files that records point to come from `objects`.
         """
         super().__init__(read_only=read_only, read_only_reason=read_only_reason)
         self._visitor = visitor
-        self._link = EngineLink(replace(address, key=request_key), patience_s=patience_s)
+        self._link = EngineLink(address, patience_s=patience_s)
         self._runs = EngineRuns(self._link)
         self._requests = EngineRequests(self._link, self._runs, request_key)
         self._commits = Commits(self._link)
