@@ -55,8 +55,8 @@ LS = (
 ).split()
 """The fields of a run, which compare has too."""
 
-ELSEWHERE = {"archive", "pull", "ship"}
-"""Those need an engine: tests/fleet. The JSON of plug-ins: tests/core/test_plugins.py."""
+ELSEWHERE = {"copy", "ship"}
+"""Those are in tests/fleet. The JSON of plug-ins: tests/core/test_plugins.py."""
 
 
 @pytest.fixture(scope="module")
@@ -121,7 +121,6 @@ def test_no_command_is_left_out():
         name for name in SUBCOMMANDS if "--json" in parser_of(name).format_usage()
     }
     assert set(SUBCOMMANDS) - with_json == {
-        "copy",
         "dashboard",
         "mcp",
         "metrics",

@@ -39,12 +39,10 @@ COMMANDS = {
     "why": [["{run}", *other, *json] for other in ([], ["{run}"]) for json in ([], ["--json"])],
 }
 OTHERS = {
-    "archive": "takes run folders of ours only: tests/fleet",
     "dashboard": "tests/dashboard/views/test_other_tools.py",
     "mcp": "serves until it is stopped: benchmarks/agents looks for changes",
     "metrics": "serves until it is stopped",
-    "copy": "reads and writes ClickHouse",
-    "pull": "reads ClickHouse",
+    "copy": "takes run folders of ours only: tests/fleet",
     "ship": "takes run folders of ours only: tests/fleet",
     "top": "draws until it is stopped",
     "train": "reads a YAML",

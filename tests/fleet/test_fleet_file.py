@@ -28,22 +28,21 @@ def alone(tmp_path, monkeypatch):
 
 def test_every_command_of_a_fleet_takes_its_options_from_one_file(engine, tmp_path, capsys):
     folder = log_run(tmp_path / "logs", "by-file")
-    (tmp_path / "archived").mkdir()
     (tmp_path / "ca.pem").touch()
     (tmp_path / "fleet.toml").write_text(
         f'engine = "{engine.address()}"\nfolders = ["logs"]\nobjects = "none"\n'
-        f'[archive]\narchive-to = "{(tmp_path / "archived").as_uri()}"\n'
         '[dashboard]\nrequest-key = "control.key"\nca = "ca.pem"\n'
     )
 
-    for command in (["ship", "--once"], ["ship", "--status"], ["pull", id_of(folder), "--to", "back"]):
+    for command in (["ship", "--once"], ["ship", "--status"], ["copy", id_of(folder), "--to", "back"]):
         assert main(command) == 0, capsys.readouterr().err
         assert f"options from {tmp_path / 'fleet.toml'}\n" in capsys.readouterr().err
-    assert main(["archive"]) == 0
+    (tmp_path / "shared").mkdir()
+    assert main(["copy", "--to", (tmp_path / "shared").as_uri()]) == 0
 
     [pulled] = (tmp_path / "back").iterdir()
     assert (pulled / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
-    assert list((tmp_path / "archived").rglob("*.parquet"))
+    assert (tmp_path / "shared" / folder.name / "run.json").exists()
     shown = parse_options([]).settings.engines[0]
     assert (shown.url, shown.request_key) == (str(engine.address()), tmp_path / "control.key")
     assert parse_options(["--log-dir", "logs"]).settings.engines == ()
@@ -57,7 +56,7 @@ def test_set_up_of_a_team_writes_the_options_of_every_command(engine, tmp_path, 
     assert main(["ship", "--set-up", "--team", "lab", "--secrets", "secrets", "--to", address]) == 1
     options.write_text(f'async-insert = true\nfolders = ["{tmp_path / "logs"}"]\n{options.read_text()}')
     monkeypatch.setenv(VARIABLE, str(options))
-    for command in (["ship", "--once"], ["ship", "--status"], ["pull", "of-the-team", "--to", "back"]):
+    for command in (["ship", "--once"], ["ship", "--status"], ["copy", "of-the-team", "--to", "back"]):
         assert main(command) == 0, capsys.readouterr().err
 
     [pulled] = (tmp_path / "back").iterdir()
@@ -94,7 +93,7 @@ def test_a_flag_is_taken_before_a_variable_and_a_variable_before_the_file(tmp_pa
     [
         ('pasword-file = "x"', "there is no 'pasword-file'; keys: folders, engine, objects,"),
         ('[shipp]\nca = "x"', "there is no 'shipp'; keys: folders,"),
-        ('[pull]\nkeep = "x"', "fleet.toml, [pull]: there is no 'keep'; keys: folders,"),
+        ('[copy]\nkeep = "x"', "fleet.toml, [copy]: there is no 'keep'; keys: folders,"),
         ("engine = 5", "engine must be a text, got 5"),
         ('keep-days = "30"', "keep-days must be a whole number above 0, got '30'"),
         ("drain-timeout = true", "drain-timeout must be a whole number above 0, got True"),
@@ -130,7 +129,7 @@ def test_a_wrong_key_or_value_is_named_with_what_is_allowed(tmp_path, capsys, te
 def test_a_wrong_variable_is_named(monkeypatch, capsys, name, value, said):
     monkeypatch.setenv(f"{VARIABLE}_{name}", value)
 
-    assert main(["pull", "run"]) == 2
+    assert main(["copy", "run"]) == 2
     assert said in capsys.readouterr().err
 
 
@@ -140,12 +139,12 @@ def test_a_file_that_others_can_change_is_used_only_if_it_is_named(tmp_path, cap
     path.write_text('engine = "clickhouse://elsewhere.invalid"')
     path.chmod(0o666)
 
-    assert main(["pull", "run"]) == 2
+    assert main(["copy", "run"]) == 2
     assert (
         f"others can change {tmp_path / 'fleet.toml'}; if you trust it: --config fleet.toml"
         in capsys.readouterr().err
     )
-    assert main(["pull", "run", "--config", "fleet.toml"]) == 2
+    assert main(["copy", "run", "--config", "fleet.toml"]) == 2
     assert "elsewhere.invalid" in capsys.readouterr().err
 
 

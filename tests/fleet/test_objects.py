@@ -346,10 +346,10 @@ def test_files_on_s3_from_the_command_to_the_page(engine, s3, logs, tmp_path, mo
     ):
         reads.write("objects/x", b"x")
     back = tmp_path / "back"
-    assert main(["pull", id_of(folder), "--from", address, "--to", str(back), *files]) == 0
+    assert main(["copy", id_of(folder), "--from", address, "--to", str(back), *files]) == 0
     assert (back / "on-s3" / "samples" / "a.png").read_bytes() == PNG
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-" + SECRET)
-    assert main(["pull", id_of(other), "--from", address, "--to", str(back), *files]) == 1
+    assert main(["copy", id_of(other), "--from", address, "--to", str(back), *files]) == 1
     said = capsys.readouterr()
     assert "refused the key" in said.err
     assert SECRET not in said.out + said.err

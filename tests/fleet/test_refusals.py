@@ -138,14 +138,14 @@ def test_once_and_pull_say_in_one_sentence_what_is_wrong(engine, logs, capsys):
             f"clickhouse://127.0.0.1:{port}/nothing_here",
             "has no database nothing_here; `telemetry ship --set-up`",
         ),
-        ("http://127.0.0.1:8123/telemetry", "must have the form clickhouse://USER@HOST:PORT/DATABASE"),
+        ("clickhouse:127.0.0.1:8123/telemetry", "must have the form clickhouse://USER@HOST:PORT/DATABASE"),
         ("clickhouse://me:secret@127.0.0.1/telemetry", "the address contains a password"),
         ("clickhouse://127.0.0.1/telemetry?secure=0", "TLS cannot be turned off"),
         ("clickhouse://127.0.0.1/tele;metry", "is not the name of a database"),
     ):
         for command in (
             ["ship", str(logs), "--once", "--to", address],
-            ["pull", "refused", "--from", address],
+            ["copy", "refused", "--from", address],
         ):
             assert main(command) == 2
             out, err = capsys.readouterr()
@@ -224,7 +224,7 @@ def test_the_command_ships_shows_how_far_and_pulls(engine, logs, tmp_path, capsy
     assert "12 lines shipped, 1 record files" in capsys.readouterr().out
     assert main(["ship", str(logs), "--status", "--to", address]) == 0
     assert "0 bytes behind in 0 of them" in capsys.readouterr().out
-    assert main(["pull", "by-command", "--from", address, "--to", str(tmp_path / "back")]) == 0
+    assert main(["copy", "by-command", "--from", address, "--to", str(tmp_path / "back")]) == 0
     assert record_bytes(tmp_path / "back" / "by-command") == record_bytes(folder)
 
     capsys.readouterr()
@@ -233,8 +233,8 @@ def test_the_command_ships_shows_how_far_and_pulls(engine, logs, tmp_path, capsy
     assert (found["record_files"], found["bytes_behind"], found["late"], found["behind"]) == (1, 0, False, [])
     assert main(["ship", str(logs), "--once", "--to", address, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["lines"] == 0
-    assert main(["pull", "by-command", "--from", address, "--to", str(tmp_path / "again"), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    assert main(["copy", "by-command", "--from", address, "--to", str(tmp_path / "again"), "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["runs"]
     assert found["path"] == str(tmp_path / "again" / "by-command")
     assert (found["lines"], found["record_files"], found["missing"]) == (12, 1, [])
     assert main(["ship", str(logs), "--to", address, "--json"]) == 2

@@ -39,8 +39,8 @@ def test_what_a_shipper_sent_is_not_read_again_and_what_the_engine_lost_is_sent_
     shipper.ship_all()
     file = make_due(shipper, folder)
     with mock.patch.object(RecordTail, "read", side_effect=AssertionError("read again")):
-        shipper.ship_round()
-    assert file.verified == file.signature
+        # A busy machine compares in several rounds.
+        wait_until(lambda: shipper.ship_round() or file.verified == file.signature)
 
     drop_parts(engine, "points")
     make_due(shipper, folder)
@@ -50,7 +50,6 @@ def test_what_a_shipper_sent_is_not_read_again_and_what_the_engine_lost_is_sent_
     (folder / "metrics.jsonl").touch()
     shipper.runs[folder].next_look = 0.0
     make_due(shipper, folder)
-    # A busy machine compares in several rounds.
     wait_until(lambda: shipper.ship_round() or shipper.totals.recent_error)
     assert "1 of 1 parts differed and were sent again" in shipper.totals.recent_error
     assert ask.rows(f"SELECT uniqExact(metric, n) FROM points WHERE run_id = {run}", "UInt64") == [(100,)]

@@ -25,10 +25,9 @@ from toolkit.telemetry.cli.terminal import (
 from toolkit.telemetry.core import plugins
 
 SUBCOMMANDS: Final = {
-    "archive": "write finished runs as Parquet, to S3 or a folder",
     "ask": "ask a live run to save, sample, stop or change a setting, and print its answer",
     "compare": "show runs side by side: settings that differ, last and best values",
-    "copy": "back up, restore or move the tables of ClickHouse: labels, notes and requests, or everything",
+    "copy": "copy run folders to a bucket or a shared folder, and back, or bring a run back from ClickHouse",
     "dashboard": "show runs in a browser, from folders or from ClickHouse",
     "doctor": "show what is wrong with a run, the likely causes and what to try",
     "export": "write a run as a table, for other tools, as a trace or as a zip to post; another tool's as a run folder",
@@ -38,7 +37,6 @@ SUBCOMMANDS: Final = {
     "ls": "list runs, ours and those of other tools: status, last step, loss and age",
     "mcp": "answer an agent's questions about runs over the Model Context Protocol (MCP)",
     "metrics": "show the runs of this machine to Prometheus, or write them for node_exporter",
-    "pull": "bring a run folder back from ClickHouse: its records byte for byte",
     "repair": "recover the records that a killed run left and rebuild its metrics.csv",
     "report": "write runs as one HTML file with their data inside, or as Markdown to paste",
     "rm": "move runs to the trash, with --yes",
@@ -64,7 +62,7 @@ GROUPS: Final = {
     "look": ("Look at runs", "ls top status show sql tail logs doctor forecast time dashboard"),
     "decide": ("Decide", "compare why verdict report ask"),
     "keep": ("Keep and delete", "repair rm gc export"),
-    "send": ("Send", "metrics ship pull archive copy"),
+    "send": ("Send", "metrics ship copy"),
     "setup": ("Set up", "train mcp setup"),
 }
 """The folders in `commands`: what one does, and the subcommands for it, in the order of the help."""
@@ -72,6 +70,7 @@ GROUPS: Final = {
 ALIASES: Final = {"list": "ls"}
 RENAMED: Final = {
     **{name: f"setup {name}" for name in ("ai-toolkit", "completion", "message", "plugins", "usage")},
+    "archive": "copy --to",
     "attach": "setup ai-toolkit attach",
     "completions": "show --completions",
     "detach": "setup ai-toolkit detach",
@@ -81,9 +80,10 @@ RENAMED: Final = {
     "gc --dry-run": "gc",
     "gc --largest": "gc --goal max",
     "import": "export --to run-folder",
+    "pull": "copy --from",
     "resume": "why",
     "share": "export --to zip",
-    "ship --archive": "archive --to",
+    "ship --archive": "copy --to",
     "stopping": "forecast --stopping",
     "trace": "export --to trace",
 }

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import stat
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,10 +19,9 @@ from urllib.parse import unquote, urlsplit
 
 from toolkit.telemetry.core.checks import HOST, is_this_machine
 from toolkit.telemetry.core.install import install_extra
-from toolkit.telemetry.runfolder.layout import SHARED, make_folders
+from toolkit.telemetry.runfolder.layout import PRIVATE, SHARED, make_folders
 from toolkit.telemetry.runfolder.safefile import (
     UnsafeFile,
-    copy_file,
     open_regular,
     rename_over,
     replace_file,
@@ -59,6 +60,15 @@ class DifferentError(StoreError):
     """The store has another content than was put there."""
 
 
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """What a list says of a file."""
+
+    size: int
+    changed: float
+    """When it was stored, or last changed, by the store's clock."""
+
+
 class ObjectStore(Protocol):
     """Files by name."""
 
@@ -68,14 +78,17 @@ class ObjectStore(Protocol):
     def write(self, name: str, data: bytes) -> None:
         """Store a file, replacing one of that name. Raises StoreError."""
 
-    def write_file(self, name: str, path: Path) -> None:
-        """Store a copy of a file of this machine, however large. Raises StoreError."""
+    def write_file(self, name: str, file: BinaryIO) -> None:
+        """Store a copy of an open file, however large. Raises StoreError."""
 
     def read(self, name: str, max_bytes: int) -> bytes:
         """Return a file's content. Raises StoreError, MissingError if it is missing or larger than `max_bytes`."""
 
-    def open(self, name: str) -> Any:
-        """Return a file to read and seek in. Raises StoreError, MissingError."""
+    def read_file(self, name: str, path: Path) -> None:
+        """Copy a file, however large, to a new one of this machine. Raises StoreError, MissingError."""
+
+    def files(self) -> dict[str, StoredFile]:
+        """Return all files by name. Raises StoreError."""
 
 
 def object_store(text: str, endpoint: str | None = None, *, tries: int = _TRIES) -> ObjectStore:
@@ -126,27 +139,38 @@ class FolderStore:
         with self._place_for(name) as path:
             replace_file(path, data, mode=SHARED.file, durable=True)
 
-    def write_file(self, name: str, path: Path) -> None:
-        """Store a copy of a file."""
+    def write_file(self, name: str, file: BinaryIO) -> None:
+        """Store a copy of an open file."""
         with self._place_for(name) as place:
             temporary = place.with_name(f".{place.name}.{os.urandom(8).hex()}.tmp")
             try:
-                copy_file(path, temporary, mode=SHARED.file)
-                with temporary.open("rb+") as copy:
-                    os.fsync(copy.fileno())
+                _copy(file, temporary, SHARED.file)
                 rename_over(temporary, place)
             finally:
                 temporary.unlink(missing_ok=True)
 
     def read(self, name: str, max_bytes: int) -> bytes:
         """Return a file's content."""
-        with self.open(name) as file:
+        with self._opened(name) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
             return _at_most(file, max_bytes, f"{name} in {self}")
 
-    def open(self, name: str) -> BinaryIO:
-        """Return a file to read."""
-        with self._opened(name) as descriptor:
-            return os.fdopen(os.dup(descriptor), "rb")
+    def read_file(self, name: str, path: Path) -> None:
+        """Copy a file to a new one."""
+        with self._opened(name) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
+            _copy(file, path, PRIVATE.file)
+
+    def files(self) -> dict[str, StoredFile]:
+        """Return all files by name, without links."""
+        self._require_folder()
+        found = {}
+        for inside, _, names in os.walk(self.folder):
+            for path in (Path(inside, name) for name in names):
+                with suppress(FileNotFoundError):
+                    status = os.lstat(path)
+                    if stat.S_ISREG(status.st_mode):
+                        name = path.relative_to(self.folder).as_posix()
+                        found[name] = StoredFile(status.st_size, status.st_mtime)
+        return found
 
     @contextmanager
     def _opened(self, name: str) -> Iterator[int]:
@@ -203,26 +227,32 @@ class S3Store:
         with self._explained(name), self._fs().open_output_stream(self._path + name) as stream:
             stream.write(data)
 
-    def write_file(self, name: str, path: Path) -> None:
-        """Store a copy of a file."""
-        with path.open("rb") as file, self._explained(name):
-            files = self._fs()
-            size = os.fstat(file.fileno()).st_size
-            with files.open_output_stream(self._path + name) as stream:
-                while part := file.read(_PART_BYTES):
-                    stream.write(part)
-            if files.get_file_info(self._path + name).size != size:
-                raise StoreError(f"{self} has not all of {name}")
+    def write_file(self, name: str, file: BinaryIO) -> None:
+        """Store a copy of an open file."""
+        with self._explained(name), self._fs().open_output_stream(self._path + name) as stream:
+            shutil.copyfileobj(file, stream, _PART_BYTES)
 
     def read(self, name: str, max_bytes: int) -> bytes:
         """Return a file's content."""
         with self._explained(name), self._fs().open_input_stream(self._path + name) as stream:
             return _at_most(stream, max_bytes, f"{name} in {self}")
 
-    def open(self, name: str) -> Any:
-        """Return a file to read."""
-        with self._explained(name):
-            return self._fs().open_input_file(self._path + name)
+    def read_file(self, name: str, path: Path) -> None:
+        """Copy a file to a new one."""
+        with self._explained(name), self._fs().open_input_stream(self._path + name) as stream:
+            _copy(stream, path, PRIVATE.file)
+
+    def files(self) -> dict[str, StoredFile]:
+        """Return all files by name."""
+        with self._explained(self._path):
+            from pyarrow import fs
+
+            below = fs.FileSelector(self._path.rstrip("/"), allow_not_found=True, recursive=True)
+            return {
+                one.path[len(self._path) :]: StoredFile(one.size, one.mtime_ns / 1e9)
+                for one in self._fs().get_file_info(below)
+                if one.is_file
+            }
 
     def _fs(self) -> Any:
         if self._files is None:
@@ -265,6 +295,13 @@ class S3Store:
             if os.environ.get(variable):
                 reason = reason.replace(os.environ[variable], "***")
         return f"{self} failed: {reason[:_MAX_REASON]}"
+
+
+def _copy(file: Any, path: Path, mode: int) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as copy:
+        shutil.copyfileobj(file, copy, _PART_BYTES)
+        copy.flush()
+        os.fsync(copy.fileno())
 
 
 def _at_most(file: Any, max_bytes: int, what: str) -> bytes:

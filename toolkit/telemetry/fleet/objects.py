@@ -46,10 +46,10 @@ _ROWS_AT_ONCE: Final = 100
 _TRIES: Final = 8
 """How often a file is looked for that is missing: two minutes, then again when the run is verified."""
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
-_OWN_NAMES: Final = frozenset(
+OWN_NAMES: Final = frozenset(
     {CODE, CONTROL, LABELS, MANIFEST, METRICS_CSV, METRICS_JSONL, OUTPUT_LOG, OUTPUT_TIMES, RANKS}
 )
-"""What a run printed, and its code, are never sent, whatever its records say."""
+"""What a run writes itself. What it printed, and its code, never go to an engine, whatever its records say."""
 _NOT_ON_WINDOWS: Final = re.compile(r'[\\:*?"<>|]')
 _TYPES: Final = types_of(
     "project String, run_id String, path String, sha256 String, bytes UInt64, version UInt64, created Date"
@@ -78,7 +78,7 @@ def checked_path(path: str) -> tuple[str, ...]:
         NotInside: it is something else.
     """
     parts = parts_inside(path)
-    if parts[0] in _OWN_NAMES or any(part.startswith(".") for part in parts):
+    if parts[0] in OWN_NAMES or any(part.startswith(".") for part in parts):
         raise NotInside(f"{path[:100]!r} is not a file that records may point to")
     if os.name == "nt" and _NOT_ON_WINDOWS.search(path):
         raise NotInside(f"{path[:100]!r} is not a valid file name on this system")

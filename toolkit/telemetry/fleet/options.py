@@ -16,13 +16,13 @@ VARIABLE: Final = "TELEMETRY_FLEET"
 """Names the file; followed by _ and a key in capitals, it is the variable for that key."""
 KEYS: Final[Mapping[str, str]] = {
     "folders": "a list of paths",
-    **dict.fromkeys(("engine", "objects", "objects-endpoint", "archive-to", "metrics"), "a text"),
+    **dict.fromkeys(("engine", "objects", "objects-endpoint", "metrics"), "a text"),
     **dict.fromkeys(("password-file", "ca", "deliver-requests", "request-key"), "a path"),
     **dict.fromkeys(("keep-days", "drain-timeout"), "a whole number above 0"),
     "async-insert": "true or false",
 }
 """What a file may say, and what the value is."""
-COMMANDS: Final = ("archive", "dashboard", "pull", "set-up", "ship", "status")
+COMMANDS: Final = ("copy", "dashboard", "set-up", "ship", "status")
 """The tables of a file: what is in one is for that command alone."""
 _DEFAULT: Final = Path("fleet.toml")
 
@@ -31,7 +31,12 @@ def add_engine_arguments(
     parser: argparse.ArgumentParser, option: str, what: str = "the engine", action: str = "store"
 ) -> None:
     """Declare the file with options, the address under the name `option`, the password file and the CA."""
-    add_config_argument(parser)
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=file_path,
+        help=f"options in a file, see docs/fleet.md (default: the variable {VARIABLE}, else ./{_DEFAULT})",
+    )
     parser.add_argument(
         option,
         action=action,
@@ -55,16 +60,6 @@ def add_engine_arguments(
     )
 
 
-def add_config_argument(parser: argparse.ArgumentParser) -> None:
-    """Declare the file with options."""
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        type=file_path,
-        help=f"options in a file, see docs/fleet.md (default: the variable {VARIABLE}, else ./{_DEFAULT})",
-    )
-
-
 def add_objects_arguments(parser: argparse.ArgumentParser, what: str, action: str = "store") -> None:
     """Declare where sample images and other files are stored."""
     parser.add_argument(
@@ -73,11 +68,6 @@ def add_objects_arguments(parser: argparse.ArgumentParser, what: str, action: st
         metavar="PLACE",
         help=f"{what}: {FORMS}, or none (default: none); keys come from the AWS_* variables or ~/.aws",
     )
-    add_endpoint_argument(parser, action)
-
-
-def add_endpoint_argument(parser: argparse.ArgumentParser, action: str = "store") -> None:
-    """Declare the S3 server."""
     parser.add_argument(
         "--objects-endpoint",
         action=action,

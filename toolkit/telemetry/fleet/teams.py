@@ -95,7 +95,7 @@ def _options(address: Address, team: str) -> str:
     keys = {"request-key": f"{team}.key", **({"ca": address.ca.name} if address.ca else {})}
     # Before the first table, or it would belong to that.
     lines = ['# folders = ["/scratch/*/logs"]', *(f'{key} = "{name}"' for key, name in keys.items())]
-    for table, user in {"ship": "ship", "status": "ship", "dashboard": "page", "pull": "reader"}.items():
+    for table, user in {"ship": "ship", "status": "ship", "dashboard": "page", "copy": "reader"}.items():
         of_user = replace(address, user=f"{team}_{user}")
         lines += [f'\n[{table}]\nengine = "{of_user}"', f'password-file = "{of_user.user}.password"']
     return "\n".join(lines) + "\n"
