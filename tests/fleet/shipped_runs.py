@@ -20,7 +20,7 @@ from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.core.prometheus import Exposition
 from toolkit.telemetry.fleet.engine import Engine, quote
-from toolkit.telemetry.fleet.shipping.last_values import HELP, samples
+from toolkit.telemetry.fleet.shipping.metrics import HELP, samples
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.manifest import Heartbeat, Manifest, Session, read_manifest, write_manifest
@@ -30,7 +30,7 @@ from toolkit.telemetry.runfolder.reader import parse_line
 
 
 def metrics_text(shipper: Shipper) -> bytes:
-    """Return what Prometheus is shown of `shipper` and its runs."""
+    """Return what Prometheus is shown of `shipper`."""
     shown = Exposition(HELP)
     shown.show(samples(shipper))
     return shown.text()

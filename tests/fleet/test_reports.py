@@ -11,18 +11,14 @@ from unittest import mock
 import pytest
 
 from tests.fleet.engines import free_ports
-from tests.fleet.shipped_runs import append, id_of, make_run, metrics_text, ship
+from tests.fleet.shipped_runs import append, id_of, make_run, ship
 from tests.runs.sources.store_answers import comparable
 from toolkit.telemetry.fleet.address import address_of
-from toolkit.telemetry.fleet.commits import Commit
 from toolkit.telemetry.fleet.engine import EngineError, UnreachableError, quote
 from toolkit.telemetry.fleet.run_folders import read_run_folder
 from toolkit.telemetry.fleet.run_rows import RunReport, send, status_of
-from toolkit.telemetry.fleet.shipping import shipper as shipper_module
-from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.fleet.shipping.verify import Lag
 from toolkit.telemetry.fleet.shipping.watch import Totals
-from toolkit.telemetry.fleet.tail import Position, RecordTail, Rows
 from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 from toolkit.telemetry.runs.sources.clickhouse.link import EngineLink
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
@@ -91,28 +87,6 @@ def test_an_engine_that_is_away_for_long_takes_no_memory():
 
     assert len(traceback.extract_tb(link._failure.__traceback__)) < 20
     assert len(traceback.extract_tb(raised.tb)) < 20
-
-
-def test_names_of_any_length_take_bounded_room_in_the_text_for_prometheus(logs):
-    folder = make_run(logs, "named", 0)
-    text = (folder / "run.json").read_text().replace('"name": "named"', f'"name": "{"n" * 100_000}"')
-    (folder / "run.json").write_text(text.replace('"finished"', '"running"'))
-    append(folder, range(3), **{"m" * 100_000: 1.0})
-    shipper = Shipper(Taking(), [logs], node="node")
-    with mock.patch.object(shipper_module, "require_tables") as tables:
-        tables.return_value = mock.Mock(keep_days=0)
-        shipper.start()
-    shipper._finder.look()
-    shipper.watch.look()
-    (file,) = shipper.files
-    file.commit = Commit(run_id=file.key[0], rank=0)
-    file.tail = RecordTail(file.path, file.run.found.key, 0, 1, Position())
-    file.tail.read(Rows())
-
-    text = metrics_text(shipper)
-
-    assert b'metric="train_loss"' in text
-    assert len(text) < 10_000
 
 
 def test_a_failure_that_is_over_is_not_reported_for_ever():

@@ -22,7 +22,7 @@ from toolkit.telemetry.fleet.schema import AT_WEIGHT, BAD_WEIGHT, N_WEIGHT, PART
 from toolkit.telemetry.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, metrics_of, position_of
 from toolkit.telemetry.runfolder.portable import pread
 from toolkit.telemetry.runfolder.reader import BadLine, Cursor, parse_line, read_block
-from toolkit.telemetry.runfolder.records import FINDING, MAX_LINE_BYTES, SAMPLE, TABLE, Record
+from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES, SAMPLE, TABLE, Record
 from toolkit.telemetry.runfolder.safefile import open_regular
 
 BATCH_BYTES: Final = 2 * 1024 * 1024
@@ -39,7 +39,6 @@ FILE_EVENTS: Final = frozenset({SAMPLE, TABLE})
 
 _DAY_S: Final = 86_400
 _READ_BYTES: Final = 1024 * 1024
-_MOST_FINDINGS: Final = 1_000
 _NOT_A_RECORD: Final = BadLine(0, 0, "empty")
 
 
@@ -275,8 +274,6 @@ class RecordTail:
         self.rank = rank
         self.gen = gen
         self.position = position
-        self.open_findings: dict[str, str] = {}
-        """Severity of each finding that was read and is not resolved, by its id."""
         self.files: list[str] = []
         """The paths of files that records pointed to, until someone takes them."""
         self.sums = Sums() if position.end == 0 else None
@@ -287,12 +284,6 @@ class RecordTail:
     def offset(self) -> int:
         """How far the file was read: beyond the position while a very long line is passed over."""
         return self._cursor.offset
-
-    def last_values(self) -> Iterator[tuple[str, float]]:
-        """Yield name and last value of each metric."""
-        # Another thread may read on meanwhile.
-        for name, counter in list(self.position.counters.items()):
-            yield name, counter.last
 
     def read(self, rows: Rows, until: int = sys.maxsize) -> bool:
         """Append the next complete lines to `rows`; return False if the file was truncated or replaced.
@@ -365,8 +356,6 @@ class RecordTail:
             return
         if event in CARRIES_METRICS:
             self._take_values(rows, at, record)
-        elif event == FINDING:
-            self._note_finding(record)
         elif event in FILE_EVENTS and (path := file_in(record)) is not None:
             self.files.append(path)
         self._add(rows, at, after, line, event, record)
@@ -393,15 +382,6 @@ class RecordTail:
             ns.append(counter.n)
             bads.append(counter.bad)
             values.append(value)
-
-    def _note_finding(self, record: Record) -> None:
-        name, severity = record.get("id"), record.get("severity")
-        if not isinstance(name, str) or not isinstance(severity, str):
-            return
-        if record.get("state") == "open" and len(self.open_findings) < _MOST_FINDINGS:
-            self.open_findings[name] = severity
-        else:
-            self.open_findings.pop(name, None)
 
     def _add(self, rows: Rows, at: int, after: int, line: bytes, event: str, record: Record) -> None:
         seq = record.get("seq")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -85,14 +84,8 @@ class Sender:
         self._reported = 0
         """The version of the last report of this shipper."""
 
-    def run(self, stop: threading.Event, all_found: threading.Event, drain_s: float) -> None:
-        """Send until `stop` is set, then what is left; what fails is tried again, with pauses."""
-        while not stop.is_set():
-            begin = time.monotonic()
-            if not self.round():
-                stop.wait(max(0.0, EVERY_S - (time.monotonic() - begin)))
-        deadline = time.monotonic() + drain_s
-        all_found.wait(drain_s / 2)
+    def drain(self, deadline: float) -> None:
+        """Send what is left, until a time by the monotonic clock."""
         self._backoff.succeeded()
         self._last_report = -math.inf
         for run in self.watch.runs.values():
@@ -107,7 +100,7 @@ class Sender:
         self._verify_some()
 
     def round(self) -> bool:
-        """Do once what `run` does again and again; return whether there is more to do now."""
+        """Send what is new, report and compare a little; return whether there is more to do now."""
         self.watch.look()
         batch = self.send_batch()
         self.report()

@@ -136,7 +136,7 @@ class Shipper:
         Raises:
             RefusedError: the engine refused this user or has no tables, at the start.
         """
-        self._begin("find", partial(self._find, stop, drain_s))
+        self._begin("send", partial(self._send, stop, drain_s))
         while not stop.wait(sender.EVERY_S):
             if show is not None:
                 show()
@@ -144,7 +144,7 @@ class Shipper:
                 if not thread.is_alive() and not stop.is_set():
                     raise RuntimeError(f"the thread {thread.name} has ended")
         deadline = time.monotonic() + drain_s
-        # The first of them starts the others.
+        # The first of them starts the other.
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         if self._refusal is not None:
@@ -162,18 +162,33 @@ class Shipper:
         self._threads.append(thread)
         return thread
 
-    def _find(self, stop: threading.Event, drain_s: float) -> None:
-        """Wait for the engine, start the other threads, and find run folders for them."""
-        all_found, all_sent = threading.Event(), threading.Event()
-        backoff, deadline, is_started = Backoff(), math.inf, False
-        while not is_started and time.monotonic() < deadline:
+    def _send(self, stop: threading.Event, drain_s: float) -> None:
+        """Wait for the engine, then find and send until `stop` is set, and then what is left."""
+        if not self._is_answered(stop, drain_s):
+            return
+        self._node.say(f"shipping {', '.join(map(str, self._places))} to {self.engine.address}")
+        all_sent = threading.Event()
+        if self.objects is not None:
+            self._begin("objects", partial(self.objects.run, all_sent))
+        while not stop.is_set():
+            begin = time.monotonic()
+            if not self.ship_round():
+                stop.wait(max(0.0, sender.EVERY_S - (time.monotonic() - begin)))
+        deadline = time.monotonic() + drain_s
+        self._finder.look(is_last=True)
+        self.sender.drain(deadline)
+        all_sent.set()
+
+    def _is_answered(self, stop: threading.Event, drain_s: float) -> bool:
+        """Wait for the engine, after `stop` for at most `drain_s`; return whether it has our tables."""
+        backoff, deadline = Backoff(), math.inf
+        while time.monotonic() < deadline:
             try:
                 self.start()
-                is_started = True
             except RefusedError as error:
                 self._refusal = error
                 stop.set()
-                return
+                return False
             except EngineError as error:
                 if backoff.reason is None:
                     self._node.failure(f"{error}; trying again until it answers")
@@ -183,19 +198,9 @@ class Shipper:
                     if stop.is_set() and deadline == math.inf:
                         deadline = time.monotonic() + drain_s
                         backoff.succeeded()
-        if not is_started:
-            return
-        self._node.say(f"shipping {', '.join(map(str, self._places))} to {self.engine.address}")
-        sending = self._begin("send", partial(self.sender.run, stop, all_found, drain_s))
-        if self.objects is not None:
-            self._begin("objects", partial(self.objects.run, all_sent))
-        while not stop.is_set():
-            self._finder.look()
-            stop.wait(sender.EVERY_S)
-        self._finder.look(is_last=True)
-        all_found.set()
-        sending.join()
-        all_sent.set()
+            else:
+                return True
+        return False
 
     def _name_what_is_left(self, drain_s: float) -> None:
         is_drained, left = self.sender.is_drained, []

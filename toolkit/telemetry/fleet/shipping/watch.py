@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from queue import SimpleQueue
 from typing import Final
 
 from toolkit.telemetry.core.outbox import Failures
@@ -72,8 +71,6 @@ class Node:
     request_key: bytes | None
     keep_days: int = 0
     totals: Totals = field(default_factory=Totals)
-    given_back: SimpleQueue[Path] = field(default_factory=SimpleQueue)
-    """Folders that have another run now."""
 
     def failure(self, reason: str) -> None:
         """Count a failure, and say it if it is new."""
@@ -99,9 +96,8 @@ class Finder:
         self._places: dict[Path, _Place] = {}
         self._node = node
         self._watch = watch
-        self._given: set[Path] = set()
-        self._is_settled = False
-        """Whether every folder that was listed is given to the watch."""
+        self._there: set[Path] = set()
+        """The run folders that were listed; one that is not watched is new, or has another run now."""
 
     def look(self, *, is_last: bool = False) -> None:
         """Find folders that are new or gone; at the last look, also one that has no run.json yet."""
@@ -112,7 +108,7 @@ class Finder:
             self._expand()
             self._next_expansion = now + _SCAN_S
         is_listed = [self._list(path, place, now) for path, place in self._places.items()]
-        if any(is_listed) or not self._is_settled or not self._node.given_back.empty():
+        if any(is_listed) or self._there != self._watch.runs.keys():
             self._give(is_last=is_last)
 
     def _expand(self) -> None:
@@ -149,27 +145,21 @@ class Finder:
         return True
 
     def _give(self, *, is_last: bool) -> None:
-        there = {folder for place in self._places.values() for folder in place.runs.values()}
-        while not self._node.given_back.empty():
-            self._given.discard(self._node.given_back.get())
-        for gone in self._given - there:
-            self._given.discard(gone)
+        there = self._there = {folder for place in self._places.values() for folder in place.runs.values()}
+        for gone in self._watch.runs.keys() - there:
             self._watch.drop(gone)
-        new = sorted(there - self._given, key=lambda folder: signature_of(folder)[:1], reverse=True)
+        new = sorted(
+            there - self._watch.runs.keys(), key=lambda folder: signature_of(folder)[:1], reverse=True
+        )
         read = [read_run_folder(folder, self._node.name, is_waiting=not is_last) for folder in new]
         # Runs first: they say whose parts are theirs.
         for run in sorted((run for run in read if run is not None), key=lambda run: run.is_part):
-            self._given.add(run.folder)
             self._watch.add(run)
-        self._is_settled = self._given == there
         self._watch.slowest_look_s = max(_SLOWEST_LOOK_S, len(there) * _LOOK_S_A_RUN)
 
 
 class Watch:
-    """The runs that were found, and their files.
-
-    Another thread may call `add` and `drop`.
-    """
+    """The runs that were found, and their files."""
 
     def __init__(self, node: Node) -> None:
         self.runs: dict[Path, ShippedRun] = {}
@@ -183,34 +173,20 @@ class Watch:
         self._node = node
         self._whole: dict[str, RunFolder] = {}
         """The runs that are not parts, by id."""
-        self._inbox: SimpleQueue[ShippedRun | Path] = SimpleQueue()
-        """What to add, and the folders to drop."""
         self._next_look_at_all = 0.0
 
     def add(self, run: RunFolder) -> None:
-        """Watch a run from the next look on."""
-        self._inbox.put(ShippedRun(found=run, changed=time.monotonic() - _quiet_for(run)))
-
-    def drop(self, folder: Path) -> None:
-        """Watch a run no longer, from the next look on."""
-        self._inbox.put(folder)
+        """Watch a run."""
+        watched = ShippedRun(found=run, changed=time.monotonic() - _quiet_for(run))
+        self.runs[run.folder] = self.active[run.folder] = watched
+        if not run.is_part:
+            self._whole.setdefault(run.key.run_id, run)
 
     def look(self, *, at_all: bool = False) -> None:
         """Find what is new, changed or gone. What has not changed for long is looked at less often, unless `at_all`."""
-        while not self._inbox.empty():
-            item = self._inbox.get()
-            if isinstance(item, Path):
-                self._drop(item)
-                continue
-            self.runs[item.found.folder] = self.active[item.found.folder] = item
-            if not item.found.is_part:
-                self._whole.setdefault(item.found.key.run_id, item.found)
         now, runs, is_hurried = time.monotonic(), self.active, False
         if at_all or now >= self._next_look_at_all:
-            runs, is_hurried = self.runs, self.is_hurried
-            if is_hurried:
-                # Not otherwise: another thread may just have set it.
-                self.is_hurried = False
+            runs, is_hurried, self.is_hurried = self.runs, self.is_hurried, False
             self._next_look_at_all = now + _SLOWEST_LOOK_S / 4
         for folder, run in list(runs.items()):
             if at_all or now >= run.next_look or (is_hurried and signature_of(folder) != run.seen):
@@ -244,8 +220,7 @@ class Watch:
             found = read_run_folder(folder, self._node.name)
             if found is not None and found.key != run.found.key:
                 # Another run is in the folder now; it is found at the next look.
-                self._drop(folder)
-                self._node.given_back.put(folder)
+                self.drop(folder)
                 return
             if found is not None:
                 run.found, run.changed = found, now
@@ -294,11 +269,10 @@ class Watch:
             return False
         return not is_part_of(run.folder, run.manifest, whole.folder, whole.manifest)
 
-    def _drop(self, folder: Path) -> None:
-        run = self.runs.pop(folder, None)
+    def drop(self, folder: Path) -> None:
+        """Watch a run no longer."""
+        run = self.runs.pop(folder)
         self.active.pop(folder, None)
-        if run is None:
-            return
         self.drop_files(run)
         whole = self._whole.get(run.found.key.run_id)
         if whole is not None and whole.folder == folder:

@@ -28,7 +28,7 @@ from toolkit.telemetry.fleet.options import (
 )
 from toolkit.telemetry.fleet.run_folders import existing_folders
 from toolkit.telemetry.fleet.schema import require_tables, set_up
-from toolkit.telemetry.fleet.shipping.last_values import HELP, samples
+from toolkit.telemetry.fleet.shipping.metrics import HELP, samples
 from toolkit.telemetry.fleet.shipping.shipper import DRAIN_S, Shipper
 from toolkit.telemetry.fleet.shipping.verify import Lag, lags_of
 from toolkit.telemetry.fleet.signed_requests import read_key
@@ -94,7 +94,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics",
         metavar="HOST:PORT",
-        help="serve the last values of live runs to Prometheus on this address",
+        help="serve the state of this shipper to Prometheus on this address; `telemetry metrics` shows the runs",
     )
     parser.add_argument(
         "--drain-timeout",

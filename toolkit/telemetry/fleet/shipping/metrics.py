@@ -1,17 +1,13 @@
-"""The last values of live runs and the state of the shipper for Prometheus, for alarms; never the record."""
+"""The state of a shipper for Prometheus, for alarms; `telemetry metrics` shows the runs."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Final
 
-from toolkit.telemetry.core.prometheus import LONGEST_NAME, Sample, samples_of_values
+from toolkit.telemetry.core.prometheus import Sample
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
-from toolkit.telemetry.fleet.shipping.watch import ShippedRun
-from toolkit.telemetry.runfolder.status import LOST
 
-_SHOWN_AFTER_END_S: Final = 600.0
 HELP: Final = {
     "telemetry_ship_behind_bytes": "Bytes of record files that are not in the engine yet.",
     "telemetry_ship_files": "Record files that are shipped.",
@@ -29,10 +25,6 @@ HELP: Final = {
 
 def samples(shipper: Shipper) -> Iterator[Sample]:
     """Yield what is shown to Prometheus."""
-    now = time.time()
-    for run in shipper.runs.values():
-        if _is_shown(run, now):
-            yield from _of_run(run, shipper.node)
     totals = shipper.totals
     yield "telemetry_ship_behind_bytes", {}, shipper.behind
     yield "telemetry_ship_files", {}, len(shipper.files)
@@ -47,35 +39,3 @@ def samples(shipper: Shipper) -> Iterator[Sample]:
         yield "telemetry_ship_objects_waiting", {}, files.waiting
     if shipper.engine.clock_ahead_s is not None:
         yield "telemetry_ship_clock_ahead_seconds", {}, shipper.engine.clock_ahead_s
-
-
-def _is_shown(run: ShippedRun, now: float) -> bool:
-    manifest = run.found.manifest
-    if manifest is None or manifest.latest is None or run.found.is_part or not run.is_listed:
-        return False
-    beat = manifest.heartbeat.time if manifest.heartbeat is not None else manifest.latest.started
-    return run.report.is_running or now - beat < _SHOWN_AFTER_END_S
-
-
-def _of_run(run: ShippedRun, node: str) -> Iterator[Sample]:
-    manifest, key = run.found.manifest, run.found.key
-    assert manifest is not None
-    labels = {
-        "run": run.found.name[:LONGEST_NAME],
-        "run_id": key.run_id,
-        "project": key.project,
-        "host": node,
-    }
-    yield "telemetry_run_live", labels, float(run.report.is_running)
-    status = run.report.status
-    yield "telemetry_run_lost", labels, float(status is not None and status.name == LOST)
-    beat = manifest.heartbeat
-    if beat is not None:
-        yield "telemetry_run_heartbeat_timestamp_seconds", labels, beat.time
-        if beat.global_step is not None:
-            yield "telemetry_run_step", labels, beat.global_step
-    file = run.files.get(0)
-    # Once: its sender may forget it meanwhile.
-    tail = file.tail if file is not None else None
-    if tail is not None:
-        yield from samples_of_values(labels, tail.last_values(), list(tail.open_findings.values()))
