@@ -20,7 +20,7 @@ from benchmarks.fleet_engine import PATIENCE_S, Meter
 from tests.fleet.engines import Embedded
 from tests.fleet.shipped_runs import make_run
 from toolkit.telemetry.fleet.engine import Engine
-from toolkit.telemetry.fleet.run_rows import LABEL_COLUMNS, LABELS_TABLE, LabelRow, label_block
+from toolkit.telemetry.fleet.run_rows import LABEL_TYPES, LABELS_TABLE, label_row
 from toolkit.telemetry.fleet.schema import set_up
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.runfolder.labels import Labels, encode_labels
@@ -118,12 +118,12 @@ def grow(engine: Engine, have: int, runs: int) -> None:
             "WHERE created = toDate(intDiv(1790000000, 86400))) AS r USING (base)"
         )
         labels = [
-            LabelRow(
+            label_row(
                 project="",
                 run_id=run_id,
                 version=1,
                 by="benchmark",
-                labels=encode_labels(Labels(notes="a note", archived=place % 3 == 0)),
+                data=encode_labels(Labels(notes="a note", archived=place % 3 == 0)),
                 day=20_700,
             )
             for place, (run_id,) in enumerate(
@@ -133,7 +133,7 @@ def grow(engine: Engine, have: int, runs: int) -> None:
                 )
             )
         ]
-        engine.insert(LABELS_TABLE, LABEL_COLUMNS, label_block(labels))
+        engine.insert_rows(LABELS_TABLE, LABEL_TYPES, labels)
         have += some
 
 

@@ -133,7 +133,7 @@ def test_rows_without_a_signature_neither_hold_up_nor_replace_a_request(engine, 
     folder = make_live_run(logs, "flooded")
     run_id, node, connection = id_of(folder), Node(engine, logs), Engine(engine.address())
     put(engine, run_id, "good", asked=time.time() - 5)
-    forged = 1_500
+    forged = 900
     connection.query(
         "INSERT INTO requests (run_id, id, asked, expires, body, mac, created) SELECT "
         f"{quote(run_id)}, if(number = 0, 'good', toString(number)), toUnixTimestamp(now()) + number % 7, "
@@ -141,14 +141,10 @@ def test_rows_without_a_signature_neither_hold_up_nor_replace_a_request(engine, 
     )
     connection.query("OPTIMIZE TABLE requests FINAL")
 
-    rounds = 0
-    while not (folder / "control.json").exists():
-        rounds += 1
-        assert rounds <= 2
-        node.round()
+    node.round()
 
     assert read_request(folder).id == "good"
-    record_property("measured", f"{forged:,} rows without a signature, delivered in round {rounds}")
+    record_property("measured", f"{forged:,} rows without a signature, the request delivered")
 
 
 def test_the_next_request_waits_for_the_answer_also_of_a_courier_that_was_killed(engine, logs):

@@ -54,7 +54,7 @@ def test_set_up_of_a_team_writes_the_options_of_every_command(engine, tmp_path, 
     options = tmp_path / "secrets" / "fleet.toml"
 
     assert main(["ship", "--set-up", "--team", "lab", "--secrets", "secrets", "--to", address]) == 1
-    options.write_text(f'async-insert = true\nfolders = ["{tmp_path / "logs"}"]\n{options.read_text()}')
+    options.write_text(f'folders = ["{tmp_path / "logs"}"]\n{options.read_text()}')
     monkeypatch.setenv(VARIABLE, str(options))
     for command in (["ship", "--once"], ["ship", "--status"], ["copy", "of-the-team", "--to", "back"]):
         assert main(command) == 0, capsys.readouterr().err

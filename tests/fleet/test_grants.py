@@ -19,8 +19,9 @@ from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError
 from toolkit.telemetry.fleet.object_store import FolderStore
 from toolkit.telemetry.fleet.objects import ObjectShipper
 from toolkit.telemetry.fleet.pull import pull
+from toolkit.telemetry.fleet.run_rows import reports_of_shippers
 from toolkit.telemetry.fleet.schema import TABLES, require_tables, set_up
-from toolkit.telemetry.fleet.shipping.verify import Lag, lags_of
+from toolkit.telemetry.fleet.shipping.verify import lags_of
 from toolkit.telemetry.fleet.signed_requests import read_key
 from toolkit.telemetry.fleet.teams import grants
 from toolkit.telemetry.runfolder.labels import Labels, write_labels
@@ -128,7 +129,7 @@ def test_the_shipper_ships_verifies_and_delivers_in_its_own_database_alone(fille
     assert (shipper.objects.totals.stored, shipper.objects.totals.errors) == (1, 0)
     connection = Engine(engine.address())
     assert [lag.bytes for lag in lags_of(connection, [filled[1]])] == [0]
-    assert len(list(Lag.shippers(connection))) == 1
+    assert len(reports_of_shippers(connection)) == 1
     # A shipper that begins again has to ask for all of it.
     again = ship(engine, filled[1])
     assert (again.totals.lines, again.verify()) == (0, [])

@@ -313,7 +313,7 @@ def test_a_folder_that_is_not_mounted_is_waited_for(engine, logs, shared, monkey
     assert shipped.behind == 0
     assert shipped.objects.totals.last_error == said[-1]
     assert said[-1] == f"the folder {shared.folder} is missing; make or mount it"
-    assert said[-1] in shipped._last_error()
+    assert said[-1] in shipped.sender.last_error
     shared.folder.mkdir()
     shipped.objects.ship_all()
     assert (shipped.objects.is_behind, shipped.objects.totals.last_error) == (False, "")

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Final
 
 from toolkit.telemetry.fleet.binary_form import types_of
-from toolkit.telemetry.fleet.engine import Engine, chunks, quote
+from toolkit.telemetry.fleet.engine import Asks, Engine, chunks, quote
 from toolkit.telemetry.fleet.tail import (
     LINE_HASH,
     LONGEST_LINE,
@@ -69,13 +69,6 @@ class Commit:
         return replace(
             self, gen=self.gen + 1, end=0, crc=0, lines=0, bad_lines=0, why=why, metrics=Position().summary()
         )
-
-
-class Asks(Protocol):
-    """An engine, or several connections to one."""
-
-    def rows(self, sql: str, *types: str) -> list[tuple[Any, ...]]:
-        """Return the rows of a SELECT."""
 
 
 def newest_commits(engine: Asks, run_ids: Iterable[str]) -> dict[FileKey, Commit]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlencode
 
 from toolkit.telemetry.fleet.address import Address, AddressError, read_password
@@ -97,6 +97,13 @@ _PLAIN: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 _LITERAL: Final = tuple(chr(byte) if byte in _PLAIN else f"\\x{byte:02x}" for byte in range(256))
 
 
+class Asks(Protocol):
+    """An engine, or several connections to one."""
+
+    def rows(self, sql: str, *types: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a SELECT."""
+
+
 class Engine:
     """One kept connection to a ClickHouse server. Threads that share it wait for each other."""
 
@@ -106,8 +113,6 @@ class Engine:
         self._lock = threading.RLock()
         self._connection: http.client.HTTPConnection | None = None
         self._context = _tls_context(address) if address.secure else None
-        self.insert_settings: dict[str, object] = {}
-        """Settings of every insert."""
         self.clock_ahead_s: float | None = None
         """How far this machine's clock is ahead of the engine's, by the last answer; to a second."""
 
@@ -151,7 +156,6 @@ class Engine:
             "query": f"INSERT INTO {table} ({', '.join(columns)}) FORMAT Native",
             # Several threads for a few rows take the engine half as much again.
             "max_threads": 1,
-            **self.insert_settings,
         }
         self._ask(block, settings, gzipped=len(block) > _SMALL_BODY)
 

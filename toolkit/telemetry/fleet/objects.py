@@ -21,7 +21,7 @@ from typing import Final
 from toolkit.telemetry.core.outbox import Backoff, Failures
 from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.binary_form import types_of
-from toolkit.telemetry.fleet.engine import Engine, EngineError, chunks, quote
+from toolkit.telemetry.fleet.engine import Asks, Engine, EngineError, chunks, quote
 from toolkit.telemetry.fleet.object_store import DifferentError, ObjectStore, StoreError
 from toolkit.telemetry.fleet.schema import require_tables
 from toolkit.telemetry.fleet.tail import FILE_EVENTS, RunKey, file_in
@@ -85,7 +85,7 @@ def checked_path(path: str) -> tuple[str, ...]:
     return parts
 
 
-def stored_objects(engine: Engine, run_ids: Iterable[str]) -> dict[str, dict[str, StoredObject]]:
+def stored_objects(engine: Asks, run_ids: Iterable[str]) -> dict[str, dict[str, StoredObject]]:
     """Return the newest content of each stored file, by run and path; a row whose hash is not one is left out.
 
     Raises:
@@ -95,21 +95,15 @@ def stored_objects(engine: Engine, run_ids: Iterable[str]) -> dict[str, dict[str
     found: dict[str, dict[str, StoredObject]] = {run_id: {} for run_id in ids}
     for chunk in chunks(ids):
         some = ", ".join(map(quote, chunk))
-        rows = engine.iterate(
-            "SELECT run_id, path, argMax(sha256, version), argMax(bytes, version), max(version) AS newest "
-            f"FROM objects WHERE run_id IN ({some}) GROUP BY run_id, path ORDER BY path",
+        rows = engine.rows(
+            f"SELECT run_id, path, sha256, bytes, version FROM objects FINAL WHERE run_id IN ({some}) ORDER BY path",
             *("String", "String", "String", "UInt64", "UInt64"),
         )
         for run_id, path, sha256, size, version in rows:
-            stored = stored_object(sha256, size, version)
-            if stored is not None:
-                found[run_id][path] = stored
+            # No other name is ever asked for.
+            if _SHA256.fullmatch(sha256):
+                found[run_id][path] = StoredObject(sha256, size, version)
     return found
-
-
-def stored_object(sha256: str, size: int, version: int) -> StoredObject | None:
-    """Return a row of the engine as an object; None if its hash is not one, as no other name is ever asked for."""
-    return StoredObject(sha256, size, version) if _SHA256.fullmatch(sha256) else None
 
 
 def read_object(store: ObjectStore, wanted: StoredObject, max_bytes: int) -> bytes:

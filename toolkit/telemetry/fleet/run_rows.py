@@ -9,15 +9,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote as percent_encoded
 
 import orjson
 
 from toolkit.telemetry.core.run_search import natural_key, text_of
-from toolkit.telemetry.fleet.binary_form import block_of_rows, types_of
+from toolkit.telemetry.fleet.binary_form import types_of
 from toolkit.telemetry.fleet.commits import newest_labels
-from toolkit.telemetry.fleet.engine import Engine, chunks, quote
+from toolkit.telemetry.fleet.engine import Asks, Engine, chunks, quote
 from toolkit.telemetry.fleet.run_folders import RunFolder, file_bytes, manifest_bytes
 from toolkit.telemetry.runfolder.codec import encodable
 from toolkit.telemetry.runfolder.folder_list import Signature, signature_of
@@ -56,11 +56,10 @@ _RUN_TYPES: Final = types_of(
     "tagged String, searched String, facts String, card String"
 )
 LABELS_TABLE: Final = "labels"
-_LABEL_TYPES: Final = types_of(
+LABEL_TYPES: Final = types_of(
     "project String, run_id String, version UInt64, by String, labels String, deleted UInt8, created Date, "
     "archived UInt8, shown String, has_tags UInt8, tags Array(String), tagged String"
 )
-LABEL_COLUMNS: Final = tuple(_LABEL_TYPES)
 _SHIPPER_TYPES: Final = types_of(
     "node String, version UInt64, started Float64, clock_ahead_s Float64, files UInt32, behind UInt64, "
     "last_error String"
@@ -198,6 +197,31 @@ def report_shipper(
     ahead = engine.clock_ahead_s
     row = (node, version, started, math.nan if ahead is None else ahead, files, behind, last_error)
     engine.insert_rows("shippers", _SHIPPER_TYPES, [row])
+
+
+class SaidByShipper(NamedTuple):
+    """What the shipper of a node reported last."""
+
+    node: str
+    files: int
+    behind: int
+    last_error: str
+    clock_ahead_s: float
+    age_s: int
+
+
+def reports_of_shippers(engine: Asks) -> list[SaidByShipper]:
+    """Return the last report of each shipper.
+
+    Raises:
+        EngineError: the engine did not answer.
+    """
+    rows = engine.rows(
+        "SELECT node, files, behind, last_error, clock_ahead_s, toInt64(toUInt32(now())) - toUInt32(received) "
+        "FROM shippers FINAL ORDER BY node",
+        *("String", "UInt32", "UInt64", "String", "Float64", "Int64"),
+    )
+    return [SaidByShipper(*row) for row in rows]
 
 
 def status_of(run: RunFolder) -> Status:
@@ -357,17 +381,17 @@ def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunF
         sent.append((report, signature, version if is_newer else report.labels_version))
         if is_newer:
             rows.append(
-                LabelRow(
+                label_row(
                     project=run.key.project,
                     run_id=run.key.run_id,
                     version=version,
                     by=node,
-                    labels=labels,
+                    data=labels,
                     day=run.key.day,
                 )
             )
     if rows:
-        engine.insert_rows(LABELS_TABLE, _LABEL_TYPES, map(_label_row, rows))
+        engine.insert_rows(LABELS_TABLE, LABEL_TYPES, rows)
     for report, _ in looked_at:
         report.may_have_labels = False
     for report, signature, version in sent:
@@ -375,31 +399,16 @@ def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunF
         report._labels_sent = signature  # noqa: SLF001
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelRow:
-    """The labels of a run as one writer left them; the row with the highest version counts."""
-
-    project: str
-    run_id: str
-    version: int
-    by: str
-    labels: bytes
-    day: int
-    deleted: bool = False
-
-
-def label_block(rows: Sequence[LabelRow]) -> bytes:
-    """Return rows of LABELS_TABLE as a Native block of LABEL_COLUMNS."""
-    return block_of_rows(_LABEL_TYPES, map(_label_row, rows))
-
-
-def _label_row(row: LabelRow) -> tuple[Any, ...]:
+def label_row(
+    *, project: str, run_id: str, version: int, by: str, data: bytes, day: int, deleted: bool = False
+) -> tuple[Any, ...]:
+    """Return the labels of a run as one writer left them, as a row; that with the highest version counts."""
     try:
-        labels = parse_labels(row.labels) if row.labels else Labels()
+        labels = parse_labels(data) if data else Labels()
     except LabelsError:
         labels = Labels()
     return (
-        *(row.project, row.run_id, row.version, row.by, row.labels, int(row.deleted), row.day),
+        *(project, run_id, version, by, data, int(deleted), day),
         *(int(labels.archived), sorted_text(clean(labels.display_name)) if labels.display_name else ""),
         *(int(labels.tags is not None), *_tags([clean(tag) for tag in labels.tags or ()])),
     )

@@ -7,18 +7,17 @@ import hmac
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from toolkit.telemetry.fleet.address import AddressError, read_private
-from toolkit.telemetry.fleet.binary_form import block_of_rows, types_of
+from toolkit.telemetry.fleet.binary_form import types_of
 from toolkit.telemetry.runfolder.control import ControlRequest, encode_body
 
 REQUESTS: Final = "requests"
-_TYPES: Final = types_of(
+REQUEST_TYPES: Final = types_of(
     "project String, run_id String, id String, asked Float64, expires Float64, by String, body String, mac String, "
     "created Date"
 )
-REQUEST_COLUMNS: Final = tuple(_TYPES)
 MIN_KEY_BYTES: Final = 32
 MAX_BY_BYTES: Final = 256
 
@@ -73,8 +72,8 @@ class SignedRequest:
         return hmac.digest(key, message, "sha256").hex().encode()
 
 
-def request_block(request: ControlRequest, key: bytes, *, by: str, project: str, day: int) -> bytes:
-    """Return `request`, signed, as a Native block of REQUEST_COLUMNS."""
+def request_row(request: ControlRequest, key: bytes, *, by: str, project: str, day: int) -> tuple[Any, ...]:
+    """Return `request`, signed, as a row with the columns of REQUEST_TYPES."""
     assert request.run_id is not None
     assert request.expires is not None
     row = SignedRequest(
@@ -85,12 +84,4 @@ def request_block(request: ControlRequest, key: bytes, *, by: str, project: str,
         by=by.encode("utf-8", "replace")[:MAX_BY_BYTES],
         body=encode_body(request),
     )
-    return block_of_rows(
-        _TYPES,
-        [
-            (
-                *(project, row.run_id, row.id, row.asked, row.expires),
-                *(row.by, row.body, row.signature(key), day),
-            )
-        ],
-    )
+    return (project, row.run_id, row.id, row.asked, row.expires, row.by, row.body, row.signature(key), day)

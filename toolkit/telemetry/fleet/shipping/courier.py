@@ -44,9 +44,8 @@ _ANSWER_WITHIN_S: Final = 600.0
 """A request in control.json, whoever wrote it, holds up the next one for at most this long."""
 CLOCK_NOISE_S: Final = 2.0
 """The engine's clock is known to a second: a smaller difference is ignored."""
-_EACH: Final = 100
-_PAGES: Final = 10
-"""Of a run that has more requests, so many times as many are looked at in a round, and the next ones in the next."""
+_MOST_REQUESTS: Final = 1_000
+"""So many of a run are looked at, the newest ones."""
 _BLOCK_BYTES: Final = 1024 * 1024
 _NAMED: Final = CONTROL_CHANGE.encode()
 
@@ -64,8 +63,6 @@ class _KnownRun:
     next_report: float = 0.0
     signed: dict[str, SignedRequest] = field(default_factory=dict)
     """Requests with a valid signature that have not expired long ago."""
-    looked_at: int = 0
-    """How many of the newest requests were looked at, in this round and those before."""
 
     def read_answers(self, run: ShippedRun) -> set[str]:
         """Return `answered`, having read what is new. Raises OSError if the records cannot be read."""
@@ -140,43 +137,28 @@ class Courier:
 
         Whoever can write rows can write many without a signature: they are passed over, and do not count.
         """
-        now, counts = self._keep_signed(engine, runs, f"{_EACH} BY run_id")
-        for run_id, run in runs.items():
-            known = self._known[run_id]
-            known.signed = {
-                name: row for name, row in known.signed.items() if row.expires > now - _ANSWER_WITHIN_S
-            }
-            known.looked_at = max(known.looked_at, _EACH) if counts[run_id] == _EACH else 0
-            for _ in range(_PAGES if known.looked_at else 0):
-                _, more = self._keep_signed(engine, {run_id: run}, f"{known.looked_at}, {_EACH}")
-                known.looked_at += _EACH
-                if more[run_id] < _EACH:
-                    known.looked_at = 0
-                    break
-        return now
-
-    def _keep_signed(
-        self, engine: Engine, runs: Mapping[str, ShippedRun], limit: str
-    ) -> tuple[float, dict[str, int]]:
-        """Keep the signed ones of some requests; return the engine's time, and how many each run has."""
         rows = engine.rows(
             "SELECT toUInt32(now()), run_id, substring(id, 1, 256), asked, expires, substring(`by`, 1, 4096), "
             f"substring(body, 1, {MAX_BYTES + 1}), substring(mac, 1, 256) FROM {REQUESTS} "
             f"WHERE run_id IN ({', '.join(map(quote, runs))}) "
-            f"AND expires > toUInt32(now()) - {_ANSWER_WITHIN_S:.0f} ORDER BY run_id, asked DESC, id LIMIT {limit}",
+            f"AND expires > toUInt32(now()) - {_ANSWER_WITHIN_S:.0f} "
+            f"ORDER BY run_id, asked DESC, id LIMIT {_MOST_REQUESTS} BY run_id",
             *("UInt32", "Bytes", "Bytes", "Float64", "Float64", "Bytes", "Bytes", "Bytes"),
         )
         # Without a row there is none that has not expired long ago.
-        now, counts = math.inf, dict.fromkeys(runs, 0)
+        now = math.inf
         for engine_time, run_id, request_id, asked, expires, by, body, mac in rows:
             now, run = float(engine_time), runs[run_id.decode()]
-            counts[run.found.key.run_id] += 1
             request = SignedRequest(
                 run_id=run_id, id=request_id, asked=asked, expires=expires, by=by, body=body, mac=mac
             )
             if self._is_signed(run, request):
                 self._known[run.found.key.run_id].signed[_text(request_id)] = request
-        return now, counts
+        for known in (self._known[run_id] for run_id in runs):
+            known.signed = {
+                name: row for name, row in known.signed.items() if row.expires > now - _ANSWER_WITHIN_S
+            }
+        return now
 
     def _deliver_next(self, engine: Engine, run: ShippedRun, now: float) -> None:
         """Deliver the oldest open request of a run, unless it still has to answer another."""

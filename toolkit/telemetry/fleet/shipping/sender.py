@@ -80,6 +80,7 @@ class Sender:
         self.is_drained = False
         """Whether everything was sent after the stop."""
         self._next_recheck = 0.0
+        self._started = time.time()
         self._last_report = -math.inf
         self._reported = 0
         """The version of the last report of this shipper."""
@@ -262,6 +263,18 @@ class Sender:
         shipped = [run for run in list(runs.values()) if not self.is_left_alone(run)]
         return [file for run in shipped for file in list(run.files.values())]
 
+    @property
+    def behind(self) -> int:
+        """How many bytes are not shipped yet, without runs that are left alone."""
+        return sum(file.behind for file in self.shipped_files(self.watch.active))
+
+    @property
+    def last_error(self) -> str:
+        """What failed lately, also with the files that records point to."""
+        objects = self.node.objects
+        of_objects = objects.totals.recent_error if objects is not None else ""
+        return "; ".join(filter(None, (of_objects, self.node.totals.recent_error)))
+
     # ------------------------------------------------------------ batches
 
     def _fill(self) -> _Batch | None:
@@ -387,7 +400,15 @@ class Sender:
             # The clock may have been set back.
             last = self._reported or run_rows.last_report(self.engine, self.node.name)
             self._reported = max(int(time.time() * 1000), last + 1)
-            self.node.report(self.engine, self._reported)
+            run_rows.report_shipper(
+                self.engine,
+                node=self.node.name,
+                version=self._reported,
+                started=self._started,
+                files=len(self.watch.files),
+                behind=self.behind,
+                last_error=self.last_error,
+            )
 
     @contextmanager
     def _trying(self, backoff: Backoff) -> Iterator[bool]:

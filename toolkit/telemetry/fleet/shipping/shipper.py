@@ -16,7 +16,6 @@ from typing import Final
 
 from toolkit.telemetry.core.outbox import Backoff
 from toolkit.telemetry.core.ranks import node_name
-from toolkit.telemetry.fleet import run_rows
 from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError
 from toolkit.telemetry.fleet.objects import ObjectShipper
 from toolkit.telemetry.fleet.schema import require_tables
@@ -50,7 +49,6 @@ class Shipper:
             # A name from the environment may have any bytes.
             name=(node or node_name()).encode("utf-8", "replace").decode(),
             say=say or (lambda _: None),
-            report=self._report,
             objects=objects,
             request_key=request_key,
         )
@@ -58,7 +56,6 @@ class Shipper:
         self.watch = Watch(self._node)
         self.sender = Sender(engine, self._node, self.watch)
         self._places = list(places)
-        self._started = time.time()
         self._finder = Finder(self._places, self._node, self.watch)
         self._threads: list[threading.Thread] = []
         self._refusal: RefusedError | None = None
@@ -79,7 +76,7 @@ class Shipper:
     @property
     def behind(self) -> int:
         """How many bytes are not shipped yet, without runs that are left alone."""
-        return sum(file.behind for file in self.sender.shipped_files(self.watch.active))
+        return self.sender.behind
 
     def start(self) -> None:
         """Check that the engine has our tables.
@@ -216,18 +213,3 @@ class Shipper:
                 f"stopped after {drain_s:g} s; left for the next shipper: {sum(size for size, _ in left)} bytes of "
                 f"{len(left)} record files, {waiting} other files{named}"
             )
-
-    def _report(self, engine: Engine, version: int) -> None:
-        run_rows.report_shipper(
-            engine,
-            node=self.node,
-            version=version,
-            started=self._started,
-            files=len(self.files),
-            behind=self.behind,
-            last_error=self._last_error(),
-        )
-
-    def _last_error(self) -> str:
-        of_objects = self.objects.totals.recent_error if self.objects is not None else ""
-        return "; ".join(filter(None, (of_objects, self.totals.recent_error)))

@@ -160,23 +160,6 @@ class Lag:
     since: float
     """When the first line was recorded that is missing in the engine."""
 
-    @staticmethod
-    def shippers(engine: Engine) -> Iterator[str]:
-        """Yield what the shippers said last, in words.
-
-        Raises:
-            EngineError: the engine did not answer.
-        """
-        rows = engine.rows(
-            "SELECT node, argMax(files, version), argMax(behind, version), "
-            "argMax(clock_ahead_s, version), toUInt32(now()) - argMax(toUInt32(received), version) "
-            "FROM shippers GROUP BY node ORDER BY node",
-            *("String", "UInt32", "UInt64", "Float64", "Int64"),
-        )
-        for node, files, behind, ahead, age in rows:
-            clock = f", its clock is {ahead:+.0f} s off" if abs(ahead) > 2 else ""
-            yield f"{node}: {files} files, {behind} bytes behind, reported {age} s ago{clock}"
-
 
 def lags_of(engine: Engine, places: Iterable[Path], *, keep_days: int = 0) -> list[Lag]:
     """Return how far the engine is behind each record file below `places` that is shipped.

@@ -12,7 +12,6 @@ from typing import Final
 
 from toolkit.telemetry.core.outbox import Failures
 from toolkit.telemetry.fleet.commits import Commit, FileKey
-from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.fleet.objects import ObjectShipper
 from toolkit.telemetry.fleet.run_folders import (
     RunFolder,
@@ -65,8 +64,6 @@ class Node:
 
     name: str
     say: Callable[[str], None]
-    report: Callable[[Engine, int], None]
-    """Sends the state of the shipper, of this version."""
     objects: ObjectShipper | None
     request_key: bytes | None
     keep_days: int = 0

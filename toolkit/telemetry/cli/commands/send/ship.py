@@ -27,6 +27,7 @@ from toolkit.telemetry.fleet.options import (
     fill_in,
 )
 from toolkit.telemetry.fleet.run_folders import existing_folders
+from toolkit.telemetry.fleet.run_rows import SaidByShipper, reports_of_shippers
 from toolkit.telemetry.fleet.schema import require_tables, set_up
 from toolkit.telemetry.fleet.shipping.metrics import HELP, samples
 from toolkit.telemetry.fleet.shipping.shipper import DRAIN_S, Shipper
@@ -102,13 +103,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole(),
         help=f"how long it ships what is left when it is stopped by SIGTERM (default: {DRAIN_S:.0f})",
     )
-    parser.add_argument(
-        "--async-insert",
-        action="store_true",
-        default=None,
-        help="let the engine combine small inserts of many shippers, and wait until it has stored them "
-        "(default: as the engine is configured; from 26.2 on it does so by itself)",
-    )
     add_json_argument(parser)
     parser.epilog = (
         "It ships until it is stopped, and keeps nothing on the node: start it again at any time, anywhere. "
@@ -166,7 +160,7 @@ def _status(address: Address, folders: list[Path], *, as_json: bool) -> int:
     engine = Engine(address)
     lags = lags_of(engine, folders, keep_days=require_tables(engine).keep_days)
     files, missing = missing_objects(engine, list({lag.run_id for lag in lags}))
-    shippers = list(Lag.shippers(engine))
+    shippers = [_said_by(report) for report in reports_of_shippers(engine)]
     behind = sorted((lag for lag in lags if lag.bytes), key=_age, reverse=True)
     is_late = any(_age(lag) > LATE_S for lag in behind)
     found = {
@@ -191,6 +185,12 @@ def _status(address: Address, folders: list[Path], *, as_json: bool) -> int:
     return 1 if is_late else 0
 
 
+def _said_by(report: SaidByShipper) -> str:
+    ahead = report.clock_ahead_s
+    clock = f", its clock is {ahead:+.0f} s off" if abs(ahead) > 2 else ""
+    return f"{report.node}: {report.files} files, {report.behind} bytes behind, reported {report.age_s} s ago{clock}"
+
+
 def _age(lag: Lag) -> float:
     return max(0.0, time.time() - lag.since)
 
@@ -203,9 +203,6 @@ def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> in
     store = chosen_objects(args)
     objects = ObjectShipper(address, store, say=print_to_stderr) if store is not None else None
     engine = Engine(address)
-    if args.async_insert:
-        # Safe, as what was not answered is sent again and replaces itself.
-        engine.insert_settings.update(async_insert=1, wait_for_async_insert=1)
     shipper = Shipper(engine, folders, objects=objects, say=print_to_stderr, request_key=key)
     if is_short:
         shipper.start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -64,13 +64,13 @@ class EngineLink:
             raise EngineError(f"{self.address} gave an answer of another form than asked for")
         return np.frombuffer(data, dtype=row)
 
-    def insert(self, table: str, columns: Sequence[str], block: bytes) -> None:
-        """Insert a Native block.
+    def insert_rows(self, table: str, types: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> None:
+        """Insert rows whose columns have these names and types.
 
         Raises:
             EngineError: it failed, or its answer did not come.
         """
-        self._run(lambda engine: engine.insert(table, columns, block))
+        self._run(lambda engine: engine.insert_rows(table, types, rows))
 
     def _run(self, ask: Callable[[Engine], _T]) -> _T:
         with self._lock:

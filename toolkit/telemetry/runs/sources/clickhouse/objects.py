@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from typing import Final
 
-from toolkit.telemetry.fleet.engine import EngineError, quote
+from toolkit.telemetry.fleet.engine import EngineError
 from toolkit.telemetry.fleet.object_store import DifferentError, MissingError, ObjectStore, StoreError
-from toolkit.telemetry.fleet.objects import StoredObject, read_object, stored_object
+from toolkit.telemetry.fleet.objects import StoredObject, read_object, stored_objects
 from toolkit.telemetry.runfolder.safefile import NotInside, parts_inside, too_large
 from toolkit.telemetry.runs.formatting import clean
 from toolkit.telemetry.runs.sources.clickhouse.link import EngineLink
+from toolkit.telemetry.runs.sources.clickhouse.record_source import KeptBytes
+from toolkit.telemetry.runs.sources.store_queries import keep_recent
 from toolkit.telemetry.runs.store import Refused
 
 _ROWS_EVERY_S: Final = 5.0
 _MAX_RUNS: Final = 20
-_MOST_ROWS: Final = 20_000
-"""Files of one run that are asked for together, the last changed ones; others are asked for one by one."""
 _KEPT_BYTES: Final = 64_000_000
 _ASKED_AGAIN_S: Final = 15.0
 """How often a store that did not answer is asked again."""
@@ -31,8 +30,8 @@ class EngineObjects:
         self._link = link
         self._store = store
         self._lock = threading.Lock()
-        self._rows: OrderedDict[str, tuple[float, dict[str, StoredObject]]] = OrderedDict()
-        self._kept: OrderedDict[str, bytes] = OrderedDict()
+        self._rows: dict[str, tuple[float, dict[str, StoredObject]]] = {}
+        self._kept = KeptBytes(_KEPT_BYTES)
         self._failure: tuple[float, str] | None = None
 
     def read(self, run_id: str, relative: str, *, max_bytes: int, node: str) -> bytes:
@@ -50,12 +49,9 @@ class EngineObjects:
             raise Refused(f"{relative[:100]!r} was not shipped; it is on {node}")
         if found.bytes > max_bytes:
             raise Refused(too_large(relative, found.bytes, max_bytes))
-        with self._lock:
-            data = self._kept.get(found.sha256)
-            failure = self._failure
-            if data is not None:
-                self._kept.move_to_end(found.sha256)
-                return data
+        if (data := self._kept.get(found.sha256)) is not None:
+            return data
+        failure = self._failure
         # A page shows a hundred images: it does not wait for each of them while the store is away.
         if failure is not None and time.monotonic() - failure[0] < _ASKED_AGAIN_S:
             raise Refused(failure[1])
@@ -66,48 +62,18 @@ class EngineObjects:
         except StoreError as error:
             self._failure = (time.monotonic(), clean(str(error)))
             raise Refused(clean(str(error))) from error
-        self._keep(found.sha256, data)
+        self._kept.keep(found.sha256, data)
         return data
 
     def _find(self, run_id: str, path: str) -> StoredObject | None:
         asked, rows = self._rows.get(run_id, (float("-inf"), {}))
         if time.monotonic() - asked >= _ROWS_EVERY_S:
             try:
-                rows = self._ask(run_id)
+                rows = stored_objects(self._link, [run_id])[run_id]
             except EngineError as error:
                 if path not in rows:
                     raise Refused(f"{path[:100]!r}: {self._link.problem or clean(str(error))}") from error
-        if path not in rows and len(rows) >= _MOST_ROWS:
-            return self._ask_one(run_id, path)
+            else:
+                with self._lock:
+                    keep_recent(self._rows, run_id, (time.monotonic(), rows), _MAX_RUNS)
         return rows.get(path)
-
-    def _ask(self, run_id: str) -> dict[str, StoredObject]:
-        found = self._link.rows(
-            "SELECT path, argMax(sha256, version), argMax(bytes, version), max(version) AS newest "
-            f"FROM objects WHERE run_id = {quote(run_id)} GROUP BY path ORDER BY newest DESC LIMIT {_MOST_ROWS}",
-            *("String", "String", "UInt64", "UInt64"),
-        )
-        rows = {path: stored for path, *row in found if (stored := stored_object(*row)) is not None}
-        with self._lock:
-            self._rows[run_id] = (time.monotonic(), rows)
-            self._rows.move_to_end(run_id)
-            if len(self._rows) > _MAX_RUNS:
-                self._rows.popitem(last=False)
-        return rows
-
-    def _ask_one(self, run_id: str, path: str) -> StoredObject | None:
-        try:
-            found = self._link.rows(
-                "SELECT argMax(sha256, version), argMax(bytes, version), max(version) FROM objects "
-                f"WHERE run_id = {quote(run_id)} AND path = {quote(path)} GROUP BY path",
-                *("String", "UInt64", "UInt64"),
-            )
-        except EngineError as error:
-            raise Refused(f"{path[:100]!r}: {self._link.problem or clean(str(error))}") from error
-        return stored_object(*found[0]) if found else None
-
-    def _keep(self, sha256: str, data: bytes) -> None:
-        with self._lock:
-            self._kept[sha256] = data
-            while len(self._kept) > 1 and sum(map(len, self._kept.values())) > _KEPT_BYTES:
-                self._kept.popitem(last=False)

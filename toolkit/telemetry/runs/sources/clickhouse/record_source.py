@@ -6,7 +6,7 @@ import errno
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -73,29 +73,29 @@ class Commits:
                 self._known.popitem(last=False)
 
 
-class KeptLines:
-    """Lines that were read lately, for all files of a store: a line of a generation never changes. Thread-safe."""
+class KeptBytes:
+    """What was read lately, by keys whose content never changes. Thread-safe."""
 
     def __init__(self, max_bytes: int = _KEPT_BYTES) -> None:
         self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._lines: OrderedDict[tuple[str, int, int, int], bytes] = OrderedDict()
+        self._kept: OrderedDict[Hashable, bytes] = OrderedDict()
         self._bytes = 0
 
-    def get(self, key: tuple[str, int, int, int]) -> bytes | None:
-        """Return the line of a run, rank and generation that begins at an offset, if it is kept."""
+    def get(self, key: Hashable) -> bytes | None:
+        """Return what is kept under a key."""
         with self._lock:
-            if key in self._lines:
-                self._lines.move_to_end(key)
-            return self._lines.get(key)
+            if key in self._kept:
+                self._kept.move_to_end(key)
+            return self._kept.get(key)
 
-    def keep(self, key: tuple[str, int, int, int], line: bytes) -> None:
-        """Keep a line instead of the ones used longest ago."""
+    def keep(self, key: Hashable, data: bytes) -> None:
+        """Keep something instead of what was used longest ago."""
         with self._lock:
-            self._bytes += len(line) - len(self._lines.pop(key, b""))
-            self._lines[key] = line
+            self._bytes += len(data) - len(self._kept.pop(key, b""))
+            self._kept[key] = data
             while self._bytes > self._max_bytes:
-                self._bytes -= len(self._lines.popitem(last=False)[1])
+                self._bytes -= len(self._kept.popitem(last=False)[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class EngineSource:
 
     link: EngineLink
     commits: Commits
-    kept: KeptLines
+    kept: KeptBytes
     run_id: str
     rank: int
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from toolkit.telemetry.fleet.engine import EngineError, RefusedError, UnreachableError, quote
 from toolkit.telemetry.fleet.shipping.courier import CLOCK_NOISE_S, DELIVERED, DELIVERIES
-from toolkit.telemetry.fleet.signed_requests import REQUEST_COLUMNS, REQUESTS, key_id_of, request_block
+from toolkit.telemetry.fleet.signed_requests import REQUEST_TYPES, REQUESTS, key_id_of, request_row
 from toolkit.telemetry.runfolder.control import ControlRefused, new_request
 from toolkit.telemetry.runs.formatting import clean, clock
 from toolkit.telemetry.runs.sources.clickhouse.link import EngineLink
@@ -91,9 +91,9 @@ class EngineRequests:
             )
         except ControlRefused as error:
             raise Refused(error.reason) from error
-        block = request_block(made, self._key, by=by, project=run.project, day=run.day)
+        row = request_row(made, self._key, by=by, project=run.project, day=run.day)
         try:
-            self._link.insert(REQUESTS, REQUEST_COLUMNS, block)
+            self._link.insert_rows(REQUESTS, REQUEST_TYPES, [row])
         except UnreachableError as error:
             raise Refused(
                 f"the engine did not confirm the request, which may be delivered all the same: {clean(str(error))}"

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.engine import EngineError
 from toolkit.telemetry.fleet.object_store import ObjectStore
-from toolkit.telemetry.fleet.run_rows import LABEL_COLUMNS, LABELS_TABLE, LabelRow, label_block
+from toolkit.telemetry.fleet.run_rows import LABEL_TYPES, LABELS_TABLE, label_row, reports_of_shippers
 from toolkit.telemetry.runfolder.labels import (
     Labels,
     LabelsError,
@@ -31,7 +31,7 @@ from toolkit.telemetry.runs.sources.clickhouse.columns import EngineLog, load_to
 from toolkit.telemetry.runs.sources.clickhouse.link import PATIENCE_S, EngineLink
 from toolkit.telemetry.runs.sources.clickhouse.objects import EngineObjects
 from toolkit.telemetry.runs.sources.clickhouse.rank_grid import rank_grid_of
-from toolkit.telemetry.runs.sources.clickhouse.record_source import Commits, EngineSource, KeptLines
+from toolkit.telemetry.runs.sources.clickhouse.record_source import Commits, EngineSource, KeptBytes
 from toolkit.telemetry.runs.sources.clickhouse.requests import EngineRequests
 from toolkit.telemetry.runs.sources.clickhouse.runs import EngineRun, EngineRuns
 from toolkit.telemetry.runs.sources.store_queries import StoreQueries, evict, keep_recent
@@ -85,7 +85,7 @@ class ClickHouseStore(StoreQueries):
         self._requests = EngineRequests(self._link, self._runs, request_key)
         self._commits = Commits(self._link)
         self._objects = EngineObjects(self._link, objects)
-        self._kept = KeptLines()
+        self._kept = KeptBytes()
         self._logs: dict[tuple[str, int], EngineLog] = {}
         self._trends: dict[str, Sequence[float]] = {}
         self._grids: dict[tuple[str, str, int], tuple[float, RankGrid]] = {}
@@ -249,20 +249,13 @@ class ClickHouseStore(StoreQueries):
     def _write_labels(self, run: EngineRun, data: bytes, *, deleted: bool) -> None:
         version = max(int(time.time() * 1000), run.labelled.version + 1)
         self._insert_labels(
-            LabelRow(
-                project=run.project,
-                run_id=run.run_id,
-                version=version,
-                by=self._visitor(),
-                labels=data,
-                deleted=deleted,
-                day=run.day,
-            )
+            project=run.project, run_id=run.run_id, version=version, data=data, day=run.day, deleted=deleted
         )
 
-    def _insert_labels(self, row: LabelRow) -> None:
+    def _insert_labels(self, **labels: Any) -> None:
+        row = label_row(by=self._visitor(), **labels)
         try:
-            self._link.insert(LABELS_TABLE, LABEL_COLUMNS, label_block([row]))
+            self._link.insert_rows(LABELS_TABLE, LABEL_TYPES, [row])
         except EngineError as error:
             raise Refused(f"the engine did not save it: {clean(str(error))}") from error
         self._runs.look_again()
@@ -279,14 +272,11 @@ class ClickHouseStore(StoreQueries):
         """Save the choices for a project in the engine, next to the labels of runs."""
         self._require_write_access()
         self._insert_labels(
-            LabelRow(
-                project=project or "",
-                run_id=f"{_PROJECT}{project or ''}",
-                version=int(time.time() * 1000),
-                by=self._visitor(),
-                labels=encode_project(settings),
-                day=int(time.time() // 86_400),
-            )
+            project=project or "",
+            run_id=f"{_PROJECT}{project or ''}",
+            version=int(time.time() * 1000),
+            data=encode_project(settings),
+            day=int(time.time() // 86_400),
         )
 
     def delete(self, key: str) -> str:
@@ -337,20 +327,15 @@ class ClickHouseStore(StoreQueries):
     def state(self) -> StoreState:
         """Return the engine and the shippers that write to it."""
         with suppress(EngineError):
-            rows = self._link.rows(
-                "SELECT node, argMax(behind, version), argMax(last_error, version), argMax(clock_ahead_s, version), "
-                "toInt64(toUInt32(now())) - toInt64(max(toUInt32(received))) FROM shippers GROUP BY node ORDER BY node",
-                *("String", "UInt64", "String", "Float64", "Int64"),
-            )
             self._feeds = tuple(
                 Feed(
-                    node=clean(node),
-                    lag_s=float(max(0, age)),
-                    behind_bytes=behind,
-                    clock_ahead_s=ahead if math.isfinite(ahead) else 0.0,
-                    problem=clean(error) or None,
+                    node=clean(report.node),
+                    lag_s=float(max(0, report.age_s)),
+                    behind_bytes=report.behind,
+                    clock_ahead_s=report.clock_ahead_s if math.isfinite(report.clock_ahead_s) else 0.0,
+                    problem=clean(report.last_error) or None,
                 )
-                for node, behind, error, ahead, age in rows
+                for report in reports_of_shippers(self._link)
             )
         version = f"ClickHouse {self._link.version}" if self._link.version else None
         return StoreState(
