@@ -51,7 +51,7 @@ def test_what_a_shipper_sent_is_not_read_again_and_what_the_engine_lost_is_sent_
     shipper.runs[folder].next_look = 0.0
     make_due(shipper, folder)
     wait_until(lambda: shipper.ship_round() or shipper.totals.recent_error)
-    assert "1 of 1 parts differed and were sent again" in shipper.totals.recent_error
+    assert "the engine lacked a part of it, and it is sent again" in shipper.totals.recent_error
     assert ask.rows(f"SELECT uniqExact(metric, n) FROM points WHERE run_id = {run}", "UInt64") == [(100,)]
 
 

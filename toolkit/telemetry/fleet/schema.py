@@ -14,7 +14,7 @@ VERSION: Final = 3
 """Of the tables. Programs and tables of different versions refuse each other: a new version is a new database."""
 
 PART_BYTES: Final = 4 * 1024 * 1024
-"""Files are compared, and sent again, in parts of this size."""
+"""Files are compared in parts of this size."""
 AT_WEIGHT: Final = 0x9E3779B97F4A7C15
 N_WEIGHT: Final = 0xC2B2AE3D27D4EB4F
 BAD_WEIGHT: Final = 0x165667B19E3779F9

@@ -9,9 +9,9 @@ import time
 import zlib
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain, compress, repeat
+from itertools import accumulate, chain, repeat
 from math import inf, isfinite, nan
 from operator import mul, sub
 from pathlib import Path
@@ -142,25 +142,6 @@ class Rows:
             self._files.append((len(self) - self._owned, run, rank, gen))
             self._owned = len(self)
 
-    def only(self, chosen: Sequence[bool]) -> Rows:
-        """Return the rows that are `chosen`."""
-        found = Rows()
-        for name in _BY_ROW:
-            getattr(found, name).extend(compress(getattr(self, name), chosen))
-        begins = [0, *self.ends[:-1]]
-        lengths = [end - begin for begin, end in zip(begins, self.ends, strict=True)]
-        by_value = list(chain.from_iterable(map(repeat, chosen, lengths)))
-        for name in _BY_VALUE:
-            getattr(found, name).extend(compress(getattr(self, name), by_value))
-        found.ends.extend(accumulate(compress(lengths, chosen)))
-        begin = 0
-        for count, run, rank, gen in self._files:
-            if of_it := sum(chosen[begin : begin + count]):
-                found._files.append((of_it, run, rank, gen))
-            begin += count
-        found._owned = len(found)
-        return found
-
     def blocks(self) -> list[Block]:
         """Return what is inserted: first the lines, as a value without its line would not be found after a kill."""
         if not self.at:
@@ -215,8 +196,6 @@ def _texts(values: list[bytes]) -> bytes:
     return b"".join(map(encoded.__getitem__, values))
 
 
-_BY_ROW: Final = ("at", "next", "seq", "session", "event", "time", "elapsed", "step", "epoch", "line")
-_BY_VALUE: Final = ("names", "ns", "bads", "values")
 _FLOATS: Final = ("time", "elapsed", "step", "epoch")
 
 

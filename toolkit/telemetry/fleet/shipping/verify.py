@@ -31,16 +31,13 @@ _Sums = tuple[int, ...]
 
 def _expected(tail: RecordTail) -> dict[int, _Sums]:
     """Return what a file adds up to by part, as far as it was read."""
-    return {
-        number: (lines, line_sum, values, value_sum)
-        for number, (lines, line_sum, values, value_sum) in (tail.sums.parts.items() if tail.sums else ())
-    }
+    return {number: tuple(part) for number, part in (tail.sums.parts.items() if tail.sums else ())}
 
 
 def verify_file(
     engine: Engine, file: ShippedFile, *, reads_all: bool = False
 ) -> Generator[str | None, None, None]:
-    """Compare a file with the engine and send again what differs; yield what was wrong, and None after each slice.
+    """Compare a file with the engine and send it again if it differs; yield what was wrong, and None after each slice.
 
     What this process has sent is not read again, unless it differs from what the engine has or `reads_all` is set.
     Lines may be sent between two slices: what is compared ends where the file was shipped to at first.
@@ -56,8 +53,8 @@ def verify_file(
     sent = file.tail
     is_known = sent is not None and (sent.gen, sent.position.end) == (commit.gen, commit.end)
     if sent is not None and sent.sums and is_known and not reads_all:
-        differing = yield from _differing_parts(engine, commit, _expected(sent))
-        if not differing:
+        differs = yield from _differs(engine, commit, _expected(sent))
+        if not differs:
             file.verified = signature
             return
     tail = _from_start(file, commit)
@@ -68,23 +65,22 @@ def verify_file(
         yield f"{REPLACED}, and is shipped again"
         return
     expected = _expected(tail)
-    parts = yield from _differing_parts(engine, commit, expected)
-    if not parts:
+    differs = yield from _differs(engine, commit, expected)
+    if not differs:
         file.verified = signature
         return
     for rows in _rows_until(_from_start(file, commit), commit.end):
-        chosen = rows.only([at // PART_BYTES in parts for at in rows.at])
-        for block in chosen.blocks():
+        for block in rows.blocks():
             engine.insert(*block)
         yield None
-    still = yield from _differing_parts(engine, commit, expected)
-    if still and not _is_past(file, commit):
+    still_differs = yield from _differs(engine, commit, expected)
+    if still_differs and not _is_past(file, commit):
         # A shipper never deletes: what does not belong there stays in its generation.
         file.forget()
         file.commit, file.has_begun = commit.next_generation(_MIXED), False
         yield f"{_MIXED}; it is shipped again as a new generation"
     else:
-        yield f"{len(parts)} of {len(expected) or 1} parts differed and were sent again"
+        yield "the engine lacked a part of it, and it is sent again"
 
 
 def _is_past(file: ShippedFile, commit: Commit) -> bool:
@@ -105,19 +101,16 @@ def _rows_until(tail: RecordTail, end: int) -> Iterator[Rows]:
         yield rows
 
 
-def _differing_parts(
-    engine: Engine, commit: Commit, expected: dict[int, _Sums]
-) -> Generator[None, None, set[int]]:
-    """Return the numbers of the parts in which the engine has something else than the file."""
-    differing, nothing = set(), (0, 0, 0, 0)
+def _differs(engine: Engine, commit: Commit, expected: dict[int, _Sums]) -> Generator[None, None, bool]:
+    """Return whether the engine has something else than the file."""
+    nothing = (0, 0, 0, 0)
     for first in range(0, commit.end // PART_BYTES + 1, _PARTS_AT_ONCE):
         numbers = range(first, first + _PARTS_AT_ONCE)
         found = _parts_in_engine(engine, commit, numbers)
-        differing |= {
-            number for number in numbers if found.get(number, {nothing}) != {expected.get(number, nothing)}
-        }
+        if any(found.get(number, {nothing}) != {expected.get(number, nothing)} for number in numbers):
+            return True
         yield
-    return differing
+    return False
 
 
 def _parts_in_engine(engine: Engine, commit: Commit, numbers: range) -> dict[int, set[_Sums]]:
