@@ -176,7 +176,7 @@ class Demo:
         print(f"All {runs} runs are in the engine. In another terminal:")
         for command in (
             ["ship", "--status", *options],
-            ["pull", "sweep-00007", *options, "--to", pulled],
+            ["copy", "sweep-00007", *options, "--to", pulled],
             ["show", f"{pulled}/sweep-00007"],
         ):
             print(f"  {shlex.join(telemetry + command)}")

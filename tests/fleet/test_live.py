@@ -103,17 +103,24 @@ def test_the_alerts_fire_where_they_should_and_nowhere_else(tmp_path):
 
 
 @in_make_faults
-def test_prometheus_scrapes_a_shipper_and_raises_the_alert_of_a_loss(logs, shipper, tmp_path):
+def test_prometheus_scrapes_the_runs_of_a_node_and_raises_the_alert_of_a_loss(logs, tmp_path):
     try:
         prometheus = tool("prometheus", "prometheus")
     except NoTool as error:
         pytest.skip(str(error))
-    process, port = shipper
-    (own,) = free_ports(1)
+    own, port = free_ports(2)
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "toolkit.telemetry.cli", "metrics", str(logs)),
+            *("--port", str(port), "--every", "1"),
+        ],
+        cwd=ROOT,
+        stdout=subprocess.DEVNULL,
+    )
     (tmp_path / "prometheus.yml").write_text(
         "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
         f"rule_files: [{RULES}]\n"
-        f"scrape_configs: [{{job_name: ship, static_configs: [{{targets: ['127.0.0.1:{port}']}}]}}]\n"
+        f"scrape_configs: [{{job_name: runs, static_configs: [{{targets: ['127.0.0.1:{port}']}}]}}]\n"
     )
     server = subprocess.Popen(
         [
@@ -140,5 +147,6 @@ def test_prometheus_scrapes_a_shipper_and_raises_the_alert_of_a_loss(logs, shipp
             log.flush()
             wait_until(lambda: time.sleep(0.2) or "LossNotFinite" in alerts(), process)
     finally:
-        server.kill()
-        server.wait()
+        for each in (server, process):
+            each.kill()
+            each.wait()
