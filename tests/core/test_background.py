@@ -209,7 +209,7 @@ def test_a_thread_that_is_refused_may_be_granted_later(monkeypatch, make):
     if make is shared_job:
         job.start()
     else:
-        job.run_here(PATIENCE_S)
+        job.close(PATIENCE_S)
 
     assert job.join(PATIENCE_S)
     assert turn.count == 2
@@ -222,7 +222,7 @@ def refuse(_):
 def test_a_job_runs_on_the_calling_thread_where_there_is_no_other():
     turn = Counting(0.001, last=3)
     job = shared_job("telemetry-test", turn)
-    job.run_here(PATIENCE_S)
+    job.close(PATIENCE_S)
 
     assert job.is_over
     assert turn.names == {threading.current_thread().name}

@@ -49,6 +49,8 @@ class Job:
         """The name of the thread while it runs this."""
         self.asked = False
         """Whether a turn is wanted before its time."""
+        self.is_closing = False
+        """Whether `close` was called: the next turn is the last one."""
         self.is_over = False
         self.due = self.ended = 0.0
         """When the next turn is due, and when the last one ended."""
@@ -130,7 +132,15 @@ class Job:
                 self._under_way.release()
         return self.is_over
 
-    def run_here(self, timeout_s: float) -> None:
+    def close(self, timeout_s: float) -> bool:
+        """Have the last turns taken, on this thread where the system grants no other; return whether it is over."""
+        self.is_closing = True
+        self.wake()
+        if not self.is_started:
+            self._run_here(timeout_s)
+        return self.join(timeout_s)
+
+    def _run_here(self, timeout_s: float) -> None:
         """Take the turns that are left on the calling thread, for `timeout_s`: the system grants no other."""
         deadline = time.monotonic() + timeout_s
         while not self.is_over and (now := time.monotonic()) < deadline:

@@ -43,7 +43,6 @@ class PeriodicTasks:
         self._tasks = tasks
         self._clock = clock
         self._guard = guard
-        self._is_stopped = False
         self._job = background_job("telemetry-periodic", self._turn, kind, disk)
 
     def start(self) -> None:
@@ -52,10 +51,7 @@ class PeriodicTasks:
 
     def close(self, timeout_s: float) -> None:
         """Stop, and wait at most `timeout_s` for a running task."""
-        self._is_stopped = True
-        if self._job.is_started:
-            self._job.wake()
-            self._job.join(timeout_s)
+        self._job.close(timeout_s)
 
     def tick(self) -> None:
         """Do the tasks that are due."""
@@ -67,7 +63,7 @@ class PeriodicTasks:
                     task.do()
 
     def _turn(self) -> float | None:
-        if self._is_stopped:
+        if self._job.is_closing:
             return None
         self.tick()
         next_due = min(task.due for task in self._tasks)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from toolkit.telemetry.core.guard import guarded
 from toolkit.telemetry.logger.logger_timing import TimingCalls
 from toolkit.telemetry.logger.spans.span import NO_SPAN, AnySpan
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Internals:
-    """A `JobLog` of a logger; none of its calls raises."""
+    """A `JobLog` of a logger; none of its calls raises, and those that write do nothing once it is not live."""
 
     def __init__(self, log: TimingCalls) -> None:
         # Only assignments, in which nothing can fail: nothing guards this.
@@ -34,7 +35,7 @@ class Internals:
     def begin_part(self) -> Callable[[str], AnySpan]:
         """What begins a span of a part of each step, where one call more counts; it never raises."""
         run = self._log._run
-        return _begin_no_span if run is None else run.spans.begin_part
+        return (lambda _: NO_SPAN) if run is None else run.spans.begin_part
 
     @property
     def is_live(self) -> bool:
@@ -56,13 +57,11 @@ class Internals:
         return -1 if run.step_before is None else run.step_before
 
     @property
+    @guarded
     def completions(self) -> CompletionRecorder | None:
         """Where completions collected from a trainer are written; None where they are not kept."""
-        recorder: CompletionRecorder | None = None
-        with self.guard.catch("looking up the completions"):
-            run = self._live_run()
-            recorder = run.completions if run is not None and run.completions.options.enabled else None
-        return recorder
+        recorder = self._run.completions
+        return recorder if recorder.options.enabled else None
 
     @property
     def given_tags(self) -> tuple[str | tuple[str, ...] | None, str | None]:
@@ -72,42 +71,33 @@ class Internals:
             return run.tags
         return self._log._options.perf_tag, self._log._options.session_tag
 
+    @guarded
     def set_tags(self, *, perf_tag: str | None = None, session_tag: str | None = None) -> None:
         """Change the tags of this session, which may be known only after the start."""
-        with self.guard.catch("set_tags"):
-            run = self._live_run()
-            if run is not None:
-                run.set_tags(perf_tag, session_tag)
+        self._run.set_tags(perf_tag, session_tag)
 
+    @guarded
     def current_span(self) -> AnySpan | None:
         """Return the span that is open here, on this thread or in this task."""
-        span: AnySpan | None = None
-        with self.guard.catch("looking up the open span"):
-            run = self._live_run()
-            span = None if run is None else run.spans.innermost()
-        return span
+        return self._run.spans.innermost()
 
+    @guarded
     def count_samples(self, share: float) -> None:
         """Set which share of its usual samples the current step has: for a short last batch.
 
         `samples_per_sec` is worked out with as many samples a step as the start record says, where this is not called.
         """
-        with self.guard.catch("count_samples"):
-            run = self._live_run()
-            if run is not None:
-                run.steps.speed.count_samples(share)
+        self._run.steps.speed.count_samples(share)
 
+    @guarded
     def loader_batches(self, take: Callable[[BatchRow], None] | None = None) -> LoaderBatches | None:
         """Return what follows data loaders and keeps their batches, or has `take` do it; None if none are kept."""
-        found: LoaderBatches | None = None
-        with self.guard.catch("setting up the batches"):
-            run = self._live_run()
-            if run is not None and run.batches is not None:
-                # Imported where loaders are followed.
-                from toolkit.telemetry.logger.records.loader_batches import LoaderBatches
+        if self._run.batches is None:
+            return None
+        # Imported where loaders are followed.
+        from toolkit.telemetry.logger.records.loader_batches import LoaderBatches
 
-                found = LoaderBatches(take or self.keep_batch, self.guard)
-        return found
+        return LoaderBatches(take or self.keep_batch, self.guard)
 
     def keep_batch(self, row: BatchRow | None, step: int | None = None) -> None:
         """Keep a batch of a step, or of the next one that is logged."""
@@ -124,21 +114,17 @@ class Internals:
             totals = (times.count, times.seconds) if times is not None else totals
         return totals
 
+    @guarded
     def event_outside_spans(
         self, name: str, attributes: Mapping[str, Any], time: float | None = None
     ) -> None:
         """Write an event that belongs to the run as a whole."""
-        with self.guard.catch("event_outside_spans"):
-            run = self._live_run()
-            if run is not None:
-                run.spans.put_event(None, "", name, attributes, time)
+        self._run.spans.put_event(None, "", name, attributes, time)
 
+    @guarded
     def put(self, event: str, fields: Mapping[str, Any], *, wall: float | None = None) -> None:
         """Write a record of any kind, also of those that a script has other calls for; `wall` is another time."""
-        with self.guard.catch("writing a record"):
-            run = self._live_run()
-            if run is not None:
-                run.put(event, fields, wall=wall)
+        self._run.put(event, fields, wall=wall)
 
     def latest_loss(self) -> float | None:
         """Return the newest training loss that is known without asking a device."""
@@ -148,8 +134,9 @@ class Internals:
             newest = None if run is None else run.latest_loss()
         return float(newest) if isinstance(newest, (int, float)) else None
 
-    def _live_run(self) -> LiveRun | None:
-        return self._log._run if self._log.is_live else None
+    @property
+    def _run(self) -> LiveRun:
+        return self._log._live()
 
 
 def internals(log: TimingCalls) -> Internals:
@@ -157,7 +144,3 @@ def internals(log: TimingCalls) -> Internals:
     if log._internals is None:
         log._internals = Internals(log)
     return log._internals  # type: ignore[no-any-return]  # made above
-
-
-def _begin_no_span(_: str) -> AnySpan:
-    return NO_SPAN

@@ -86,11 +86,7 @@ class OutputWriter:
             TAPS.leave(self)
             self._hurry_at = time.monotonic() + timeout_s / 2
             self._is_closed = True
-            if self._job.is_started:
-                self._job.wake()
-                self._job.join(timeout_s)
-            else:
-                self._job.run_here(timeout_s)
+            self._job.close(timeout_s)
             if error is not None and not process_ends():
                 # The interpreter prints it when the run is closed already: after the end of a `with` block.
                 atexit.register(self._add_traceback, id(error))

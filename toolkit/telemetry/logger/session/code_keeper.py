@@ -76,7 +76,6 @@ class CodeKeeper:
         self._modules_seen = 0
         self._has_looked = False
         self._is_said = True
-        self._is_closing = False
 
     def look_again(self) -> None:
         """Have modules kept that were imported since the last look."""
@@ -85,14 +84,12 @@ class CodeKeeper:
 
     def close(self, timeout_s: float) -> None:
         """Have the last modules kept, and wait for it at most `timeout_s`."""
-        self._is_closing = True
         if self.job.is_started:
-            self.job.wake()
-            self.job.join(timeout_s)
+            self.job.close(timeout_s)
 
     def _turn(self) -> float | None:
         with self._guard.catch("keeping the code"):
-            is_last = self._is_closing
+            is_last = self.job.is_closing
             if self._code is None:
                 if not is_last and not self._probe.is_done(0.0):
                     return 0.1

@@ -63,7 +63,6 @@ class BatchWriter:
         self._identity = NO_FILE
         self._lost = 0
         self._said: set[str] = set()
-        self._is_closing = False
         self._job = background_job("telemetry-batches", self._turn, FILES, session_folder.folder.parent)
         self._job.start(_EVERY_S)
 
@@ -86,17 +85,13 @@ class BatchWriter:
 
     def close(self, timeout_s: float) -> None:
         """Write what is left, and record what the disk did not take in time."""
-        self._is_closing = True
-        self._job.wake()
-        if not self._job.is_started:
-            self._job.run_here(timeout_s)
-        self._job.join(timeout_s)
+        self._job.close(timeout_s)
         left = self._in_chunk + len(self._held) + len(self._given) + self._lost
         if left:
             self._put(BATCHES_DROPPED, {"count": left, "reason": "the disk did not take them in time"})
 
     def _turn(self) -> float | None:
-        is_last = self._is_closing
+        is_last = self._job.is_closing
         with self._guard.catch("writing the batches"):
             self._write(is_last=is_last)
         self._job.note_flushed()

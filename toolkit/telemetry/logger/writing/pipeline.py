@@ -614,7 +614,6 @@ class _ManifestWriter:
         self._newest: deque[Manifest] = deque(maxlen=1)
         self._on_disk: Manifest | None = None
         """What a power cut leaves for certain, without what every heartbeat changes."""
-        self._closing = False
         self._job = background_job("telemetry-manifest", self._turn, FILES, folder.parent)
 
     def start(self) -> None:
@@ -630,14 +629,10 @@ class _ManifestWriter:
 
     def close(self, timeout_s: float) -> bool:
         """Write what waits and stop; False where the disk did not take it in time."""
-        self._closing = True
-        self._job.wake()
-        if not self._job.is_started:
-            self._job.run_here(timeout_s)
-        return self._job.join(timeout_s)
+        return self._job.close(timeout_s)
 
     def _turn(self) -> float | None:
-        is_last = self._closing
+        is_last = self._job.is_closing
         if self._newest:
             manifest = self._newest.popleft()
             with self._guard.catch("writing run.json"):

@@ -6,6 +6,7 @@ import errno
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from toolkit.telemetry.core.background import FILES, WRITING, background_job
 from toolkit.telemetry.core.guard import Guard, describe_error
@@ -58,7 +59,6 @@ class Writer:
         self._on_gone = on_gone
         self._on_spoilt = on_spoilt
         self._others_reported = False
-        self._closing = False
         self._deadline = 0.0
         self._looked_at = time.monotonic()
         self._sync_failed = False
@@ -80,15 +80,11 @@ class Writer:
     def close(self, timeout_s: float) -> bool:
         """Write what is left and stop; False where the disk did not take it in time."""
         self._deadline = time.monotonic() + timeout_s - 2 * _RETRY_S
-        self._closing = True
-        self._job.wake()
         if not self._job.is_started:
             # The system refused a thread when the run began. It may grant one now; else this one has to do.
-            try:
+            with suppress(RuntimeError):
                 self._job.start()
-            except RuntimeError:
-                self._job.run_here(timeout_s)
-        return self._job.join(timeout_s) and self.is_drained
+        return self._job.close(timeout_s) and self.is_drained
 
     @property
     def is_stuck(self) -> bool:
@@ -118,7 +114,7 @@ class Writer:
         self._job.wake()
 
     def _run(self) -> float | None:
-        is_last = self._closing
+        is_last = self._job.is_closing
         with self._guard.catch("writing records"):
             self._turn()
         if is_last and (self.is_drained or time.monotonic() > self._deadline):
@@ -209,7 +205,6 @@ class Syncer:
         self._writer = writer
         self._guard = guard
         self._interval_s = interval_s
-        self._is_closed = False
         self._job = background_job("telemetry-sync", self._turn, FILES, writer.disk)
 
     def start(self) -> None:
@@ -219,11 +214,11 @@ class Syncer:
 
     def close(self) -> None:
         """Ask it to end; it is not waited for, since a disk may hold it."""
-        self._is_closed = True
+        self._job.is_closing = True
         self._job.wake()
 
     def _turn(self) -> float | None:
-        if self._is_closed:
+        if self._job.is_closing:
             return None
         with self._guard.catch("syncing the records"):
             self._writer.sync()
