@@ -19,7 +19,7 @@ from tests.made_runs import BEGAN
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.logger.writing import pipeline
-from toolkit.telemetry.runfolder.journal.head import Owner
+from toolkit.telemetry.runfolder.journal.head import HEADER_BYTES, Owner
 from toolkit.telemetry.runfolder.journal.journal import (
     PREFIX,
     SUFFIX,
@@ -91,9 +91,10 @@ def _owner_known_to_all(*folders):
 
 def _say(path, record_file):
     """Have the journal at `path` name `record_file`, by any way there."""
-    with path.open("r+b") as file:
-        file.seek(1024)
-        file.write(os.fsencode(str(record_file)) + b"\0" * 100)
+    data = path.read_bytes()
+    about = json.loads(data[64:HEADER_BYTES].rstrip(b"\0")) | {"record_file": str(record_file)}
+    head = data[:64] + json.dumps(about).encode()
+    path.write_bytes(head.ljust(HEADER_BYTES, b"\0") + data[HEADER_BYTES:])
 
 
 def forged(seq):
@@ -229,7 +230,7 @@ def test_another_users_folder_with_the_run_json_of_a_killed_run_takes_no_journal
 
 def test_things_in_shared_memory_that_are_called_like_a_journal_are_left_alone(tmp_path):
     victim = tmp_path / "victim"
-    victim.write_bytes(struct.pack("=4Q", 0x334C4E524A4B5441, 1024, 1, 1) + b"\0" * 20_000)
+    victim.write_bytes(struct.pack("=4Q", 0x344C4E524A4B5441, 1024, 1, 1) + b"\0" * 20_000)
     before = victim.read_bytes()
     tag = os.urandom(4).hex()
     places = [SHM[0] / f"{PREFIX}{tag}{number}{SUFFIX}" for number in range(5)]

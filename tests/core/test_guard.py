@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from toolkit.telemetry.core.guard import Guard, describe_error, guarded
+from toolkit.telemetry.core.guard import Guard, describe_error, guarded, guarded_step
 
 
 class Guarded:
@@ -23,6 +23,11 @@ class Guarded:
         if error is not None:
             raise error
         return value
+
+    @guarded_step
+    def step(self, error, *_):
+        """Raise what it is given."""
+        raise error
 
 
 def test_a_failure_is_swallowed_and_counted():
@@ -70,7 +75,7 @@ def test_the_users_own_interrupts_pass_through(error):
     with pytest.raises(error):
         thing.work(1, error=error())
     with pytest.raises(error):
-        guard.wrap("x", lambda *_: (_ for _ in ()).throw(error()))(1, 2, 3, 4)
+        thing.step(error(), 2, 3, 4)
     assert guard.total == thing.guard.total == 0
 
 
@@ -91,13 +96,10 @@ def test_a_call_of_what_is_not_live_does_nothing():
 
 
 def test_a_function_for_every_step_is_guarded():
-    guard = Guard()
+    thing = Guarded()
 
-    def fail(*_):
-        raise ValueError("bug")
-
-    assert guard.wrap("log_step", fail)(1, 2, 3, 4) is None
-    assert guard.counts == {"log_step: ValueError": 1}
+    assert thing.step(ValueError("bug"), 2, 3, 4) is None
+    assert thing.guard.counts == {"log_step: ValueError": 1}
 
 
 def test_each_new_kind_of_failure_is_reported_to_the_run_once():

@@ -80,6 +80,6 @@ def _call_decorators(log: TelemetryLogger) -> None:
 def keep_house(log: TelemetryLogger) -> None:
     """Do what the threads of ours would do within the next seconds."""
     if log._run is not None:
-        for task in log._run.periodic._tasks:
-            with log.guard.catch(task.doing):
-                task.do()
+        for doing, _, do in log._run.periodic._tasks:
+            with log.guard.catch(doing):
+                do()

@@ -68,7 +68,7 @@ def _number_from_the_start() -> None:
 def _write_twice() -> None:
     from toolkit.telemetry.runfolder.journal import repair
 
-    repair._last_seq = lambda _: -1
+    repair.last_seq = lambda _: -1
 
 
 def _drop_bytes() -> None:

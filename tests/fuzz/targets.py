@@ -212,14 +212,14 @@ def fuzz_journal(data: bytes) -> None:
     old = b""
     if kind and kind[0] & 1:
         # One of ours: a kill came while the lines were being written out.
-        words = [4096, os.getpid(), 1, min(len(lines), 4096)]
+        words = [min(len(lines), 4096)]
         old = lines[: kind[0] * 4]
     else:
         words = list(struct.unpack(f"={len(head) // 8}Q", head[: len(head) // 8 * 8]))
-    header = struct.pack(f"={1 + len(words)}Q", 0x334C4E524A4B5441, *words).ljust(1024, b"\0")
-    about = b'{"run_id":"r","rank":0,"started":1.0}'
-    named = (header + os.fsencode(records)).ljust(6144, b"\0") + about
-    journal.write_bytes(named.ljust(8192, b"\0") + lines)
+    header = struct.pack(f"={1 + len(words)}Q", 0x344C4E524A4B5441, *words)[:64].ljust(64, b"\0")
+    about = {"run_id": "r", "rank": 0, "session": 1, "started": 1.0, "record_file": str(records)}
+    about |= {"segment_bytes": 4096, "is_mapped": True, "pid": os.getpid()}
+    journal.write_bytes((header + json.dumps(about).encode()).ljust(8192, b"\0") + lines)
     records.write_bytes(old)
     before = _seqs(old)
     committed = pending_lines(journal)

@@ -1,5 +1,6 @@
 """What was acknowledged outlives its process in mapped memory, and is found again by its number, once each."""
 
+import json
 import os
 import signal
 import stat
@@ -15,7 +16,7 @@ from tests.fork_server import run_python
 from tests.runfolder.plain_data import tries
 from toolkit.telemetry.runfolder.codec import encode
 from toolkit.telemetry.runfolder.journal import journal
-from toolkit.telemetry.runfolder.journal.head import COMMITTED, HEADER_BYTES, MAX_SEGMENTS, Owner, id_key
+from toolkit.telemetry.runfolder.journal.head import COMMITTED, HEADER_BYTES, SEGMENTS, Owner, id_key
 from toolkit.telemetry.runfolder.journal.journal import (
     PREFIX,
     SUFFIX,
@@ -31,7 +32,8 @@ from toolkit.telemetry.runfolder.portable import is_locked
 SEGMENT = 4096
 HEADER = HEADER_BYTES
 COMMITTED_IN_A = 8 * COMMITTED
-COMMITTED_IN_B = COMMITTED_IN_A + 8
+SAID = {"run_id": "r", "record_file": "/r", "session": 1, "rank": 0, "started": 1.0, "pid": 1}
+SAID |= {"segment_bytes": 4096, "is_mapped": True}
 OWNER = Owner(run_id="r1", session=3, started=1_700_000_000.25, rank=2)
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="recovery needs record locks")
@@ -334,7 +336,7 @@ def test_what_is_left_in_memory_at_the_end_is_kept_where_there_is_shared_memory(
     while made.append(new := line(len(lines), text="x" * 100)):
         lines.append(new)
     more = [line(seq, text="y" * 900) for seq in range(len(lines), len(lines) + 50)]
-    made.keep(more)
+    made.keep(b"".join(more))
     made.close(remove=False)
     held = hold_abandoned(made.path)
 
@@ -462,22 +464,36 @@ def test_any_run_id_has_room(tmp_path, run_id):
         b"[]",
         b"{}",
         b"[" * 1000,
-        b'{"run_id": 1, "rank": 0, "started": 1.0}',
-        b'{"run_id": "r", "rank": -1, "started": 1.0}',
-        b'{"run_id": "r", "rank": 1e9, "started": 1.0}',
-        b'{"run_id": "r", "rank": 99999999999, "started": 1.0}',
-        b'{"run_id": "r", "rank": 0, "started": "now"}',
+        *(
+            json.dumps(SAID | wrong).encode()
+            for wrong in (
+                {"run_id": 1},
+                {"rank": -1},
+                {"rank": 1e9},
+                {"rank": 99999999999},
+                {"started": "now"},
+                {"segment_bytes": 0},
+                {"record_file": ""},
+                {"pid": None},
+            )
+        ),
         b"\xff\xfe",
     ],
 )
 def test_a_head_that_says_nothing_of_use_is_no_journals(tmp_path, said):
     path = abandoned(tmp_path, line(0))
-    with path.open("r+b") as file:
-        file.seek(6144)
-        file.write(said.ljust(2048, b"\0"))
+    data = path.read_bytes()
+    path.write_bytes(data[:64] + said.ljust(HEADER - 64, b"\0") + data[HEADER:])
 
     assert head_of(path) is None
     assert hold_abandoned(path) is None
+
+
+def test_a_path_that_has_no_room_in_a_journal_leaves_it_in_memory(tmp_path):
+    made = Journal.create([tmp_path], tmp_path / ("x" * 9000), OWNER, segment_bytes=SEGMENT)
+
+    assert made.path is None
+    assert list(journals_in(tmp_path)) == []
 
 
 def test_a_journal_that_its_writer_closed_is_abandoned_although_the_process_lives(tmp_path, kind):
@@ -583,10 +599,8 @@ def test_what_is_no_regular_file_is_left_alone(tmp_path, kind):
 def test_a_huge_file_is_read_no_further_than_a_journal_can_be_long(tmp_path, monkeypatch):
     path = abandoned(tmp_path, line(0))
     with path.open("r+b") as file:
-        file.seek(8)
-        file.write(struct.pack("=Q", 2**63))
         file.seek(COMMITTED_IN_A)
-        file.write(struct.pack("=Q", 2**63) * MAX_SEGMENTS)
+        file.write(struct.pack("=Q", 2**63) * (SEGMENTS + 1))
     os.truncate(path, 2**40)
     asked = []
     monkeypatch.setattr(journal, "pread", lambda fd, length, at: asked.append(length) or b"")

@@ -29,7 +29,7 @@ class Following:
         self.sink = sink
         self.mirror = Mirror(
             sink,
-            self.path,
+            record_file=self.path,
             start_at=start_at,
             guard=self.guard,
             interval_s=interval_s,
@@ -345,7 +345,13 @@ def test_records_that_a_failed_sync_took_briefly_are_not_missed(tmp_path, monkey
     path.write_bytes(whole[:200] + bytes(300) + whole[500:])
     sink = MemorySink()
     mirror = Mirror(
-        sink, path, start_at=lambda: 0, guard=Guard(), interval_s=0.01, optional=True, on_off=lambda *_: None
+        sink,
+        record_file=path,
+        start_at=lambda: 0,
+        guard=Guard(),
+        interval_s=0.01,
+        optional=True,
+        on_off=lambda *_: None,
     )
     mirror.start()
     wait_until(lambda: mirror._patience_s != PATIENCE_S)

@@ -92,7 +92,7 @@ def test_of_two_syncs_at_once_the_second_waits_for_the_answer_of_the_first(log, 
 
 def test_the_folder_is_synced_for_what_lasts_and_not_for_a_heartbeat(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr(safefile, "_sync_folder", lambda folder: synced.append(folder))
+    monkeypatch.setattr(safefile, "sync_folder", lambda folder: synced.append(folder))
     writer = _ManifestWriter(tmp_path, mode=0o600, guard=Guard())
 
     def write(*, is_gone=False, **fields):

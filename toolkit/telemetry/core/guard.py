@@ -37,7 +37,10 @@ class HasGuard(Protocol):
     """An object whose calls are guarded."""
 
     guard: Guard
-    is_live: bool
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its calls have an effect."""
 
 
 _S = TypeVar("_S", bound=HasGuard)
@@ -89,19 +92,6 @@ class Guard:
         except Exception as error:
             self.take(doing, error)
             return None
-
-    def wrap(
-        self, doing: str, function: Callable[[_A, _B, _C, _D], None]
-    ) -> Callable[[_A, _B, _C, _D], None]:
-        """Return `function`, of four arguments, guarded: cheaper than `catch` or `guarded`, for every step."""
-
-        def call(a: _A, b: _B, c: _C, d: _D, /) -> None:
-            try:
-                function(a, b, c, d)
-            except Exception as error:
-                self.take(doing, error)
-
-        return call
 
     def take(self, doing: str, error: Exception) -> None:
         """Report what was caught while `doing` this.

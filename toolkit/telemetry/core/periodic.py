@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from toolkit.telemetry.core.background import MACHINE, background_job
@@ -14,14 +13,8 @@ _FIRST_AFTER_S = 0.5
 _LONGEST_PAUSE_S = 1.0
 
 
-@dataclass(slots=True)
-class Task:
-    """Something to do every `every_s` seconds."""
-
-    doing: str
-    every_s: float
-    do: Callable[[], None]
-    due: float = 0.0
+Task = tuple[str, float, Callable[[], None]]
+"""What is being done, every how many seconds, and the function that does it."""
 
 
 class PeriodicTasks:
@@ -33,14 +26,15 @@ class PeriodicTasks:
 
     def __init__(
         self,
-        tasks: list[Task],
+        tasks: Iterable[Task],
         *,
         clock: Clock,
         guard: Guard,
         kind: str = MACHINE,
         disk: Path | None = None,
     ) -> None:
-        self._tasks = tasks
+        self._tasks = list(tasks)
+        self._due = [0.0] * len(self._tasks)
         self._clock = clock
         self._guard = guard
         self._job = background_job("telemetry-periodic", self._turn, kind, disk)
@@ -56,15 +50,14 @@ class PeriodicTasks:
     def tick(self) -> None:
         """Do the tasks that are due."""
         now = self._clock.monotonic()
-        for task in self._tasks:
-            if now >= task.due:
-                task.due = now + task.every_s
-                with self._guard.catch(task.doing):
-                    task.do()
+        for place, (doing, every_s, do) in enumerate(self._tasks):
+            if now >= self._due[place]:
+                self._due[place] = now + every_s
+                with self._guard.catch(doing):
+                    do()
 
     def _turn(self) -> float | None:
         if self._job.is_closing:
             return None
         self.tick()
-        next_due = min(task.due for task in self._tasks)
-        return min(_LONGEST_PAUSE_S, max(0.0, next_due - self._clock.monotonic()))
+        return min(_LONGEST_PAUSE_S, max(0.0, min(self._due) - self._clock.monotonic()))

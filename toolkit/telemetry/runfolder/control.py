@@ -88,15 +88,13 @@ def write_request(
     The file appears whole or not at all. Limits are not applied here: the run does that, and answers under the id.
 
     Raises:
-        ControlRefused: the request is malformed or asks for nothing, or the folder is a link.
+        ControlRefused: the request is malformed or asks for nothing, or the run would refuse what is in this folder.
         OSError: the file cannot be written.
     """
     request = new_request(
         log_every=log_every, actions=actions, knobs=knobs, expires_in_s=expires_in_s, run_id=run_id, now=now
     )
-    if not stat.S_ISDIR(os.lstat(run_folder).st_mode):
-        raise ControlRefused(f"{run_folder} is not a run folder, or is a link to one")
-    _write(run_folder, request)
+    deliver(run_folder, request)
     return request
 
 
@@ -138,9 +136,13 @@ def deliver(run_folder: Path, request: ControlRequest) -> None:
             another user or can be written by others.
         OSError: the file cannot be written.
     """
-    decode_request(encode_request(request))
+    data = encode_request(request)
+    if len(data) > MAX_BYTES:
+        raise ControlRefused(f"the request has {len(data)} bytes, more than {MAX_BYTES}", request.id)
+    decode_request(data)
     require_own_folder(run_folder)
-    _write(run_folder, request)
+    # Durable, because a crash may leave the new name on an empty file otherwise.
+    replace_file(run_folder / CONTROL, data, mode=0o600, durable=True)
 
 
 def require_own_folder(run_folder: Path) -> None:
@@ -154,14 +156,6 @@ def require_own_folder(run_folder: Path) -> None:
     if not stat.S_ISDIR(status.st_mode):
         raise ControlRefused("the run folder is a link or no folder")
     _require_ours(status, "the run folder")
-
-
-def _write(run_folder: Path, request: ControlRequest) -> None:
-    data = encode_request(request)
-    if len(data) > MAX_BYTES:
-        raise ControlRefused(f"the request has {len(data)} bytes, more than {MAX_BYTES}", request.id)
-    # Durable, because a crash may leave the new name on an empty file otherwise.
-    replace_file(run_folder / CONTROL, data, mode=0o600, durable=True)
 
 
 def peek(run_folder: Path) -> Signature | None:

@@ -37,8 +37,7 @@ _RESERVED = frozenset(
 
 # Room for "-2", "-3", … after the name, within the 128 characters that every file system takes.
 _NAME_LENGTH = 100
-_TRIED_ONE_BY_ONE = 100
-_TRIED_FROM_THERE = 10_000
+_MOST_OF_A_NAME = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,29 +83,10 @@ def safe_run_name(text: str) -> str:
     return name
 
 
-def candidate_names(log_dir: Path, name: str) -> Iterator[str]:
+def candidate_names(name: str) -> Iterator[str]:
     """Yield the folder names to try for a run called `name`, first choice first."""
     yield name
-    for number in range(2, _TRIED_ONE_BY_ONE):
-        yield f"{name}-{number}"
-    # A sweep may give ten thousand runs one name, and its last one should begin as soon as its first.
-    begin = _first_free(log_dir, name)
-    for number in range(begin, begin + _TRIED_FROM_THERE):
-        yield f"{name}-{number}"
-
-
-def _first_free(log_dir: Path, name: str) -> int:
-    """Return a number from which on names are likely to be free, by halving what lies between taken and free."""
-    taken = free = _TRIED_ONE_BY_ONE - 1
-    while os.path.lexists(log_dir / f"{name}-{free}"):
-        taken, free = free, 2 * free
-    while free - taken > 1:
-        middle = (taken + free) // 2
-        if os.path.lexists(log_dir / f"{name}-{middle}"):
-            taken = middle
-        else:
-            free = middle
-    return free
+    yield from (f"{name}-{number}" for number in range(2, _MOST_OF_A_NAME))
 
 
 def claim_folder(log_dir: Path, name: str, modes: Modes) -> Path:
@@ -119,7 +99,7 @@ def claim_folder(log_dir: Path, name: str, modes: Modes) -> Path:
     """
     # Not world-writable, whatever the umask: other users could replace runs with folders of their own.
     make_folders(log_dir, 0o775)
-    for candidate in candidate_names(log_dir, name):
+    for candidate in candidate_names(name):
         folder = log_dir / candidate
         try:
             make_run_folder(folder, modes)

@@ -23,7 +23,7 @@ from toolkit.telemetry.runfolder.metrics import TRAIN_LOSSES, VAL_LOSSES, is_eva
 from toolkit.telemetry.runfolder.reader import (
     BadLine,
     Cursor,
-    last_record,
+    last_seq,
     last_step,
     parse_line,
     read_from,
@@ -95,8 +95,6 @@ def missing_records(manifest: Manifest, folder: Path, status: Status | None = No
             # A list of many runs does not read the records of each.
             return None
         last = _last_seq(log, signature)
-    except FileNotFoundError:
-        last = -1
     except OSError:
         return None
     missing = beat.seq - last
@@ -110,8 +108,7 @@ def missing_records(manifest: Manifest, folder: Path, status: Status | None = No
 
 @functools.lru_cache(maxsize=4_096)
 def _last_seq(log: Path, signature: Signature) -> int:  # noqa: ARG001 - one answer for each content
-    last = last_record(log)
-    return -1 if last is None else int(last["seq"])
+    return last_seq(log)
 
 
 def fields_of(

@@ -82,11 +82,11 @@ class Block:
     start: int
     """Where in the file `data` begins."""
     cursor: Cursor
-    long_line: BadLine | None
+    long_line: BadLine | None = None
     """An over-long line that ended before `data` and was skipped."""
-    replaced: bool
+    replaced: bool = False
     """The file was truncated or replaced since the cursor was made, and is read again from its start."""
-    pending_bytes: int
+    pending_bytes: int = 0
     """Bytes after the cursor: a line that is still being written, or more than one read takes."""
 
 
@@ -148,9 +148,7 @@ def cut_block(data: bytes, cursor: Cursor) -> Block:
         newline = data.find(b"\n")
         if newline < 0:
             cursor = replace(cursor, offset=at + len(data))
-            return Block(
-                data=b"", start=cursor.offset, cursor=cursor, long_line=None, replaced=False, pending_bytes=0
-            )
+            return Block(data=b"", start=cursor.offset, cursor=cursor)
         long_line = _too_long(began, at + newline - began)
         start = newline + 1
     # Only the newline byte ends a record: str.splitlines would also cut at U+2028 and its kind.
@@ -160,14 +158,7 @@ def cut_block(data: bytes, cursor: Cursor) -> Block:
         cursor = replace(cursor, offset=at + len(data), long_line_at=at + end)
     else:
         cursor = replace(cursor, offset=at + end, long_line_at=None)
-    return Block(
-        data=data[start:end],
-        start=at + start,
-        cursor=cursor,
-        long_line=long_line,
-        replaced=False,
-        pending_bytes=0,
-    )
+    return Block(data=data[start:end], start=at + start, cursor=cursor, long_line=long_line)
 
 
 def _too_long(offset: int, length: int) -> BadLine:
@@ -184,25 +175,7 @@ def read_from(path: Path, cursor: Cursor | int = 0, *, max_bytes: int = 16 * 102
         OSError: the file is missing, unreadable, or no regular file.
     """
     block = read_block(path, cursor, max_bytes=max_bytes)
-    bad = [block.long_line] if block.long_line is not None else []
-    records: list[Record] = []
-    lines = block.data[:-1].split(b"\n")
-    position = block.start
-    for first in range(0, len(lines), _PARSED_AT_ONCE):
-        some = lines[first : first + _PARSED_AT_ONCE]
-        parsed = parse_together(some)
-        if parsed is not None:
-            records += parsed
-            position += sum(map(len, some)) + len(some)
-            continue
-        for line in some:
-            # A writer that found a torn line ended it with a newline, so an empty line is not a fault.
-            found = parse_line(position, line) if line else None
-            if isinstance(found, BadLine):
-                bad.append(found)
-            elif found is not None:
-                records.append(found)
-            position += len(line) + 1
+    records, bad = _parsed(block)
     return Chunk(
         records=records,
         cursor=block.cursor,
@@ -213,10 +186,34 @@ def read_from(path: Path, cursor: Cursor | int = 0, *, max_bytes: int = 16 * 102
     )
 
 
+def _parsed(block: Block) -> tuple[list[Record], list[BadLine]]:
+    """Return the records of `block`, and its lines that could not be read."""
+    records: list[Record] = []
+    bad = [block.long_line] if block.long_line is not None else []
+    lines = block.data[:-1].split(b"\n")
+    position = block.start
+    for first in range(0, len(lines), _PARSED_AT_ONCE):
+        some = lines[first : first + _PARSED_AT_ONCE]
+        together = parse_together(some)
+        if together is not None:
+            records += together
+        for at, line in [] if together is not None else _placed(position, some):
+            found = parse_line(at, line)
+            if isinstance(found, BadLine):
+                bad.append(found)
+            else:
+                records.append(found)
+        position += sum(map(len, some)) + len(some)
+    return records, bad
+
+
 def lines_of(block: Block) -> Iterator[tuple[int, bytes]]:
     """Yield each line of `block`, without its newline, and where in the file it begins; empty ones are left out."""
-    position = block.start
-    for line in block.data[:-1].split(b"\n"):
+    return _placed(block.start, block.data[:-1].split(b"\n"))
+
+
+def _placed(position: int, lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
+    for line in lines:
         # A writer that found a torn line ended it with a newline, so an empty line is not a fault.
         if line:
             yield position, line
@@ -334,6 +331,15 @@ def last_record(path: Path, *, within_bytes: int = 8 * 1024 * 1024) -> Record | 
         if within >= within_bytes:
             return None
         within = min(within * 8, within_bytes)
+
+
+def last_seq(path: Path) -> int:
+    """Return the `seq` of the last record of `path`; -1 without one."""
+    try:
+        record = last_record(path)
+    except FileNotFoundError:
+        return -1
+    return -1 if record is None else record["seq"]
 
 
 def last_end(newest_first: Iterable[Record], session: int) -> Record | None:
@@ -461,18 +467,8 @@ def blocks_of(path: Path, *, max_bytes: int = _READ_AT_ONCE) -> Iterator[Block]:
 
 def records_in(block: Block) -> tuple[list[Record], int]:
     """Return the records of `block`, and the number of its unreadable lines."""
-    together = parse_together(block.data[:-1].split(b"\n"))
-    if together is not None:
-        return together, int(block.long_line is not None)
-    records: list[Record] = []
-    bad_lines = int(block.long_line is not None)
-    for position, line in lines_of(block):
-        found = parse_line(position, line)
-        if isinstance(found, BadLine):
-            bad_lines += 1
-        else:
-            records.append(found)
-    return records, bad_lines
+    records, bad = _parsed(block)
+    return records, len(bad)
 
 
 def records_of(path: Path) -> Iterator[Record]:

@@ -125,7 +125,7 @@ def replace_file(
             os.unlink(temporary)
         raise
     if durable and name_too:
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
 def give_to_owner(descriptor: int, path: Path) -> None:
@@ -209,7 +209,8 @@ def rename_over(source: Path, target: Path) -> None:
     os.replace(source, target)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder last, such as that of a new file. Raises OSError where that failed."""
     if not DIRECTORY:  # Windows has no way to sync a folder
         return
     fd = os.open(folder, os.O_RDONLY | DIRECTORY)

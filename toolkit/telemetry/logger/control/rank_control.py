@@ -8,7 +8,7 @@ from typing import Any
 
 from toolkit.telemetry.core.clock import Clock
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.core.periodic import PeriodicTasks, Task
+from toolkit.telemetry.core.periodic import PeriodicTasks
 from toolkit.telemetry.core.ranks import Rank, asking_in_background, process_group_store
 from toolkit.telemetry.logger.control.consensus import StepConsensus
 from toolkit.telemetry.logger.control.poller import ControlPoller
@@ -121,7 +121,7 @@ class SilentRank:
             hold=True,
         )
         self.rank_control = RankControl(poller, rank, run_name=run_name, clock=clock, guard=guard)
-        tasks = [Task("keeping in touch with rank 0", _LOOK_EVERY_S, self.rank_control.poll)]
+        tasks = [("keeping in touch with rank 0", _LOOK_EVERY_S, self.rank_control.poll)]
         self._periodic = PeriodicTasks(tasks, clock=clock, guard=guard)
 
     def start(self) -> None:

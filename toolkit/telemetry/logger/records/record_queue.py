@@ -263,9 +263,9 @@ class RecordQueue:
         return not (self._waiting or self._overflow or self.journal.fill)
 
     @property
-    def lines_in_memory(self) -> list[bytes]:
+    def lines_in_memory(self) -> bytes:
         """The lines that wait for room in the journal."""
-        return list(self._overflow)
+        return b"".join(self._overflow)
 
     def after_fork_in_child(self) -> None:
         """Forget the parent's lock: the thread that held it does not exist here."""

@@ -18,8 +18,8 @@ class Part(NamedTuple):
     doing: str
     share: float
     """How much of the time that is left it may take."""
-    do: Callable[[float], object]
-    """Given its seconds."""
+    do: Callable[[float], object] | None
+    """Given its seconds; None where there is nothing to do."""
     is_needed: bool = False
     """Whether it is done, or done again, after an interrupt too."""
 
@@ -33,7 +33,7 @@ def do_parts(parts: Iterable[Part], time: Countdown, guard: Guard) -> None:
     interrupt: BaseException | None = None
     for part in parts:
         for _ in range(2):
-            if interrupt is not None and not part.is_needed:
+            if part.do is None or (interrupt is not None and not part.is_needed):
                 break
             try:
                 with guard.catch(part.doing):

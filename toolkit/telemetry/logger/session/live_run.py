@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -171,9 +171,10 @@ class LiveRun:
             self._tasks(), clock=clock, guard=guard, kind=FILES, disk=session_folder.folder.parent
         )
         # A thread of its own: a disk that does not answer holds up the other one, and is a reason to hang.
-        watching = [Task(*task) for task in self.errors.tasks]
-        if self.pipeline.waits_for_no_disk:
-            watching.append(Task(*self._keeping_the_journal))
+        watching = [
+            *self.errors.tasks,
+            *(self._keeping_the_journal if self.pipeline.waits_for_no_disk else []),
+        ]
         self._watchman = PeriodicTasks(watching, clock=clock, guard=guard)
 
     def _make_sampling(self) -> SharedSampling | None:
@@ -414,6 +415,7 @@ class LiveRun:
         time_left = Countdown(seconds_to_close(self._options.close_timeout))
         left_undone: list[str] = []
         pipeline, record_queue = self.pipeline, self.pipeline.record_queue
+        control, sampling = self.rank_control, self._sampling
 
         def describe_error(_: float) -> None:
             if error is not None:
@@ -433,11 +435,11 @@ class LiveRun:
             # Less than half of the time: the disk needs the rest, should the device be gone.
             Part("waiting for devices", 0.4, pipeline.wait_for_devices),
             Part("writing the last media", 0.3, self._close_media),
-            Part("writing the last batches", 0.2, self._close_batches),
+            Part("writing the last batches", 0.2, self._batches.close if self._batches else None),
             Part("waiting for the start record", 0.1, self._wait_for_start),
             # A script that takes milliseconds is over before its machine is described.
             Part("describing the machine", 0.2, partial(self._put_environment, is_last=True)),
-            Part("keeping the code", 0.2, self._close_code),
+            Part("keeping the code", 0.2, self._code.close if self._code else None),
             # What is still held back: values that wait for a device, folded steps, completions, open spans.
             Part(
                 "writing what waits for a device",
@@ -454,7 +456,7 @@ class LiveRun:
                 0.3,
                 partial(pipeline.conclude_findings, has_failed=status != FINISHED),
             ),
-            Part("answering the last requests", 0.0, self._close_control),
+            Part("answering the last requests", 0.0, lambda _: control.close() if control else None),
             # More than half of the time, and less than all: the file has to be closed as well.
             Part("sending the last messages", 0.6, send_messages),
             Part("delivering the last records", 0.6, pipeline.conclude_exports),
@@ -466,7 +468,7 @@ class LiveRun:
             Part("leaving the signals", 0.0, lambda _: self.errors.watch.end(), is_needed=True),
             Part("keeping the output", 0.3, partial(self.output.close, error=error), is_needed=True),
             Part("stopping the tasks", 0.2, self.periodic.close, is_needed=True),
-            Part("stopping the samplers", 0.1, self._stop_sampling, is_needed=True),
+            Part("stopping the samplers", 0.1, sampling.stop if sampling else None, is_needed=True),
             Part("writing run.json", 0.0, lambda _: self._beat(), is_needed=True),
             Part("closing the files", 1.0, close_files, is_needed=True),
         ]
@@ -478,22 +480,6 @@ class LiveRun:
         if left:
             why = "the run was closed before they were written"
             self.put(records.MEDIA_DROPPED, {"count": left, "reason": why})
-
-    def _close_batches(self, timeout_s: float) -> None:
-        if self._batches is not None:
-            self._batches.close(timeout_s)
-
-    def _close_code(self, timeout_s: float) -> None:
-        if self._code is not None:
-            self._code.close(timeout_s)
-
-    def _close_control(self, _: float) -> None:
-        if self.rank_control is not None:
-            self.rank_control.close()
-
-    def _stop_sampling(self, timeout_s: float) -> None:
-        if self._sampling is not None:
-            self._sampling.stop(timeout_s)
 
     def _put_end(self, status: str, reason: str, error: BaseException | None) -> None:
         errors: dict[str, Any] = {}
@@ -529,7 +515,7 @@ class LiveRun:
             self._put_start_if_none()
 
     def _tasks(self) -> list[Task]:
-        tasks: list[tuple[str, float, Callable[[], None]]] = [
+        tasks: list[Task] = [
             ("describing the machine", _SAMPLE_EVERY_S, self._put_environment),
             ("tending the spans", _TEND_EVERY_S, self.spans.tend),
             ("waiting for the start", _TEND_EVERY_S, self._put_overdue_start),
@@ -555,12 +541,12 @@ class LiveRun:
         if self._code is not None:
             tasks.append(("looking for imported code", _MODULES_EVERY_S, self._code.look_again))
         if not self.pipeline.waits_for_no_disk:
-            tasks.append(self._keeping_the_journal)
-        return [Task(*task) for task in tasks]
+            tasks += self._keeping_the_journal
+        return tasks
 
     @property
-    def _keeping_the_journal(self) -> tuple[str, float, Callable[[], None]]:
-        return "keeping the journal", _JOURNAL_EVERY_S, self.pipeline.keep_journal
+    def _keeping_the_journal(self) -> list[Task]:
+        return [("keeping the journal", _JOURNAL_EVERY_S, self.pipeline.keep_journal)]
 
     def _put_error(self, fields: dict[str, Any]) -> None:
         self._put_start_if_none()

@@ -331,7 +331,7 @@ class SpanRecorder:
         else:
             times.others.append(duration)
         self.closed.append(span)
-        self._write(span, now, None, None)
+        self._write(span, now)
 
     def put_event(
         self, span: Span | None, span_name: str, name: str, attributes: Mapping[str, Any], time: float | None

@@ -33,8 +33,6 @@ class SpanWriter:
     def __init__(
         self, gate: StepGate, values: PlainValues, *, record_queue: RecordQueue, context: RunContext
     ) -> None:
-        self.write = context.guard.wrap("writing a span", self._write)
-        """Write a span that ended, at a time of the monotonic clock; two arguments are there for the guard."""
         # Enough of it is chance that the sessions of a run, and its ranks, never use the same one. The letter in front
         # keeps tables from taking it for a number.
         self.prefix = f"a{os.urandom(4).hex()[1:]}"
@@ -50,7 +48,14 @@ class SpanWriter:
         self._guard = context.guard
         self._main_thread = threading.main_thread().ident
 
-    def _write(self, span: Span, now: float, _: None, __: None) -> None:
+    def write(self, span: Span, now: float) -> None:
+        """Write a span that ended, at a time of the monotonic clock; it never raises."""
+        try:
+            self._write(span, now)
+        except Exception as error:  # noqa: BLE001 - as a guard does it, in one call less
+            self._guard.take("writing a span", error)
+
+    def _write(self, span: Span, now: float) -> None:
         record: dict[str, Any] = {"time": self._wall(), "elapsed": now - self._began, "id": span.id}
         if span.parent_id is not None:
             record["parent_id"] = span.parent_id

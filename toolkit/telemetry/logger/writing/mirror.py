@@ -40,13 +40,13 @@ class Mirror:
     def __init__(
         self,
         sink: Sink,
-        record_file: Path,
         *,
+        record_file: Path,
         start_at: Callable[[], int],
         guard: Guard,
-        interval_s: float,
         optional: bool,
         on_off: Callable[[str, str], None],
+        interval_s: float = 0.5,
         caught_up: Callable[[], None] | None = None,
         ours: bool = False,
     ) -> None:

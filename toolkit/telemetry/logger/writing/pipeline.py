@@ -6,8 +6,9 @@ import math
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
     from toolkit.telemetry.diagnostics.rank_watch import RankWatch
     from toolkit.telemetry.diagnostics.resume.watch import ResumeWatch
     from toolkit.telemetry.mirrors.messages.sink import MessageSink
-
-_MIRROR_INTERVAL_S = 0.5
 
 
 class RecordPipeline:
@@ -134,6 +133,9 @@ class RecordPipeline:
         self._examining: Mirror | None = None
         """Reads all records for the findings and the key values."""
         self._messages: tuple[MessageSink, Mirror] | None = None
+        self._mirror = partial(
+            Mirror, record_file=session_folder.record_file, guard=guard, on_off=self._say_mirror_is_off
+        )
         self._mirrors = self._make_mirrors(sinks)
         self._events.own_failure.subscribe(self._put_own_failure)
         self._events.finding.subscribe(self._put_finding)
@@ -410,13 +412,13 @@ class RecordPipeline:
                 form = table_form(session_folder.folder, ALL if options.csv == ALL else None)
                 self.manifest = replace(self.manifest, table=form)
                 table = CsvMirror(session_folder.folder, mode=session_folder.modes.file, form=form)
-                mirrors.append(self._mirror(table, table.start_at, optional=False, ours=True))
+                mirrors.append(self._mirror(table, start_at=table.start_at, optional=False, ours=True))
         exporters: list[Sink] = []
         with self.guard.catch("setting up the exporters"):
             exporters = self._make_exporters()
         for sink in [*exporters, *sinks]:
             with self.guard.catch("setting up a mirror"):
-                mirrors.append(self._mirror(sink, lambda: session_start, optional=True))
+                mirrors.append(self._mirror(sink, start_at=lambda: session_start, optional=True))
         with self.guard.catch("setting up the diagnostics"):
             self._examining = self._make_examining(session_start)
         with self.guard.catch("setting up messages"):
@@ -456,11 +458,10 @@ class RecordPipeline:
             on_start=self._write_config,
         )
         if not is_examined:
-            return self._mirror(self._key_values, lambda: session_start, optional=True, ours=True)
+            return self._mirror(self._key_values, start_at=lambda: session_start, optional=True, ours=True)
         self._findings = self._make_findings(self._key_values)
-        return self._mirror(
-            self._findings, lambda: 0, optional=True, caught_up=self._findings.caught_up, ours=True
-        )
+        caught_up = self._findings.caught_up
+        return self._mirror(self._findings, start_at=lambda: 0, optional=True, caught_up=caught_up, ours=True)
 
     def _make_findings(self, key_values: KeyValuesSink) -> FindingsSink:
         options, folder = self._options, self.session_folder.folder
@@ -515,7 +516,7 @@ class RecordPipeline:
             put=self.put,
             guard=self.guard,
         )
-        mirror = self._mirror(sink, lambda: session_start, optional=True, ours=True)
+        mirror = self._mirror(sink, start_at=lambda: session_start, optional=True, ours=True)
         self._messages = sink, mirror
         return [mirror]
 
@@ -540,31 +541,10 @@ class RecordPipeline:
             guard=self.guard,
             close_s=0.6 * self._options.close_timeout,
         )
-        return [self._mirror(sink, lambda: session_start, optional=True)]
+        return [self._mirror(sink, start_at=lambda: session_start, optional=True)]
 
     def _all_mirrors(self) -> list[Mirror]:
         return self._mirrors if self._examining is None else [*self._mirrors, self._examining]
-
-    def _mirror(
-        self,
-        sink: Sink,
-        start_at: Callable[[], int],
-        *,
-        optional: bool,
-        caught_up: Callable[[], None] | None = None,
-        ours: bool = False,
-    ) -> Mirror:
-        return Mirror(
-            sink,
-            self.session_folder.record_file,
-            start_at=start_at,
-            guard=self.guard,
-            interval_s=_MIRROR_INTERVAL_S,
-            optional=optional,
-            on_off=self._say_mirror_is_off,
-            caught_up=caught_up,
-            ours=ours,
-        )
 
     def _say_mirror_is_off(self, name: str, why: str) -> None:
         self.put(

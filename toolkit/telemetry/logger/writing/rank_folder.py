@@ -22,16 +22,14 @@ from toolkit.telemetry.logger.writing.log_directory import (
 )
 from toolkit.telemetry.logger.writing.session_folder import SessionFolder
 from toolkit.telemetry.logger.writing.sessions import (
-    WAIT_FOR_OTHERS_S,
+    Recovered,
     alone_in,
-    last_seq,
     launch_fields,
     new_session,
     recover,
     still_locked,
     with_session,
 )
-from toolkit.telemetry.runfolder.journal.repair import adopt_journal, drain_when_free, journals_of
 from toolkit.telemetry.runfolder.layout import (
     Modes,
     candidate_names,
@@ -44,6 +42,7 @@ from toolkit.telemetry.runfolder.layout import (
 from toolkit.telemetry.runfolder.manifest import Manifest, Session, write_manifest
 from toolkit.telemetry.runfolder.node_folders import part_name
 from toolkit.telemetry.runfolder.process import boot_id
+from toolkit.telemetry.runfolder.reader import last_seq
 from toolkit.telemetry.runfolder.records import FORMAT
 from toolkit.telemetry.runfolder.status import RUNNING, STALLED, work_out_status
 
@@ -179,35 +178,21 @@ def _as_rank(
     except OSError as error:
         if error.errno not in NOT_THE_CALLERS_FAULT:
             raise
-    recovered = 0
-    left_behind: list[tuple[int, bytes]] = []
+    recovered: Recovered | None = None
     if leads_part or record_file.exists() or (manifest.latest is not None and manifest.latest.session > 1):
         # Of earlier sessions of this rank: rank 0 recovers only what is on its own node.
-        recovered, left_behind = _recover_rank(folder, place.rank, guard)
+        recovered = recover(folder, guard, place.rank)
+    left_behind = recovered.left_behind if recovered is not None else []
     return SessionFolder(
         folder=folder,
         manifest=manifest,
         modes=place.modes,
         rank=place.rank,
         first_seq=(left_behind[-1][0] if left_behind else last_seq(record_file)) + 1,
-        recovered=recovered,
+        recovered=recovered.count if recovered is not None else 0,
         left_behind=b"".join(line for _, line in left_behind),
         leads_part=leads_part,
     )
-
-
-def _recover_rank(folder: Path, rank: int, guard: Guard) -> tuple[int, list[tuple[int, bytes]]]:
-    """Write out what killed sessions of a rank left in their journals; return how much, and what the disk refused."""
-    recovered, left_behind = 0, []
-    for path, record_file in journals_of(folder):
-        if record_file.name != rank_file(folder, rank).name:
-            continue
-        try:
-            recovered += drain_when_free(path, record_file, wait_s=WAIT_FOR_OTHERS_S, is_gone=True) or 0
-        except OSError as error:
-            guard.report("recovering a killed session", error)
-            left_behind += adopt_journal(path, record_file, is_gone=True)
-    return recovered, left_behind
 
 
 def _open_part(
@@ -220,7 +205,7 @@ def _open_part(
     """
     name = part_name(run.folder, node_name())
     deadline = time.monotonic() + _WAIT_FOR_RANK_ZERO_S
-    for candidate in candidate_names(place.log_dir, name):
+    for candidate in candidate_names(name):
         folder = place.log_dir / candidate
         try:
             # Not world-writable, whatever the umask: other users could replace runs with folders of their own.

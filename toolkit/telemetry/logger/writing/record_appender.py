@@ -6,10 +6,11 @@ import errno
 import os
 import threading
 from collections import deque
+from contextlib import suppress
 from pathlib import Path
 
-from toolkit.telemetry.runfolder.portable import DIRECTORY, pread, pwrite
-from toolkit.telemetry.runfolder.safefile import NO_FILE, identity_of, is_file, open_to_write
+from toolkit.telemetry.runfolder.portable import pread, pwrite
+from toolkit.telemetry.runfolder.safefile import NO_FILE, identity_of, is_file, open_to_write, sync_folder
 
 _KEPT_UNSYNCED = 1024 * 1024
 
@@ -82,7 +83,8 @@ class RecordFile:
             self._identity = identity
             self._size = size
             self._descriptor = descriptor
-        _sync_folder(self.path.parent)
+        with suppress(OSError):
+            sync_folder(self.path.parent)
         return is_another
 
     def close(self) -> None:
@@ -276,18 +278,3 @@ def _device_of(path: Path) -> int | None:
 
 def _fdatasync(descriptor: int) -> None:
     getattr(os, "fdatasync", os.fsync)(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the name of a new file last: its folder has to be synced for that."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY | DIRECTORY)
-    except OSError:
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        # Some file systems cannot sync a folder; the records themselves are synced as usual.
-        pass
-    finally:
-        os.close(descriptor)

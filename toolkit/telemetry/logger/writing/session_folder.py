@@ -25,7 +25,6 @@ from toolkit.telemetry.logger.writing.sessions import (
     Recovered,
     alone_in,
     has_unlocked,
-    last_seq,
     launch_fields,
     new_session,
     recover,
@@ -44,6 +43,7 @@ from toolkit.telemetry.runfolder.layout import (
 )
 from toolkit.telemetry.runfolder.manifest import Manifest, Session, write_manifest
 from toolkit.telemetry.runfolder.node_folders import part_in
+from toolkit.telemetry.runfolder.reader import last_seq
 from toolkit.telemetry.runfolder.records import FORMAT
 from toolkit.telemetry.runfolder.safefile import open_to_write
 from toolkit.telemetry.runfolder.status import RUNNING, STALLED, work_out_status
@@ -137,7 +137,7 @@ def _new_folder(log_dir: Path, name: str, modes: Modes, options: TelemetryOption
     except OSError as error:
         if error.errno in NOT_THE_CALLERS_FAULT:
             return log_dir / next(
-                free for free in candidate_names(log_dir, name) if not os.path.lexists(log_dir / free)
+                free for free in candidate_names(name) if not os.path.lexists(log_dir / free)
             )
         raise OptionsError(
             f"telemetry.log_dir is {options.log_dir!r}; it must be a folder that runs can be written to: {error}"

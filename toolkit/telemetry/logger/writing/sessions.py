@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,12 +21,11 @@ from toolkit.telemetry.runfolder.journal.repair import (
     rank_files,
     remove_half_done,
 )
-from toolkit.telemetry.runfolder.layout import METRICS_JSONL, rank_file
+from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.manifest import Manifest, Session
 from toolkit.telemetry.runfolder.portable import DIRECTORY, try_lock
 from toolkit.telemetry.runfolder.process import boot_id, host_name, pid_namespace, process_started
 from toolkit.telemetry.runfolder.reader import last_record
-from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runfolder.safefile import identity_of
 from toolkit.telemetry.runfolder.status import RUNNING
 
@@ -93,11 +92,12 @@ def with_session(earlier: Manifest, session: Session, options: TelemetryOptions,
 
 def _last_sign_of(folder: Path, manifest: Manifest) -> float | None:
     signs = [manifest.heartbeat.time] if manifest.heartbeat is not None else []
-    record = _last_record(rank_file(folder, 0))
     latest = manifest.latest
-    if record is not None and latest is not None and record.get("session") == latest.session:
-        at = record.get("time")
-        signs += [at] if isinstance(at, float) else []
+    with suppress(FileNotFoundError):
+        record = last_record(rank_file(folder, 0))
+        if record is not None and latest is not None and record.get("session") == latest.session:
+            at = record.get("time")
+            signs += [at] if isinstance(at, float) else []
     return max(signs, default=None)
 
 
@@ -135,23 +135,30 @@ class Recovered:
 
     count: int
     left_behind: list[tuple[int, bytes]]
-    """Lines of rank 0 that the disk did not take, by `seq`."""
+    """Lines of the rank, 0 if it is about all, that the disk did not take, by `seq`."""
 
 
-def recover(folder: Path, guard: Guard) -> Recovered | None:
-    """Write out what killed sessions left in their journals; None where a living process holds one."""
+def recover(folder: Path, guard: Guard, rank: int | None = None) -> Recovered | None:
+    """Write out what killed sessions, of one `rank` or of all, left in their journals.
+
+    None where a living process holds one of all.
+    """
     recovered, left_behind = 0, []
+    record_file_of_rank = rank_file(Path(os.path.realpath(folder)), rank or 0)
     for path, record_file in journals_of(folder):
+        if rank is not None and record_file != record_file_of_rank:
+            continue
         try:
             count = drain_when_free(path, record_file, wait_s=WAIT_FOR_OTHERS_S, is_gone=True)
-            if count is None:
+            if count is None and rank is None:
                 return None
-            recovered += count
+            recovered += count or 0
         except OSError as error:
             guard.report("recovering a killed session", error)
-            if record_file.name == METRICS_JSONL:
+            if record_file == record_file_of_rank:
                 left_behind += adopt_journal(path, record_file, is_gone=True)
-    remove_half_done(folder)
+    if rank is None:
+        remove_half_done(folder)
     return Recovered(count=recovered, left_behind=left_behind)
 
 
@@ -173,16 +180,3 @@ def alone_in(folder: Path, wait_s: float | None = None) -> Iterator[None]:
     finally:
         if descriptor is not None:
             os.close(descriptor)
-
-
-def last_seq(record_file: Path) -> int:
-    """Return the `seq` of the last record in `record_file`; -1 without one."""
-    record = _last_record(record_file)
-    return record["seq"] if record is not None else -1
-
-
-def _last_record(record_file: Path) -> Record | None:
-    try:
-        return last_record(record_file)
-    except FileNotFoundError:
-        return None

@@ -1,21 +1,21 @@
 """What a journal says of itself: which session of which run it belongs to, and who writes it.
 
-    0     magic, segment size, pid, session, then the bytes committed in each segment   (8 bytes each, native order)
-    992   whether it was closed by its writer
-    1024  the real path of the record file at the time, ended by a zero byte
-    6144  run id, rank, start of the session and the writer's process, as JSON, ended by a zero byte
-    8192  the segments, back to back: whole lines each
+    0     magic, the bytes committed in each of the two segments and after them, whether its writer closed it
+          (8 bytes each, native order)
+    64    the record file, the run, the session and the writer's process, as JSON, ended by a zero byte
+    8192  the segments, back to back: whole lines each; then what was left in memory as the process ended
 
 A journal that is written instead of mapped has no committed bytes: its lines go on to the first zero byte.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import struct
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,17 +24,14 @@ from toolkit.telemetry.runfolder.process import boot_id, is_alive, pid_namespace
 
 HEADER_BYTES: Final = 8192
 SEGMENTS: Final = 2
-MAX_SEGMENTS: Final = 120
-"""What comes after the first two has what is left in memory as a process ends, and had more in earlier versions."""
-COMMITTED: Final = 4
-"""Index of the first segment's commit word; those of the others follow."""
-CLOSED: Final = COMMITTED + MAX_SEGMENTS
+COMMITTED: Final = 1
+"""Index of the first segment's commit word; that of the second follows, and that of what comes after them."""
+CLOSED: Final = COMMITTED + SEGMENTS + 1
 """Index of the word that is not zero once the writer has closed the journal."""
 WORDS: Final = CLOSED + 1
 
-_MAGIC: Final = 0x334C4E524A4B5441
-_PATH_AT: Final = 1024
-_ABOUT_AT: Final = 6144
+_MAGIC: Final = 0x344C4E524A4B5441
+_ABOUT_AT: Final = 64
 _LONGEST_ID: Final = 512
 _MAX_RANK: Final = 10**9 - 1
 
@@ -57,23 +54,21 @@ class Head:
 
     record_file: Path
     """Where the record file was when the journal was made."""
-    pid: int
-    session: int
-    segment_bytes: int
-    words: tuple[int, ...]
     id_key: str
     """See `id_key`."""
+    session: int
     started: float
-    is_mapped: bool = True
-    rank: int = 0
-    boot_id: str | None = None
-    pid_namespace: int | None = None
-    pid_started: int | None = None
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether its writer closed it and left something in it."""
-        return self.words[CLOSED] != 0
+    rank: int
+    segment_bytes: int
+    committed: tuple[int, ...]
+    """Bytes of lines in each segment, and after them."""
+    is_mapped: bool
+    is_closed: bool
+    """Whether its writer closed it and left something in it."""
+    pid: int
+    boot_id: str | None
+    pid_namespace: int | None
+    pid_started: int | None
 
     def writer_lives(self) -> bool | None:
         """Return whether the process that created it is alive; None if that is unknown here."""
@@ -90,68 +85,56 @@ def id_key(run_id: str) -> str:
 
 
 def make_head(record_file: Path, owner: Owner, *, segment_bytes: int, is_mapped: bool) -> bytes:
-    """Return the head of a journal that this process is about to write."""
+    """Return the head of a journal that this process is about to write. Raises OSError if a path is too long for it."""
     pid = os.getpid()
     about = {
+        **asdict(owner),
         "run_id": id_key(owner.run_id),
-        "rank": owner.rank,
-        "started": owner.started,
+        "record_file": os.path.realpath(record_file),
+        "segment_bytes": segment_bytes,
         "is_mapped": is_mapped,
+        "pid": pid,
         "boot_id": boot_id(),
         "pid_namespace": pid_namespace(),
         "pid_started": process_started(pid),
     }
-    head = bytearray(HEADER_BYTES)
-    struct.pack_into("=4Q", head, 0, _MAGIC, segment_bytes, pid, owner.session)
-    for at, end, text in (
-        (_PATH_AT, _ABOUT_AT, os.fsencode(os.path.realpath(record_file))),
-        (_ABOUT_AT, HEADER_BYTES, json.dumps(about).encode("ascii")),
-    ):
-        kept = text[: end - at - 1]
-        head[at : at + len(kept)] = kept
-    return bytes(head)
+    said = os.fsencode(json.dumps(about, ensure_ascii=False))
+    if len(said) >= HEADER_BYTES - _ABOUT_AT:
+        raise OSError(errno.ENAMETOOLONG, "the path of the record file has no room in a journal")
+    return struct.pack("=Q", _MAGIC).ljust(_ABOUT_AT, b"\0") + said.ljust(HEADER_BYTES - _ABOUT_AT, b"\0")
 
 
 def read_head(descriptor: int) -> Head | None:
-    """Return the head of an open file; None if the file is not a journal."""
+    """Return the head of an open file; None if the file is not a journal, or a value of it has the wrong type."""
     data = pread(descriptor, HEADER_BYTES, 0)
     if len(data) < HEADER_BYTES:
         return None
-    words = struct.unpack_from(f"={WORDS}Q", data)
-    path = data[_PATH_AT:_ABOUT_AT].split(b"\0", 1)[0]
-    about = _about(data) if words[0] == _MAGIC and path else None
-    if about is None:
+    magic, *committed, closed = struct.unpack_from(f"={WORDS}Q", data)
+    try:
+        said = json.loads(os.fsdecode(data[_ABOUT_AT:].partition(b"\0")[0])) if magic == _MAGIC else None
+    except (ValueError, RecursionError):
         return None
+    if not isinstance(said, dict) or any(
+        type(said.get(name)) not in kinds for name, kinds in _NEEDED.items()
+    ):
+        return None
+    if not (0 <= said["rank"] <= _MAX_RANK and said["segment_bytes"] > 0 and said["record_file"]):
+        return None
+    known: dict[str, Any] = {name: said[name] for name in _NEEDED if name not in ("run_id", "record_file")}
+    known |= {name: said[name] if type(said.get(name)) is kind else None for name, kind in _UNSURE.items()}
     return Head(
-        record_file=Path(os.fsdecode(path)),
-        pid=words[2],
-        session=words[3],
-        segment_bytes=words[1],
-        words=words,
-        **about,
+        record_file=Path(said["record_file"]),
+        id_key=said["run_id"],
+        committed=tuple(committed),
+        is_closed=closed != 0,
+        **known,
     )
 
 
-def _about(data: bytes) -> dict[str, Any] | None:
-    """Return the JSON part; None if a value has the wrong type, since the file is not trusted."""
-    try:
-        said = json.loads(data[_ABOUT_AT:].split(b"\0", 1)[0])
-    except (ValueError, RecursionError):
-        return None
-    if not isinstance(said, dict):
-        return None
-    run_id, rank, started = said.get("run_id"), said.get("rank"), said.get("started")
-    if type(run_id) is not str or type(rank) is not int or type(started) not in (int, float):
-        return None
-    if not 0 <= rank <= _MAX_RANK:
-        return None
-    boot, namespace, pid_started = (said.get(name) for name in ("boot_id", "pid_namespace", "pid_started"))
-    return {
-        "id_key": run_id,
-        "rank": rank,
-        "started": started,
-        "is_mapped": said.get("is_mapped") is not False,
-        "boot_id": boot if type(boot) is str else None,
-        "pid_namespace": namespace if type(namespace) is int else None,
-        "pid_started": pid_started if type(pid_started) is int else None,
-    }
+_NEEDED: Final = {
+    **dict.fromkeys(("run_id", "record_file"), (str,)),
+    **dict.fromkeys(("session", "rank", "segment_bytes", "pid"), (int,)),
+    "started": (int, float),
+    "is_mapped": (bool,),
+}
+_UNSURE: Final = {"boot_id": str, "pid_namespace": int, "pid_started": int}

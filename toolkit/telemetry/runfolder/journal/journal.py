@@ -17,7 +17,7 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -27,7 +27,6 @@ from toolkit.telemetry.runfolder.journal.head import (
     CLOSED,
     COMMITTED,
     HEADER_BYTES,
-    MAX_SEGMENTS,
     SEGMENTS,
     WORDS,
     Head,
@@ -56,6 +55,8 @@ SEGMENT_BYTES: Final = 1024 * 1024
 PREFIX: Final = "ai-toolkit-telemetry-"
 SUFFIX: Final = ".journal"
 
+_MOST_SEGMENTS: Final = 120
+"""How long a journal is, with what is left in memory as its process ends."""
 _PAUSE_LINES: Final = 128
 _PAUSE_S: Final = 0.0005
 """A training recovers what other runs left: its own thread gets the interpreter after every few lines."""
@@ -145,8 +146,8 @@ class Journal:
             allocate(descriptor, HEADER_BYTES, SEGMENTS * segment_bytes)
             if is_mapped:
                 # What comes after that takes no memory until `keep` has to have it.
-                os.ftruncate(descriptor, HEADER_BYTES + MAX_SEGMENTS * segment_bytes)
-                memory = mmap.mmap(descriptor, HEADER_BYTES + MAX_SEGMENTS * segment_bytes)
+                os.ftruncate(descriptor, HEADER_BYTES + _MOST_SEGMENTS * segment_bytes)
+                memory = mmap.mmap(descriptor, HEADER_BYTES + _MOST_SEGMENTS * segment_bytes)
             else:
                 memory = _own_memory(segment_bytes)
                 descriptor = off_the_usual_numbers(descriptor)
@@ -257,30 +258,18 @@ class Journal:
         spare.close(remove=spare.is_in_place)
         return has_moved
 
-    def keep(self, lines: Sequence[bytes]) -> None:
-        """Put lines that had no room where a repair finds them, as the process ends. Only a mapped journal has room.
+    def keep(self, lines: bytes) -> None:
+        """Put lines that had no room where a repair finds them, as the process ends. Only shared memory has room.
 
         Raises:
             OSError: the system has no memory for them.
         """
-        if (
-            self._written_to is not None
-            or self._descriptor is None
-            or not is_file(self._descriptor, self._identity)
-        ):
-            return
-        segment, start, fill = SEGMENTS, self._start_of(SEGMENTS), 0
-        for line in lines:
-            if fill + len(line) > self._segment_bytes:
-                segment, fill = segment + 1, 0
-                start = self._start_of(segment)
-            if segment == MAX_SEGMENTS:
-                return
-            if not fill:
-                allocate(self._descriptor, start, self._segment_bytes)
-            self._memory[start + fill : start + fill + len(line)] = line
-            fill += len(line)
-            self._words[COMMITTED + segment] = fill
+        start, descriptor = self._start_of(SEGMENTS), self._descriptor
+        kept = lines[: lines.rfind(b"\n", 0, max(0, len(self._memory) - start)) + 1]
+        if kept and descriptor is not None and is_file(descriptor, self._identity):
+            allocate(descriptor, start, len(kept))
+            self._memory[start : start + len(kept)] = kept
+            self._words[COMMITTED + SEGMENTS] = len(kept)
 
     def close(self, *, remove: bool) -> None:
         """Release the memory; the file itself stays for recovery unless `remove`."""
@@ -554,17 +543,18 @@ def _session_of(path: Path) -> int:
 
 def _lines(descriptor: int, head: Head, *, pause_s: float = 0.0) -> list[tuple[int, bytes]]:
     """Return the lines in a journal with their numbers; `pause_s` is slept after every few of them."""
-    segment_bytes = min(head.segment_bytes, MAX_SEGMENTS * SEGMENT_BYTES)
-    # A file that is not ours may contain anything; ours are no longer than this.
-    left = min(os.fstat(descriptor).st_size, MAX_SEGMENTS * SEGMENT_BYTES)
+    # A file that is not ours may say and contain anything; ours are no longer than this.
+    left = min(os.fstat(descriptor).st_size, _MOST_SEGMENTS * SEGMENT_BYTES)
+    segment_bytes = min(head.segment_bytes, left)
     found: dict[int, bytes] = {}
-    for segment, committed in enumerate(head.words[COMMITTED:CLOSED]):
-        if not head.is_mapped and segment >= SEGMENTS:
-            break
-        start = HEADER_BYTES + segment * segment_bytes
-        length = min(committed if head.is_mapped else segment_bytes, segment_bytes, left)
+    for segment, committed in enumerate(head.committed):
+        if not head.is_mapped:
+            committed = segment_bytes if segment < SEGMENTS else 0
+        elif segment < SEGMENTS:
+            committed = min(committed, segment_bytes)
+        length = min(committed, left)
         left -= length
-        data = pread(descriptor, length, start)
+        data = pread(descriptor, length, HEADER_BYTES + segment * segment_bytes)
         if not head.is_mapped:
             data = data.partition(b"\0")[0]
         for number, line in enumerate(data.split(b"\n")[:-1], 1):

@@ -28,7 +28,7 @@ from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVA
 from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.telemetry.runfolder.node_folders import another_programs_file
 from toolkit.telemetry.runfolder.portable import is_locked, pread, this_user, try_lock
-from toolkit.telemetry.runfolder.reader import last_record, read_from
+from toolkit.telemetry.runfolder.reader import last_seq, read_from
 from toolkit.telemetry.runfolder.records import START
 from toolkit.telemetry.runfolder.safefile import (
     give_to_owner,
@@ -268,7 +268,7 @@ def _record_file_of(head: Head, near: Path) -> Path | None:
 
 def _continues(lines: list[tuple[int, bytes]], record_file: Path) -> bool:
     """Return whether the lines of a journal continue the file: an earlier copy of a run has a gap."""
-    return not lines or lines[0][0] <= _last_seq(record_file) + 1
+    return not lines or lines[0][0] <= last_seq(record_file) + 1
 
 
 def rank_files(folder: Path) -> list[Path]:
@@ -355,8 +355,8 @@ def adopt_journal(path: Path, record_file: Path, *, is_gone: bool) -> list[tuple
     if journal is None:
         return []
     journal.keep()
-    last_seq = _last_seq(record_file)
-    return [(seq, line) for seq, line in journal.lines if seq > last_seq]
+    newest = last_seq(record_file)
+    return [(seq, line) for seq, line in journal.lines if seq > newest]
 
 
 def remove_half_done(folder: Path) -> None:
@@ -382,12 +382,12 @@ def _append_missing(lines: list[tuple[int, bytes]], record_file: Path) -> int | 
         if try_lock(descriptor, within_s=_LOCK_PATIENCE_S) is False:
             return None
         give_to_owner(descriptor, record_file.parent)
-        last_seq = _last_seq(record_file)
+        newest = last_seq(record_file)
         torn = _torn_tail(descriptor)
-        if _seq_of(torn) == last_seq:
+        if _seq_of(torn) == newest:
             # It lacks nothing but its newline, and no reader takes it for a record before it has one.
-            last_seq -= 1
-        missing = [line for seq, line in lines if seq > last_seq]
+            newest -= 1
+        missing = [line for seq, line in lines if seq > newest]
         data = b"".join(missing)
         if torn:
             data = data[len(torn) :] if data.startswith(torn) else b"\n" + data
@@ -397,14 +397,6 @@ def _append_missing(lines: list[tuple[int, bytes]], record_file: Path) -> int | 
     finally:
         os.close(descriptor)
     return len(missing)
-
-
-def _last_seq(record_file: Path) -> int:
-    try:
-        last = last_record(record_file)
-    except FileNotFoundError:
-        return -1
-    return last["seq"] if last else -1
 
 
 def _torn_tail(descriptor: int) -> bytes:

@@ -146,17 +146,6 @@ class Columns:
         """Return the cells of `record`, whose fields were given their columns before."""
         event, named = _event_of(record), record.get(NON_FINITE)
         cells = [""] * (len(self._numbers) + len(self._others))
-        if event in _OF_METRICS and _NUMBERS.issuperset(map(type, [*record.values()][1:])):
-            # Nearly every record: orjson writes them all in the time that Python takes for a few.
-            text = orjson.dumps([*record.values()][1:]).decode("ascii")[1:-1]
-            cells[0] = event
-            for name, cell in zip(
-                [*record][1:], text.replace("true", "True").replace("false", "False").split(","), strict=False
-            ):
-                at = self._index.get(name)
-                if at is not None:
-                    cells[at] = cell
-            return cells
         is_short, numbers = self._is_short, len(self._numbers)
         longest = _LONGEST_SHORT_TEXT if is_short else _LONGEST_TEXT
         longest = _LONGEST_OF_A_COMPLETION if event == COMPLETION and not is_short else longest
