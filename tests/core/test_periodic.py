@@ -5,14 +5,14 @@ import time
 
 from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.core.periodic import PeriodicTasks, Task
+from toolkit.telemetry.core.periodic import PeriodicTasks
 
 
 def test_each_task_has_its_own_interval():
     clock, done = ManualClock(), []
     tasks = [
-        Task("often", 1.0, lambda: done.append("often")),
-        Task("seldom", 5.0, lambda: done.append("seldom")),
+        ("often", 1.0, lambda: done.append("often")),
+        ("seldom", 5.0, lambda: done.append("seldom")),
     ]
     periodic = PeriodicTasks(tasks, clock=clock, guard=Guard())
     for _ in range(20):
@@ -29,7 +29,7 @@ def test_a_task_that_fails_is_counted_and_retried_and_the_others_run():
         raise OSError("disk full")
 
     periodic = PeriodicTasks(
-        [Task("failing", 1.0, fail), Task("working", 1.0, lambda: done.append(1))], clock=clock, guard=guard
+        [("failing", 1.0, fail), ("working", 1.0, lambda: done.append(1))], clock=clock, guard=guard
     )
     for _ in range(3):
         periodic.tick()
@@ -46,7 +46,7 @@ def test_a_task_that_hangs_does_not_delay_the_end():
         hangs.set()
         released.wait(100)
 
-    periodic = PeriodicTasks([Task("hanging", 1.0, hang)], clock=ManualClock(), guard=Guard())
+    periodic = PeriodicTasks([("hanging", 1.0, hang)], clock=ManualClock(), guard=Guard())
     periodic.start()
     assert hangs.wait(60)
     began = time.monotonic()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import signal
 import stat
 import struct
 import textwrap
@@ -509,41 +508,6 @@ def test_a_journal_that_its_writer_closed_is_abandoned_although_the_process_live
 # ---------------------------------------------------------------- recovery, again
 
 
-def test_what_a_killed_process_left_is_found_with_its_numbers_and_its_file(tmp_path, kind):
-    script = f"""
-        import os, signal, sys
-        from pathlib import Path
-        from toolkit.telemetry.runfolder.codec import encode
-        from toolkit.telemetry.runfolder.journal import journal
-        from toolkit.telemetry.runfolder.journal.journal import Journal
-        from toolkit.telemetry.runfolder.journal.head import Owner
-
-        folder = Path(sys.argv[1])
-        if sys.argv[2] == "mapped":
-            journal.shared_memory_folders = lambda: [folder]
-        owner = Owner(run_id="r1", session=3, started=1.5)
-        made = Journal.create([folder], folder / "r" / "metrics.jsonl", owner, segment_bytes={SEGMENT})
-        for seq in range(7):
-            made.append(encode({{"seq": seq}}))
-            if seq == 3:
-                made.flip()
-        os.kill(os.getpid(), signal.SIGKILL)
-    """
-    died = run_python(["-c", textwrap.dedent(script), str(tmp_path), kind], check=False)
-    (path,) = journals_in(tmp_path)
-    held = hold_abandoned(path)
-
-    assert died.returncode == -signal.SIGKILL
-    assert [seq for seq, _ in held.lines] == list(range(7))
-    assert held.head.record_file == tmp_path / "r" / "metrics.jsonl" == record_file_of(path)
-    assert (held.head.id_key, held.head.session, held.head.started) == ("r1", 3, 1.5)
-    assert held.head.is_mapped == (kind == "mapped")
-
-    held.close(remove=True)
-
-    assert list(journals_in(tmp_path)) == []
-
-
 def test_the_same_number_in_two_segments_comes_once(tmp_path):
     path = abandoned(tmp_path, line(4) + line(5), line(5) + line(6))
     held = hold_abandoned(path)
@@ -581,21 +545,6 @@ def test_a_file_that_is_no_journal_is_left_alone(tmp_path, content):
     assert path.read_bytes() == content
 
 
-@pytest.mark.parametrize("kind", ["FIFO", "link", "folder", "absent"])
-def test_what_is_no_regular_file_is_left_alone(tmp_path, kind):
-    path = tmp_path / f"{PREFIX}odd{SUFFIX}"
-    if kind == "FIFO":
-        os.mkfifo(path)
-    elif kind == "folder":
-        path.mkdir()
-    elif kind == "link":
-        path.symlink_to(abandoned(tmp_path, line(0)))
-
-    assert pending_lines(path) == []
-    assert record_file_of(path) is None
-    assert hold_abandoned(path) is None
-
-
 def test_a_huge_file_is_read_no_further_than_a_journal_can_be_long(tmp_path, monkeypatch):
     path = abandoned(tmp_path, line(0))
     with path.open("r+b") as file:
@@ -616,22 +565,6 @@ def test_only_journals_are_listed(tmp_path):
 
     assert list(journals_in(tmp_path)) == [path]
     assert list(journals_in(tmp_path / "absent")) == []
-
-
-@tries
-@given(data=st.binary(max_size=300), at=st.integers(0, HEADER + 2 * SEGMENT - 1))
-def test_any_damage_is_survived(tmp_path_factory, data, at):
-    path = abandoned(tmp_path_factory.mktemp("journal"), line(0) + line(1), line(2))
-    with path.open("r+b") as file:
-        file.seek(at)
-        file.write(data)
-    os.truncate(path, HEADER + 2 * SEGMENT)
-
-    pending_lines(path)
-    record_file_of(path)
-    held = hold_abandoned(path)
-    if held is not None:
-        held.close(remove=True)
 
 
 def abandoned(folder, in_a, in_b=b"", *, is_mapped=True):

@@ -112,20 +112,6 @@ def test_a_broken_file_is_refused_with_the_reason(tmp_path, content, said):
         read_labels(tmp_path)
 
 
-def test_a_link_or_a_fifo_is_not_read(tmp_path):
-    secret = tmp_path / "secret"
-    secret.write_text('{"notes": "secret"}')
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "labels.json").symlink_to(secret)
-    (tmp_path / "b").mkdir()
-    os.mkfifo(tmp_path / "b" / "labels.json")
-
-    with pytest.raises(LabelsError, match="symbolic link"):
-        read_labels(tmp_path / "a")
-    with pytest.raises(LabelsError, match="FIFO"):
-        read_labels(tmp_path / "b")
-
-
 def test_what_could_not_be_read_back_is_not_written(tmp_path):
     write_labels(tmp_path, Labels(notes="before"))
 

@@ -3,7 +3,6 @@
 import os
 import re
 import stat
-import threading
 
 import pytest
 from hypothesis import example, given
@@ -107,24 +106,6 @@ def test_a_name_that_something_else_has_is_not_taken(tmp_path, kind):
     assert claim_folder(tmp_path, "r", PRIVATE).name == "r-2"
 
 
-def test_runs_that_start_together_get_a_folder_each(tmp_path):
-    claimed, barrier = [], threading.Barrier(16)
-
-    def claim():
-        barrier.wait()
-        for _ in range(10):
-            claimed.append(claim_folder(tmp_path / "new" / "logs", "r", PRIVATE))
-
-    threads = [threading.Thread(target=claim) for _ in range(16)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    assert len(claimed) == len(set(claimed)) == 160
-    assert {folder.name for folder in claimed} == {"r", *(f"r-{n}" for n in range(2, 161))}
-
-
 @posix
 @pytest.mark.parametrize(
     ("modes", "umask", "found"),
@@ -148,13 +129,6 @@ def test_a_folder_is_private_unless_shared_and_never_wider_than_the_umask_allows
         os.umask(before)
 
     assert stat.S_IMODE(folder.stat().st_mode) == found
-
-
-def test_a_log_dir_that_is_a_file_cannot_hold_runs(tmp_path):
-    (tmp_path / "logs").write_text("not a folder")
-
-    with pytest.raises(OSError, match="logs"):
-        claim_folder(tmp_path / "logs", "r", PRIVATE)
 
 
 def test_rank_zero_has_the_runs_own_file_and_the_others_one_each(tmp_path):

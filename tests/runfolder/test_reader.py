@@ -3,14 +3,11 @@
 import json
 import os
 import resource
-import socket
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.fork_server import run_python
 from tests.runfolder.plain_data import tries
 from toolkit.telemetry.runfolder import reader
 from toolkit.telemetry.runfolder.codec import encode
@@ -135,18 +132,6 @@ def test_however_a_file_grows_and_is_read_the_same_records_come_out(
     assert cursor.long_line_at == at_once.cursor.long_line_at
 
 
-@tries
-@given(data=st.binary(max_size=400))
-def test_any_bytes_are_read_to_the_end_without_harm(tmp_path_factory, data):
-    path = tmp_path_factory.mktemp("run") / "metrics.jsonl"
-    path.write_bytes(data)
-    chunk = read_from(path)
-
-    assert chunk.next_offset == data.rfind(b"\n") + 1
-    assert chunk.pending_bytes == len(data) - chunk.next_offset
-    assert len(chunk.records) + chunk.bad_count == sum(map(bool, data[: chunk.next_offset].split(b"\n")))
-
-
 # ---------------------------------------------------------------- over-long lines
 
 
@@ -173,24 +158,6 @@ def test_a_line_that_is_too_long_is_skipped_and_reported(tmp_path, length):
     assert found == [0, 1]
     assert [(bad_line.offset, bad_line.length) for bad_line in bad] == [(len(line(0)), length)]
     assert "longer than 1048576 bytes" in bad[0].reason
-
-
-@posix
-def test_an_endless_line_takes_no_memory(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    append(path, line(0))
-    os.truncate(path, 128 * 1024 * 1024)
-    append(path, b"\n" + line(1))
-    program = Path(__file__).parent / "programs" / "read_an_endless_line.py"
-    done = run_python(
-        [program, path],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert done.returncode == 0, done.stderr
-    assert int(done.stdout) < 40 * 1024
 
 
 # ---------------------------------------------------------------- another file under the same name
@@ -241,32 +208,6 @@ def test_an_offset_in_the_middle_of_a_line_is_of_another_file(tmp_path):
 
     assert chunk.replaced
     assert seqs(chunk) == [0, 1]
-
-
-@posix
-@pytest.mark.parametrize("kind", ["FIFO", "symbolic link", "folder", "socket"])
-@pytest.mark.parametrize("read", [read_from, last_record, lambda path: offset_after(path, 3)])
-def test_what_is_no_regular_file_is_refused_at_once(tmp_path, monkeypatch, kind, read):
-    path = tmp_path / "f"
-    listener = None
-    if kind == "FIFO":
-        os.mkfifo(path)
-    elif kind == "symbolic link":
-        (tmp_path / "secret").write_bytes(line(0))
-        path.symlink_to(tmp_path / "secret")
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        listener = socket.socket(socket.AF_UNIX)
-        # A socket's whole path has to fit into a hundred bytes.
-        monkeypatch.chdir(tmp_path)
-        listener.bind("f")
-    try:
-        with pytest.raises(OSError, match=f"f is a {kind}"):
-            read(path)
-    finally:
-        if listener is not None:
-            listener.close()
 
 
 def test_a_missing_file_is_simply_missing(tmp_path):
@@ -356,31 +297,6 @@ def test_a_file_of_nothing_but_bad_lines_is_searched_quickly(tmp_path):
 
     assert offset_after(path, 4) <= 300_000 * len("nonsense\n")
     assert read_from(path, offset_after(path, 5)).records == []
-
-
-@posix
-def test_a_hole_of_a_terabyte_is_passed_over_at_once(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    append(path, line(0))
-    try:
-        os.truncate(path, 2**40)
-    except OSError:
-        pytest.skip("this file system takes no file of 1 TiB")
-    append(path, b"\n" + line(1))
-    cursor, found, reads = Cursor(), [], 0
-    while True:
-        chunk = read_from(path, cursor)
-        found += seqs(chunk)
-        reads += 1
-        if chunk.next_offset == cursor.offset:
-            break
-        cursor = chunk.cursor
-        if reads > 100:
-            pytest.skip("this file system does not report its holes")
-
-    assert found == [0, 1]
-    assert reads < 10
-    assert len(line(0)) <= offset_after(path, 0) < 2**40 < offset_after(path, 1)
 
 
 def test_the_records_from_a_session_on_are_found_without_reading_those_before(tmp_path):

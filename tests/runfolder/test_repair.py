@@ -8,10 +8,7 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.runfolder.plain_data import tries
 from toolkit.telemetry.runfolder.codec import encode
 from toolkit.telemetry.runfolder.journal import journal, repair
 from toolkit.telemetry.runfolder.journal.head import Owner
@@ -243,31 +240,6 @@ def test_a_folder_without_records_has_nothing_to_repair(tmp_path):
 
     assert (repair.recovered, repair.table.rows) == (0, 0)
     assert list(tmp_path.iterdir()) == []
-
-
-@tries
-@given(
-    written=st.integers(0, 6),
-    cut=st.integers(0, 60),
-    kept=st.integers(0, 5),
-    garbage=st.sampled_from([b"", b"nonsense\n", b'{"half":\n']),
-)
-def test_wherever_the_kill_cut_the_file_every_record_is_there_once(
-    tmp_path_factory, written, cut, kept, garbage
-):
-    folder = tmp_path_factory.mktemp("run")
-    lines = [line(seq, text="x" * seq) for seq in range(8)]
-    in_file = b"".join(lines[:written]) + garbage + lines[written][:cut]
-    (folder / "metrics.jsonl").write_bytes(in_file)
-    # The journal holds everything not confirmed to be in the file, which may be more than is missing.
-    leave_journal(folder, *lines[min(kept, written) :])
-    repair_run(folder)
-    data = (folder / "metrics.jsonl").read_bytes()
-
-    assert data.startswith(in_file)
-    assert data.endswith(b"\n")
-    readable = [text for text in data.split(b"\n") if text and text + b"\n" in lines]
-    assert [text + b"\n" for text in readable] == lines
 
 
 def test_a_line_that_lacks_only_its_newline_gets_it(tmp_path):

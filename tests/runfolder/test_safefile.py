@@ -3,7 +3,6 @@
 import os
 import socket
 import stat
-import threading
 
 import pytest
 
@@ -200,24 +199,3 @@ def test_a_folder_that_cannot_be_synced_is_no_failure(tmp_path, monkeypatch):
     replace_file(tmp_path / "f", b"new", durable=True)
 
     assert (tmp_path / "f").read_bytes() == b"new"
-
-
-def test_a_reader_never_sees_part_of_a_file(tmp_path):
-    path = tmp_path / "f"
-    replace_file(path, b"a" * 10_000)
-    stop = threading.Event()
-
-    def rewrite():
-        while not stop.is_set():
-            for letter in b"ab":
-                replace_file(path, bytes([letter]) * 10_000)
-
-    writer = threading.Thread(target=rewrite)
-    writer.start()
-    try:
-        seen = {path.read_bytes() for _ in range(2_000)}
-    finally:
-        stop.set()
-        writer.join()
-
-    assert seen <= {b"a" * 10_000, b"b" * 10_000}

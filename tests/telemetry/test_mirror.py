@@ -1,8 +1,6 @@
 """A sink gets every record once and in order, at its own pace; one that fails or hangs fails alone."""
 
 import os
-import threading
-import time
 
 import pytest
 
@@ -77,18 +75,6 @@ class Failing(MemorySink):
         super().write(batch)
 
 
-class Hanging(MemorySink):
-    """Does not come back until it is let go."""
-
-    def __init__(self):
-        super().__init__("hanging")
-        self.released = threading.Event()
-
-    def write(self, batch):
-        self.released.wait(100)
-        super().write(batch)
-
-
 def test_a_sink_gets_what_is_there_and_what_comes(following):
     one = following()
     one.log(3)
@@ -155,29 +141,6 @@ def test_a_large_file_is_handed_over_in_pieces(following):
     assert one.sink.largest < 60_000
 
 
-def test_a_sink_that_fails_is_tried_again_and_misses_nothing(following):
-    one = following(Failing(3))
-    one.log(3)
-    one.mirror.start()
-
-    assert one.mirror.flush(PATIENCE_S)
-    assert seqs(one.sink) == [0, 1, 2]
-    assert one.guard.counts == {"writing to failing: RuntimeError": 3}
-    assert one.off == []
-
-
-def test_an_optional_sink_that_fails_five_times_in_a_row_is_switched_off(following):
-    one = following(Failing(10**9))
-    one.log(3)
-    one.mirror.start()
-
-    assert one.mirror.flush(PATIENCE_S)
-    assert one.off == [("failing", "it failed 5 times in a row")]
-    assert one.guard.counts == {"writing to failing: RuntimeError": 5}
-    assert one.mirror.close(PATIENCE_S)
-    assert one.sink.closed
-
-
 def test_failures_are_counted_in_a_row_only(following):
     one = following(Failing(4))
     one.mirror.start()
@@ -240,22 +203,6 @@ def test_the_runs_own_table_is_never_switched_off(following):
     assert one.mirror.flush(PATIENCE_S)
     assert seqs(one.sink) == [0]
     assert one.off == []
-
-
-def test_a_sink_that_hangs_delays_no_one(following):
-    one = following(Hanging())
-    one.log(1)
-    one.mirror.start()
-    began = time.monotonic()
-
-    assert not one.mirror.flush(0.1)
-    assert not one.mirror.close(0.1)
-    assert time.monotonic() - began < 50
-
-    one.sink.released.set()
-
-    assert one.mirror.close(PATIENCE_S)
-    assert seqs(one.sink) == [0]
 
 
 def test_a_sink_that_cannot_be_closed_is_counted(following):

@@ -1,8 +1,6 @@
 """Records are numbered in the order of the calls, never overtake one that waits, and are counted if lost."""
 
 import json
-import signal
-import threading
 from pathlib import Path
 
 import pytest
@@ -95,28 +93,6 @@ def test_the_writer_is_woken_once_for_a_lot(taken, monkeypatch):
         taken.put(text="x" * 50)
 
     assert (woken, taken.woken) == (1, 2)
-
-
-def test_many_threads_get_a_number_each(taken):
-    def work(name):
-        for n in range(200):
-            taken.put(thread=name, n=n)
-            if n % 20 == 0:
-                taken.drain_lock.acquire()
-                taken.drain()
-                taken.drain_lock.release()
-
-    taken.drain_lock = threading.Lock()
-    threads = [threading.Thread(target=work, args=(name,)) for name in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    found = taken.drain()
-
-    assert column(found, "seq") == list(range(1600))
-    for name in range(8):
-        assert [record["n"] for record in found if record["thread"] == name] == list(range(200))
 
 
 # ---------------------------------------------------------------- numbers that a device has yet to deliver
@@ -242,25 +218,6 @@ def test_records_are_kept_in_memory_in_their_order_while_the_journal_is_full(tak
     assert taken.record_queue.is_direct
 
 
-def test_memory_is_bounded_and_what_is_dropped_is_counted_exactly(taken):
-    for n in range(5000):
-        taken.put(n=n)
-    found = taken.drain()
-    taken.put(n=5000)
-    found = taken.drain()
-    (lost,) = [record for record in found if record["event"] == "lost"]
-    kept = [record["n"] for record in found if record["event"] == "step"]
-
-    assert taken.record_queue._overflow_bytes == 0
-    assert len(kept) + lost["records"] == 5001
-    assert lost["records"] == taken.record_queue.dropped_total == lost["to_seq"] - lost["from_seq"] + 1
-    assert kept == [*range(lost["from_seq"]), 5000]
-    assert sorted(column(found, "seq") + list(range(lost["from_seq"], lost["to_seq"] + 1))) == list(
-        range(5002)
-    )
-    assert "disk" in lost["reason"]
-
-
 def test_what_explains_a_run_is_kept_when_metrics_no_longer_are(taken):
     dropped_from = taken.fill() - 1
     for event in ("error", "control_change", "finding", "end"):
@@ -271,19 +228,6 @@ def test_what_explains_a_run_is_kept_when_metrics_no_longer_are(taken):
     assert column(found, "event")[-4:] == ["error", "control_change", "finding", "end"]
     assert taken.record_queue.dropped_total == 2
     assert dropped_from not in [record.get("n") for record in found]
-
-
-def test_what_was_dropped_is_reported_at_the_end_with_or_without_room(taken):
-    taken.fill()
-    taken.record_queue.say_what_was_dropped(1000.0, 5.0)
-    found = taken.drain()
-
-    assert found[-1]["event"] == "lost"
-    assert found[-1]["records"] == 1
-
-    taken.record_queue.say_what_was_dropped(1000.0, 5.0)
-
-    assert len(taken.drain()) == len(found)
 
 
 # ---------------------------------------------------------------- from within
@@ -303,25 +247,6 @@ def test_a_record_that_is_logged_while_another_is_taken_comes_right_after_it(tak
     assert not taken.record_queue.busy
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers of that kind")
-def test_a_signal_handler_may_log_at_any_time():
-    taken = Taken(queue_max_bytes=64 * 1024 * 1024)
-    before = signal.signal(signal.SIGALRM, lambda *_: taken.put("signal"))
-    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
-    try:
-        for n in range(20_000):
-            taken.put(n=n)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    taken.put(n=20_000)
-    found = taken.drain()
-
-    assert [record["n"] for record in found if record["event"] == "step"] == list(range(20_001))
-    assert column(found, "seq") == list(range(len(found)))
-    assert len(found) > 20_010
-
-
 def test_a_failure_while_finishing_leaves_the_intake_usable(taken):
     def fail(fields):
         raise RuntimeError("a bug")
@@ -338,21 +263,6 @@ def test_a_failure_while_finishing_leaves_the_intake_usable(taken):
     assert not taken.record_queue.busy
     assert column(taken.drain(), "n") == [2]
     assert taken.record_queue.is_direct
-
-
-def test_a_forked_child_has_a_lock_of_its_own(taken):
-    taken.record_queue.lock.acquire()
-    locked = []
-
-    def try_lock():
-        taken.record_queue.after_fork_in_child()
-        locked.append(taken.record_queue.lock.acquire(timeout=1))
-
-    thread = threading.Thread(target=try_lock)
-    thread.start()
-    thread.join()
-
-    assert locked == [True]
 
 
 def test_a_record_that_comes_once_the_journal_is_closed_is_passed_over(tmp_path):

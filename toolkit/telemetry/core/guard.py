@@ -81,10 +81,6 @@ class Guard:
         """Return a context manager that catches and counts any `Exception` raised while `doing` this."""
         return _Catch(self, doing)
 
-    def catch_except(self, passing: type[Exception], doing: str) -> _Catch:
-        """Return the same as `catch`, but let exceptions of the type `passing` through to the caller."""
-        return _CatchExcept(self, doing, passing)
-
     def call(self, doing: str, function: Callable[..., _T], /, *args: Any, **kwargs: Any) -> _T | None:
         """Return what `function` returns, or None if it fails; cheaper than `catch`, for hooks in every step."""
         try:
@@ -271,19 +267,6 @@ class _Catch:
             return False
         self._guard.report(self._doing, error)
         return True
-
-
-class _CatchExcept(_Catch):
-    """A guarded block that lets one type of exception through."""
-
-    __slots__ = ("_passing",)
-
-    def __init__(self, guard: Guard, doing: str, passing: type[Exception]) -> None:
-        super().__init__(guard, doing)
-        self._passing = passing
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        return not isinstance(error, self._passing) and super().__exit__(kind, error, trace)
 
 
 PREFIX: Final = "[telemetry]"

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, Final
 
@@ -66,7 +67,6 @@ class CodeKeeper:
         self._known: dict[str, Any] = {}
         self._files: dict[str, str] = {}
         self._left_out: dict[str, str] = {}
-        self._unnamed: set[str] = set()
         self._new: list[str] = []
         """New files of the repository, which come last."""
         self._earlier: list[CodeSnapshot] = []
@@ -145,7 +145,7 @@ class CodeKeeper:
     def _keep_modules(self) -> None:
         assert self._code is not None
         self._modules_seen = len(sys.modules)
-        before = len(self._files), len(self._left_out), len(self._unnamed)
+        before = len(self._files), len(self._left_out)
         masker = Masker()
         for file in own_modules(self._code.root):
             name = Path(os.path.relpath(os.path.realpath(file), os.path.realpath(self._code.root))).as_posix()
@@ -154,15 +154,16 @@ class CodeKeeper:
         most, self._new, new = len(self._files) + _MOST_NEW, [], self._new
         for name in new:
             if PurePath(name).suffix not in _SOURCES:
-                self._leave_out(name, "no source file, by its ending")
+                self._left_out[name] = "no source file, by its ending"
             elif len(self._files) < most:
                 self._keep(name, self._code.root / name, masker)
             else:
-                self._leave_out(name, f"one of more than {_MOST_NEW} new files")
-        if not self._is_said or before != (len(self._files), len(self._left_out), len(self._unnamed)):
-            left_out = dict(self._left_out)
-            if self._unnamed:
-                left_out["other files"] = f"{len(self._unnamed):,} more, which are not named one by one"
+                self._left_out[name] = f"one of more than {_MOST_NEW} new files"
+        if not self._is_said or before != (len(self._files), len(self._left_out)):
+            left_out = dict(islice(self._left_out.items(), _MOST_NEW))
+            if len(left_out) < len(self._left_out):
+                unnamed = len(self._left_out) - _MOST_NEW
+                left_out["other files"] = f"{unnamed:,} more, which are not named one by one"
             known = {"session": self._session, **self._known, "files": self._files, "left_out": left_out}
             self._write(f"{self._session}.json", json.dumps(known, indent=1).encode())
             self._is_said = False
@@ -172,13 +173,13 @@ class CodeKeeper:
         kept = {
             "files": len(self._files),
             "bytes": self._bytes,
-            "left_out": len(self._left_out) + len(self._unnamed),
+            "left_out": len(self._left_out),
         }
         return {**about, **kept, "seconds": round(self._work_s, 3), "path": f"{CODE}/{self._session}.json"}
 
     def _keep(self, name: str, path: Path, masker: Masker) -> None:
         """Keep a text, unless it is kept; say why where it is not."""
-        if name in self._files or name in self._left_out or name in self._unnamed:
+        if name in self._files or name in self._left_out:
             return
         try:
             text, why = self._read(name, path)
@@ -193,13 +194,7 @@ class CodeKeeper:
             except _NoTimeError:
                 why = _NO_TIME
         if why:
-            self._leave_out(name, why)
-
-    def _leave_out(self, name: str, why: str) -> None:
-        if len(self._left_out) < _MOST_NEW:
             self._left_out[name] = why
-        else:
-            self._unnamed.add(name)
 
     def _read(self, name: str, path: Path) -> tuple[str, str]:
         """Return the text, or why it is not kept. Raises OSError and UnicodeDecodeError."""

@@ -99,9 +99,12 @@ class LoggerLifetime:
         """What makes the spans of a live run; None if they are off."""
         is_set_up = False
         try:
-            with self.guard.catch_except(OptionsError, "setting up the run"):
-                self._set_up(run_name, config, sinks)
-                is_set_up = True
+            self._set_up(run_name, config, sinks)
+            is_set_up = True
+        except OptionsError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the guard takes it
+            self.guard.take("setting up the run", error)
         finally:
             if not is_set_up:
                 # A bug of ours, or a machine at its limits: the training continues, and nothing is logged of it. Or the

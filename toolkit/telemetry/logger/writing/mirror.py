@@ -143,16 +143,18 @@ class Mirror:
 
     def _close_sink(self) -> bool:
         """Close the sink; False where that is to be tried again."""
-        is_closed = is_away = False
-        with self._guard.catch(f"closing {self.sink.name}"):
-            try:
-                self.sink.close()
-                is_closed = True
-            except OSError:
-                is_away = True
-                raise
-        self._is_behind = self._is_behind or not is_closed
-        return not is_away or self._last_try or self._off
+        error = self._failure_of("closing", self.sink.close)
+        self._is_behind = self._is_behind or error is not None
+        return not isinstance(error, OSError) or self._last_try or self._off
+
+    def _failure_of(self, doing: str, do: Callable[[], None]) -> Exception | None:
+        """Return what `do` raised, which is reported; None where it was done."""
+        try:
+            do()
+        except Exception as error:  # noqa: BLE001 - the guard takes it
+            self._guard.take(f"{doing} {self.sink.name}", error)
+            return error
+        return None
 
     def _follow_to_the_end(self) -> bool:
         """Hand over what is in the file; return whether this was the last turn."""
@@ -172,15 +174,8 @@ class Mirror:
 
     def _follow(self) -> bool:
         """Hand over everything that is in the file; False where the sink failed."""
-        handed = is_away = False
-        with self._guard.catch(f"writing to {self.sink.name}"):
-            try:
-                self._hand_over()
-                handed = True
-            except OSError:
-                is_away = True
-                raise
-        if handed:
+        error = self._failure_of("writing to", self._hand_over)
+        if error is None:
             self._failures = self._faults = 0
             leaves_out = getattr(self.sink, "leaves_out", "")
             if leaves_out and not self._has_said_what_is_left_out:
@@ -188,7 +183,7 @@ class Mirror:
                 self._guard.report(f"writing to {self.sink.name}", OSError(leaves_out))
             return True
         self._failures += 1
-        self._faults += not is_away
+        self._faults += not isinstance(error, OSError)
         if self._optional and self._faults >= _GIVE_UP_AFTER:
             self._off = True
             self._say_it_is_off(f"it failed {self._failures} times in a row")
