@@ -48,7 +48,7 @@ def records_of(log, event=None, *, of_any_type=False):
 def describe_at_once(monkeypatch, found):
     """Have `found` be all that loggers find of the machine, and known when they start: no record of it comes late."""
     monkeypatch.setattr(environment, "describe_environment", lambda guard: dict(found))
-    monkeypatch.setattr(EnvironmentProbe, "start", lambda probe: probe._probe.job.take_turn())
+    monkeypatch.setattr(EnvironmentProbe, "start", lambda probe: probe.job.take_turn())
     monkeypatch.setattr(start_look, "settings", dict)
 
 

@@ -12,7 +12,7 @@ from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine import environment
 from toolkit.telemetry.logger.session import start_record
-from toolkit.telemetry.logger.session.start_record import EnvironmentProbe, samples_per_step, start_fields
+from toolkit.telemetry.logger.session.start_record import environment_probe, samples_per_step, start_fields
 
 TOKEN = "hf_" + "a1B2" * 9
 
@@ -155,7 +155,7 @@ def test_a_machine_that_cannot_be_described_is_counted(monkeypatch):
 
     monkeypatch.setattr(environment, "describe_environment", fail)
     guard = Guard()
-    probe = EnvironmentProbe(guard)
+    probe = environment_probe(guard)
     probe.start()
 
     assert found_by(probe) == {}
@@ -170,7 +170,7 @@ def test_loggers_that_are_made_together_look_at_the_machine_once(monkeypatch, tm
         return {"host": "here"}
 
     def found():
-        probe = EnvironmentProbe(Guard())
+        probe = environment_probe(Guard())
         probe.start()
         return found_by(probe)
 
@@ -197,7 +197,7 @@ def test_what_one_logger_failed_to_find_the_next_one_asks_for_again(monkeypatch)
     monkeypatch.setattr(start_record, "_SHARED_WITHIN_S", 1e9)
     for _ in range(2):
         guard = Guard()
-        probe = EnvironmentProbe(guard)
+        probe = environment_probe(guard)
         probe.start()
 
         assert found_by(probe) == {}

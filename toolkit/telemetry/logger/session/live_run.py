@@ -41,6 +41,7 @@ from toolkit.telemetry.logger.session.code_keeper import CodeKeeper
 from toolkit.telemetry.logger.session.ending import Part, do_parts
 from toolkit.telemetry.logger.session.start_record import (
     EnvironmentProbe,
+    environment_probe,
     job_fields,
     of_one_type,
     samples_per_step,
@@ -122,7 +123,7 @@ class LiveRun:
         self._has_started = False
         self._starting_thread: int | None = None
         self._training: dict[str, Any] = {}
-        self._probe = EnvironmentProbe(guard)
+        self._probe = environment_probe(guard)
         self._looks: deque[EnvironmentProbe | StartLook] = deque([self._probe])
         """What is still to be written of the machine, the settings and the data."""
         self._code: CodeKeeper | None = None
@@ -217,7 +218,7 @@ class LiveRun:
             run_name=session_folder.manifest.display_name,
             clock=context.clock,
             guard=context.guard,
-            seconds_per_step=self._seconds_per_step,
+            seconds_per_step=lambda: self.steps.latest.get("sec_per_step"),
         )
 
     def start(self) -> None:
@@ -535,7 +536,9 @@ class LiveRun:
             tasks.append(("recovering killed runs", _RECOVER_EVERY_S, self.pipeline.recover_abandoned))
         if self.session_folder.rank == 0:
             trackers = TrackerWatch(
-                self._put_trackers, self._guard, has_begun=lambda: self._gate.last_step >= 0
+                lambda names: self.put("other_trackers", {"trackers": names}),
+                self._guard,
+                has_begun=lambda: self._gate.last_step >= 0,
             )
             tasks.append(("looking for other trackers", _MODULES_EVERY_S, trackers.look))
         if self._code is not None:
@@ -566,9 +569,6 @@ class LiveRun:
 
     def _look_at_next_step(self) -> None:
         self._gate.due_at = -NEVER
-
-    def _seconds_per_step(self) -> Any:
-        return self.steps.latest.get("sec_per_step")
 
     def _offer_trace(self) -> None:
         assert self.rank_control is not None
@@ -622,9 +622,6 @@ class LiveRun:
         if self._has_started or is_last:
             self.put(records.CODE, fields)
         return self._has_started
-
-    def _put_trackers(self, names: list[str]) -> None:
-        self.put("other_trackers", {"trackers": names})
 
     @property
     def _counts_from_zero(self) -> bool:

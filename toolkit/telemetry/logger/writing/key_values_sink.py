@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from toolkit.telemetry.runfolder.key_values import KeyValues, Scalar
-from toolkit.telemetry.runfolder.manifest import Evaluation, Manifest
+from toolkit.telemetry.runfolder.key_values import KeyValues
+from toolkit.telemetry.runfolder.manifest import Manifest
 from toolkit.telemetry.runfolder.records import START, Record
 
 
@@ -30,19 +30,9 @@ class KeyValuesSink:
         self._session = session
         self._on_start = on_start
 
-    @property
-    def config(self) -> Mapping[str, Scalar] | None:
-        """The configuration; None before the first start record."""
-        return self._shown.config
-
-    @property
-    def evaluations(self) -> dict[str, Evaluation]:
-        """The evaluations so far."""
-        return self._shown.evaluations
-
     def added_to(self, manifest: Manifest) -> Manifest:
         """Return `manifest` with the newest configuration and evaluations."""
-        return replace(manifest, config=self.config, evaluations=self.evaluations)
+        return replace(manifest, config=self._shown.config, evaluations=self._shown.evaluations)
 
     def write(self, batch: Sequence[Record]) -> None:
         """Take `batch`, the next records of the file."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import stat
-import threading
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -37,53 +36,42 @@ class MediaWriter:
 
     def __init__(self, guard: Guard, disk: Path | None = None) -> None:
         self._guard = guard
-        self._jobs: deque[tuple[str, Callable[[], None]]] = deque()
-        self._condition = threading.Condition()
+        self._waiting: deque[tuple[str, Callable[[], None]]] = deque()
         self._is_busy = False
-        self._is_closed = False
-        self._turns = background_job("telemetry-media", self._turn, FILES, disk)
+        self._job = background_job("telemetry-media", self._turn, FILES, disk)
 
-    def put(self, doing: str, job: Callable[[], None]) -> bool:
-        """Have `job` done soon; say whether there was room for it."""
-        with self._condition:
-            if self._is_closed or len(self._jobs) >= _MOST_WAITING:
-                return False
-            self._jobs.append((doing, job))
-        self._turns.start()
-        self._turns.wake()
+    def put(self, doing: str, do: Callable[[], None]) -> bool:
+        """Have `do` called soon; say whether there was room for it."""
+        if self._job.is_closing or len(self._waiting) >= _MOST_WAITING:
+            return False
+        self._waiting.append((doing, do))
+        self._job.start()
+        self._job.wake()
         return True
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait, at most `timeout_s`, until every job is done; say whether they are."""
-        with self._condition:
-            return self._condition.wait_for(lambda: not self._jobs and not self._is_busy, timeout_s)
+        """Wait, at most `timeout_s`, until everything is done; say whether it is."""
+        return not (self._waiting or self._is_busy) or self._job.flush(timeout_s)
 
     def close(self, timeout_s: float) -> int:
-        """Take no more jobs, wait at most `timeout_s` for those that are left, and return how many were not done."""
-        with self._condition:
-            self._is_closed = True
-        self.flush(timeout_s)
-        with self._condition:
-            left = len(self._jobs) + self._is_busy
-            self._jobs.clear()
-            self._condition.notify_all()
-        self._turns.wake()
-        return left
+        """Take nothing more, wait at most `timeout_s` for what is left, and return how much was not done."""
+        self._job.close(timeout_s)
+        left, self._waiting = self._waiting, deque()
+        return len(left) + self._is_busy
 
     def _turn(self) -> float | None:
-        with self._condition:
-            if not self._jobs:
-                return None if self._is_closed else math.inf
-            doing, job = self._jobs.popleft()
+        if self._waiting:
             self._is_busy = True
-        try:
-            with self._guard.catch(doing):
-                job()
-        except MisuseError as error:
-            # `strict` cannot raise it here: the call has returned.
-            self._guard.report(doing, error)
-        finally:
-            with self._condition:
+            doing, do = self._waiting.popleft()
+            try:
+                with self._guard.catch(doing):
+                    do()
+            except MisuseError as error:
+                # `strict` cannot raise it here: the call has returned.
+                self._guard.report(doing, error)
+            finally:
                 self._is_busy = False
-                self._condition.notify_all()
-        return 0.0
+        if self._waiting:
+            return 0.0
+        self._job.note_flushed()
+        return None if self._job.is_closing else math.inf
