@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tests.runfolder.plain_data import huge_texts, long_lists, nested, records, tries, values
+from tests.runfolder.plain_data import nested, records, tries
 from toolkit.telemetry.runfolder.codec import (
     RecordError,
     decode,
@@ -48,24 +48,6 @@ def test_any_plain_record_is_one_strict_line_that_the_reader_takes(record):
 
     strictly_parsed(line)
     decode(line)
-
-
-@tries
-@given(
-    record=st.dictionaries(
-        st.text(min_size=1, max_size=4000),
-        values | huge_texts | long_lists | st.lists(huge_texts, max_size=3),
-    )
-)
-def test_an_over_long_record_is_cut_and_stays_one_strict_line(record):
-    record = {"event": "step", "seq": 7, **record}
-    line = encode(record)
-    found = strictly_parsed(line)
-
-    decode(line)
-    assert "event" in found
-    if len(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace")) > 2 * MAX_RECORD_BYTES:
-        assert found.get("cut") or found.get("unencodable")
 
 
 @tries
@@ -326,17 +308,6 @@ def test_a_line_that_is_no_record_is_refused_with_a_reason(line):
         decode(line)
 
     assert str(refusal.value)
-
-
-@tries
-@given(record=records, at=st.integers(0, 300), byte=st.integers(0, 255))
-def test_one_flipped_byte_is_refused_and_never_worse(record, at, byte):
-    line = bytearray(encode(record))
-    line[at % len(line)] = byte
-    try:
-        assert isinstance(decode(bytes(line)), dict)
-    except RecordError:
-        pass
 
 
 def test_a_line_at_the_limits_is_taken():

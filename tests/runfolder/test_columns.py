@@ -24,8 +24,6 @@ from toolkit.telemetry.runfolder.table.columns import (
 START = {"event": "start", "run_name": "r", "learning_rate": 0.1, "config": {"a": 1}, "host": "h", "pid": 5}
 STEP = {"event": "step", "time": 5.5, "global_step": 1, "train_loss": 0.5, "reward": 2.0, "time/forward": 0.1}
 
-texts = st.text(st.characters(codec="utf-8"), max_size=30)
-
 
 def columns_of(*records, form=ALL):
     columns = Columns(form)
@@ -169,37 +167,11 @@ def test_a_text_that_a_spreadsheet_would_run_is_marked(start):
     assert rows[1][0] == f"'{start}1+1"
 
 
-@tries
-@given(text=texts)
-def test_no_text_cell_begins_like_a_formula_or_breaks_its_line(text):
-    for found in (cell(text), cell([text]), cell({text: text})):
-        assert not {"\n", "\r", "\0"} & set(found)
-        shown = cells_of(found + "\n")[0][0] if found else ""
-        assert not shown.startswith(("=", "+", "-", "@", "\t"))
-
-
-@tries
-@given(record=st.dictionaries(texts, texts | st.integers() | st.booleans(), min_size=1, max_size=8))
-def test_any_names_and_texts_are_read_back_as_they_were(record):
-    record.pop("non_finite", None)
-    header, row = cells_of(table(record))
-
-    assert len(set(header)) == len(header)
-    for name, value in record.items():
-        shown = _as_shown(name)
-        if [_as_shown(other) for other in record].count(shown) == 1:
-            assert row[header.index(shown)] == (_as_shown(value) if isinstance(value, str) else str(value))
-
-
 def test_a_number_with_a_unit_is_no_formula_and_one_with_a_cell_is():
     plain = ["+5.0 s", "-1 min 05 s", "-3 %", "-2.5e-4"]
 
     assert [no_formula(text) for text in plain] == plain
     assert all(no_formula(text)[0] == "'" for text in ("+A1", "+5 A1", "-1 s+A1", "-1 sum(a)", "+5 s!a"))
-
-
-def _as_shown(text):
-    return no_formula(text.replace("\n", "\\n").replace("\r", "\\r").replace("\0", "\\0"))
 
 
 def test_two_names_with_the_same_header_share_a_column():

@@ -37,46 +37,6 @@ def write(file, batch):
     file.write()
 
 
-@pytest.mark.parametrize("theirs", [b"half a line", b'{"seq":7}\n', b"\n", b'{"seq":7}\nand half'])
-def test_what_another_process_appends_between_two_batches_spoils_nothing(file, path, theirs):
-    write(file, FIRST)
-    append(path, theirs)
-    write(file, SECOND + THIRD)
-
-    ended = theirs if theirs.endswith(b"\n") else theirs + b"\n"
-    assert path.read_bytes() == FIRST + ended + SECOND + THIRD
-    assert file.bytes_of_others == len(theirs)
-    assert not file.spoilt
-    assert not file.is_cut()
-
-
-def test_a_line_that_was_written_in_part_is_begun_again_behind_what_another_process_appended(
-    file, path, monkeypatch
-):
-    with monkeypatch.context() as full:
-        full.setattr(os, "write", _takes(5))
-        file.take(FIRST + SECOND)
-        with pytest.raises(OSError, match="No space"):
-            file.write()
-    append(path, b"theirs\n")
-    file.write()
-
-    assert path.read_bytes() == FIRST[:5] + b"theirs\n" + FIRST + SECOND
-    assert not file.spoilt
-
-
-def _takes(count):
-    """Return a write that takes so many bytes, and nothing after them."""
-    write, left = os.write, [count]
-
-    def take(descriptor, data):
-        if not left:
-            raise OSError(28, "No space left on device")
-        return write(descriptor, data[: left.pop()])
-
-    return take
-
-
 @pytest.mark.parametrize(
     ("theirs", "spoilt"),
     [(b"half a line", [SECOND[:-1]]), (b"a line\n", []), (b"a line\nand half", [SECOND[:-1]])],

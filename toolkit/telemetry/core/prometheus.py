@@ -81,11 +81,7 @@ class Exposition:
         self._client.write_to_textfile(str(path), self._registry)
 
     def serve(self, host: str, port: int) -> int:
-        """Listen, and return the port.
-
-        Raises:
-            PrometheusError: the address is in use or not ours.
-        """
+        """Listen, and return the port. Raises PrometheusError if the address is in use or not ours."""
         try:
             self._server, _ = self._client.start_http_server(port, addr=host, registry=self._registry)
         except OSError as error:
@@ -102,11 +98,7 @@ class Exposition:
 
 
 def host_and_port(text: str) -> tuple[str, int]:
-    """Return the address in `text`.
-
-    Raises:
-        PrometheusError: it is not HOST:PORT.
-    """
+    """Return the address in `text`. Raises PrometheusError if it is not HOST:PORT."""
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not HOST.fullmatch(host) or not port.isdecimal() or int(port) > 65535:

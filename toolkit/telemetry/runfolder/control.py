@@ -107,11 +107,7 @@ def new_request(
     run_id: str | None = None,
     now: float | None = None,
 ) -> ControlRequest:
-    """Return a request with a new id.
-
-    Raises:
-        ControlRefused: it is malformed or asks for nothing.
-    """
+    """Return a request with a new id. Raises ControlRefused if it is malformed or asks for nothing."""
     timestamp = time.time() if now is None else now
     content: dict[str, Any] = {"id": os.urandom(8).hex(), "timestamp": timestamp}
     if expires_in_s is not None:

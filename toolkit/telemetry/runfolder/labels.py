@@ -253,11 +253,7 @@ def encode_project(settings: ProjectSettings) -> bytes:
 
 
 def parse_project(data: bytes) -> ProjectSettings:
-    """Return the settings of one project in `data`.
-
-    Raises:
-        ProjectSettingsError: they are invalid.
-    """
+    """Return the settings of one project in `data`. Raises ProjectSettingsError if they are invalid."""
     return _settings_in(parse_object(data, PROJECTS, MAX_BYTES, ProjectSettingsError))
 
 

@@ -329,11 +329,7 @@ def known_values(summary: Mapping[str, Any], evaluations: Mapping[str, Evaluatio
 
 
 def last_values(log: Path, within_bytes: int = 64 * 1024) -> dict[str, float]:
-    """Return the last value of each metric in the records at the end of `log`.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Return the last value of each metric in the records at the end of `log`. Raises OSError if it cannot be read."""
     records = tail_records(log, within_bytes)
     return _last_in(records, redone_from(records))
 

@@ -67,11 +67,7 @@ class LateCalls:
         return sum(self._in_forks)
 
     def take(self, method: str) -> None:
-        """Take a call; one that writes nothing is no mistake.
-
-        Raises:
-            MisuseError: `strict` is set.
-        """
+        """Take a call; one that writes nothing is no mistake. Raises MisuseError if `strict` is set."""
         call = call_that_writes(method)
         if call is None:
             return

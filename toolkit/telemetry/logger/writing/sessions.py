@@ -156,7 +156,7 @@ def recover(folder: Path, guard: Guard, rank: int | None = None) -> Recovered | 
         except OSError as error:
             guard.report("recovering a killed session", error)
             if record_file == record_file_of_rank:
-                left_behind += adopt_journal(path, record_file, is_gone=True)
+                left_behind += adopt_journal(path, record_file)
     if rank is None:
         remove_half_done(folder)
     return Recovered(count=recovered, left_behind=left_behind)

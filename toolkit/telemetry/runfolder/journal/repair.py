@@ -346,12 +346,12 @@ def _when_free(take: Callable[[Path], _T | None], path: Path, deadline: float) -
     return taken
 
 
-def adopt_journal(path: Path, record_file: Path, *, is_gone: bool) -> list[tuple[int, bytes]]:
-    """Return the lines of a dead session's journal that its record file lacks, for this process to write.
+def adopt_journal(path: Path, record_file: Path) -> list[tuple[int, bytes]]:
+    """Return the lines of a journal of a session that is gone which its record file lacks, for this process to write.
 
     The journal is held until the process ends, and then removed by the process that finds nothing missing.
     """
-    journal = hold_abandoned(path, is_gone=is_gone)
+    journal = hold_abandoned(path, is_gone=True)
     if journal is None:
         return []
     journal.keep()
