@@ -40,8 +40,6 @@ class RunEvents:
         """The live run noticed something by its clock, such as a hang: a `Finding`, and more fields for its record."""
         self.action_wanted: Topic[[str, str]] = Topic()
         """A finding asks for an action, such as `stop`: its name, and the id of the request."""
-        self.request_ready: Topic[[]] = Topic()
-        """A request waits for the training thread: the next step has to be looked at."""
         self.first_span: Topic[[]] = Topic()
         """The run has spans; published once."""
 

@@ -199,7 +199,7 @@ class LiveRun:
             log_every=self._options.log_every,
             # Every rank takes a request, and rank 0 answers it.
             answer=partial(self.put, records.CONTROL_CHANGE) if context.rank == 0 else lambda _: None,
-            notify=events.request_ready.publish,
+            notify=self._look_at_next_step,
             # What this session answers the poller knows by itself.
             was_answered=partial(
                 was_answered, session_folder.record_file, upto=size_of(session_folder.record_file)
@@ -207,7 +207,6 @@ class LiveRun:
             guard=context.guard,
             hold=rank.world_size > 1,
         )
-        events.request_ready.subscribe(self._look_at_next_step)
         events.action_wanted.subscribe(self._ask_for)
         if self._options.span_options.around:
             # Only a run that has spans can be asked for them.
