@@ -122,10 +122,6 @@ class Block:
         Raises:
             OptionsError: a key or value is wrong.
         """
-        return cls._read(key, value)
-
-    @classmethod
-    def _read(cls, key: str, value: Any) -> Self:
         given: Any = {} if value is None else {"enabled": value} if isinstance(value, bool) else value
         if cls.WORD and isinstance(value, str) and value == cls.WORD:
             given = {cls.WORD: True}

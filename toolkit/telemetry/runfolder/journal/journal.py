@@ -290,10 +290,9 @@ class Journal:
         _held.pop(id(self), None)
         if self.path is None or self._descriptor is None:
             return
-        size = len(self._memory)
         self._release_file()
         # The pages belong to the parent too: a late call in the child writes to memory of its own.
-        self._memory = _own_memory(self._segment_bytes, size)
+        self._memory = _own_memory(self._segment_bytes)
         self._words = memoryview(self._memory)[: WORDS * 8].cast("Q")
 
     def _release_file(self) -> None:
@@ -505,9 +504,9 @@ def _opened(path: Path) -> Iterator[int | None]:
         os.close(descriptor)
 
 
-def _own_memory(segment_bytes: int, size: int = 0) -> mmap.mmap:
+def _own_memory(segment_bytes: int) -> mmap.mmap:
     """Return private memory, which a forked child does not share."""
-    size = size or HEADER_BYTES + SEGMENTS * segment_bytes
+    size = HEADER_BYTES + SEGMENTS * segment_bytes
     if hasattr(mmap, "MAP_PRIVATE"):
         return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return mmap.mmap(-1, size)
