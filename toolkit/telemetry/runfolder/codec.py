@@ -61,7 +61,6 @@ _AS_LONG_AS_IT_IS = _Limits(sys.maxsize, sys.maxsize)
 _MAX_KEYS = 4_096
 _FIRST_BYTE = itemgetter(0)
 _MAX_NOTES = 32
-_SCALARS = frozenset({float, int, str, bool, type(None)})
 _NUMBERS = frozenset({float, int, bool, type(None)})
 _MAX_NAME = 256
 _OF_NUMBERS = frozenset({STEP, EVAL, EPOCH})

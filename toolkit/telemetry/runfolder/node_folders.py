@@ -328,9 +328,8 @@ class RankTail:
     """Whether system records are among them, which come while a training waits."""
     end: str | None
     """The status in its end record; None without one."""
-    nan_step: int | None
-    """The step of its newest step record, if the loss or another metric is NaN or infinite there."""
     nan_metrics: tuple[str, ...] = ()
+    """Those that are NaN or infinite in its newest step record."""
 
 
 def read_tail(path: Path, rank: int) -> RankTail | None:
@@ -380,7 +379,6 @@ def _tail_of(records: list[Record], rank: int, status: os.stat_result) -> RankTa
         longest_s=pauses[-1] if pauses else 0.0,
         has_system=any(record.get("event") == SYSTEM for record in mine),
         end=str(mine[ends[-1]].get("status"))[:40] if has_ended else None,
-        nan_step=numbers[-1] if names and numbers else None,
         nan_metrics=names,
     )
 

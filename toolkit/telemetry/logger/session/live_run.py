@@ -118,7 +118,7 @@ class LiveRun:
                 self.step_before = last_step(session_folder.record_file)
         self._batches: BatchWriter | None = None
         self._missing = session_folder.missing
-        """Journals without a run that were reported."""
+        """The first and last number of records that an earlier session wrote and that are gone, until it is said."""
         self._declared_in_forks = 0
         self._has_started = False
         self._starting_thread: int | None = None

@@ -133,8 +133,14 @@ class RecordPipeline:
         self._examining: Mirror | None = None
         """Reads all records for the findings and the key values."""
         self._messages: tuple[MessageSink, Mirror] | None = None
+        session_start = size_of(session_folder.record_file)
         self._mirror = partial(
-            Mirror, record_file=session_folder.record_file, guard=guard, on_off=self._say_mirror_is_off
+            Mirror,
+            record_file=session_folder.record_file,
+            start_at=lambda: session_start,
+            optional=True,
+            guard=guard,
+            on_off=self._say_mirror_is_off,
         )
         self._mirrors = self._make_mirrors(sinks)
         self._events.own_failure.subscribe(self._put_own_failure)
@@ -404,7 +410,6 @@ class RecordPipeline:
         if self.session_folder.rank != 0:
             return []
         options, session_folder = self._options, self.session_folder
-        session_start = size_of(session_folder.record_file)
         mirrors = []
         # Each fails alone: a run without its table is a run all the same.
         if options.csv:
@@ -418,13 +423,13 @@ class RecordPipeline:
             exporters = self._make_exporters()
         for sink in [*exporters, *sinks]:
             with self.guard.catch("setting up a mirror"):
-                mirrors.append(self._mirror(sink, start_at=lambda: session_start, optional=True))
+                mirrors.append(self._mirror(sink))
         with self.guard.catch("setting up the diagnostics"):
-            self._examining = self._make_examining(session_start)
+            self._examining = self._make_examining()
         with self.guard.catch("setting up messages"):
-            mirrors += self._make_messages(session_start)
+            mirrors += self._make_messages()
         with self.guard.catch("setting up usage reports"):
-            mirrors += self._make_usage_reports(session_start)
+            mirrors += self._make_usage_reports()
         return mirrors
 
     def _make_exporters(self) -> list[Sink]:
@@ -449,7 +454,7 @@ class RecordPipeline:
         )
         return make_exporters(options, run, may_send=options.may_send, guard=self.guard)
 
-    def _make_examining(self, session_start: int) -> Mirror:
+    def _make_examining(self) -> Mirror:
         is_examined = self._options.diagnostics is not False
         self._key_values = KeyValuesSink(
             self.session_folder.manifest,
@@ -458,10 +463,10 @@ class RecordPipeline:
             on_start=self._write_config,
         )
         if not is_examined:
-            return self._mirror(self._key_values, start_at=lambda: session_start, optional=True, ours=True)
+            return self._mirror(self._key_values, ours=True)
         self._findings = self._make_findings(self._key_values)
         caught_up = self._findings.caught_up
-        return self._mirror(self._findings, start_at=lambda: 0, optional=True, caught_up=caught_up, ours=True)
+        return self._mirror(self._findings, start_at=lambda: 0, caught_up=caught_up, ours=True)
 
     def _make_findings(self, key_values: KeyValuesSink) -> FindingsSink:
         options, folder = self._options, self.session_folder.folder
@@ -494,7 +499,7 @@ class RecordPipeline:
             first=key_values.write,
         )
 
-    def _make_messages(self, session_start: int) -> list[Mirror]:
+    def _make_messages(self) -> list[Mirror]:
         receivers = self._options.message_options
         if not receivers or not self._options.may_send:
             return []
@@ -516,11 +521,11 @@ class RecordPipeline:
             put=self.put,
             guard=self.guard,
         )
-        mirror = self._mirror(sink, start_at=lambda: session_start, optional=True, ours=True)
+        mirror = self._mirror(sink, ours=True)
         self._messages = sink, mirror
         return [mirror]
 
-    def _make_usage_reports(self, session_start: int) -> list[Mirror]:
+    def _make_usage_reports(self) -> list[Mirror]:
         if not self._options.sends_usage:
             return []
         usage, mode = self._options.usage_options, self._options.mode
@@ -541,7 +546,7 @@ class RecordPipeline:
             guard=self.guard,
             close_s=0.6 * self._options.close_timeout,
         )
-        return [self._mirror(sink, start_at=lambda: session_start, optional=True)]
+        return [self._mirror(sink)]
 
     def _all_mirrors(self) -> list[Mirror]:
         return self._mirrors if self._examining is None else [*self._mirrors, self._examining]

@@ -22,7 +22,6 @@ from toolkit.telemetry.logger.writing.log_directory import (
 )
 from toolkit.telemetry.logger.writing.session_folder import SessionFolder
 from toolkit.telemetry.logger.writing.sessions import (
-    Recovered,
     alone_in,
     launch_fields,
     new_session,
@@ -178,18 +177,16 @@ def _as_rank(
     except OSError as error:
         if error.errno not in NOT_THE_CALLERS_FAULT:
             raise
-    recovered: Recovered | None = None
+    left_behind: list[tuple[int, bytes]] = []
     if leads_part or record_file.exists() or (manifest.latest is not None and manifest.latest.session > 1):
         # Of earlier sessions of this rank: rank 0 recovers only what is on its own node.
-        recovered = recover(folder, guard, place.rank)
-    left_behind = recovered.left_behind if recovered is not None else []
+        left_behind = recover(folder, guard, place.rank) or []
     return SessionFolder(
         folder=folder,
         manifest=manifest,
         modes=place.modes,
         rank=place.rank,
         first_seq=(left_behind[-1][0] if left_behind else last_seq(record_file)) + 1,
-        recovered=recovered.count if recovered is not None else 0,
         left_behind=b"".join(line for _, line in left_behind),
         leads_part=leads_part,
     )

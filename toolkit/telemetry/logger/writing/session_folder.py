@@ -22,7 +22,6 @@ from toolkit.telemetry.logger.writing.log_directory import (
     runs_called,
 )
 from toolkit.telemetry.logger.writing.sessions import (
-    Recovered,
     alone_in,
     has_unlocked,
     launch_fields,
@@ -60,8 +59,6 @@ class SessionFolder:
     first_seq: int = 0
     missing: tuple[int, int] | None = None
     """The first and last `seq` that an earlier session is known to have written and that are no longer there."""
-    recovered: int = 0
-    """Records of earlier sessions found in a journal and written out now."""
     left_behind: bytes = b""
     """Lines of an earlier session that could not be written out now and go before everything else."""
     leads_part: bool = False
@@ -176,12 +173,12 @@ def _resume(
         if locked:
             # Whatever its process number says here: in another container it may be another.
             return f"another process has {locked} of {folder.name} locked; {A_FOLDER_OF_ITS_OWN}"
-        recovered = recover(folder, guard)
-        if recovered is None:
+        left_behind = recover(folder, guard)
+        if left_behind is None:
             return f"another process still holds records of {folder.name}; {A_FOLDER_OF_ITS_OWN}"
         # The end may have been in the journal.
         earlier = with_end_record(earlier, folder)
-        session_folder = _new_session_of(folder, earlier, recovered, options, modes, now)
+        session_folder = _new_session_of(folder, earlier, left_behind, options, modes, now)
         with guard.catch("writing run.json"):
             write_manifest(folder, session_folder.manifest, mode=modes.file)
         with suppress(OSError):
@@ -193,12 +190,12 @@ def _resume(
 def _new_session_of(
     folder: Path,
     earlier: Manifest,
-    recovered: Recovered,
+    left_behind: list[tuple[int, bytes]],
     options: TelemetryOptions,
     modes: Modes,
     now: float,
 ) -> SessionFolder:
-    last = recovered.left_behind[-1][0] if recovered.left_behind else last_seq(rank_file(folder, 0))
+    last = left_behind[-1][0] if left_behind else last_seq(rank_file(folder, 0))
     known = earlier.heartbeat.seq if earlier.heartbeat else -1
     number = max((session.session for session in earlier.sessions), default=0) + 1
     manifest = with_session(earlier, new_session(number, now), options, folder)
@@ -209,8 +206,7 @@ def _new_session_of(
         # A number that was given to a record is never given to another, even when a power cut took the record.
         first_seq=max(last, known) + 1,
         missing=(last + 1, known) if known > last else None,
-        recovered=recovered.count,
-        left_behind=b"".join(line for _, line in recovered.left_behind),
+        left_behind=b"".join(line for _, line in left_behind),
     )
 
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from toolkit.telemetry.core.guard import Guard
@@ -129,37 +129,28 @@ def has_unlocked(folder: Path, earlier: Manifest) -> bool:
     return latest.boot_id == boot_id() and latest.lock == there and not is_being_written(rank_file(folder, 0))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recovered:
-    """What killed sessions had left."""
-
-    count: int
-    left_behind: list[tuple[int, bytes]]
-    """Lines of the rank, 0 if it is about all, that the disk did not take, by `seq`."""
-
-
-def recover(folder: Path, guard: Guard, rank: int | None = None) -> Recovered | None:
+def recover(folder: Path, guard: Guard, rank: int | None = None) -> list[tuple[int, bytes]] | None:
     """Write out what killed sessions, of one `rank` or of all, left in their journals.
 
-    None where a living process holds one of all.
+    Returns the lines of that rank, else of rank 0, that the disk did not take, with their `seq`; None where it is about
+    all and a living process holds a journal.
     """
-    recovered, left_behind = 0, []
-    record_file_of_rank = rank_file(Path(os.path.realpath(folder)), rank or 0)
+    left_behind = []
+    own_file = rank_file(Path(os.path.realpath(folder)), rank or 0)
     for path, record_file in journals_of(folder):
-        if rank is not None and record_file != record_file_of_rank:
+        if rank is not None and record_file != own_file:
             continue
         try:
             count = drain_when_free(path, record_file, wait_s=WAIT_FOR_OTHERS_S, is_gone=True)
             if count is None and rank is None:
                 return None
-            recovered += count or 0
         except OSError as error:
             guard.report("recovering a killed session", error)
-            if record_file == record_file_of_rank:
+            if record_file == own_file:
                 left_behind += adopt_journal(path, record_file)
     if rank is None:
         remove_half_done(folder)
-    return Recovered(count=recovered, left_behind=left_behind)
+    return left_behind
 
 
 @contextmanager
