@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -12,9 +13,9 @@ from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.core.ranks import Rank
 from toolkit.telemetry.logger.writing import rank_folder, sessions
-from toolkit.telemetry.logger.writing.announcement import Announcement
+from toolkit.telemetry.logger.writing.announcement import announced
 from toolkit.telemetry.runfolder.journal.repair import is_being_written
-from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.manifest import Manifest, Session, encode_manifest, read_manifest
 
 
 @pytest.fixture
@@ -182,13 +183,14 @@ def test_rank_0_finds_its_own_folder_and_no_part_when_it_resumes(two_nodes, tmp_
     assert [step["session"] for step in with_event(read_records(whole), "step")][-1] == 2
 
 
-def test_an_announcement_that_names_a_path_is_refused():
-    known = {"run_id": "a", "display_name": "a", "created": 1.0, "session": 1, "started": 1.0, "node": "a"}
-    announced = Announcement(folder="run-2", boot_id=None, **known)
+@pytest.mark.parametrize("wrong", [{"name": "../run"}, {"sessions": ()}])
+def test_an_announcement_that_names_a_path_or_no_session_is_refused(wrong):
+    session = Session(session=1, started=1.0, pid=1)
+    run = Manifest(run_id="a", name="run-2", display_name="a", created=1.0, sessions=(session,))
 
-    assert Announcement.decode(announced.encode().encode()) == announced
+    assert announced(encode_manifest(run)) == run
     with pytest.raises(ValueError, match="cannot be called"):
-        Announcement.decode(Announcement(folder="../run", boot_id=None, **known).encode().encode())
+        announced(encode_manifest(replace(run, **wrong)))
 
 
 def test_without_a_run_id_or_a_process_group_a_rank_waits_for_nothing_and_says_why(

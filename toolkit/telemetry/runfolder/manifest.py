@@ -135,8 +135,12 @@ def write_manifest(
     folder: Path, manifest: Manifest, *, mode: int = 0o600, durable: bool = False, **options: Any
 ) -> None:
     """Write `manifest` to `folder` atomically; see `replace_file`."""
-    data = _dump(_to_mapping(manifest))
-    replace_file(folder / MANIFEST, data, mode=mode, durable=durable, **options)
+    replace_file(folder / MANIFEST, encode_manifest(manifest), mode=mode, durable=durable, **options)
+
+
+def encode_manifest(manifest: Manifest) -> bytes:
+    """Return the content of a run.json."""
+    return _dump(_to_mapping(manifest))
 
 
 def read_manifest(folder: Path) -> Manifest:

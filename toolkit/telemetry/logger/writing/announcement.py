@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import math
 import threading
 import time
 from collections import Counter
-from dataclasses import asdict, dataclass, fields
 from typing import Final
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.ranks import asking_in_background, has_process_group, process_group_store
 from toolkit.telemetry.runfolder.layout import is_safe_name
+from toolkit.telemetry.runfolder.manifest import Manifest, encode_manifest, parse_manifest
 
 _FIRST_PAUSE_S: Final = 0.01
 _LONGEST_PAUSE_S: Final = 0.5
@@ -21,33 +20,16 @@ _LONGEST_PAUSE_S: Final = 0.5
 _loggers: Counter[str] = Counter()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Announcement:
-    """The run of a job: what a rank needs to find its folder, or to make a part of it on another disk."""
+def announced(data: bytes) -> Manifest:
+    """Return the run that rank 0 has put into the store: what a rank needs to find its folder, or to make a part of it.
 
-    run_id: str
-    folder: str
-    """The name of rank 0's folder in its log directory."""
-    display_name: str
-    created: float
-    session: int
-    started: float
-    node: str
-    """The node of rank 0."""
-    boot_id: str | None
-
-    def encode(self) -> str:
-        """Return it as text."""
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def decode(cls, data: bytes) -> Announcement:
-        """Return what `encode` made `data` of; fields of a later version are left out."""
-        given = json.loads(data)
-        found = cls(**{item.name: given[item.name] for item in fields(cls)})
-        if not is_safe_name(found.folder):
-            raise ValueError(f"rank 0's folder cannot be called {found.folder!r}")
-        return found
+    Raises:
+        ValueError: it is no run.json with a session, or its name leads elsewhere.
+    """
+    run = parse_manifest(data)
+    if run.latest is None or not is_safe_name(run.name):
+        raise ValueError(f"rank 0's folder cannot be called {run.name!r}, or has no session")
+    return run
 
 
 def next_key(run_name: str) -> str:
@@ -58,11 +40,11 @@ def next_key(run_name: str) -> str:
 
 
 class Announcer:
-    """Puts an announcement into the store once there is a process group, on a thread of its own."""
+    """Puts rank 0's run into the store once there is a process group, on a thread of its own."""
 
-    def __init__(self, key: str, announcement: Announcement, guard: Guard) -> None:
+    def __init__(self, key: str, run: Manifest, guard: Guard) -> None:
         self._key = key
-        self._announcement = announcement
+        self._run_json = encode_manifest(run).decode()
         self._guard = guard
         self._is_done = False
         self._thread: threading.Thread | None = None
@@ -78,7 +60,7 @@ class Announcer:
         with self._guard.catch("announcing the run to the other ranks"), asking_in_background():
             store = process_group_store()
             if store is not None:
-                store.set(self._key, self._announcement.encode())
+                store.set(self._key, self._run_json)
                 self._is_done = True
 
 
@@ -86,7 +68,7 @@ class Asking:
     """Asks the store for the announcement of rank 0, on a thread of its own: a server may leave a call unanswered."""
 
     def __init__(self, key: str, *, timeout_s: float, guard: Guard) -> None:
-        self.found: Announcement | None = None
+        self.found: Manifest | None = None
         self._key = key
         self._deadline = time.monotonic() + timeout_s
         self._guard = guard
@@ -115,7 +97,7 @@ class Asking:
         while store is not None and time.monotonic() < self._deadline:
             with asking_in_background():
                 if store.check([self._key]):
-                    self.found = Announcement.decode(store.get(self._key))
+                    self.found = announced(store.get(self._key))
                     return
             time.sleep(pause_s)
             pause_s = min(1.5 * pause_s, _LONGEST_PAUSE_S)

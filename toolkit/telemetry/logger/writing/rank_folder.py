@@ -10,7 +10,7 @@ from pathlib import Path
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.ranks import Rank, given_run_id, has_process_group, launch_id, node_name
 from toolkit.telemetry.logger.options import TelemetryOptions
-from toolkit.telemetry.logger.writing.announcement import Announcement, Asking
+from toolkit.telemetry.logger.writing.announcement import Asking
 from toolkit.telemetry.logger.writing.log_directory import (
     A_FOLDER_OF_ITS_OWN,
     NOT_THE_CALLERS_FAULT,
@@ -54,18 +54,16 @@ _WAIT_FOR_FILE_SERVER_S = 2.0
 _LOOK_EVERY_S = 0.05
 
 
-def announcement_of(session_folder: SessionFolder) -> Announcement:
-    """Return what the other ranks have to know of rank 0's `session_folder`."""
-    manifest, session = session_folder.manifest, session_folder.session
-    return Announcement(
+def announcement_of(session_folder: SessionFolder) -> Manifest:
+    """Return what the other ranks have to know of rank 0's `session_folder`: which run and session it is, and where."""
+    manifest = session_folder.manifest
+    return Manifest(
         run_id=manifest.run_id,
-        folder=session_folder.folder.name,
+        name=session_folder.folder.name,
         display_name=manifest.display_name,
         created=manifest.created,
-        session=session.session,
-        started=session.started,
-        node=node_name(),
-        boot_id=session.boot_id,
+        sessions=(session_folder.session,),
+        other={"node": node_name()},
     )
 
 
@@ -128,15 +126,13 @@ class _Place:
     run_id: str | None
 
 
-def _join_announced(
-    place: _Place, run: Announcement, options: TelemetryOptions, guard: Guard
-) -> SessionFolder:
-    folder = place.log_dir / run.folder
+def _join_announced(place: _Place, run: Manifest, options: TelemetryOptions, guard: Guard) -> SessionFolder:
+    folder = place.log_dir / run.name
     # Another machine may see a new folder on a file server a little later.
-    deadline = time.monotonic() + (0.0 if run.boot_id == boot_id() else _WAIT_FOR_FILE_SERVER_S)
+    deadline = time.monotonic() + (0.0 if _session_in(run).boot_id == boot_id() else _WAIT_FOR_FILE_SERVER_S)
     while True:
         # The same path on another disk is another folder, and so is that of an earlier session which rank 0 left.
-        manifest = manifest_of(folder) if run.folder in names_in(place.log_dir) else None
+        manifest = manifest_of(folder) if run.name in names_in(place.log_dir) else None
         is_it = manifest is not None and manifest.part_of is None and _is_session_of(manifest, run)
         if manifest is not None and is_it and not_ours(place.log_dir, folder) is None:
             return _as_rank(place, folder, manifest, guard)
@@ -162,9 +158,15 @@ def _seems_alive(manifest: Manifest) -> bool:
     return work_out_status(manifest, time.time()).name in (RUNNING, STALLED)
 
 
-def _is_session_of(manifest: Manifest, run: Announcement) -> bool:
+def _is_session_of(manifest: Manifest, run: Manifest) -> bool:
     latest = manifest.latest
-    return manifest.run_id == run.run_id and latest is not None and latest.started == run.started
+    return manifest.run_id == run.run_id and latest is not None and latest.started == _session_in(run).started
+
+
+def _session_in(run: Manifest) -> Session:
+    """Return the session of rank 0 in an announcement."""
+    assert run.latest is not None, "it was looked at when it was announced"
+    return run.latest
 
 
 def _as_rank(
@@ -193,14 +195,14 @@ def _as_rank(
 
 
 def _open_part(
-    place: _Place, run: Announcement, options: TelemetryOptions, guard: Guard, *, by_launch: bool = False
+    place: _Place, run: Manifest, options: TelemetryOptions, guard: Guard, *, by_launch: bool = False
 ) -> SessionFolder:
     """Return this node's part of `run`, which its first rank makes or resumes and the others join.
 
     Raises:
         OSError: the log directory cannot hold runs.
     """
-    name = part_name(run.folder, node_name())
+    name = part_name(run.name, node_name())
     deadline = time.monotonic() + _WAIT_FOR_RANK_ZERO_S
     for candidate in candidate_names(name):
         folder = place.log_dir / candidate
@@ -226,7 +228,7 @@ def _open_part(
 def _enter_part(
     place: _Place,
     folder: Path,
-    run: Announcement,
+    run: Manifest,
     options: TelemetryOptions,
     guard: Guard,
     *,
@@ -262,7 +264,7 @@ def _is_of_this_launch(part: Manifest) -> bool:
     return part.other.get("launch") == launch_id() and _seems_alive(part)
 
 
-def _new_part(folder: Path, run: Announcement, options: TelemetryOptions) -> Manifest:
+def _new_part(folder: Path, run: Manifest, options: TelemetryOptions) -> Manifest:
     return Manifest(
         run_id=run.run_id,
         name=folder.name,
@@ -271,26 +273,24 @@ def _new_part(folder: Path, run: Announcement, options: TelemetryOptions) -> Man
         project=options.project,
         tags=options.tags,
         sessions=(_session_of(run),),
-        other={**launch_fields(), "part_of": run.node, "node": node_name()},
+        other={**launch_fields(), "part_of": run.node or "unknown", "node": node_name()},
     )
 
 
-def _session_of(run: Announcement, earlier: Manifest | None = None) -> Session:
+def _session_of(run: Manifest, earlier: Manifest | None = None) -> Session:
     """Return the session of `run` with this process as its own: where rank 0 is, no one here can look it up."""
     past = max((session.session for session in earlier.sessions), default=0) if earlier is not None else 0
     # In one file the sessions count up, whatever became of rank 0's folder.
-    return new_session(max(run.session, past + 1), run.started)
+    return new_session(max(_session_in(run).session, past + 1), _session_in(run).started)
 
 
-def _unannounced(place: _Place, run_id: str, now: float) -> Announcement:
+def _unannounced(place: _Place, run_id: str, now: float) -> Manifest:
     """Return what is known of a run whose id the launcher gave, without a word from rank 0."""
-    return Announcement(
+    return Manifest(
         run_id=run_id,
-        folder=place.name,
+        name=place.name,
         display_name=place.display_name,
         created=now,
-        session=1,
-        started=now,
-        node=os.environ.get("MASTER_ADDR") or "unknown",
-        boot_id=None,
+        sessions=(Session(session=1, started=now, pid=0),),
+        other={"node": os.environ.get("MASTER_ADDR") or "unknown"},
     )
