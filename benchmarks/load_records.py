@@ -106,7 +106,7 @@ def count_records(path: Path) -> dict[str, Any]:
             found["steps"] += record["event"] == "step"
             found["out_of_order"] += record["seq"] != seq + 1
             seq = record["seq"]
-        if chunk.next_offset == cursor.offset:
+        if chunk.cursor.offset == cursor.offset:
             return {**found, "cpu_s": time.thread_time() - began}
         cursor = chunk.cursor
 

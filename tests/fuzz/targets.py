@@ -145,7 +145,7 @@ def fuzz_records(data: bytes) -> None:
     assert grown == fresh.records
     assert bad == fresh.bad_count
     lines = data.split(b"\n")[:-1]
-    assert fresh.next_offset == len(data) - len(data.rpartition(b"\n")[2])
+    assert fresh.cursor.offset == len(data) - len(data.rpartition(b"\n")[2])
     assert len(fresh.records) + fresh.bad_count == sum(1 for line in lines if line)
 
     unclaimed = iter(lines)

@@ -36,7 +36,7 @@ def seqs(chunk):
 def test_a_plain_byte_offset_is_enough_to_read_on(tmp_path):
     path = tmp_path / "metrics.jsonl"
     append(path, line(0))
-    offset = read_from(path, 0).next_offset
+    offset = read_from(path, 0).cursor.offset
     append(path, line(1))
 
     assert seqs(read_from(path, offset)) == [1]
@@ -120,7 +120,7 @@ def test_however_a_file_grows_and_is_read_the_same_records_come_out(
                 records += chunk.records
                 bad += chunk.bad_lines
                 count += chunk.bad_count
-                if chunk.next_offset == cursor.offset:
+                if chunk.cursor.offset == cursor.offset:
                     break
                 cursor = chunk.cursor
                 chunk = read_from(path, cursor, max_bytes=max_bytes)
@@ -128,7 +128,7 @@ def test_however_a_file_grows_and_is_read_the_same_records_come_out(
     assert records == at_once.records
     assert bad == list(at_once.bad_lines)
     assert count == at_once.bad_count
-    assert cursor.offset == at_once.next_offset
+    assert cursor.offset == at_once.cursor.offset
     assert cursor.long_line_at == at_once.cursor.long_line_at
 
 

@@ -23,7 +23,7 @@ def reads(monkeypatch):
 
 def follow(path, cursor):
     records = []
-    while (chunk := read_shared(path, cursor, max_bytes=10_000)).next_offset != cursor.offset:
+    while (chunk := read_shared(path, cursor, max_bytes=10_000)).cursor.offset != cursor.offset:
         records += chunk.records
         cursor = chunk.cursor
     return records, cursor

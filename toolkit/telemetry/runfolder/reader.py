@@ -67,11 +67,6 @@ class Chunk:
     pending_bytes: int
     """Bytes after the cursor: a line that is still being written, or more than one read takes."""
 
-    @property
-    def next_offset(self) -> int:
-        """The byte offset to read from next time."""
-        return self.cursor.offset
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:

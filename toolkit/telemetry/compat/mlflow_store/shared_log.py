@@ -107,7 +107,7 @@ class SharedLog:
             chunk = read_from(self.path, self._cursor)
             if chunk.replaced:
                 self._state, self._seq = RunState(), 0
-            is_end = chunk.next_offset == self._cursor.offset
+            is_end = chunk.cursor.offset == self._cursor.offset
             self._cursor = chunk.cursor
             self._add(chunk.records)
             if is_end:

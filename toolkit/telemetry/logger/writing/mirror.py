@@ -106,7 +106,7 @@ class Mirror:
         while True:
             chunk = read_from(self._record_file, cursor, max_bytes=_READ_BYTES)
             undelivered += sum(map(sink.is_undelivered, chunk.records))
-            if chunk.next_offset == cursor.offset or time.monotonic() > deadline:
+            if chunk.cursor.offset == cursor.offset or time.monotonic() > deadline:
                 return undelivered
             cursor = chunk.cursor
 
@@ -203,7 +203,7 @@ class Mirror:
                 return
             if chunk.records:
                 self.sink.write(chunk.records)
-            if chunk.next_offset == self._cursor.offset and not chunk.replaced:
+            if chunk.cursor.offset == self._cursor.offset and not chunk.replaced:
                 self._cursor = chunk.cursor
                 if self._caught_up is not None:
                     self._caught_up()
