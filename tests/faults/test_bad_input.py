@@ -398,7 +398,7 @@ def test_a_bug_while_the_run_is_set_up_leaves_a_logger_that_does_nothing(tmp_pat
     log.close()
 
     assert not log.is_live
-    assert (log.ignored, log.run_folder, log.should_stop, log.take_requests()) == (1, None, False, [])
+    assert (log.run_folder, log.should_stop, log.take_requests()) == (None, False, [])
     assert caplog.text.count("setting up the run failed (RuntimeError: a bug of ours)") == 1
 
 

@@ -84,7 +84,7 @@ def test_a_logger_that_is_off_makes_nothing_and_starts_nothing(training, tmp_pat
     assert set(threading.enumerate()) <= threads
     assert capsys.readouterr().out == ""
     assert (log.run_folder, log.run_id, log.should_stop, log.take_requests()) == (None, None, False, [])
-    assert (log.log_every, log.is_live, log.ignored, log.guard.counts) == (5, False, 100, {})
+    assert (log.log_every, log.is_live, log.guard.counts) == (5, False, {})
 
 
 def test_a_job_without_a_name_is_called_after_the_hour(training):

@@ -74,8 +74,6 @@ class LoggerLifetime:
         self.guard.strict, self.guard.quiet = options.strict, options.quiet
         self.is_live = False
         """Whether calls have an effect: not where telemetry is off, on most ranks, in a forked child, once closed."""
-        self.ignored = 0
-        """Steps logged while the logger was not live."""
         self._options = options
         self._clock = clock or SystemClock()
         self._rank = rank
@@ -334,7 +332,6 @@ class LoggerLifetime:
             with self.guard.catch("agreeing with the other ranks"):
                 ranks.at_step(scalars.get("step") if global_step is None else global_step)
         if not self.is_live:
-            self.ignored += 1
             self.guard.on_late_call("log_step")
         return self.is_live
 
