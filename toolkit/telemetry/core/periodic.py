@@ -13,7 +13,7 @@ _FIRST_AFTER_S = 0.5
 _LONGEST_PAUSE_S = 1.0
 
 
-Task = tuple[str, float, Callable[[], None]]
+Task = tuple[str, float, Callable[[], object]]
 """What is being done, every how many seconds, and the function that does it."""
 
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from toolkit.telemetry.core.background import FILES, background_job
-from toolkit.telemetry.core.clock import Countdown
+from toolkit.telemetry.core.clock import Countdown, SystemClock
 from toolkit.telemetry.core.guard import Guard, MisuseError, describe_error
+from toolkit.telemetry.core.periodic import PeriodicTasks
 from toolkit.telemetry.core.run_context import RunContext
 from toolkit.telemetry.core.sink import DeliveringSink, Sink
 from toolkit.telemetry.diagnostics.finding import Finding
@@ -26,7 +27,7 @@ from toolkit.telemetry.logger.writing.key_values_sink import KeyValuesSink
 from toolkit.telemetry.logger.writing.mirror import Mirror
 from toolkit.telemetry.logger.writing.record_appender import RecordFile
 from toolkit.telemetry.logger.writing.session_folder import SessionFolder
-from toolkit.telemetry.logger.writing.writer import Syncer, Writer
+from toolkit.telemetry.logger.writing.writer import Writer
 from toolkit.telemetry.logger.writing.writer_lock import WriterLock
 from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
 from toolkit.telemetry.mirrors.findings import FindingsSink, fields_of
@@ -109,7 +110,7 @@ class RecordPipeline:
         )
         if session_folder.left_behind:
             self._file.take(session_folder.left_behind)
-        self._lock = WriterLock(session_folder.record_file, on_conflict=self._say_another_writes)
+        self._lock = WriterLock(session_folder.record_file)
         self._writer = Writer(
             self.record_queue,
             self._file,
@@ -120,7 +121,14 @@ class RecordPipeline:
             on_gone=self._go_on_after_loss,
             on_spoilt=self._say_record_is_spoilt,
         )
-        self._syncer = Syncer(self._writer, guard=guard, interval_s=options.sync_interval)
+        # A job of its own: a disk that takes long over it holds up only this.
+        self._syncing = PeriodicTasks(
+            [("syncing the records", options.sync_interval, self._writer.sync)],
+            clock=SystemClock(),
+            guard=guard,
+            kind=FILES,
+            disk=self._writer.disk,
+        )
         self._manifest_writer = _ManifestWriter(
             session_folder.folder, mode=session_folder.modes.file, guard=guard
         )
@@ -158,7 +166,9 @@ class RecordPipeline:
         if self.session_folder.writes_manifest:
             self._manifest_writer.put(self.manifest)
             starts.append(self._manifest_writer.start)
-        starts += [self._syncer.start, *(mirror.start for mirror in self._all_mirrors())]
+        if self._options.sync_interval:
+            starts.append(self._syncing.start)
+        starts += [mirror.start for mirror in self._all_mirrors()]
         if self._messages is not None:
             starts.append(self._messages[0].start)
         for start in starts:
@@ -345,7 +355,9 @@ class RecordPipeline:
         self.record_queue.await_no_start()
         self.record_queue.settle(self.elapsed(), give_up=True)
         self.record_queue.say_what_was_dropped(self._wall(), self.elapsed())
-        self._syncer.close()
+        with self.guard.catch("stopping to sync"):
+            # It is not waited for: a disk may hold it.
+            self._syncing.close(0.0)
         # A little is left for the mirrors and run.json, which a disk that takes no records may still take.
         written = self._writer.close(max(least_s, time_left.left() - 0.05 * time_left.seconds))
         # On a busy machine the thread may end later than it was waited for; what it has written is written.
@@ -562,11 +574,6 @@ class RecordPipeline:
             "out, and counted as values_lost in the end record; log them in several records, or as a histogram",
             "more values than a record holds",
         )
-
-    def _say_another_writes(self) -> None:
-        """Say that another process has the record file locked, which a session does that writes it."""
-        trouble = f"another process has {self.session_folder.record_file.name} locked and may be writing this run too"
-        self.guard.report("locking the record file", OSError(trouble))
 
     def _say_record_is_spoilt(self, line: bytes) -> None:
         """Say which record cannot be read any more, since another process appended half a line right before it."""

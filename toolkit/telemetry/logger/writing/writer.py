@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from toolkit.telemetry.core.background import FILES, WRITING, background_job
+from toolkit.telemetry.core.background import WRITING, background_job
 from toolkit.telemetry.core.guard import Guard, describe_error
 from toolkit.telemetry.logger.records.record_queue import RecordQueue
 from toolkit.telemetry.logger.writing.record_appender import RecordFile
@@ -196,30 +196,3 @@ class Writer:
         if no_longer_held:
             message = f"{no_longer_held} bytes were not synced and are no longer in memory; they may be lost"
             self._guard.report("writing again what was not synced", OSError(message))
-
-
-class Syncer:
-    """Forces records onto the disk now and then; a disk that takes long over it holds up only this."""
-
-    def __init__(self, writer: Writer, *, guard: Guard, interval_s: float) -> None:
-        self._writer = writer
-        self._guard = guard
-        self._interval_s = interval_s
-        self._job = background_job("telemetry-sync", self._turn, FILES, writer.disk)
-
-    def start(self) -> None:
-        """Begin, unless syncing is left to the kernel."""
-        if self._interval_s > 0:
-            self._job.start(self._interval_s)
-
-    def close(self) -> None:
-        """Ask it to end; it is not waited for, since a disk may hold it."""
-        self._job.is_closing = True
-        self._job.wake()
-
-    def _turn(self) -> float | None:
-        if self._job.is_closing:
-            return None
-        with self._guard.catch("syncing the records"):
-            self._writer.sync()
-        return self._interval_s

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 from toolkit.telemetry.runfolder.portable import try_lock
 from toolkit.telemetry.runfolder.safefile import NO_FILE, identity_of, is_file, open_to_write
-
-_REFUSED_TIMES: Final = 5
-"""A reader that looks whether a file is locked has it locked for a short time; a writer keeps it."""
 
 
 class WriterLock:
@@ -23,15 +18,13 @@ class WriterLock:
     locks a run is written all the same.
     """
 
-    def __init__(self, path: Path, on_conflict: Callable[[], None]) -> None:
+    def __init__(self, path: Path) -> None:
         self._path = path
-        self._on_conflict = on_conflict
         self._open: list[tuple[int, tuple[int, int]]] = []
         """The descriptor with what file it is; taken out in one step by the thread that closes it."""
         self._held = NO_FILE
         self._without_locks = NO_FILE
         """A file that could not be locked, since its file system has no locks."""
-        self._refused = 0
         self._is_closed = False
         self._asking: threading.Thread | None = None
 
@@ -80,9 +73,6 @@ class WriterLock:
             self._release()
         if answer is None:
             self._without_locks = identity
-        self._refused = self._refused + 1 if answer is False else 0
-        if self._refused == _REFUSED_TIMES:
-            self._on_conflict()
         if self._is_closed:
             self._release()
 
