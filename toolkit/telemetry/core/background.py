@@ -85,7 +85,7 @@ class Job:
     def wake(self) -> None:
         """Have a turn taken soon; one that has begun is followed by another. Waits for nothing."""
         self.asked = True
-        self._worker.bell.ring()
+        self._worker.ring()
 
     def flush(self, timeout_s: float) -> bool:
         """Wait, at most `timeout_s`, for a turn that began after this call and called `note_flushed`."""
@@ -177,24 +177,6 @@ class Job:
                 self._flushed.notify_all()
 
 
-class Bell:
-    """Wakes one waiting thread, or the next one that waits; any thread and any signal handler may ring it."""
-
-    def __init__(self) -> None:
-        # The one queue whose `put` may be interrupted by a handler that calls it too.
-        self._rung: SimpleQueue[None] = SimpleQueue()
-
-    def ring(self) -> None:
-        """Wake the thread that waits, or will wait next."""
-        if self._rung.empty():
-            self._rung.put(None)
-
-    def wait(self, timeout_s: float) -> None:
-        """Wait until it is rung, at most `timeout_s`; an hour at most."""
-        with suppress(Empty):
-            self._rung.get(timeout=max(0.0, min(timeout_s, _LONGEST_WAIT_S)))
-
-
 class Worker:
     """A thread and the jobs that take turns on it. It runs while there are jobs."""
 
@@ -202,7 +184,8 @@ class Worker:
         self.disk = disk
         """A folder on the disk that its jobs use; None if they use none, or any."""
         self.jobs: list[Job] = []
-        self.bell = Bell()
+        # The one queue whose `put` may be interrupted by a handler that calls it too.
+        self._rung: SimpleQueue[None] = SimpleQueue()
         self._name = name
         self._is_shared = is_shared
         self._thread: threading.Thread | None = None
@@ -211,6 +194,16 @@ class Worker:
         """What that thread does now."""
         self._granted_in: int | None = None
         """The process that was granted a thread; None where it was refused."""
+
+    def ring(self) -> None:
+        """Wake the thread if it waits, or the next time that it would."""
+        if self._rung.empty():
+            self._rung.put(None)
+
+    def _wait(self, timeout_s: float) -> None:
+        """Wait until it is woken, an hour at most."""
+        with suppress(Empty):
+            self._rung.get(timeout=max(0.0, min(timeout_s, _LONGEST_WAIT_S)))
 
     @property
     def was_granted_a_thread(self) -> bool:
@@ -223,7 +216,7 @@ class Worker:
         if self._is_shared:
             _workers.setdefault((self._name, self.disk), self)
         self.have_thread()
-        self.bell.ring()
+        self.ring()
         if self._is_shared:
             _have_monitor()
 
@@ -270,7 +263,7 @@ class Worker:
                     thread.name = self._name
                 elif self.jobs:
                     waiting = [job.due for job in self.jobs if job.began is None]
-                    self.bell.wait(min(waiting, default=math.inf) - now)
+                    self._wait(min(waiting, default=math.inf) - now)
                 elif not self._gets_a_job():
                     self._thread = None
                     # After that: who adds a job from now on starts a thread.
@@ -282,13 +275,13 @@ class Worker:
                 self._thread = None
                 self.help_out(math.inf)
             # The turn of a thread that was replaced is over, and its job may be due.
-            self.bell.ring()
+            self.ring()
 
     def _gets_a_job(self) -> bool:
         """Wait a little for another job, which the end of a run may need when no thread can be started any more."""
         until = time.monotonic() + _LINGER_S
         while not self.jobs and (left_s := until - time.monotonic()) > 0.0:
-            self.bell.wait(left_s)
+            self._wait(left_s)
         return bool(self.jobs)
 
     def _next(self, now: float) -> Job | None:
