@@ -6,12 +6,12 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from toolkit.telemetry.runfolder.codec import RecordError, decode
 from toolkit.telemetry.runfolder.journal.head import Head, id_key
@@ -25,7 +25,7 @@ from toolkit.telemetry.runfolder.journal.journal import (
     shared_memory_folders,
 )
 from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVATE, RANKS, rank_file
-from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
+from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
 from toolkit.telemetry.runfolder.node_folders import another_programs_file
 from toolkit.telemetry.runfolder.portable import is_locked, pread, this_user, try_lock
 from toolkit.telemetry.runfolder.reader import last_seq, read_from
@@ -128,7 +128,7 @@ def journals_of(folder: Path) -> list[tuple[Path, Path]]:
     run folder may have been downloaded: a stranger's journal does not count, and none leads out of the folder.
     """
     real_folder = Path(os.path.realpath(folder))
-    run = _RunAt(real_folder)
+    run = _run_at(real_folder)
     trusted = {_owner_of(real_folder)}
     if why_not_ours(real_folder.parent, real_folder) is None:
         # Else another user may have made the folder, with the run.json of this user's run.
@@ -146,7 +146,7 @@ def journals_of(folder: Path) -> list[tuple[Path, Path]]:
                 is_here = place == real_folder or _is_here(path, head, real_folder, record_file)
             else:
                 # Neither run.json nor a start record names it: decide by its location.
-                is_here = run.is_nameless and (
+                is_here = run.id_key is None and (
                     place == real_folder or _folder_of(head.record_file) == real_folder
                 )
                 is_here = is_here and _continues(pending_lines(path), record_file)
@@ -197,45 +197,35 @@ def _is_gone(folder: Path) -> bool:
         return True
 
 
-class _RunAt:
-    """The identity of the run in a folder, as far as it is known."""
+class _Run(NamedTuple):
+    """What identifies the run in a folder, as far as it is known."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    id_key: str | None
+    sessions: Mapping[int, float] | None
+    """When each session of run.json began; None without one."""
 
     def may_own(self, head: Head) -> bool:
         """Return whether a journal was made by a session of this run."""
-        if self._manifest is None:
-            return self._id_key == head.id_key
-        if id_key(self._manifest.run_id) != head.id_key:
-            return False
-        sessions = {session.session: session.started for session in self._manifest.sessions}
-        if head.session in sessions:
-            return sessions[head.session] == head.started
+        if self.sessions is None or self.id_key != head.id_key:
+            return self.id_key == head.id_key
         # run.json names the newest sessions only.
-        return bool(sessions) and head.session < min(sessions)
+        is_older = bool(self.sessions) and head.session < min(self.sessions)
+        return is_older or self.sessions.get(head.session) == head.started
 
-    @cached_property
-    def _manifest(self) -> Manifest | None:
-        try:
-            return read_manifest(self._folder)
-        except (OSError, ManifestError):
-            return None
 
-    @cached_property
-    def _id_key(self) -> str | None:
-        """The run's id by its first start record, for a folder whose run.json is missing."""
-        try:
-            chunk = read_from(self._folder / METRICS_JSONL, max_bytes=_START_WITHIN_BYTES)
-        except OSError:
-            return None
-        ids = (record.get("run_id") for record in chunk.records if record.get("event") == START)
-        return next((id_key(run_id) for run_id in ids if isinstance(run_id, str)), None)
-
-    @property
-    def is_nameless(self) -> bool:
-        """Whether nothing in the folder identifies the run: the disk may have been full at its start."""
-        return self._manifest is None and self._id_key is None
+def _run_at(folder: Path) -> _Run:
+    """Return what run.json says of the run in `folder`, or else its first start record: the disk may have been full."""
+    try:
+        manifest = read_manifest(folder)
+        return _Run(id_key(manifest.run_id), {one.session: one.started for one in manifest.sessions})
+    except (OSError, ManifestError):
+        pass
+    try:
+        records = read_from(folder / METRICS_JSONL, max_bytes=_START_WITHIN_BYTES).records
+    except OSError:
+        records = []
+    ids = (record.get("run_id") for record in records if record.get("event") == START)
+    return _Run(next((id_key(run_id) for run_id in ids if isinstance(run_id, str)), None), None)
 
 
 def _folder_of(record_file: Path) -> Path:
@@ -251,7 +241,7 @@ def _is_here(path: Path, head: Head, real_folder: Path, record_file: Path) -> bo
         if os.path.samefile(made_for, real_folder):
             return True
     # A copy has the same id. As long as the original is there, the records are the original's.
-    return not _RunAt(made_for).may_own(head) and _continues(pending_lines(path), record_file)
+    return not _run_at(made_for).may_own(head) and _continues(pending_lines(path), record_file)
 
 
 def _record_file_of(head: Head, near: Path) -> Path | None:
@@ -263,7 +253,7 @@ def _record_file_of(head: Head, near: Path) -> Path | None:
     folder = _folder_of(head.record_file)
     record_file = rank_file(folder, head.rank)
     is_trusted = _owner_of(folder) in (this_user(), _owner_of(near)) and _is_inside(record_file, folder)
-    return record_file if is_trusted and _RunAt(folder).may_own(head) else None
+    return record_file if is_trusted and _run_at(folder).may_own(head) else None
 
 
 def _continues(lines: list[tuple[int, bytes]], record_file: Path) -> bool:
