@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
 
 from toolkit.telemetry.core.checks import Check, OptionsError, unknown, wrong
 
@@ -15,15 +15,12 @@ _T = TypeVar("_T")
 _KEY = "option"
 
 
-class Option:
+class Option(NamedTuple):
     """What a field says about itself, besides its name, type and default."""
 
-    __slots__ = ("check", "description")
-
-    def __init__(self, description: str, check: Check[Any]) -> None:
-        self.description = description
-        """One line, as docs/options.md shows it."""
-        self.check = check
+    description: str
+    """One line, as docs/options.md shows it."""
+    check: Check[Any]
 
 
 def option(default: _T, description: str, check: Check[_T]) -> _T:

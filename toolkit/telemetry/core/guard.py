@@ -58,7 +58,7 @@ class Guard:
     def __init__(self, on_first: Callable[[str, BaseException], None] | None = None) -> None:
         self.counts: dict[str, int] = {}
         self.on_first = on_first
-        self.on_late_call: Callable[[str], None] = _pass_over
+        self.on_late_call: Callable[[str], None] = lambda _: None
         """Called with the name of a guarded method that is called while its object is not live."""
         self.strict = False
         """Whether misuse raises: for tests."""
@@ -151,10 +151,6 @@ class Guard:
             if is_from_signal_handler(failure):
                 raise
             self.counts["reporting a failure"] = self.counts.get("reporting a failure", 0) + 1
-
-
-def _pass_over(_: str) -> None:
-    """Do nothing."""
 
 
 def _encodable(text: str) -> str:
