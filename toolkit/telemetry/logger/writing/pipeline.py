@@ -401,7 +401,9 @@ class RecordPipeline:
         # run.json, which is written after it, waits for the thread of a mirror that fails.
         rest_s = 0.2 * time_left.seconds
         late = [
-            mirror.sink.name for mirror in mirrors if not mirror.close(max(least_s, time_left.left() - rest_s))
+            mirror.sink.name
+            for mirror in mirrors
+            if not mirror.close(max(least_s, time_left.left() - rest_s))
         ]
         if late and self.session_folder.writes_manifest and self.manifest.latest is not None:
             reason = f"{self.manifest.latest.reason}{INCOMPLETE}{', '.join(late)}"
