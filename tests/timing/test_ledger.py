@@ -224,6 +224,36 @@ def test_a_span_of_the_user_that_lasts_longer_than_a_ledger_record_counts_as_a_w
     assert entries(ledger_of(records)) == {"startup": 10.0, "training": 2.0, "checkpoint": 13.0}
 
 
+def test_a_span_of_the_user_around_a_checkpoint_takes_nothing_from_the_training_before(records):
+    records.put(0.0, "start").step(10.0, 1, startup=10.0, training=0.0)
+    records.span(15.0, 19.0, "checkpoint_save_sync", global_step=1)
+    records.span(14.0, 20.0, "epoch_end", "b", global_step=1)
+    records.step(24.0, 2, training=8.0, checkpoint=4.0).put(24.0, "end")
+
+    assert entries(ledger_of(records)) == {
+        "startup": 10.0,
+        "training": 8.0,
+        "checkpoint": 4.0,
+        "other_spans": 2.0,
+    }
+
+
+def test_a_span_of_the_user_around_a_long_one_takes_nothing_from_what_was_before(records):
+    records.put(0.0, "start").step(10.0, 1, startup=10.0, training=0.0)
+    records.put(20.0, "ledger", **{"ledger/training": 2.0, "ledger/validation": 5.0})
+    records.put(25.0, "ledger", **{"ledger/validation": 5.0})
+    records.span(15.0, 29.0, "validation_loop").span(14.0, 30.0, "epoch_end", "b", global_step=1)
+    records.step(31.0, 2, training=1.0, validation=4.0).put(31.0, "end")
+
+    assert entries(ledger_of(records)) == {
+        "startup": 10.0,
+        "training": 3.0,
+        "validation": 14.0,
+        "other_spans": 2.0,
+        "unaccounted": 2.0,
+    }
+
+
 def test_an_open_span_of_the_user_counts_until_now(records):
     records.put(0.0, "start").step(10.0, 1, startup=10.0, training=0.0)
     records.put(15.0, "span_start", id="a", name="save", start=BEGAN + 11.0, age=4.0)

@@ -118,6 +118,16 @@ class Sums:
                 self.known_s[slot] += known_s * seconds
 
 
+def cut_off(segments: Sequence[Segment]) -> list[list[float]]:
+    """Return the seconds of the last segments, as far back as checkpoints ended them."""
+    found: list[list[float]] = []
+    for segment in reversed(segments):
+        if not segment.saves:
+            break
+        found.append(segment.seconds)
+    return found
+
+
 def waiting_seconds(segments: Iterable[Segment]) -> float:
     """Return the seconds that are a stall if no step comes for long."""
     return sum([segment.seconds[slot] for segment in segments for slot in WAITING])

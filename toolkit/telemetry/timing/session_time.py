@@ -24,6 +24,7 @@ from toolkit.telemetry.timing.segments import (
     UNSEEN,
     Segment,
     Sums,
+    cut_off,
 )
 from toolkit.telemetry.timing.timeline import Timeline, at_most
 
@@ -73,9 +74,12 @@ class SessionTime:
         self._first_steps = 0
         self._cover = SpanCover()
         self._own_cover = SpanCover()
-        """Spans of the user, which get seconds that are in no entry. The others are in it as `UNSEEN`."""
+        """Spans of the user, which get seconds that are in no entry. The others are in it as `UNSEEN`.
+
+        A checkpoint is no boundary for it: what is in no entry is only known by the next record with seconds.
+        """
         self._own_spans: list[tuple[int, float, int, float]] = []
-        """Step, end, slot and seconds of each in the open segment."""
+        """Step, end, slot and seconds of each since the boundary of `_own_cover`."""
         self._power = PowerMeter()
 
     # ------------------------------------------------------------ records
@@ -150,9 +154,8 @@ class SessionTime:
         if entry is None:
             slot = self._own_slot(record)
             if slot is not None:
-                self.timeline.take_back(self._boundary_at - begin, slot)
                 before = self._own_cover.seconds[slot]
-                self._own_cover.add(begin, at, slot)
+                self.timeline.take_back(self._own_cover.add(begin, at, slot), slot)
                 step = step_in(record)
                 if step is not None and len(self._own_spans) < _MOST_OWN_SPANS:
                     self._own_spans.append((step, at, slot, self._own_cover.seconds[slot] - before))
@@ -244,7 +247,8 @@ class SessionTime:
         seen_s = end_s if is_alive else min(end_s, self.last_at)
         length = max(0.0, seen_s - self._boundary_at) + self._unplaced_lead_s
         seconds = at_most(self._cover.with_open(seen_s), length)
-        self._add_rest(seconds, length, self._own_cover.with_open(seen_s))
+        self._add_rest(seconds, length)
+        _add_own([*cut_off(tail), seconds], self._own_cover.with_open(seen_s))
         joules, known_s = self._power.peek(seen_s)
         step = self._step if self.gets_to is None else max(self.gets_to, self._step or self.gets_to)
         tail.append(Segment(self._step, step, seconds, joules, known_s))
@@ -300,13 +304,14 @@ class SessionTime:
         at = max(at, self._boundary_at)
         length = at - self._boundary_at + self._unplaced_lead_s
         spans = self._cover.seconds
-        own = self._own_seconds(at, step if is_step else None)
         if recorded is None:
             seconds = self.timeline.guess(spans, length)
         else:
-            own_s = sum(own[slot] for slot in _OWN_SLOTS)
-            seconds = self.timeline.fit(recorded, length, spans, own_s)
-        self._add_rest(seconds, length, own)
+            seconds = self.timeline.fit(recorded, length, spans)
+        self._add_rest(seconds, length)
+        if not saves:
+            own = self._own_seconds(at, step if is_step else None)
+            _add_own([*cut_off(self.timeline.segments), seconds], own)
         self._unplaced_lead_s = self._early_left_s = 0.0
         joules = known_s = 0.0
         if self._power.watts is not None:
@@ -316,21 +321,19 @@ class SessionTime:
         self._step = step
         self._boundary_at = at
         self._cover.start_at(at)
-        self._own_cover.start_at(at)
-        self._own_spans = []
+        if not saves:
+            self._own_cover.start_at(at)
+            self._own_spans = []
+        if is_step:
+            self._cover.forget()
+            self._own_cover.forget()
 
-    def _add_rest(self, seconds: list[float], length: float, own: Sequence[float]) -> None:
-        """Add the seconds that are in no span with an entry; `own` are those in spans of the user."""
+    def _add_rest(self, seconds: list[float], length: float) -> None:
+        """Add the seconds that are in no span with an entry."""
         rest = max(0.0, length - sum(seconds))
         early = min(rest, self._early_left_s) if self._has_begun else rest
         seconds[EARLY] += early
-        rest -= early
-        if any(own) and (own_s := sum(own[slot] for slot in _OWN_SLOTS)) > 0.0:
-            fraction = min(1.0, rest / own_s)
-            for slot in _OWN_SLOTS:
-                seconds[slot] += own[slot] * fraction
-            rest = max(0.0, rest - own_s)
-        seconds[REST] += rest
+        seconds[REST] += rest - early
 
     def _own_slot(self, record: Record) -> int | None:
         """Return the slot of a user's span on the main thread; None if it counts as the span around it."""
@@ -395,6 +398,19 @@ def _entry_of(record: Record) -> str | None:
     return names.ENTRY_OF.get(name) if isinstance(name, str) and record.get("thread") is None else None
 
 
+def _add_own(parts: Sequence[list[float]], own: Sequence[float]) -> None:
+    """Count as `own`, the seconds in spans of the user, what is in no entry in the parts of a segment."""
+    own_s = sum(own[slot] for slot in _OWN_SLOTS)
+    if own_s <= 0.0:
+        return
+    whole_s = max(own_s, sum(seconds[REST] for seconds in parts))
+    for seconds in parts:
+        share = seconds[REST] / whole_s
+        for slot in _OWN_SLOTS:
+            seconds[slot] += own[slot] * share
+        seconds[REST] = max(0.0, seconds[REST] - own_s * share)
+
+
 _MOST_INTERVALS: Final = 1_000
 _MOST_OPEN: Final = 1_000
 
@@ -413,8 +429,12 @@ class SpanCover:
         """Start over at `at`; what is open stays open."""
         if self._intervals:
             self.seconds = [0.0] * SLOTS
-            self._intervals = []
         self._since = at
+
+    def forget(self) -> None:
+        """Forget where finished spans were."""
+        if self._intervals:
+            self._intervals = []
 
     def opens(self, span_id: str, begin: float, slot: int) -> None:
         """Note an open span."""
@@ -429,11 +449,14 @@ class SpanCover:
         """Note that a span has ended."""
         self._open.pop(span_id, None)
 
-    def add(self, begin: float, end: float, slot: int) -> None:
-        """Count the seconds from `begin` to `end` that are in no span yet as `slot`."""
-        begin = max(begin, self._since)
+    def add(self, begin: float, end: float, slot: int) -> float:
+        """Count the seconds from `begin` to `end` in no span yet as `slot`; return those before the boundary."""
+        self.seconds[slot] += self._fill(max(begin, self._since), end)
+        return self._fill(begin, min(end, self._since))
+
+    def _fill(self, begin: float, end: float) -> float:
         if end <= begin:
-            return
+            return 0.0
         low, high, covered = begin, end, 0.0
         later: list[tuple[float, float]] = []
         while self._intervals and self._intervals[-1][1] > begin:
@@ -446,7 +469,7 @@ class SpanCover:
         self._intervals.append((low, high))
         self._intervals.extend(reversed(later))
         del self._intervals[:-_MOST_INTERVALS]
-        self.seconds[slot] += max(0.0, end - begin - covered)
+        return max(0.0, end - begin - covered)
 
     def with_open(self, at: float) -> list[float]:
         """Return `seconds` as if all open spans had ended at `at`, without changing anything."""

@@ -16,6 +16,7 @@ from toolkit.telemetry.timing.segments import (
     SLOTS,
     Segment,
     Sums,
+    cut_off,
     merged,
     move_to_stalled,
     waiting_seconds,
@@ -87,8 +88,8 @@ class Timeline:
         self._guessed = [a + b for a, b in zip(self._guessed, seconds, strict=True)]
         return seconds
 
-    def fit(self, recorded: list[float], length: float, spans: Sequence[float], own_s: float) -> list[float]:
-        """Return the part of the recorded seconds that lies in a segment of `length`, with `own_s` in a user's spans.
+    def fit(self, recorded: list[float], length: float, spans: Sequence[float]) -> list[float]:
+        """Return the part of the recorded seconds that lies in a segment of `length`.
 
         Seconds recorded late, because a checkpoint or a record without any came in between, go to the segments before.
         Seconds recorded early, because a record was completed after its own time, are carried into the next segment.
@@ -96,7 +97,7 @@ class Timeline:
         if self._unrecorded < len(self.segments):
             recorded = [max(0.0, a - b) for a, b in zip(recorded, self._guessed, strict=True)]
             self._guessed = [0.0] * SLOTS
-            late = self._late(recorded, length - own_s, spans)
+            late = self._late(recorded, length, spans)
             recorded = [a - b for a, b in zip(recorded, late, strict=True)]
             recorded = [a + b for a, b in zip(recorded, self._spread_back(late), strict=True)]
         if self._has_carried:
@@ -122,19 +123,14 @@ class Timeline:
 
     def take_back_for_checkpoint(self, seconds: float) -> None:
         """Count `seconds` before now as a checkpoint if records came while it was saved and none of them said so."""
-        if any(segment.seconds[CHECKPOINT] for segment in self.unsettled):
-            return
-        self.take_back(seconds, CHECKPOINT)
+        if seconds > 0.0 and not any(segment.seconds[CHECKPOINT] for segment in self.unsettled):
+            _move_rest(self.unsettled, seconds, CHECKPOINT)
 
     def take_back(self, seconds: float, slot: int) -> None:
-        """Count up to `seconds` before now that are in no entry as `slot`: records came during it."""
-        for segment in reversed(self.unsettled):
-            if seconds <= 0.0:
-                return
-            part = min(seconds, segment.seconds[REST])
-            segment.seconds[REST] -= part
-            segment.seconds[slot] += part
-            seconds -= part
+        """Count up to `seconds` before the open segment that are in no entry as `slot`: records came during it."""
+        if seconds > 0.0:
+            open_from = len(self.segments) - len(cut_off(self.segments))
+            _move_rest(self.segments[self._gap : open_from], seconds, slot)
 
     def _spread_back(self, over: list[float]) -> list[float]:
         """Put seconds into the segments after the last record with seconds; return those that do not fit."""
@@ -224,7 +220,7 @@ class Timeline:
         last = self.segments[-1]
         return (
             last.first_step == segment.last_step
-            and not last.saves
+            and (segment.saves or not last.saves)
             and (is_recorded or self._unrecorded < count)
         )
 
@@ -240,3 +236,14 @@ def at_most(seconds: Sequence[float], length: float) -> list[float]:
     """Return `seconds`, scaled down in proportion if their sum is more than `length`."""
     total = sum(seconds)
     return list(seconds) if total <= length else [part * (length / total) for part in seconds]
+
+
+def _move_rest(segments: Sequence[Segment], seconds: float, slot: int) -> None:
+    """Count up to `seconds` that are in no entry as `slot`, the last ones first."""
+    for segment in reversed(segments):
+        if seconds <= 0.0:
+            return
+        part = min(seconds, segment.seconds[REST])
+        segment.seconds[REST] -= part
+        segment.seconds[slot] += part
+        seconds -= part
