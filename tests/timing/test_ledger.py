@@ -273,6 +273,20 @@ def test_the_training_loop_ends_startup_before_the_first_step_does(records):
     assert entries(ledger_of(records)) == {"startup": 7.0, "training": 2.0, "unaccounted": 1.0}
 
 
+def test_a_checkpoint_before_the_first_step_takes_nothing_from_startup(records):
+    records.put(0.0, "start")
+    records.put(7.0, "span_start", id="a", name="training_loop", start=BEGAN + 7.0, age=0.0)
+    records.span(9.0, 10.0, "checkpoint_save_sync", "b", global_step=0)
+    records.step(12.0, 1, training=3.0, checkpoint=1.0).put(12.0, "end")
+
+    assert entries(ledger_of(records)) == {
+        "startup": 7.0,
+        "training": 3.0,
+        "checkpoint": 1.0,
+        "unaccounted": 1.0,
+    }
+
+
 def test_a_loop_that_times_everything_but_its_training_is_training_for_the_rest(records):
     records.put(0.0, "start").step(10.0, 1, startup=10.0)
     records.step(20.0, 2, data_wait=3.0).step(30.0, 3).put(30.0, "end")

@@ -135,19 +135,20 @@ class Timeline:
     def _spread_back(self, over: list[float]) -> list[float]:
         """Put seconds into the segments after the last record with seconds; return those that do not fit."""
         before = self.segments[self._unrecorded :]
-        room = sum(segment.seconds[REST] + segment.seconds[EARLY] for segment in before)
-        over_s = sum(over)
-        moved = min(room, over_s)
-        if moved <= 0.0:
-            return over
-        for segment in before:
-            for soft in (REST, EARLY):
+        # What passed before training began is startup, unless there is no other room.
+        for soft in (REST, EARLY):
+            room, over_s = sum(segment.seconds[soft] for segment in before), sum(over)
+            moved = min(room, over_s)
+            if moved <= 0.0:
+                continue
+            for segment in before:
                 part = segment.seconds[soft] * (moved / room)
                 segment.seconds[soft] -= part
                 for slot, seconds in enumerate(over):
                     segment.seconds[slot] += part * (seconds / over_s)
-        self._settled = None
-        return [seconds * (1.0 - moved / over_s) for seconds in over]
+            over = [seconds * (1.0 - moved / over_s) for seconds in over]
+            self._settled = None
+        return over
 
     def _carry(self, over: list[float]) -> None:
         over_s = sum(over)
