@@ -468,6 +468,16 @@ def test_the_checkpoint_that_was_resumed_from_is_not_rework(records):
     }
 
 
+def test_a_checkpoint_recorded_within_its_span_is_not_rework_either(records):
+    records.put(0.0, "start").step(1.0, 1, training=1.0)
+    records.put(10.0, "span_start", id="a", name="checkpoint_save_sync", start=BEGAN + 10.0, age=0.0)
+    records.put(14.0, "checkpoint", global_step=1).span(10.0, 14.0, "checkpoint_save_sync", global_step=1)
+    records.step(24.0, 2, training=19.0, checkpoint=4.0)
+    records.begin(2, BEGAN + 200.0, resumed_from_step=1).put(0.0, "end")
+
+    assert entries(ledger_of(records)) == {"training": 10.0, "checkpoint": 4.0, "redone": 10.0}
+
+
 def test_what_was_done_after_the_last_step_record_is_lost_too(records):
     records.put(0.0, "start").step(1.0, 1, training=1.0)
     records.put(6.0, "ledger", global_step=6, **{"ledger/training": 5.0})

@@ -305,7 +305,7 @@ class SessionTime:
         length = at - self._boundary_at + self._unplaced_lead_s
         spans = self._cover.seconds
         if recorded is None:
-            seconds = self.timeline.guess(spans, length)
+            seconds = self.timeline.guess(self._cover.with_open(at), length)
         else:
             seconds = self.timeline.fit(recorded, length, spans)
         self._add_rest(seconds, length)
