@@ -272,7 +272,7 @@ def kill_at(place, log_dir, reported):
     for name in real:
         setattr(os, name, stand_in(name))
     if reported is None:
-        client.create_run("0", run_name="begun")
+        client.create_run("0", run_name=f"begun {place}")
         return
     for number in range(1_000):
         batch = [Metric(f"b{key}", float(number), FIRST_MS + number, number) for key in range(3)]
