@@ -180,7 +180,7 @@ class TimingCalls(LoggerLifetime):
                 self._run.errors.watch.listen()
         with self.guard.catch("capturing errors"):
             self._report_class("capture_errors", function)
-        capture = ErrorCapture(self._take_error)
+        capture = ErrorCapture(self.guard, self._take_error)
         return capture if function is None else capture(function)
 
     @guarded

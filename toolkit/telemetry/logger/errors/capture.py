@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from toolkit.telemetry.core.decorators import wrap_calls
+from toolkit.telemetry.core.guard import Guard
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -21,9 +22,10 @@ class ErrorCapture:
     It has no state: it is thread-safe and reentrant.
     """
 
-    __slots__ = ("_record",)
+    __slots__ = ("_guard", "_record")
 
-    def __init__(self, record: Callable[[BaseException], object]) -> None:
+    def __init__(self, guard: Guard, record: Callable[[BaseException], object]) -> None:
+        self._guard = guard
         self._record = record
 
     def __enter__(self) -> ErrorCapture:
@@ -42,8 +44,8 @@ class ErrorCapture:
 
     def __call__(self, function: _F) -> _F:
         """Return `function` with such a block around each call, also if it is a coroutine or a generator."""
-        inside = _Inside(self._record)
-        return wrap_calls(function, lambda: inside)
+        inside = _Inside(self._guard, self._record)
+        return self._guard.call("capturing errors", wrap_calls, function, lambda: inside) or function
 
 
 class _Inside(ErrorCapture):

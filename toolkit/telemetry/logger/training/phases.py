@@ -40,7 +40,8 @@ class Phase:
 
     def __call__(self, function: _F) -> _F:
         """Return `function` with such a phase around each call; coroutines and generators are supported."""
-        return wrap_calls(function, lambda: copy.copy(self))
+        guard = self._job.log.guard
+        return guard.call("timing a phase", wrap_calls, function, lambda: copy.copy(self)) or function
 
     def begin(self, start_time: float | None = None) -> AnySpan:
         """Begin it, now or at a wall time."""
