@@ -8,9 +8,12 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, Final
 
 _START: Final = "import sys; sys.path[:] = sys.argv.pop(1).split('\\n'); "
+_OURS: Final = Path(__file__).parents[3]
+"""Where `toolkit` is."""
 _PATIENCE: Final = 20
 """Times the seconds of the processor: on a busy machine they take that long, and a process that waits ends."""
 
@@ -67,7 +70,9 @@ def run_limited(
     Raises:
         OSError: it could not be started.
     """
-    path = "\n".join(os.path.abspath(place) for place in sys.path if place)
+    # In a checkout that is installed in place, `sys.path` has a hook and not the folder.
+    places = [*filter(None, sys.path), str(_OURS)]
+    path = "\n".join(os.path.abspath(place) for place in places)
     printed: IO[bytes] = tempfile.TemporaryFile(prefix="telemetry-child-")  # noqa: SIM115
     environ: dict[str, Any] = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1"}
     process = subprocess.Popen(
