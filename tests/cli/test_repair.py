@@ -216,3 +216,13 @@ def test_missing_records_that_were_not_declared_lost_are_counted(killed):
     # The lost ones are only in the record file.
     assert ": 0 records recovered, 3 rows in metrics.csv, 1 unreadable lines" in out
     assert out.endswith("5 records missing and not declared lost\n")
+
+
+def test_of_a_folder_of_runs_the_reason_says_to_name_one(tmp_path):
+    with TelemetryLogger("a-run", log_dir=tmp_path, system=False) as log:
+        log.log_step(0, train_loss=1.0)
+
+    code, _, errors = repair(tmp_path)
+
+    assert code == 2
+    assert f"is a folder of runs; name one, such as {log.run_folder}" in errors

@@ -175,6 +175,7 @@ def test_bad_input_is_one_sentence(logs, tmp_path, monkeypatch, capsys):
         (("--to", "file:///x", "--from", "file:///y"), "--from is for a copy to a log directory"),
         (("--from", "somewhere"), "is not a place for files"),
         ((), "which engine? "),
+        (("--to", str(tmp_path)), f"as a shared folder: --to {tmp_path.as_uri()}"),
     ):
         assert main(["copy", str(logs), *options]) == 2, options
         error = capsys.readouterr().err
@@ -187,6 +188,14 @@ def test_bad_input_is_one_sentence(logs, tmp_path, monkeypatch, capsys):
     ):
         assert main(command) == 2
         assert f"needs pyarrow: {install_extra('fleet')}" in capsys.readouterr().err
+
+
+def test_a_folder_without_runs_is_said_to_have_none(tmp_path, place, capsys):
+    (tmp_path / "empty").mkdir()
+
+    assert main(["copy", str(tmp_path / "empty"), "--to", place.as_uri()]) == 0
+
+    assert f"no run of telemetry's own logger in {tmp_path / 'empty'}" in capsys.readouterr().err
 
 
 @in_make_faults

@@ -11,6 +11,7 @@ from typing import Any, Final
 from toolkit.telemetry.cli.chosen_run import LOGS, no_run_in, printable, refuse
 from toolkit.telemetry.cli.run_list import chosen_run
 from toolkit.telemetry.cli.terminal import Progress, add_json_argument, print_json
+from toolkit.telemetry.runfolder.folder_list import run_folders
 from toolkit.telemetry.runfolder.journal.end_record import settle_manifest
 from toolkit.telemetry.runfolder.journal.repair import Repair, journals_of, rank_files, repair_run
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
@@ -72,9 +73,12 @@ def _repair(folder: Path) -> tuple[Repair, str | None] | str:
     has_files = any(os.path.lexists(folder / name) for name in (METRICS_JSONL, MANIFEST)) or rank_files(
         folder
     )
-    if not has_files and not journals_of(folder):
-        return no_run_in(folder)
     try:
+        if not has_files and not journals_of(folder):
+            below = run_folders([folder])
+            return (
+                f"{folder} is a folder of runs; name one, such as {below[0]}" if below else no_run_in(folder)
+            )
         repair = repair_run(folder)
         if repair.in_use:
             return f"{folder}: a running process is writing this run; nothing was changed"

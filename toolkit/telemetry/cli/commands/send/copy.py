@@ -23,6 +23,7 @@ from toolkit.telemetry.fleet.options import (
 from toolkit.telemetry.fleet.pull import PulledRun, PullError, pull
 from toolkit.telemetry.fleet.run_folders import existing_folders, matching_folders
 from toolkit.telemetry.fleet.schema import require_tables
+from toolkit.telemetry.runfolder.folder_list import run_folders
 
 _MOST_NAMED: Final = 5
 
@@ -73,6 +74,8 @@ def run(args: argparse.Namespace) -> int:
             found = existing_folders(
                 place if matching_folders(place) else chosen_run(place) for place in places
             )
+            if not run_folders(found):
+                print_to_stderr(f"no run of telemetry's own logger in {', '.join(map(str, places))}")
             store = object_store(args.to, args.objects_endpoint)
             return _show(copy_to_store(found, store, say=print_to_stderr), as_json=args.json)
         log_dir = Path(args.to).expanduser()
@@ -80,6 +83,11 @@ def run(args: argparse.Namespace) -> int:
             store = object_store(args.engine, args.objects_endpoint)
             done = copy_from_store(store, args.runs, log_dir, say=print_to_stderr)
             return _show(done, as_json=args.json)
+        if args.engine is None and args.to != str(LOGS):
+            shared = log_dir.absolute().as_uri()
+            return refuse(
+                f"--to {args.to} is a log directory and needs --from; as a shared folder: --to {shared}"
+            )
         return _pull(args, log_dir)
     except (AddressError, EngineError, PlaceError, PullError, StoreError, OSError) as error:
         return refuse(str(error))
