@@ -2,16 +2,27 @@ from __future__ import annotations
 
 import math
 import random
+import re
 import string
 
 import pytest
 
-from tests.diagnostics.synthetic_runs import added, changed, clean_run, curve, evaluated, paused, run_of
+from tests.diagnostics.synthetic_runs import (
+    SYSTEM_EVERY_S,
+    added,
+    changed,
+    clean_run,
+    curve,
+    evaluated,
+    paused,
+    run_of,
+)
 from tests.diagnostics.test_data_repeated import epochs
 from tests.diagnostics.test_reinforcement import explodes, rl_run
 from tests.diagnostics.test_start_of_run import leaking, still
 from tests.diagnostics.test_throughput import next_to_others
 from tests.diagnostics.test_underflow import norms
+from tests.lengths import longer
 from toolkit.telemetry.diagnostics import examiner
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, finding_of, short
 from toolkit.telemetry.diagnostics.examiner import Examiner
@@ -186,6 +197,91 @@ def test_every_message_of_the_catalogue_is_produced_by_a_detector_without_gaps(d
         for variant in about.variants
         if (kind, variant) not in described and kind not in REPORTED_BY_RUNS
     ] == []
+
+
+def _rises_of_every_kind():
+    """Make runs whose peaks come some records after what leads to them."""
+    for seed in range(longer(6, 40)):
+        dice = random.Random(seed)
+        begin, length, high = dice.randrange(120, 200), dice.randrange(2, 60), dice.uniform(1.5, 9.0)
+        up = [1.0 + high * dice.random() * place / length for place in range(length)]
+        losses = curve(seed, noise=0.05)
+        losses[begin : begin + length] = [
+            loss * factor for loss, factor in zip(losses[begin:], up, strict=False)
+        ]
+        noisy = [dice.uniform(0.8, 1.2) for _ in losses]
+        norms_of = _with(
+            noisy, begin, [norm * 20.0 * factor for norm, factor in zip(noisy, up, strict=False)]
+        )
+        vals = [1.0 - 0.02 * place for place in range(15)]
+        peaked = _with(
+            vals, dice.randrange(5, 12), [dice.uniform(2.0, 9.0) for _ in range(dice.randrange(1, 4))]
+        )
+        yield run_of(losses, grad_norm=norms_of)
+        yield evaluated(run_of(curve(seed)), peaked, each=20)
+        climbing = [*vals[:6], *(0.9 * 1.05**place + dice.gauss(0.0, 0.01) for place in range(9))]
+        yield evaluated(run_of(curve(seed)), climbing, each=20)
+        run = clean_run(seed)
+        for after in (1500, 1500 + 10 * dice.randrange(1, 8)):
+            run = paused(run, after, dice.uniform(400.0, 2000.0))
+        yield run
+
+
+_NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]\d+)?"
+_AT_A_STEP = re.compile(
+    rf"(?<![\w.,-])(?<!level of )({_NUMBER})(?: \({_NUMBER} times\))? at step ({_NUMBER})"
+)
+_A_STEP_WITH = re.compile(rf"at step ({_NUMBER}) \(({_NUMBER})\)")
+_SECONDS_AFTER = re.compile(rf"({_NUMBER}) s after step ({_NUMBER})")
+
+
+def _numbers_at_steps(message):
+    """Return the numbers of a sentence that stand next to a step, each with that step."""
+    found = [
+        *_AT_A_STEP.findall(message),
+        *((number, step) for step, number in _A_STEP_WITH.findall(message)),
+    ]
+    return [(number, int(_value(step))) for number, step in found]
+
+
+def _value(text):
+    return float(text.replace(",", ""))
+
+
+def _seconds_after(records, step):
+    before, after = (
+        next(
+            record["time"] for record in several if record["event"] == "step" and is_it(record["global_step"])
+        )
+        for several, is_it in ((records[::-1], lambda at: at <= step), (records, lambda at: at > step))
+    )
+    return after - before
+
+
+def test_a_number_next_to_a_step_is_what_the_record_of_that_step_says():
+    checked = set()
+    for records in (*RUNS, *_rises_of_every_kind()):
+        for finding in _take_one_by_one(records):
+            for number, step in _numbers_at_steps(finding.message):
+                at_step = [
+                    record.get(finding.metric) for record in records if record.get("global_step") == step
+                ]
+                assert number in [short(value) for value in at_step if value is not None], finding.message
+                checked.add(finding.kind)
+            for number, step in _SECONDS_AFTER.findall(finding.message) if not finding.is_open else ():
+                seconds = _seconds_after(records, int(_value(step)))
+                assert _value(number) == pytest.approx(seconds, abs=SYSTEM_EVERY_S), finding.message
+                checked.add(finding.kind)
+
+    assert checked >= {
+        "spike",
+        "divergence",
+        "exploding_grad",
+        "val_spike",
+        "overfit",
+        "vanishing_grad",
+        "stalled",
+    }
 
 
 @pytest.mark.parametrize("kind", CATALOGUE)

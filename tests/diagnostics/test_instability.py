@@ -216,7 +216,7 @@ def test_a_loss_that_collapses_to_one_higher_value_is_a_divergence(seed):
     assert finding.kind == "divergence"
     assert finding.start_step in (201, 202)
     assert finding.noticed_step <= 206
-    assert "does not move any more" in finding.message
+    assert "has not moved since" in finding.message
 
 
 def test_equal_losses_in_the_middle_of_a_rise_do_not_move_its_beginning():

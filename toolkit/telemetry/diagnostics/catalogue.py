@@ -41,6 +41,8 @@ class Kind:
     """One sentence; names in braces are the incident's evidence, `metric`, `start`, `noticed`, `end` and `count`.
 
     `times` and `now_times` are " (3 times)" if there is such a ratio: a negative loss has none. `who` names the ranks.
+    A value next to a step is the one of that step: `peak_step` is that of the peak, and `since` names `start` if that is
+    another one.
     """
     variants: Mapping[str, str] = field(default_factory=dict)
     """Messages for incidents with a variant."""
@@ -99,11 +101,11 @@ CATALOGUE: Final[dict[str, Kind]] = {
     "spike": Kind(
         title="Loss spike",
         severity=WARNING,
-        message="{metric} jumped from {level} to {peak}{times} at step {start}.",
+        message="{metric} jumped from {level} to {peak}{times} at step {peak_step}{since}.",
         variants={
-            "recovered": "{metric} jumped from {level} to {peak}{times} at step {start} and was back after step {end}.",
-            "at rest": "{metric} jumped from {level} to {peak}{times} at step {start} and came to rest at {now}.",
-            "after a restart": "{metric} rose from {level} to {peak} at step {start}, right after the learning rate was raised.",
+            "recovered": "{metric} jumped from {level} to {peak}{times} at step {peak_step}{since}; it was back after step {end}.",
+            "at rest": "{metric} jumped from {level} to {peak}{times} at step {peak_step}{since}; it came to rest at {now}.",
+            "after a restart": "{metric} rose from {level} to {peak} at step {peak_step}{since}, right after the learning rate was raised.",
         },
         causes=(
             "A batch unlike the others: a long or corrupt sample, a duplicate, wrong labels.",
@@ -122,11 +124,11 @@ CATALOGUE: Final[dict[str, Kind]] = {
         severity=CRITICAL,
         message="{metric} left its level of {level} at step {start} and has not come back: it is {now} now{now_times}.",
         variants={
-            "recovered": "{metric} left its level of {level} at step {start}, went up to {peak}, and was back after step {end}.",
+            "recovered": "{metric} left its level of {level} at step {start}, went up to {peak} at step {peak_step}, and was back after step {end}.",
             "left behind": "{metric} left its level of {level} at step {start} and was at {now} when the run went on from another state.",
             "slow": "{metric} has been climbing since step {start}: from a level of {level} before to {now} now.",
-            "from the start": "{metric} left its first level of {level} at step {start}, right after the start, and has not come back: it is {now} now{now_times}, and was {peak} at worst.",
-            "collapse": "{metric} jumped from {level} to {now} at step {start} and does not move any more.",
+            "from the start": "{metric} left its first level of {level} at step {start}, right after the start, and has not come back: it is {now} now{now_times}, and was {peak} at step {peak_step} at worst.",
+            "collapse": "{metric} jumped from {level} and has not moved since step {start}: it is {now} now.",
         },
         causes=(
             "The learning rate is too high for this stage of the training.",
@@ -197,7 +199,7 @@ CATALOGUE: Final[dict[str, Kind]] = {
     "exploding_grad": Kind(
         title="Exploding gradients",
         severity=WARNING,
-        message="{metric} went from about {level} to {peak}{times} at step {start}.",
+        message="{metric} went from about {level} to {peak}{times} at step {peak_step}{since}.",
         causes=(
             "The learning rate is too high, or the warm-up too short.",
             "A batch unlike the others.",
@@ -213,7 +215,7 @@ CATALOGUE: Final[dict[str, Kind]] = {
     "vanishing_grad": Kind(
         title="Vanishing gradients",
         severity=WARNING,
-        message="{metric} fell from about {level} to {now} at step {start}, while the loss stays at {loss}.",
+        message="{metric} was about {level} and fell at step {start}: it was {now} at step {noticed}, while the loss stays at {loss}.",
         variants={"from the start": "{metric} is {now} from step {start} on, and the loss stays at {loss}."},
         causes=(
             "Parameters are frozen, detached, or missing from the optimizer.",
@@ -229,9 +231,9 @@ CATALOGUE: Final[dict[str, Kind]] = {
     "val_spike": Kind(
         title="Validation spike",
         severity=WARNING,
-        message="{metric} jumped from {level} to {peak}{times} at step {start}, while the training loss did not.",
+        message="{metric} jumped from {level} to {peak}{times} at step {peak_step}{since}, while the training loss did not.",
         variants={
-            "recovered": "{metric} jumped from {level} to {peak}{times} at step {start}, while the training loss did not; it was back after step {end}."
+            "recovered": "{metric} jumped from {level} to {peak}{times} at step {peak_step}{since}, while the training loss did not; it was back after step {end}."
         },
         causes=(
             "Statistics of normalisation layers or an EMA of the weights are off in evaluation mode.",
@@ -318,9 +320,9 @@ CATALOGUE: Final[dict[str, Kind]] = {
     "stalled": Kind(
         title="Stalled",
         severity=WARNING,
-        message="No step for {seconds} s after step {start}; {usual_s} s were usual.",
+        message="No step for {seconds} s after step {peak_step}; {usual_s} s were usual.",
         variants={
-            "resumed": "No step for {seconds} s after step {start}; {usual_s} s were usual. It went on at step {end}."
+            "resumed": "No step for {seconds} s after step {peak_step}; {usual_s} s were usual. It went on at step {end}."
         },
         causes=(
             "A collective operation waits for a rank that has failed.",
@@ -571,7 +573,7 @@ CATALOGUE: Final[dict[str, Kind]] = {
     "label_leak": Kind(
         title="Loss too good to be true",
         severity=WARNING,
-        message="{metric} fell from {first} to {now} within the first records, by step {start}: the answer may be part of the input.",
+        message="{metric} fell from {first} to {now} within the first records, by step {noticed}: the answer may be part of the input.",
         variants={
             "zero": "{metric} is exactly 0 from the first record on ({count} records): nothing counts towards the loss."
         },
@@ -740,6 +742,8 @@ def _shown(incident: Incident) -> _Shown:
     shown = _Shown({name: _IN_WORDS.get(name, short)(value) for name, value in incident.evidence.items()})
     shown["metric"] = incident.metric
     shown["start"] = f"{incident.start_step:,}"
+    peak_step = shown.setdefault("peak_step", shown["start"])
+    shown["since"] = "" if peak_step == shown["start"] else f", in a rise since step {shown['start']}"
     shown["noticed"] = f"{incident.noticed_step:,}"
     shown["end"] = f"{incident.end_step:,}"
     shown["count"] = f"{incident.count:,}"

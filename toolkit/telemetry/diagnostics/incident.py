@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Final
@@ -19,7 +20,7 @@ _SAME_WITHIN_SHARE: Final = 0.02
 _Place = tuple[str, str, float]
 """Kind, metric, and which of several at the same metric."""
 
-_WORSE_IF_MORE: Final = frozenset({"peak", "ratio", "seconds"})
+_WORSE_IF_MORE: Final = ("peak", "ratio", "seconds")
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -106,10 +107,15 @@ class Incidents:
         newest = self._newest.get(place)
         if newest is not None and not newest.is_open and self._is_same(place, newest, at_row):
             # The first level stays the reference; only worse values are updated.
-            for name, value in evidence.items():
-                known = newest.evidence.setdefault(name, value)
-                if name in _WORSE_IF_MORE and value > known:
-                    newest.evidence[name] = value
+            known = newest.evidence
+            newest.evidence = evidence | known
+            for name in _WORSE_IF_MORE:
+                if name in evidence and evidence[name] > known.get(name, -math.inf):
+                    newest.evidence[name] = evidence[name]
+                    if name != "ratio" and "peak_step" in evidence:
+                        newest.evidence["peak_step"] = evidence["peak_step"]
+            if {"peak", "level", "ratio"} <= evidence.keys() and newest.evidence["level"] > 0.0:
+                newest.evidence["ratio"] = newest.evidence["peak"] / newest.evidence["level"]
             self.reopen(newest, noticed_step=noticed_step, count=count)
             return newest
         incident_id = f"{self.session}-{kind}-{metric}-{start_step}"

@@ -166,6 +166,7 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
     "level": ("level before {}", short_number),
     "first": ("first values {}", short_number),
     "peak": ("highest {}", short_number),
+    "peak_step": ("(at step {})", _whole),
     "ratio": ("({} times the level)", short_number),
     "now": ("last value {}", short_number),
     "now_ratio": ("({} times the level)", short_number),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from operator import itemgetter
 
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
@@ -86,7 +87,7 @@ class ExplodingGradients(SingleIncidentDetector):
 
     def _begin(self, level: float, row: Row) -> None:
         self._level = level
-        peak = max(norm for _, norm in self._high)
+        peak_step, peak = max(self._high, key=itemgetter(1))
         self._report(
             GRAD_NORM,
             row,
@@ -94,6 +95,7 @@ class ExplodingGradients(SingleIncidentDetector):
             count=len(self._high),
             level=level,
             peak=peak,
+            peak_step=peak_step,
             ratio=peak / level,
         )
         self._high.clear()
@@ -106,8 +108,8 @@ class ExplodingGradients(SingleIncidentDetector):
             self._calm = 0
             incident.grow(row.step)
             if norm > incident.evidence["peak"]:
-                incident.evidence["peak"] = norm
-                incident.evidence["ratio"] = norm / incident.evidence["level"]
+                ratio = norm / incident.evidence["level"]
+                incident.evidence.update(peak=norm, peak_step=row.step, ratio=ratio)
             return
         self._calm += 1
         if self._calm >= at.NORM_CALM:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from operator import itemgetter
 from typing import Final
 
 from toolkit.telemetry.diagnostics import thresholds as at
@@ -50,7 +51,7 @@ class Instability(SingleIncidentDetector):
         self._sum = 0.0
         self._high = 0
         self._began = 0
-        self._top = 0.0
+        self._top = (0, 0.0)
         self._same = 0
         self._same_since = 0
         self._level_before = 0.0
@@ -184,14 +185,15 @@ class Instability(SingleIncidentDetector):
         if self._sum == 0.0:
             self._began = row.step
             self._high = 0
-            self._top = loss
+            self._top = (row.step, loss)
         self._sum = total
-        self._top = max(self._top, loss)
+        if loss > self._top[1]:
+            self._top = (row.step, loss)
         self._high += 1
         rises = at.RISES[min(self._high, len(at.RISES)) - 1]
         is_high = y - level > self._axis.gap(level, rises)
         if not is_high and self._high >= len(at.RISES) and total > at.TOP_ENOUGH:
-            top = self._axis.place(self._top)
+            top = self._axis.place(self._top[1])
             is_high = top - level > self._axis.gap(level, at.TOP_RISE)
         enough = at.ENOUGH_IF_HIGH if y - level > self._axis.gap(level, at.RISES[0]) else at.ENOUGH
         if (total > enough and is_high and self._is_beyond_its_tail(sigma, enough)) or self._is_above_all(
@@ -199,7 +201,7 @@ class Instability(SingleIncidentDetector):
         ):
             incident = self._begin(self._began, level, sigma, self._top, row)
             incident.count += self._high - 1
-            self._note(incident, loss)
+            self._note(incident, loss, row)
             # They are no measure of what is usual.
             for _ in range(min(self._high, len(self._above))):
                 self._above.pop()
@@ -247,7 +249,7 @@ class Instability(SingleIncidentDetector):
             is_start = self._start is not None and len(self._start) == len(self._longer)
             if is_start:
                 level, since = self._left_first(self._start or [], level, since)
-            self._begin(since, level, sigma, loss, row)
+            self._begin(since, level, sigma, (row.step, loss), row)
             self._is_start = is_start
 
     def _watch_the_start(self, start: list[tuple[int, float]], loss: float, y: float, row: Row) -> None:
@@ -265,13 +267,14 @@ class Instability(SingleIncidentDetector):
                 continue
             rise = max(self._axis.gap(level, at.START_RISE), at.START_SIGMAS * _deviation(since))
             if median(since) - level > rise:
-                top = self._axis.value(max(since))
+                top_step, top_y = max(start[lead:], key=itemgetter(1))
+                top = (top_step, self._axis.value(top_y))
                 level, step = self._left_first(start, level, start[lead][0])
                 incident = self._begin(step, level, self._axis.floor(level), top, row)
                 # It may be one that began later, from a level that was not the first one any more.
                 incident.start_step, incident.count = step, len(since)
-                incident.evidence |= {"level": self._axis.value(level), "peak": top}
-                self._note(incident, loss)
+                incident.evidence |= {"level": self._axis.value(level), "peak": top[1], "peak_step": top[0]}
+                self._note(incident, loss, row)
                 self._is_start = True
                 self._say_diverged(incident)
                 return
@@ -294,7 +297,9 @@ class Instability(SingleIncidentDetector):
         self._same += 1
         level = self._level_before
         if self._same == at.SAME_RECORDS and y - level > self._axis.gap(level, at.COLLAPSE_RISE):
-            incident = self._begin(self._same_since, level, self._axis.floor(level), loss, row, _DIVERGENCE)
+            incident = self._begin(
+                self._same_since, level, self._axis.floor(level), (row.step, loss), row, _DIVERGENCE
+            )
             incident.variant = "collapse"
             self._keep_open(incident)
 
@@ -323,20 +328,21 @@ class Instability(SingleIncidentDetector):
                 # At rest it was no divergence.
                 self._left.since = self._rows
                 self._incidents.reopen(incident, noticed_step=row.step)
-                self._note(incident, loss)
+                self._note(incident, loss, row)
                 self._say_diverged(incident)
                 return
-            incident = self._begin(self._best_step, self._best, sigma, loss, row, _DIVERGENCE)
+            incident = self._begin(self._best_step, self._best, sigma, (row.step, loss), row, _DIVERGENCE)
             incident.variant = "slow"
             self._keep_open(incident)
 
     def _begin(
-        self, start: int, level: float, sigma: float, loss: float, row: Row, kind: str = _SPIKE
+        self, start: int, level: float, sigma: float, top: tuple[int, float], row: Row, kind: str = _SPIKE
     ) -> Incident:
+        peak_step, peak = top
         self._sum = 0.0
         self._same = 0
         self._rested = None
-        self._left = _Left(level, sigma, self._rows, self._axis.place(loss))
+        self._left = _Left(level, sigma, self._rows, self._axis.place(peak))
         usual = self._axis.value(level)
         incidents = self._incidents if self._divergence is None else Incidents()
         self._incident = incident = incidents.open(
@@ -345,8 +351,9 @@ class Instability(SingleIncidentDetector):
             start_step=start,
             noticed_step=row.step,
             level=usual,
-            peak=loss,
-            ratio=loss / usual if usual > 0.0 else 0.0,
+            peak=peak,
+            peak_step=peak_step,
+            ratio=peak / usual if usual > 0.0 else 0.0,
         )
         self._is_start = False
         incident.variant = ""
@@ -360,14 +367,14 @@ class Instability(SingleIncidentDetector):
         if self._is_doubtful:
             incident.severity = INFO
         self._left.severity = incident.severity
-        self._note(incident, loss)
+        self._note(incident, peak, row)
         return incident
 
-    def _note(self, incident: Incident, loss: float) -> None:
+    def _note(self, incident: Incident, loss: float, row: Row) -> None:
         evidence = incident.evidence
         evidence["now"] = loss
         if loss > evidence["peak"]:
-            evidence["peak"] = loss
+            evidence["peak"], evidence["peak_step"] = loss, row.step
         level = evidence["level"]
         if level > 0.0:
             evidence["ratio"] = evidence["peak"] / level
@@ -375,7 +382,7 @@ class Instability(SingleIncidentDetector):
 
     def _is_back(self, incident: Incident, left: _Left, loss: float, y: float, row: Row) -> bool:
         """Add one more loss to `incident`; return whether the last ones are near the level that it left."""
-        self._note(incident, loss)
+        self._note(incident, loss, row)
         left.peak = max(left.peak, y)
         near = max(at.BACK_SIGMAS * left.sigma, self._axis.gap(left.level, at.BACK_RISE))
         if y - left.level > near:

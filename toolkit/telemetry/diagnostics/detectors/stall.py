@@ -163,6 +163,7 @@ class Stall(SingleIncidentDetector):
             start_step=start_step,
             noticed_step=noticed_step,
             seconds=float(round(seconds)),
+            peak_step=start_step,
             usual_s=self._usual_s * steps,
         )
         self._incident.variant = ""
@@ -176,7 +177,8 @@ class Stall(SingleIncidentDetector):
 
     def _grow(self, incident: Incident, seconds: float) -> None:
         incident.count += 1
-        incident.evidence["seconds"] = float(round(seconds))
+        if seconds > incident.evidence["seconds"]:
+            incident.evidence.update(seconds=float(round(seconds)), peak_step=self._furthest)
         if incident.severity == INFO and seconds >= at.STALL_LOUD_S:
             incident.severity = None
             self._incidents.mark_changed(incident)

@@ -23,6 +23,7 @@ class ValidationSpike(SingleIncidentDetector):
         self._previous = 0.0
         self._level = 0.0
         self._peak = 0.0
+        self._peak_step = 0
         self._length = 0
         self._last: tuple[int, float] | None = None
         self._has_begun = False
@@ -58,7 +59,7 @@ class ValidationSpike(SingleIncidentDetector):
             if self._is_still_doubted(self._doubted, val, y, row):
                 return
         elif self._is_jump(y) and not self._train_jumps():
-            self._peak, self._length = y, 1
+            self._peak, self._peak_step, self._length = y, row.step, 1
             if self._is_clear(y):
                 self._open(row.step, val, row)
             else:
@@ -71,8 +72,15 @@ class ValidationSpike(SingleIncidentDetector):
 
     def _open(self, step: int, peak: float, row: Row) -> Incident:
         level = self._axis.value(self._level)
-        ratio = peak / level if level > 0 else 0.0
-        incident = self._report(VAL_LOSS, row, start_step=step, level=level, peak=peak, ratio=ratio)
+        incident = self._report(
+            VAL_LOSS,
+            row,
+            start_step=step,
+            level=level,
+            peak=peak,
+            peak_step=self._peak_step,
+            ratio=peak / level if level > 0 else 0.0,
+        )
         incident.variant = ""
         self._incidents.val_spike_is_open = True
         return incident
@@ -82,7 +90,7 @@ class ValidationSpike(SingleIncidentDetector):
         if y > self._level + at.VAL_BACK_SHARE * (self._peak - self._level):
             if self._length <= at.VAL_SPIKE_LONGEST:
                 if y > self._peak:
-                    self._peak, self._doubted = y, (doubted[0], val)
+                    self._peak, self._peak_step, self._doubted = y, row.step, (doubted[0], val)
                 return True
             self._recent.clear()
         else:
@@ -98,7 +106,7 @@ class ValidationSpike(SingleIncidentDetector):
             self._length += 1
             if y > self._peak:
                 self._peak = y
-                incident.evidence["peak"] = val
+                incident.evidence["peak"], incident.evidence["peak_step"] = val, row.step
                 if incident.evidence["level"] > 0:
                     incident.evidence["ratio"] = val / incident.evidence["level"]
             if self._length <= at.VAL_SPIKE_LONGEST:
