@@ -264,7 +264,10 @@ def test_a_number_next_to_a_step_is_what_the_record_of_that_step_says():
         for finding in _take_one_by_one(records):
             for number, step in _numbers_at_steps(finding.message):
                 at_step = [
-                    record.get(finding.metric) for record in records if record.get("global_step") == step
+                    record.get(name)
+                    for record in records
+                    if record.get("global_step") == step
+                    for name in (finding.metric, "lr")
                 ]
                 assert number in [short(value) for value in at_step if value is not None], finding.message
                 checked.add(finding.kind)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.diagnostics.synthetic_runs import curve, detect, run_of
 from tests.lengths import longer
+from toolkit.telemetry.diagnostics.catalogue import title_of
 
 
 def _norms(seed=1, *, records=300, noise=0.3, level=1.0):
@@ -104,3 +105,13 @@ def test_a_new_session_starts_with_larger_norms_and_is_not_reported():
 )
 def test_other_norms_are_not_reported(norms):
     assert detect(_run(norms), "exploding_grad") == []
+
+
+def test_norms_that_follow_a_learning_rate_that_was_raised_are_named_so():
+    norms = [1.0] * 200 + [30.0] * 8 + [1.0] * 92
+    lr = [1e-6] * 200 + [3e-4] * 100
+
+    (finding,) = detect(run_of(curve(1), grad_norm=norms, lr=lr), "exploding_grad")
+
+    assert (finding.severity, title_of(finding)) == ("info", "Rise with the learning rate")
+    assert finding.message.endswith("The learning rate was raised from 1e-06 to 0.0003 at step 201.")

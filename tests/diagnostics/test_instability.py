@@ -283,15 +283,77 @@ def test_a_rise_right_after_the_learning_rate_was_raised_is_an_info():
     assert (finding.kind, finding.severity, finding.state) == ("spike", "info", "resolved")
 
 
-def test_a_rise_after_a_restart_that_lasts_is_critical_and_an_info_again_when_it_is_over():
+def test_a_rise_after_a_restart_that_lasts_is_named_so_and_no_divergence():
     records = _with_a_warm_restart(60)
 
     (during,) = detect(records[:305], *KINDS)
     (afterwards,) = detect(records, *KINDS)
 
-    assert (during.kind, during.severity) == ("divergence", "critical")
-    assert "has not come back" in during.message
-    assert (afterwards.kind, afterwards.severity) == ("spike", "info")
+    for finding in (during, afterwards):
+        assert (finding.kind, finding.severity) == ("spike", "info")
+        assert title_of(finding) == "Rise with the learning rate"
+        assert finding.message.endswith("The learning rate was raised from 1.184e-08 to 0.0003 at step 251.")
+        assert not any("batch" in text for text in (*finding.causes, *finding.advice))
+
+
+def _restarting(noise, rises, *, records=1200, period=400, floor=0.4):
+    """Return the records of a schedule that starts again; the loss is `rises(step, lr)` times its curve."""
+    dice = random.Random(7)
+    lrs = [1e-6 + 3e-4 * (0.5 + 0.5 * math.cos(math.pi * (at % period) / period)) for at in range(records)]
+    losses = [
+        (floor + 2.6 * math.exp(-at / 150)) * rises(at, lr) * math.exp(dice.gauss(0.0, noise))
+        for at, lr in enumerate(lrs)
+    ]
+    return run_of(losses, lr=lrs)
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.15, 0.3])
+@pytest.mark.parametrize("rise", [0.6, 1.0, 2.0])
+def test_a_loss_that_rises_and_falls_with_the_learning_rate_is_no_alarm_in_any_noise(noise, rise):
+    found = detect(_restarting(noise, lambda _, lr: 1.0 + rise * lr / 3e-4), *KINDS)
+
+    assert [finding.severity for finding in found] == ["info"] * len(found)
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.15])
+def test_a_loss_that_does_not_follow_the_learning_rate_down_has_diverged(noise):
+    records = _restarting(noise, lambda at, _: 1.0 if at < 400 else 3.0)
+
+    (during,) = detect(records[:600], *KINDS)
+    (afterwards,) = detect(records[:800], *KINDS)
+
+    assert (during.kind, during.severity) == ("spike", "info")
+    assert (afterwards.kind, afterwards.severity, afterwards.id) == ("divergence", "critical", during.id)
+    assert "has not come back" in afterwards.message
+    assert "The learning rate was raised" in afterwards.message
+
+
+@pytest.mark.parametrize("noise", [0.02, 0.15, 0.3])
+def test_a_loss_that_a_restart_takes_above_all_that_it_was_before_has_diverged(noise):
+    (finding,) = detect(_restarting(noise, lambda at, _: 1.0 if at < 400 else 18.0)[:460], *KINDS)
+
+    assert (finding.kind, finding.severity) == ("divergence", "critical")
+
+
+def test_a_spike_long_after_a_restart_is_not_put_down_to_it():
+    records = _restarting(0.02, lambda at, _: 4.0 if 600 <= at < 606 else 1.0)
+
+    (finding,) = detect(records, *KINDS)
+
+    assert (finding.severity, title_of(finding)) == ("warning", "Loss spike")
+    assert "learning rate" not in finding.message
+
+
+def test_a_divergence_in_a_warm_up_is_not_put_down_to_a_restart():
+    lr = [3e-3 * min(1.0, (at + 1) / 300) for at in range(600)]
+    losses = [
+        loss * (1.0 if at < 200 else 1.0 + (at - 200) / 50) for at, loss in enumerate(curve(1, records=600))
+    ]
+
+    (finding,) = _found(losses, lr=lr)
+
+    assert (finding.kind, finding.severity) == ("divergence", "critical")
+    assert "raised" not in finding.message
 
 
 def test_the_same_rise_without_a_learning_rate_that_was_raised_is_a_warning():

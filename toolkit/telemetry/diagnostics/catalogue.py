@@ -74,6 +74,20 @@ _WITH_OTHERS: Final = Special(
     remedies=(SAVE,),
 )
 
+_AFTER_A_RAISE: Final = Special(
+    title="Rise with the learning rate",
+    causes=(
+        "The learning rate was raised in one go: a schedule that starts again, a resume without its state, or a change by hand.",
+        "Larger steps leave the narrow valley that the smaller ones had found.",
+    ),
+    advice=(
+        "If the schedule is meant to start again, wait: the loss follows the learning rate down.",
+        "If it is not, look at the scheduler: its period, and whether a resume loads it.",
+        "If the loss stays up when the rate is down again, go back to the checkpoint before step {start} and raise it less, or more slowly.",
+    ),
+    remedies=(*LOWER_LR, SAVE),
+)
+
 CATALOGUE: Final[dict[str, Kind]] = {
     "nan": Kind(
         title="Not a number",
@@ -105,7 +119,6 @@ CATALOGUE: Final[dict[str, Kind]] = {
         variants={
             "recovered": "{metric} jumped from {level} to {peak}{times} at step {peak_step}{since}; it was back after step {end}.",
             "at rest": "{metric} jumped from {level} to {peak}{times} at step {peak_step}{since}; it came to rest at {now}.",
-            "after a restart": "{metric} rose from {level} to {peak} at step {peak_step}{since}, right after the learning rate was raised.",
         },
         causes=(
             "A batch unlike the others: a long or corrupt sample, a duplicate, wrong labels.",
@@ -118,6 +131,7 @@ CATALOGUE: Final[dict[str, Kind]] = {
             "Lower the learning rate, or beta2 to 0.95.",
         ),
         remedies=(*LOWER_LR, SAVE),
+        special={"lr_before": _AFTER_A_RAISE},
     ),
     "divergence": Kind(
         title="Divergence",
@@ -211,6 +225,7 @@ CATALOGUE: Final[dict[str, Kind]] = {
             "Look at the batches from step {start} on.",
         ),
         remedies=(*LOWER_LR, SAVE),
+        special={"lr_before": _AFTER_A_RAISE},
     ),
     "vanishing_grad": Kind(
         title="Vanishing gradients",
@@ -698,7 +713,7 @@ def finding_of(
         count=incident.count,
         repeats=incident.repeats,
         evidence=dict(incident.evidence),
-        message=about.variants.get(incident.variant, about.message).format_map(shown),
+        message=(about.variants.get(incident.variant, about.message) + "{raised}").format_map(shown),
         causes=special.causes,
         advice=tuple(line.format_map(shown) for line in special.advice),
         remedies=special.remedies,
@@ -744,6 +759,8 @@ def _shown(incident: Incident) -> _Shown:
     shown["start"] = f"{incident.start_step:,}"
     peak_step = shown.setdefault("peak_step", shown["start"])
     shown["since"] = "" if peak_step == shown["start"] else f", in a rise since step {shown['start']}"
+    raised = " The learning rate was raised from {lr_before} to {lr} at step {lr_step}."
+    shown["raised"] = raised.format_map(shown) if "lr_before" in incident.evidence else ""
     shown["noticed"] = f"{incident.noticed_step:,}"
     shown["end"] = f"{incident.end_step:,}"
     shown["count"] = f"{incident.count:,}"

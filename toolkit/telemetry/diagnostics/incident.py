@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from toolkit.telemetry.diagnostics import thresholds as at
 
@@ -58,6 +58,15 @@ class Incident:
         self.count += count
 
 
+class LrRaise(NamedTuple):
+    """A learning rate that was raised in one go, by a schedule that starts again or by hand."""
+
+    step: int
+    at_row: int
+    before: float
+    lr: float
+
+
 class Incidents:
     """All incidents of a run, and which of them changed since the last call of `take_changed`."""
 
@@ -74,6 +83,8 @@ class Incidents:
         self.first_train_loss: float | None = None
         self.train_losses: deque[float] = deque(maxlen=at.LEVEL_WINDOW)
         """The newest finite ones: what an evaluation is compared with."""
+        self.lr_raised: LrRaise | None = None
+        """The newest."""
         self.hang_step: int | None = None
         """The step after which the run itself reported its newest hang: that pause is not reported twice."""
         self.never_learned = False
@@ -137,6 +148,17 @@ class Incidents:
         self.mark_changed(incident)
         return incident
 
+    def lr_raise_before(self, start_step: int, at_row: int | None = None) -> dict[str, float]:
+        """Return how the learning rate was raised before a rise from `start_step` on; empty if it was not.
+
+        `at_row` is the number of records when the rise began, if that is not now.
+        """
+        raised = self.lr_raised
+        rows = self.rows if at_row is None else at_row
+        if raised is None or (raised.step < start_step and rows - raised.at_row > at.LR_RAISED_WITHIN):
+            return {}
+        return {"lr": raised.lr, "lr_step": raised.step, "lr_before": raised.before}
+
     def reopen(self, incident: Incident, *, noticed_step: int, count: int = 1) -> None:
         """Reopen a resolved `incident`: it affects `count` more records, up to `noticed_step`."""
         incident.resolved_step = None
@@ -167,6 +189,9 @@ class Incidents:
             incident.end_step = end_step
         incident.resolved_step = resolved_step
         incident.closed_at_row = self.rows if at_row is None else at_row
+        if "lr_before" in incident.evidence and self.lr_raised is not None:
+            # In noise it may seem over, and go on.
+            self.lr_raised = self.lr_raised._replace(at_row=self.rows)
         self.mark_changed(incident)
 
     def take_changed(self) -> list[Incident]:

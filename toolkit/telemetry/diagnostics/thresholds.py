@@ -85,8 +85,9 @@ START_APART: Final = 0.2
 START_SIGMAS: Final = 6.0
 """To twice the level, a fifth between the two, and clear of their noise: a first loss may be low by luck."""
 LR_RAISED: Final = 3.0
+LR_RAISED_OVER: Final = 10
 LR_RAISED_WITHIN: Final = 50
-"""A rise soon after the learning rate was tripled in one go belongs to a schedule that starts again."""
+"""A rise soon after the learning rate was tripled, within so many losses, belongs to a schedule that starts again."""
 
 # ---------------------------------------------------------------- plateau
 

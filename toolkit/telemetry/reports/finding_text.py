@@ -172,6 +172,8 @@ _WORDS: Final[Mapping[str, tuple[str, Callable[[float], str]]]] = {
     "now_ratio": ("({} times the level)", short_number),
     "last_good": ("last finite value {}", short_number),
     "lr": ("learning rate {}", learning_rate),
+    "lr_step": ("(at step {})", _whole),
+    "lr_before": ("before that {}", learning_rate),
     "before": ("before that {}", learning_rate),
     "highest": ("highest before {}", learning_rate),
     "others_cpu_pct": ("{} of all processors used by others", _percent),

@@ -10,7 +10,7 @@ from typing import Final
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
 from toolkit.telemetry.diagnostics.finding import INFO
-from toolkit.telemetry.diagnostics.incident import Incident, Incidents
+from toolkit.telemetry.diagnostics.incident import Incident, Incidents, LrRaise
 from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR, Row, is_meant_to_fall, name_of
 from toolkit.telemetry.diagnostics.robust import CHANGE_TO_SIGMA, LossAxis, Window, median
 
@@ -51,17 +51,21 @@ class Instability(SingleIncidentDetector):
         self._sum = 0.0
         self._high = 0
         self._began = 0
+        self._began_at_row = 0
         self._top = (0, 0.0)
         self._same = 0
         self._same_since = 0
         self._level_before = 0.0
         self._best = 0.0
         self._best_step = 0
+        self._best_at_row = 0
         self._best_of = 0
         self._has_best = False
         self._risen = 0
         self._lr = 0.0
-        self._lr_raised_at = 0
+        # The lowest of the last few.
+        self._low_lr = 0.0
+        self._low_lr_at = 0
         # The incident that is open: its level and noise stay what they were when it began.
         self._is_start = self._is_doubtful = False
         self._left = _Left()
@@ -95,9 +99,13 @@ class Instability(SingleIncidentDetector):
         self._rows = rows = self._rows + 1
         lr = values.get(LR)
         if lr is not None:
-            if lr > at.LR_RAISED * self._lr and rows > at.FIRST_RECORDS:
-                self._lr_raised_at = rows
             self._lr = lr
+            if lr > at.LR_RAISED * self._low_lr:
+                if rows > at.FIRST_RECORDS:
+                    self._incidents.lr_raised = LrRaise(row.step, self._incidents.rows, self._low_lr, lr)
+                self._low_lr, self._low_lr_at = lr, rows
+            elif lr <= self._low_lr or rows - self._low_lr_at > at.LR_RAISED_OVER:
+                self._low_lr, self._low_lr_at = lr, rows
         axis = self._axis
         y = axis.place(loss)
         if axis.has_changed:
@@ -183,7 +191,7 @@ class Instability(SingleIncidentDetector):
             self._sum = 0.0
             return
         if self._sum == 0.0:
-            self._began = row.step
+            self._began, self._began_at_row = row.step, self._incidents.rows
             self._high = 0
             self._top = (row.step, loss)
         self._sum = total
@@ -300,6 +308,7 @@ class Instability(SingleIncidentDetector):
             incident = self._begin(
                 self._same_since, level, self._axis.floor(level), (row.step, loss), row, _DIVERGENCE
             )
+            self._name_divergence(incident)
             incident.variant = "collapse"
             self._keep_open(incident)
 
@@ -312,6 +321,7 @@ class Instability(SingleIncidentDetector):
         level = self._longer.median if size == len(self._longer) else median(self._longer.values()[-size:])
         if level < self._best or not self._has_best:
             self._best, self._best_step, self._has_best = level, row.step, True
+            self._best_at_row = self._incidents.rows
             self._best_of = size
             self._risen = 0
             return
@@ -329,7 +339,7 @@ class Instability(SingleIncidentDetector):
                 self._left.since = self._rows
                 self._incidents.reopen(incident, noticed_step=row.step)
                 self._note(incident, loss, row)
-                self._say_diverged(incident)
+                self._stay_up(incident)
                 return
             incident = self._begin(self._best_step, self._best, sigma, (row.step, loss), row, _DIVERGENCE)
             incident.variant = "slow"
@@ -343,10 +353,13 @@ class Instability(SingleIncidentDetector):
         self._same = 0
         self._rested = None
         self._left = _Left(level, sigma, self._rows, self._axis.place(peak))
+        self._left.highest = self._highest
         usual = self._axis.value(level)
+        rows = {self._best_step: self._best_at_row, self._began: self._began_at_row}
+        raised = self._incidents.lr_raise_before(start, rows.get(start))
         incidents = self._incidents if self._divergence is None else Incidents()
         self._incident = incident = incidents.open(
-            kind,
+            _SPIKE if raised else kind,
             name_of(LOSS, row.record),
             start_step=start,
             noticed_step=row.step,
@@ -359,9 +372,9 @@ class Instability(SingleIncidentDetector):
         incident.variant = ""
         was_mild = incident.repeats == 0 or incident.severity == INFO
         incident.severity = None
-        if was_mild and self._lr_raised_at and self._rows - self._lr_raised_at <= at.LR_RAISED_WITHIN:
+        if was_mild and raised:
             # A schedule that restarts raises the loss on purpose.
-            incident.variant = "after a restart"
+            incident.evidence |= raised
             incident.severity = INFO
         self._is_doubtful = not is_meant_to_fall(row)
         if self._is_doubtful:
@@ -399,7 +412,7 @@ class Instability(SingleIncidentDetector):
                 self._incident = None
                 self._learn_again()
             elif median(self._recent) - left.level > at.BACK_SHARE * (left.peak - left.level):
-                self._say_diverged(incident)
+                self._stay_up(incident)
             else:
                 # Most of the way back: what is usual is where it came to rest.
                 self._end(incident, row, "at rest")
@@ -418,8 +431,32 @@ class Instability(SingleIncidentDetector):
             if self._incident is not None:
                 self._end(self._incident, row)
             self._end_divergence(row.step)
+        elif incident.kind == _SPIKE and not self._is_of_the_lr(incident, self._left_for_long):
+            self._name_divergence(incident)
+
+    def _stay_up(self, incident: Incident) -> None:
+        """Follow a loss that does not come back: a divergence, unless that of the learning rate explains it."""
+        if not self._is_of_the_lr(incident, self._left):
+            self._name_divergence(incident)
+        self._keep_open(incident)
+
+    def _is_of_the_lr(self, incident: Incident, left: _Left) -> bool:
+        """Whether the learning rate was raised and is still up, and the loss is no higher than it ever was before.
+
+        Where the rate has come down again, the loss has to follow it.
+        """
+        raised, before = incident.evidence.get("lr", 0.0), incident.evidence.get("lr_before", math.inf)
+        now = median(self._recent)
+        return now <= left.highest and (
+            self._lr > max(at.LR_RAISED * before, at.LR_DECAYED * raised)
+            or (before < math.inf and now - left.level <= at.BACK_SHARE * (left.peak - left.level))
+        )
 
     def _say_diverged(self, incident: Incident) -> None:
+        self._name_divergence(incident)
+        self._keep_open(incident)
+
+    def _name_divergence(self, incident: Incident) -> None:
         if incident.severity is not None and not self._is_doubtful:
             incident.severity = None
             self._incidents.mark_changed(incident)
@@ -429,7 +466,6 @@ class Instability(SingleIncidentDetector):
             incident.evidence.setdefault("first", incident.evidence["level"])
             self._incidents.never_learned = True
         self._incidents.escalate(incident, _DIVERGENCE)
-        self._keep_open(incident)
 
     def _keep_open(self, incident: Incident) -> None:
         """Learn the level of a divergence, until the loss is back where it was before."""
@@ -470,12 +506,13 @@ class Instability(SingleIncidentDetector):
 
 
 class _Left:
-    """What an incident left: the level and the noise, at which record, and how high the loss went."""
+    """What an incident left: the level and the noise, at which record, and how high the loss went and had been."""
 
-    __slots__ = ("level", "peak", "severity", "sigma", "since")
+    __slots__ = ("highest", "level", "peak", "severity", "sigma", "since")
 
     def __init__(self, level: float = 0.0, sigma: float = 0.0, since: int = 0, peak: float = 0.0) -> None:
         self.level, self.sigma, self.since, self.peak = level, sigma, since, peak
+        self.highest = peak
         self.severity: str | None = None
 
 
