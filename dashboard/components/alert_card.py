@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Final, Literal
 
 import streamlit as st
 
 from toolkit.telemetry.diagnostics.catalogue import OF_RANKS, title_of
+from toolkit.telemetry.diagnostics.diagnosis import with_samples
 from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.reports.finding_text import (
     basis_text,
@@ -170,9 +172,9 @@ def _details(page: RunPage, alert: Finding) -> None:
         with left:
             _chart(page, alert, info.name, evidence)
         with right:
-            _advice(alert)
+            _advice(page, alert)
     else:
-        _advice(alert)
+        _advice(page, alert)
     _settings(page, alert)
     if alert.kind in OF_RANKS:
         st.caption("See *Time and machine* for a comparison of the ranks.")
@@ -219,7 +221,15 @@ def _changes(page: RunPage, alert: Finding) -> list[Mark]:
     return [mark for mark in marks if mark is not None][:_MAX_CHANGES]
 
 
-def _advice(alert: Finding) -> None:
+@st.cache_data(max_entries=64, ttl=60, show_spinner=False, hash_funcs={Finding: repr})
+def _with_samples(alert: Finding, folder: Path) -> Finding:
+    # The file of the batches may be long, and pages are drawn often.
+    return with_samples([alert], folder)[0]
+
+
+def _advice(page: RunPage, alert: Finding) -> None:
+    if page.card.path is not None:
+        alert = _with_samples(alert, page.card.path)
     for title, items in (("Likely causes", alert.causes), ("What to try", alert.advice)):
         if items:
             lines = "\n".join(f"1. {md(item, 300)}" for item in items[:10])

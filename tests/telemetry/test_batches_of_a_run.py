@@ -5,6 +5,7 @@ import json
 import pytest
 
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.diagnostics.history import diagnose
 from toolkit.telemetry.logger.records.batch_values import row_of
 from toolkit.telemetry.logger.writing import batch_writer
 from toolkit.telemetry.runfolder.evidence.batches import NO_STEP, read_batches
@@ -174,3 +175,26 @@ def test_a_batch_that_has_no_plain_memory_has_no_fingerprint():
     assert row_of(batch=torch.eye(2).to_sparse()) is None
     assert row_of(batch=torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])) is None
     assert row_of(batch={"meta": torch.ones(2, device="meta"), "x": torch.ones(3)}).samples == 3
+
+
+def _train_with_a_bad_batch(folder, lr=lambda step: 3e-4):
+    with TelemetryLogger("r", folder, quiet=True, system=False, log_every=1) as log:
+        for step in range(1, 301):
+            log.batch([f"{step}-a.png", f"{step}-b.png"])
+            log.log_step(step, train_loss=9.0 if 200 <= step < 206 else 1.0 + 0.01 * (step % 3), lr=lr(step))
+    return [one for one in diagnose(log.run_folder).only("info").findings if one.kind == "spike"]
+
+
+def test_the_samples_of_a_step_stand_where_the_advice_says_to_look_at_its_batch(tmp_path):
+    [spike] = _train_with_a_bad_batch(tmp_path)
+
+    assert "look at the batches of step 200" in spike.advice[0]
+    assert spike.advice[0].endswith("Batch of step 200: samples 200-a.png, 200-b.png.")
+    assert "samples" not in spike.message
+
+
+def test_the_samples_of_a_rise_that_the_learning_rate_made_are_not_named(tmp_path):
+    [rise] = _train_with_a_bad_batch(tmp_path, lr=lambda step: 3e-4 if step >= 200 else 1e-6)
+
+    assert "The learning rate was raised" in rise.message
+    assert not any("samples" in line for line in (rise.message, *rise.advice))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import time
 
 import pytest
@@ -25,6 +26,7 @@ from tests.dashboard.views.pages import (
 )
 from tests.lengths import in_make_faults
 from tests.made_runs import append, step_record, write_run
+from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
 from toolkit.telemetry.diagnostics.confidence import CLEAR
 from toolkit.telemetry.diagnostics.confidence_table import STRENGTHS
@@ -86,6 +88,18 @@ def test_a_healthy_run_says_what_is_watched(logs):
 
 
 # ---------------------------------------------------------------- open and over
+
+
+def test_the_advice_names_the_samples_of_the_batch_that_it_says_to_look_at(logs):
+    dice = random.Random(1)
+    with TelemetryLogger("r", logs, quiet=True, system=False, log_every=1) as log:
+        for step in range(1, 301):
+            log.batch([f"{step}-a", f"{step}-b"])
+            log.log_step(step, train_loss=9.0 if 200 <= step < 206 else dice.uniform(0.9, 1.1))
+
+    page = open_page("alerts", "r")
+
+    assert "Batch of step 200: samples 200-a, 200-b." in said(page)
 
 
 def test_an_open_finding_is_explained_with_its_place_causes_settings_and_advice(logs):

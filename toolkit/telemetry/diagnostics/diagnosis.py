@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,11 +10,12 @@ from typing import Final
 
 from toolkit.telemetry.diagnostics.ending import Ending, Endings, RunError
 from toolkit.telemetry.diagnostics.finding import CRITICAL, SEVERITIES, Finding
-from toolkit.telemetry.runfolder.evidence.batches import read_batches
+from toolkit.telemetry.runfolder.evidence.batches import Batches, read_batches
 from toolkit.telemetry.runfolder.manifest import Manifest, incomplete_mirrors
 
 _OF_ONE_BATCH: Final = ("spike", "nan", "divergence", "exploding_grad")
 """What a batch may have done: its samples are named, where they were recorded."""
+_SAYS_TO_LOOK: Final = re.compile(r"batch(?:es)? (?:of|from) step")
 
 
 class NoRecordsError(ValueError):
@@ -61,22 +63,31 @@ class Diagnosis:
         errors = [error for error in self.errors if kinds is None and error.severity in asked]
         return replace(
             self,
-            findings=self._with_samples(findings),
+            findings=findings if self.manifest is None else with_samples(findings, self.path),
             errors=errors,
             left_out=len(self.findings) - len(findings) + len(self.errors) - len(errors),
             is_whole=kinds is None,
         )
 
-    def _with_samples(self, findings: Sequence[Finding]) -> Sequence[Finding]:
-        if self.manifest is None or not any(finding.kind in _OF_ONE_BATCH for finding in findings):
-            return findings
-        batches = read_batches(self.path)
-        found = []
-        for finding in findings:
-            step = finding.start_step if finding.kind in _OF_ONE_BATCH else None
-            samples = "" if step is None else batches.samples_text(step, finding.session)
-            found.append(replace(finding, message=f"{finding.message} {samples}") if samples else finding)
-        return found
+
+def with_samples(findings: Sequence[Finding], folder: Path) -> Sequence[Finding]:
+    """Name the samples of the batches that may have done it, as far as the run in `folder` recorded them.
+
+    They stand first in the advice, at the line that says to look at the batch; the message names them where none does.
+    """
+    suspects = [one for one in findings if one.kind in _OF_ONE_BATCH and "lr_before" not in one.evidence]
+    batches = read_batches(folder) if suspects else None
+    return [_with_samples(one, batches) if batches and one in suspects else one for one in findings]
+
+
+def _with_samples(finding: Finding, batches: Batches) -> Finding:
+    step = finding.start_step
+    samples = "" if step is None else batches.samples_text(step, finding.session)
+    about = [line for line in finding.advice if _SAYS_TO_LOOK.search(line)]
+    if not samples or not about:
+        return replace(finding, message=f"{finding.message} {samples}".rstrip())
+    rest = [line for line in finding.advice if line not in about]
+    return replace(finding, advice=(*(f"{line} {samples}" for line in about), *rest))
 
 
 def notes_about(endings: Endings, manifest: Manifest | None) -> list[str]:
