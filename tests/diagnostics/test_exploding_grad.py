@@ -113,5 +113,5 @@ def test_norms_that_follow_a_learning_rate_that_was_raised_are_named_so():
 
     (finding,) = detect(run_of(curve(1), grad_norm=norms, lr=lr), "exploding_grad")
 
-    assert (finding.severity, title_of(finding)) == ("info", "Rise with the learning rate")
+    assert (finding.severity, title_of(finding)) == ("warning", "Rise with the learning rate")
     assert finding.message.endswith("The learning rate was raised from 1e-06 to 0.0003 at step 201.")

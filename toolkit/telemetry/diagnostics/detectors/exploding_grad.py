@@ -8,7 +8,6 @@ from operator import itemgetter
 
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.detector import SingleIncidentDetector
-from toolkit.telemetry.diagnostics.finding import INFO
 from toolkit.telemetry.diagnostics.incident import Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, is_meant_to_fall
 from toolkit.telemetry.diagnostics.robust import Window, change_sigma, median
@@ -89,8 +88,7 @@ class ExplodingGradients(SingleIncidentDetector):
     def _begin(self, level: float, row: Row) -> None:
         self._level = level
         peak_step, peak = max(self._high, key=itemgetter(1))
-        raised = self._incidents.lr_raise_before(self._high[0][0])
-        incident = self._report(
+        self._report(
             GRAD_NORM,
             row,
             start_step=self._high[0][0],
@@ -99,9 +97,8 @@ class ExplodingGradients(SingleIncidentDetector):
             peak=peak,
             peak_step=peak_step,
             ratio=peak / level,
-            **raised,
+            **self._incidents.lr_raise_before(self._high[0][0]),
         )
-        incident.severity = INFO if raised else None
         self._high.clear()
         self._waiting = self._calm = 0
 
