@@ -15,8 +15,8 @@ _NAMES = {
         start duration age bytes seconds records records_lost telemetry_errors cpu_mem_peak_mb errors_total
         start_step end_step noticed_step resolved_step count repeats confidence began_in_session old new requested
         from_seq to_seq attempts tells_of from_step to_step written dropped reward advantage
-        optimizer_step optimizer_states optimizer_lr moment1_norm moment2_norm weights_norm scheduler_step scheduler_lr
-        scaler_scale data_position accumulation
+        optimizer_step optimizer_states optimizer_lr moment1_norm moment2_norm weights_norm buffers_norm
+        scheduler_step scheduler_lr scaler_scale data_position accumulation
         cpu_percent process_cpu_percent ram_percent ram_used_mb swap_used_mb disk_free_gb process_threads
     """,
     TEXT: """

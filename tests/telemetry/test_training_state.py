@@ -193,3 +193,14 @@ def test_an_optimizer_that_refuses_its_state_and_weights_without_a_shape_cost_no
 
     assert found["weights_norm"] > 0
     assert "rng_numpy" in found
+
+
+def test_the_statistics_of_batch_norm_have_a_number_of_their_own():
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+    before = state_fields(Guard(), model=model)
+    model(torch.randn(8, 4))
+
+    after = state_fields(Guard(), model=model)
+    assert after["weights_norm"] == before["weights_norm"]
+    assert after["buffers_norm"] != before["buffers_norm"]
+    assert "buffers_norm" not in state_fields(Guard(), model=torch.nn.Linear(4, 4))

@@ -50,6 +50,9 @@ def state_fields(
             fields |= _optimizer_fields(torch, optimizers)
         with guard.catch("reading the weights of a model"):
             fields["weights_norm"] = _norm(torch, _weights(model, optimizers))
+            # Statistics that no optimizer changes, such as those of batch norm.
+            buffers = (one for each in _each(model) for one in each.buffers() if one.is_floating_point())
+            fields["buffers_norm"] = _norm(torch, buffers)
         with guard.catch("reading the scale of a gradient scaler"):
             fields["scaler_scale"] = _scale(scaler)
     return {name: value for name, value in fields.items() if value is not None}
