@@ -19,7 +19,18 @@ from benchmarks.command import say
 from benchmarks.diagnose_eval.markdown import table
 from toolkit.telemetry.answers.evidence import read_evidence
 from toolkit.telemetry.answers.resume import answer_resumes
-from toolkit.telemetry.diagnostics.resume.judge import SAME, UNKNOWN
+from toolkit.telemetry.diagnostics.resume.judge import (
+    CAUSES as JUDGED,
+)
+from toolkit.telemetry.diagnostics.resume.judge import (
+    DIFFERENT,
+    FROM_START,
+    SAME,
+    SKIPPED,
+    UNKNOWN,
+    UNLISTED,
+    Judgement,
+)
 
 ALL: Final = "everything recorded"
 SETTINGS: Final = "losses, lr and settings"
@@ -188,6 +199,36 @@ def _without(record: dict[str, Any], evidence: str) -> dict[str, Any] | None:
 def _answer(folder: Path) -> str:
     found = answer_resumes(read_evidence(folder))
     return (found[0].cause or found[0].answer) if found else UNKNOWN
+
+
+def contradictions(found: Judgement) -> list[str]:
+    """Return where the answer, its sentence and its rows do not say the same; none for every answer."""
+    rows, losses = found.evidence, [row for row in found.evidence if row.is_loss]
+    shown = [row for row in rows if row.cause == found.cause and not row.is_loss]
+    is_data = found.cause in (FROM_START, SKIPPED)
+    unseen = [row for row in rows if row.note == "differs, no effect seen"]
+    checks = {
+        "same, and a row that differs": found.answer == SAME and any(row.differs for row in rows),
+        "same by the state alone, and all losses differ": found.how.endswith("state that was loaded")
+        and bool(losses)
+        and all(row.differs is not False for row in losses),
+        "to the last digit, and a loss that is none": found.how == "to the last digit"
+        and any(row.before != row.after for row in losses),
+        "nearly certain, and something differs": found.answer == SAME
+        and bool(unseen)
+        and found.probability > 0.9,
+        "what differs is not named": found.answer == SAME
+        and any(row.what not in found.sentence for row in unseen),
+        "a cause of which every row is equal": found.answer == DIFFERENT
+        and bool(shown)
+        and all(row.differs is False for row in shown),
+        "other data, and the batches are equal": is_data
+        and any(row.what == "first batches" and row.differs is False for row in rows),
+        "not recorded, and a row that differs": found.cause == UNLISTED
+        and any(row.differs and row.cause in JUDGED for row in rows),
+        "cannot be said, and nothing is needed": found.answer == UNKNOWN and not found.needed,
+    }
+    return [what for what, is_so in checks.items() if is_so]
 
 
 def _version() -> str:

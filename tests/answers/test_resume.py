@@ -1,10 +1,12 @@
 """What is said about a resume: the same training, another one and why, or that it cannot be said."""
 
+import itertools
 import math
 import random
 
 import pytest
 
+from benchmarks.answers.resume_eval import contradictions
 from toolkit.telemetry.diagnostics.resume.judge import (
     CHECKPOINT,
     DIFFERENT,
@@ -17,7 +19,9 @@ from toolkit.telemetry.diagnostics.resume.judge import (
     SCHEDULE,
     SIZE,
     SKIPPED,
+    STATE_PART,
     UNKNOWN,
+    UNLISTED,
     Batch,
     Side,
     judge,
@@ -176,3 +180,69 @@ def test_nothing_and_not_a_number_are_no_reason_to_fail():
 
     for old, new in ((Side(), Side()), (_old(), Side()), (Side(), _new()), (_old(), Side(loss=nan))):
         assert judge(old, new).answer == UNKNOWN
+
+
+def _all_recorded(change=lambda step, loss: loss, first=RESUMED, settings=(), code=(), **loaded):
+    given = {"lr": 1e-3, "batch_size": 8}
+    old = _old(batches=_batches(range(1, LAST + 1)), states=[_state("save", ema_norm=7.457)], settings=given)
+    new = _new(
+        change,
+        batches=_batches(range(RESUMED + 1, 50), first),
+        states=[_state("load", **{"ema_norm": 7.457, **loaded})],
+        settings=given | dict(settings),
+        changed_code=list(code),
+    )
+    return judge(old, new, 2)
+
+
+def test_other_losses_of_all_that_is_recorded_as_equal_are_another_training():
+    said = _all_recorded(lambda step, loss: loss + 8.0)
+
+    assert (said.answer, said.cause) == (DIFFERENT, UNLISTED)
+    assert "the same weights, batches, optimizer's state, settings, code give another loss" in said.sentence
+    assert "Not recorded: labels" in said.sentence
+    assert any("labels" in needed for needed in said.needed)
+
+
+def test_a_first_loss_of_other_precision_overrules_the_state_that_was_loaded():
+    for by in (3e-4, 1e-3):
+        said = _all_recorded(lambda step, loss, by=by: loss * (1 + by * (-1) ** step))
+        assert (said.answer, said.cause) == (DIFFERENT, UNLISTED), by
+
+
+@pytest.mark.parametrize("change", [lambda step, loss: loss, lambda step, loss: loss * (1 + 1e-6)])
+def test_a_part_of_the_state_that_differs_is_named_although_the_losses_agree(change):
+    said = _all_recorded(change, ema_norm=7.507)
+
+    assert (said.answer, said.cause) == (DIFFERENT, STATE_PART)
+    assert "(ema_norm: 7.457 before, 7.507 after)" in said.sentence
+
+
+def test_what_equal_losses_overrule_is_named_and_makes_the_answer_less_sure():
+    for field, what in (
+        ("rng_torch", "torch's random state"),
+        ("data_position", "epoch and batch of the data"),
+    ):
+        said = _all_recorded(**{field: 12})
+        assert (said.answer, said.how) == (SAME, "to the last digit")
+        assert f"Differs, with no effect seen: {what}." in said.sentence
+        assert said.probability <= 0.9
+
+
+def test_no_answer_contradicts_its_own_rows():
+    wobble = random.Random(2)
+    losses = {
+        "equal": lambda step, loss: loss,
+        "rounding": lambda step, loss: loss * (1 + 1e-6 * (step % 3)),
+        "precision": lambda step, loss: loss * (1 + 1e-3 * (-1) ** step),
+        "drift": lambda step, loss: loss + 1e-4 * (step - RESUMED - 1),
+        "wobble": lambda step, loss: loss + wobble.gauss(0, 0.03),
+        "late": lambda step, loss: loss if step == RESUMED + 1 else loss + wobble.gauss(0, 0.03),
+        "level": lambda step, loss: loss + 8.0,
+        "next": lambda step, loss: _loss(step + 5),
+    }
+    states = ({}, {"rng_torch": "cd"}, {"data_position": 9}, {"optimizer_step": 0}, {"ema_norm": 7.5})
+    more = ({}, {"first": 0}, {"first": 36}, {"settings": {"weight_decay": 1.0}}, {"code": ["train.py"]})
+    for (name, change), state, others in itertools.product(losses.items(), states, more):
+        said = _all_recorded(change, **others, **state)
+        assert not contradictions(said), (name, state, others, said.sentence)

@@ -30,7 +30,9 @@ RNG: Final = "rng"
 SCALER: Final = "scaler_lost"
 SIZE: Final = "batch_size"
 CHECKPOINT: Final = "wrong_checkpoint"
+STATE_PART: Final = "state_differs"
 OTHER: Final = "code_or_config"
+UNLISTED: Final = "not_recorded"
 
 CAUSES: Final = {
     CHECKPOINT: "the weights are not those of the checkpoint",
@@ -40,14 +42,29 @@ CAUSES: Final = {
     FROM_START: "the data began again",
     SKIPPED: "data were skipped",
     SCALER: "the loss scaler's state was lost",
+    STATE_PART: "a part of the state is not that of the checkpoint",
     OTHER: "the code or the configuration changed",
     RNG: "the random numbers were not restored",
+    UNLISTED: "nothing that was recorded explains the other loss",
 }
 """What each cause means, in the order in which they are named where several are seen: the first explains the others."""
 
 _WORDS: Final = ((0.97, "nearly certain"), (0.9, "very likely"), (0.75, "likely"), (0.0, "a guess"))
 CERTAIN: Final = 0.98
 LIKELY: Final = 0.9
+_UNSEEN: Final = "differs, no effect seen"
+_BATCHES: Final = "first batches"
+_POSITION: Final = "epoch and batch of the data"
+_ALIKE: Final = {
+    "weights": "norm of weights",
+    "batches": _BATCHES,
+    "optimizer's state": "optimizer's step",
+    "settings": "settings",
+    "code": "code",
+}
+"""What a sentence calls equal, by the row that shows it."""
+_ROUNDING: Final = 1e-5
+"""By so much of it a loss of equal weights and batches may differ: sums of 32 bits in another order."""
 _WARM_UP_ASKED: Final = "with a warm-up after the resume, as the settings ask for"
 _ROUNDED: Final = 5e-5
 """By so much of it the norm of weights changes that were saved in half precision."""
@@ -57,7 +74,7 @@ _ENOUGH: Final = 3
 _HARMLESS: Final = re.compile(
     r"eval|valid|test|save|sav|log|print|checkpoint|ckpt|resum|output|dir|path|folder|worker|prefetch|pin_memory|report"
     r"|wandb|tensorboard|name|tag|note|host|port|rank|device|verbose|progress|profile|telemetry|version|max_steps|epochs"
-    r"|total_steps|job_|time|seconds|command|sample",
+    r"|total_steps|job_|time|seconds|command|sample(?!r)",
     re.IGNORECASE,
 )
 """Settings that do not change what is trained, or only how long."""
@@ -113,6 +130,11 @@ class Compared:
     note: str = ""
 
     @property
+    def is_loss(self) -> bool:
+        """Whether it is a loss of a step that was done twice."""
+        return self.what.startswith("loss of step")
+
+    @property
     def said(self) -> str:
         """What came of it, in words."""
         return self.note or {True: "differs", False: "equal", None: "differs, no fault"}[self.differs]
@@ -140,6 +162,8 @@ class Judgement:
     """Of the same training: `to the last digit`, `within the noise`, or what else it rests on."""
     doubles: int = 0
     """How many losses exist twice."""
+    continued_in: str = ""
+    """The run that looks like the continuation, where it is not a session of the same one."""
 
     @property
     def sure(self) -> str:
@@ -154,18 +178,31 @@ class Judgement:
         """The answer in words."""
         begin = f"Session {self.session} was resumed from step {self.step:,}"
         begin = begin if self.step else f"Session {self.session} began at step 0 again"
+        if self.continued_in:
+            begin = f"{self.continued_in} looks like the continuation of this run from step {self.step:,}"
         many = {0: "no loss exists", 1: "one loss exists"}.get(self.doubles, f"{self.doubles:,} losses exist")
         if self.answer == SAME:
-            return f"{begin} and continued the same training, {self.how}: {many} twice."
+            unseen = ", ".join(row.what for row in self.evidence if row.note == _UNSEEN)
+            also = f" Differs, with no effect seen: {unseen}." if unseen else ""
+            return f"{begin} and continued the same training, {self.how}: {many} twice.{also}"
         if self.answer == DIFFERENT:
             others = "".join(f"; {CAUSES[cause]}" for cause in self.others[:2])
             shown = next((row for row in self.evidence if row.differs and row.cause == self.cause), None)
             what = f" ({shown.what}: {shown.before} before, {shown.after} after)" if shown is not None else ""
             also = f" Also possible, or seen too: {others[2:]}." if others else ""
-            text = f"{begin} and did not continue the same training: {CAUSES[self.cause]}{what}"
+            why = self._not_recorded() if self.cause == UNLISTED else CAUSES[self.cause]
+            text = f"{begin} and did not continue the same training: {why}{what}"
             return f"{text}; {many} twice.{also}"
         need = f" Needed: {'; '.join(self.needed)}." if self.needed else ""
         return f"{begin}; whether it continued the same training cannot be said: {many} twice.{need}"
+
+    def _not_recorded(self) -> str:
+        equal = {row.what for row in self.evidence if row.differs is False}
+        named = [name for name, what in _ALIKE.items() if what in equal]
+        rest = "the loss function and the model's forward"
+        rest = f"what arguments or the environment choose of {rest}" if "code" in equal else rest
+        other = f"the same {', '.join(named)} give another loss" if named else CAUSES[UNLISTED]
+        return f"{other}. Not recorded: labels, the data's content, precision, {rest}"
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -188,6 +225,12 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
         *_rates(old, new, step),
         *_code(new),
     ]
+    if any(row.what == _BATCHES and row.differs is False for row in rows):
+        # The batches themselves say more than the place that was written for them.
+        rows = [
+            replace(row, differs=None, note=_UNSEEN) if row.differs and row.what == _POSITION else row
+            for row in rows
+        ]
     # What differs first, and of that what has a cause.
     rows.sort(key=lambda row: (row.differs is False, not (row.differs and row.cause)))
     needed = _needed(old, new, seen)
@@ -196,20 +239,34 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
     )
 
     def same(sure: float, how: str) -> Judgement:
-        return replace(made, answer=SAME, probability=sure, how=how)
+        # No row calls a fault what the answer does not.
+        shown = [
+            replace(row, differs=None, note="" if row.is_loss else _UNSEEN) if row.differs else row
+            for row in rows
+        ]
+        sure = min(sure, LIKELY) if any(row.note == _UNSEEN for row in shown) else sure
+        return replace(made, answer=SAME, probability=sure, how=how, evidence=shown)
 
     def different(sure: float, causes: Sequence[str], cause_sure: float) -> Judgement:
         found = replace(made, answer=DIFFERENT, probability=sure, cause=causes[0], others=causes[1:])
         return replace(found, cause_probability=cause_sure)
 
-    if seen.count and seen.is_equal and seen.last - step >= _ENOUGH:
-        return same(CERTAIN, "to the last digit")
+    def unlisted(sure: float) -> Judgement:
+        left = [cause for cause in CAUSES if cause not in (*right, STATE_PART, UNLISTED)]
+        return replace(different(sure, [UNLISTED, *left], LIKELY), needed=[*needed, _MORE_STATE])
+
     set_otherwise = {row.cause for row in rows if row.differs and row.what.startswith("setting")}
     faults = [cause for cause in CAUSES if any(row.differs and row.cause == cause for row in rows)]
-    if len(seen.alike) >= _ENOUGH and seen.size < resume_losses.WITHIN:
+    is_equal = seen.count and seen.is_equal and seen.last - step >= _ENOUGH
+    if is_equal:
+        # What acts on no loss so soon may differ all the same.
+        faults = [cause for cause in faults if cause in (SCALER, STATE_PART)]
+    elif len(seen.alike) >= _ENOUGH and seen.size < resume_losses.WITHIN:
         # Losses of steps that were updated show that all of these are right.
-        faults = [cause for cause in faults if cause in (SIZE, SCHEDULE, OTHER)]
-    if not seen.departs and OTHER not in set_otherwise:
+        faults = [cause for cause in faults if cause in (SIZE, SCHEDULE, OTHER, STATE_PART)]
+    # The first loss is of the weights that were loaded: it has no time to drift.
+    is_apart = seen.count and seen.steps[0] == step + 1 and not _is_close(*seen.pairs[0], _ROUNDING)
+    if not seen.departs and not is_apart and OTHER not in set_otherwise:
         # Other code is a cause only where something came of it, and so are other random numbers.
         faults = [cause for cause in faults if cause != OTHER]
     if seen.count and seen.size < resume_losses.WITHIN:
@@ -218,10 +275,16 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
         # They may have been restored after the state was recorded.
         sure = LIKELY if faults == [RNG] and not seen.departs else CERTAIN
         return different(sure, faults, sure)
-    right = {row.cause for row in rows if row.differs is False}
+    if is_equal:
+        return same(CERTAIN, "to the last digit")
+    right = {row.cause for row in rows if row.differs is False} - {row.cause for row in rows if row.differs}
     if new.settings and not _scales(new.settings):
         right.add(SCALER)
-    on_purpose = [row.note for row in rows if row.differs is None and row.note]
+    if right & {FROM_START, SKIPPED}:
+        right |= {FROM_START, SKIPPED}
+    on_purpose = [row.note for row in rows if row.differs is None and row.note not in ("", _UNSEEN)]
+    if is_apart and not seen.departs and not on_purpose and {CHECKPOINT, FROM_START, RNG} <= right:
+        return unlisted(LIKELY)
     if on_purpose and seen.count and seen.size < resume_losses.SMALL:
         return same(LIKELY, on_purpose[0])
     if len(seen.alike) > 1 and seen.size < resume_losses.SMALL and SCHEDULE in right:
@@ -234,17 +297,21 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
         fit = resume_losses.causes_of(seen, old.loss, new.loss, step, _epochs(old))
         fit = [cause for cause in dict.fromkeys(fit) if cause not in right]
         # Measured on seeds 0 to 4: the way of the first steps tells causes apart, every tenth step hardly does.
-        return different(0.97, fit, 0.8 if seen.steps[0] == step + 1 else 0.25) if fit else made
+        if not fit:
+            return unlisted(0.97 if seen.size >= resume_losses.SMALL else LIKELY)
+        return different(0.97, fit, 0.8 if seen.steps[0] == step + 1 else 0.25)
     if seen.count and seen.size < resume_losses.WITHIN and seen.last - step >= _ENOUGH:
-        return same(0.97, "within the noise")
+        return same(LIKELY if is_apart else 0.97, "within the noise")
     if resume_losses.is_jump(resume_losses.level_jump(old.loss, new.loss, step)) and not on_purpose:
         fit = [cause for cause in (CHECKPOINT, OPTIMIZER, OTHER) if cause not in right]
-        return different(LIKELY, fit, 0.6) if fit else made
-    if {CHECKPOINT, OPTIMIZER} <= right and {SCHEDULE, FROM_START} & right:
+        return different(LIKELY, fit, 0.6) if fit else unlisted(LIKELY)
+    # Losses that are there and differ say more than the state does.
+    is_by_state = not seen.departs and not is_apart
+    if is_by_state and {CHECKPOINT, OPTIMIZER} <= right and {SCHEDULE, FROM_START} & right:
         if FROM_START in right:
-            return same(0.95, "by the state that was loaded")
+            return same(0.95, "as far as recorded, by the state that was loaded")
         return same(0.85, "by the state that was loaded, where the data went on is not recorded")
-    return made
+    return replace(made, needed=needed or [_MORE_STATE])
 
 
 def resumed_at(new: Side) -> int:
@@ -267,6 +334,8 @@ def _losses(seen: Departure) -> Iterable[Compared]:
 
 def _settings(old: Side, new: Side) -> Iterable[Compared]:
     names = dict.fromkeys((*old.settings, *new.settings)) if old.settings and new.settings else {}
+    if names and old.settings == new.settings:
+        yield Compared("settings", "", "the same", False)
     for name in names:
         before, after = old.settings.get(name), new.settings.get(name)
         if before == after or (name == "learning_rate" and _is_measured(old, new)):
@@ -323,11 +392,21 @@ _OF_STATE: Final = (
     ("moment2_norm", "norm of second moments", OPTIMIZER),
     ("scheduler_step", "scheduler's step", SCHEDULE),
     ("scheduler_lr", "scheduler's learning rate", SCHEDULE),
+    ("optimizer_lr", "optimizer's learning rate", SCHEDULE),
     ("scaler_scale", "loss scale", SCALER),
     ("world_size", "world size", SIZE),
     ("batch_size", "batch size", SIZE),
     ("accumulation", "accumulated batches", SIZE),
+    ("buffers_norm", "norm of buffers", STATE_PART),
     ("rng_torch", "torch's random state", RNG),
+    ("rng_cuda", "the GPU's random state", RNG),
+)
+_NO_STATE: Final = frozenset(
+    {"event", "time", "elapsed", "seq", "session", "rank", "at", "global_step", "checkpoint"}
+)
+_MORE_STATE: Final = (
+    'a hash of the labels and of the data, and the precision: log.state("save", step, labels=...), '
+    "and the same at load"
 )
 
 
@@ -350,13 +429,20 @@ def _states(old: Side, new: Side, step: int) -> Iterable[Compared]:
         if cause == RNG and loaded.get("at") != "load":
             continue
         is_rounded = name == "weights_norm" and _is_close(before, after, _ROUNDED)
-        is_excused = is_rounded or (is_asked and (name == "scheduler_lr" or cause == RNG))
+        is_excused = is_rounded or (is_asked and (name.endswith("_lr") or cause == RNG))
         differs = not _is_close(before, after)
         yield Compared(what, _text(before), _text(after), None if differs and is_excused else differs, cause)
+    compared = {*_NO_STATE, "epoch", "data_position", "rng_hash", *(name for name, *_ in _OF_STATE)}
+    for name in (one for one in saved if one in loaded and one not in compared):
+        # A script that does not use a generator does not restore it.
+        is_no_fault = name.startswith("rng_") or _HARMLESS.search(name)
+        fault, cause = (None, "") if is_no_fault else (True, STATE_PART)
+        is_equal = _is_close(saved[name], loaded[name], 1e-6)
+        yield Compared(name, _text(saved[name]), _text(loaded[name]), False if is_equal else fault, cause)
     before, after = ((one.get("epoch"), one.get("data_position")) for one in (saved, loaded))
     if all(isinstance(one, (int, float)) for one in (*before, *after)):
         cause = FROM_START if after <= before else SKIPPED
-        yield Compared("epoch and batch of the data", _text(before), _text(after), before != after, cause)
+        yield Compared(_POSITION, _text(before), _text(after), before != after, cause)
 
 
 def _is_close(before: Any, after: Any, by: float = 1e-7) -> bool:
@@ -413,7 +499,7 @@ def _batches(old: Side, new: Side, step: int) -> Iterable[Compared]:
             return
         differs, cause = missing > 0, SKIPPED if missing else FROM_START
         note = f"{missing} of the epoch's batches were left out" if missing else "the epoch is whole"
-    yield Compared("first batches", _hex(later or order[-3:]), _hex(found), differs, cause, note)
+    yield Compared(_BATCHES, _hex(later or order[-3:]), _hex(found), differs, cause, note)
 
 
 def _open_epoch(batches: Sequence[Batch]) -> list[Batch]:
@@ -510,7 +596,7 @@ def _scales(settings: Mapping[str, Any]) -> bool:
 def _needed(old: Side, new: Side, seen: Departure) -> list[str]:
     """Return what would say more, or say it more surely."""
     lacking = {
-        "steps that were done twice, with losses that are numbers": not seen.count,
+        "steps that were done twice, with losses that are numbers": seen.count < 2,
         "batches: log.batch(ids) in both sessions, or an integration that records them": not (
             old.batches and new.batches
         ),
