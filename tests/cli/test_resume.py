@@ -51,6 +51,26 @@ def test_what_cannot_be_said_has_an_exit_code_of_its_own(tmp_path, capsys):
     assert "cannot be said" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("asked", "first"), [("r", 11), ("r-2", 11), ("r-2", 21)])
+def test_a_training_that_went_on_in_a_second_folder_is_judged_as_its_continuation(
+    tmp_path, capsys, asked, first
+):
+    _session(tmp_path, range(1, 21))
+    _session(tmp_path, range(first, 30), change=0.5)
+
+    assert main(["why", str(tmp_path / asked)]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"r-2 looks like the continuation of r from step {first - 1}" in said
+
+
+def test_a_second_run_that_begins_anew_is_no_continuation(tmp_path, capsys):
+    _session(tmp_path, range(1, 21))
+    _session(tmp_path, range(1, 30))
+
+    assert main(["why", str(tmp_path / "r")]) == 0
+    assert "r was never resumed" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("steps", [[], [1]])
 def test_a_run_without_a_resume_is_one_sentence(tmp_path, capsys, steps):
     _session(tmp_path, steps)

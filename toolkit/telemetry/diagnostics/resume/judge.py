@@ -162,8 +162,8 @@ class Judgement:
     """Of the same training: `to the last digit`, `within the noise`, or what else it rests on."""
     doubles: int = 0
     """How many losses exist twice."""
-    continued_in: str = ""
-    """The run that looks like the continuation, where it is not a session of the same one."""
+    runs: Sequence[str] = ()
+    """Both names, where the resume is no session but a run of its own, which looks like the continuation."""
 
     @property
     def sure(self) -> str:
@@ -178,8 +178,9 @@ class Judgement:
         """The answer in words."""
         begin = f"Session {self.session} was resumed from step {self.step:,}"
         begin = begin if self.step else f"Session {self.session} began at step 0 again"
-        if self.continued_in:
-            begin = f"{self.continued_in} looks like the continuation of this run from step {self.step:,}"
+        if self.runs:
+            before, after = self.runs
+            begin = f"{after} looks like the continuation of {before} from step {self.step:,}"
         many = {0: "no loss exists", 1: "one loss exists"}.get(self.doubles, f"{self.doubles:,} losses exist")
         if self.answer == SAME:
             unseen = ", ".join(row.what for row in self.evidence if row.note == _UNSEEN)
