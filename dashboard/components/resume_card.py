@@ -53,7 +53,8 @@ def _line(answer: Judgement) -> str:
     if answer.answer == SAME:
         return f"{begin}: the same training"
     if answer.answer == DIFFERENT:
-        return f"{begin}: not the same training, {CAUSES[answer.cause]}"
+        perhaps = "perhaps because " if answer.cause_probability < 0.5 else ""
+        return f"{begin}: not the same training, {perhaps}{CAUSES[answer.cause]}"
     return f"{begin}: whether it is the same training cannot be said"
 
 

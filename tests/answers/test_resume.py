@@ -246,3 +246,12 @@ def test_no_answer_contradicts_its_own_rows():
     for (name, change), state, others in itertools.product(losses.items(), states, more):
         said = _all_recorded(change, **others, **state)
         assert not contradictions(said), (name, state, others, said.sentence)
+
+
+def test_a_cause_that_only_the_losses_suggest_is_one_of_several_with_what_to_record():
+    said = judge(_old(), _new(lambda step, loss: loss + math.exp((RESUMED - step) / 4)))
+
+    assert said.answer == DIFFERENT
+    assert said.cause_probability < 0.5
+    assert "It may be: the weights are not those of the checkpoint; " in said.sentence
+    assert "To know it, record batches" in said.sentence

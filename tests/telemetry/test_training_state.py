@@ -204,3 +204,15 @@ def test_the_statistics_of_batch_norm_have_a_number_of_their_own():
     assert after["weights_norm"] == before["weights_norm"]
     assert after["buffers_norm"] != before["buffers_norm"]
     assert "buffers_norm" not in state_fields(Guard(), model=torch.nn.Linear(4, 4))
+
+
+def test_a_second_optimizer_has_numbers_of_its_own():
+    model, other = torch.nn.Linear(2, 1), torch.nn.Linear(2, 1)
+    optimizers = [torch.optim.AdamW(one.parameters()) for one in (model, other)]
+    other(torch.ones(2)).sum().backward()
+    optimizers[1].step()
+
+    fields = state_fields(Guard(), optimizer=optimizers)
+    assert fields["optimizer_step_2"] == 1
+    assert fields["moment1_norm_2"] > 0
+    assert "moment1_norm_2" not in state_fields(Guard(), optimizer=optimizers[:1])

@@ -48,6 +48,10 @@ def state_fields(
         with guard.catch("reading the state of an optimizer"):
             optimizers += [one for one in map(_inside, _each(optimizer)) if one is not None]
             fields |= _optimizer_fields(torch, optimizers)
+            for number, one in enumerate(optimizers[1:], 2):
+                # Each by itself as well: what a second one lost would hide in the numbers of all.
+                own = _optimizer_fields(torch, [one])
+                fields |= {f"{name}_{number}": own[name] for name in own if name != "optimizer_lr"}
         with guard.catch("reading the weights of a model"):
             fields["weights_norm"] = _norm(torch, _weights(model, optimizers))
             # Statistics that no optimizer changes, such as those of batch norm.
