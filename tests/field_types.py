@@ -23,6 +23,7 @@ _NAMES = {
         event run_name run_id session_tag perf_tag name id parent_id span span_id clock thread kept
         kind severity metric state message status reason source setting checkpoint_path
         prompt completion chosen rejected at checkpoint rng_hash rng_torch rng_cuda rng_numpy rng_python
+        weights_dtype
         lora_type model_name model_name_or_path model_architecture architecture optimizer scheduler dtype
         noise_scheduler
         host os python boot_id receiver service occasion type module doing caught_by fingerprint

@@ -203,6 +203,7 @@ def test_the_statistics_of_batch_norm_have_a_number_of_their_own():
     after = state_fields(Guard(), model=model)
     assert after["weights_norm"] == before["weights_norm"]
     assert after["buffers_norm"] != before["buffers_norm"]
+    assert after["weights_dtype"] == "float32"
     assert "buffers_norm" not in state_fields(Guard(), model=torch.nn.Linear(4, 4))
 
 

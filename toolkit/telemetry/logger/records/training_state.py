@@ -53,7 +53,9 @@ def state_fields(
                 own = _optimizer_fields(torch, [one])
                 fields |= {f"{name}_{number}": own[name] for name in own if name != "optimizer_lr"}
         with guard.catch("reading the weights of a model"):
-            fields["weights_norm"] = _norm(torch, _weights(model, optimizers))
+            weights = list(_weights(model, optimizers))
+            kinds = sorted({str(one.dtype).removeprefix("torch.") for one in weights})
+            fields |= {"weights_norm": _norm(torch, weights), "weights_dtype": ", ".join(kinds) or None}
             # Statistics that no optimizer changes, such as those of batch norm.
             buffers = (one for each in _each(model) for one in each.buffers() if one.is_floating_point())
             fields["buffers_norm"] = _norm(torch, buffers)
