@@ -255,3 +255,14 @@ def test_a_cause_that_only_the_losses_suggest_is_one_of_several_with_what_to_rec
     assert said.cause_probability < 0.5
     assert "It may be: the weights are not those of the checkpoint; " in said.sentence
     assert "To know it, record batches" in said.sentence
+
+
+def test_whether_other_code_trains_the_same_cannot_be_said_without_a_step_twice():
+    old, new = (
+        _old(RESUMED, states=[_state("save")]),
+        _new(states=[_state("load")], changed_code=["train.py"]),
+    )
+
+    assert judge(old, new).answer == UNKNOWN
+    new.changed_code = []
+    assert judge(old, new).answer == SAME

@@ -314,8 +314,8 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
     if resume_losses.is_jump(resume_losses.level_jump(old.loss, new.loss, step)) and not on_purpose:
         fit = [cause for cause in (CHECKPOINT, OPTIMIZER, OTHER) if cause not in right]
         return different(LIKELY, fit, 0.4) if fit else unlisted(LIKELY)
-    # Losses that are there and differ say more than the state does.
-    is_by_state = not seen.departs and not is_apart
+    # Losses that are there and differ say more than the state does, and without any, other code may do anything.
+    is_by_state = not (seen.departs or is_apart or any(row.differs and not row.is_loss for row in rows))
     if is_by_state and {CHECKPOINT, OPTIMIZER} <= right and {SCHEDULE, FROM_START} & right:
         if FROM_START in right:
             return same(0.95, "as far as recorded, by the state that was loaded")
