@@ -20,9 +20,6 @@ from benchmarks.diagnose_eval.markdown import table
 from toolkit.telemetry.answers.evidence import read_evidence
 from toolkit.telemetry.answers.resume import answer_resumes
 from toolkit.telemetry.diagnostics.resume.judge import (
-    CAUSES as JUDGED,
-)
-from toolkit.telemetry.diagnostics.resume.judge import (
     DIFFERENT,
     FROM_START,
     SAME,
@@ -84,11 +81,14 @@ def figures(there: Sequence[Case], root: Path) -> str:
         f"{len(there)} trainings that were killed and resumed: nine breakages and nine kinds of right resumes, "
         f"{len({case.trainer for case in there})} trainers, seeds {seeds}. The judge was tuned on seeds 0 to 4 alone."
     )
+    every = [one for case in there for one in answer_resumes(read_evidence(root / case.folder))]
+    against = sum(bool(contradictions(one)) for one in every)
     return "\n\n".join(
         [
             "## Did this resume continue the same training?",
             what,
             _summary(judged),
+            f"Answers that contradict their own evidence: {against} of {len(every)}.",
             f"By trainer, with {ALL}; all seeds, said rightly of how many:",
             _by_trainer(judged[ALL]),
             "Breakages by how much there is to see; all seeds, cause first of how many:",
@@ -225,7 +225,7 @@ def contradictions(found: Judgement) -> list[str]:
         "other data, and the batches are equal": is_data
         and any(row.what == "first batches" and row.differs is False for row in rows),
         "not recorded, and a row that differs": found.cause == UNLISTED
-        and any(row.differs and row.cause in JUDGED for row in rows),
+        and any(row.differs and row.cause for row in rows),
         "cannot be said, and nothing is needed": found.answer == UNKNOWN and not found.needed,
     }
     return [what for what, is_so in checks.items() if is_so]
