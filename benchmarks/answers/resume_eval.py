@@ -212,7 +212,7 @@ def contradictions(found: Judgement) -> list[str]:
         "same by the state alone, and all losses differ": found.how.endswith("state that was loaded")
         and bool(losses)
         and all(row.differs is not False for row in losses),
-        "to the last digit, and a loss that is none": found.how == "to the last digit"
+        "to the last digit, and a loss that differs": found.how == "to the last digit"
         and any(row.before != row.after for row in losses),
         "nearly certain, and something differs": found.answer == SAME
         and bool(unseen)

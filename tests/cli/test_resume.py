@@ -63,7 +63,7 @@ def test_a_training_that_went_on_in_a_second_folder_is_judged_as_its_continuatio
     assert f"r-2 looks like the continuation of r from step {first - 1}" in said
 
 
-def test_a_second_run_that_begins_anew_is_no_continuation(tmp_path, capsys):
+def test_a_second_run_that_begins_again_is_no_continuation(tmp_path, capsys):
     _session(tmp_path, range(1, 21))
     _session(tmp_path, range(1, 30))
 
