@@ -209,6 +209,10 @@ def test_a_first_loss_of_other_precision_overrules_the_state_that_was_loaded():
         said = _all_recorded(lambda step, loss, by=by: loss * (1 + by * (-1) ** step))
         assert (said.answer, said.cause) == (DIFFERENT, UNLISTED), by
 
+    bare = judge(_old(), _new(lambda step, loss: loss * (1 + 1e-4 * (-1) ** step)))
+    assert bare.answer == UNKNOWN
+    assert len(bare.needed) == 2
+
 
 @pytest.mark.parametrize("change", [lambda step, loss: loss, lambda step, loss: loss * (1 + 1e-6)])
 def test_a_part_of_the_state_that_differs_is_named_although_the_losses_agree(change):

@@ -63,6 +63,7 @@ _ALIKE: Final = {
     "code": "code",
 }
 """What a sentence calls equal, by the row that shows it."""
+_UNRECORDED: Final = "labels, the data's content, precision"
 _ROUNDING: Final = 1e-5
 """By so much of it a loss of equal weights and batches may differ: sums of 32 bits in another order."""
 _WARM_UP_ASKED: Final = "with a warm-up after the resume, as the settings ask for"
@@ -190,9 +191,8 @@ class Judgement:
             if self.cause_probability < 0.5:
                 fits = "; ".join(CAUSES[cause] for cause in (self.cause, *self.others[:2]))
                 need = f" To know it, record {'; '.join(self.needed)}." if self.needed else ""
-                return (
-                    f"{begin} and did not continue the same training: {many} twice. It may be: {fits}.{need}"
-                )
+                text = f"{begin} and did not continue the same training: {many} twice."
+                return f"{text} It may be: {fits}; or {_UNRECORDED}.{need}"
             others = "".join(f"; {CAUSES[cause]}" for cause in self.others[:2])
             shown = next((row for row in self.evidence if row.differs and row.cause == self.cause), None)
             what = f" ({shown.what}: {shown.before} before, {shown.after} after)" if shown is not None else ""
@@ -209,7 +209,7 @@ class Judgement:
         rest = "the loss function and the model's forward"
         rest = f"what arguments or the environment choose of {rest}" if "code" in equal else rest
         other = f"the same {', '.join(named)} give another loss" if named else CAUSES[UNLISTED]
-        return f"{other}. Not recorded: labels, the data's content, precision, {rest}"
+        return f"{other}. Not recorded: {_UNRECORDED}, {rest}"
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
@@ -309,8 +309,8 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
         # others (0.42 of all, alone); every tenth step hardly does.
         known = 0.6 if old.settings and new.settings else 0.42
         return different(0.97, fit, known if seen.steps[0] == step + 1 else 0.25)
-    if seen.count and seen.size < resume_losses.WITHIN and seen.last - step >= _ENOUGH:
-        return same(LIKELY if is_apart else 0.97, "within the noise")
+    if seen.count and seen.size < resume_losses.WITHIN and seen.last - step >= _ENOUGH and not is_apart:
+        return same(0.97, "within the noise")
     if resume_losses.is_jump(resume_losses.level_jump(old.loss, new.loss, step)) and not on_purpose:
         fit = [cause for cause in (CHECKPOINT, OPTIMIZER, OTHER) if cause not in right]
         return different(LIKELY, fit, 0.4) if fit else unlisted(LIKELY)
