@@ -10,8 +10,9 @@ from typing import Any, Final
 
 from benchmarks.answers import repeated_runs
 from benchmarks.command import say
+from toolkit.telemetry.answers.repeats import Result
 from toolkit.telemetry.answers.sequential_test import ALPHA, Noise, critical, judge, pooled, share_of_try
-from toolkit.telemetry.answers.verdict import Result, _within, verdict
+from toolkit.telemetry.answers.verdict import _within, verdict
 
 TRIES: Final = 50
 RUNS: Final = 4

@@ -11,7 +11,8 @@ from urllib.parse import quote
 
 import streamlit as st
 
-from toolkit.telemetry.answers.verdict import best_against, result_of
+from toolkit.telemetry.answers.repeats import result_of
+from toolkit.telemetry.answers.verdict import best_against
 from toolkit.telemetry.reports.document import Document
 from toolkit.telemetry.reports.sweep import sweep_document
 from toolkit.telemetry.runfolder.metrics import metric_direction
@@ -180,7 +181,7 @@ def _draw(store: RunStore, found: _Found) -> None:
     said = found.answer
     # The value is the one that the page is asked for: the best or the last.
     results = [
-        replace(result_of(found.cards[run.key], said.metric, reads_code=False), value=run.value)
+        replace(result_of(found.cards[run.key], said.metric, reads_folder=False), value=run.value)
         for run in found.runs
         if run.state != "stopped"
     ]

@@ -7,7 +7,8 @@ from typing import Final
 
 import streamlit as st
 
-from toolkit.telemetry.answers.verdict import Verdict, best_against, compared_settings, result_of
+from toolkit.telemetry.answers.repeats import compared_settings, result_of
+from toolkit.telemetry.answers.verdict import Verdict, best_against
 from toolkit.telemetry.runfolder.metrics import TRAIN_LOSSES, guess_primary_metric, metric_direction
 from toolkit.telemetry.runs.formatting import md
 from toolkit.telemetry.runs.store import RunCard, RunStore
@@ -54,7 +55,7 @@ def verdict_of_chosen(
     # Code is read where a run may be a repeat of a chosen one.
     alike = [compared_settings(cards[key].config) for key in keys]
     others = [
-        result_of(card, metric, reads_code=compared_settings(card.config) in alike)
+        result_of(card, metric, reads_folder=compared_settings(card.config) in alike)
         for key, card in cards.items()
         if key not in results and card.project == cards[base].project
     ]

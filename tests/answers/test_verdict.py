@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.answers.repeats import Result, _options, groups_of
 from toolkit.telemetry.answers.sequential_test import (
     ALPHA,
     Noise,
@@ -21,7 +27,7 @@ from toolkit.telemetry.answers.sequential_test import (
     share_of_try,
     upper_tail,
 )
-from toolkit.telemetry.answers.verdict import Result, best_against, pick_groups, verdict
+from toolkit.telemetry.answers.verdict import best_against, pick_groups, verdict
 from toolkit.telemetry.cli.main import main
 
 NOISE = [-0.9, 0.4, 1.1, -0.3, 0.2, -1.2, 0.8, -0.1, 0.6, 0.4]
@@ -217,24 +223,38 @@ def test_runs_that_are_not_whole_or_diverged_are_no_result():
     assert json.dumps(lost.as_json(), allow_nan=False)
 
 
-def test_a_repeat_of_the_best_is_named_and_the_same_seed_counts_once():
+def test_runs_in_which_nothing_recorded_differs_are_compared_and_that_is_said():
     best = runs("b", NOISE)
-    again = Result(key="x", name="x", value=9.0, settings={"change": "b", "seed": 77}, created=99.0)
-    same = Result(key="y", name="y", value=best[0].value, settings=best[0].settings, created=99.0)
+    again = [replace(run, key=f"x{run.key}", created=99.0) for run in runs("b", [9.0, 9.1, 9.2, 9.4])]
+    same = replace(best[0], key="y", name="y", created=99.0)
 
-    assert said([again], best).answer == "not better"
-    assert "repeats" in said([again], best).sentence
-    assert "is on both sides" in said(best[:1], best).sentence
+    found = said(again, best)
+    assert found.answer == "better"
+    assert "Nothing that was recorded differs" in " ".join(found.rests_on)
+    assert "share a run" in said(best[:1], best).sentence
     assert said(runs("n", [1.0]), [*best, same]).evidence[-1]["why"] == "it has the seed and the value of b0"
 
 
 def test_equal_settings_and_seed_without_the_code_are_another_try_and_with_it_a_repeat():
     settings = {"change": "b", "seed": 1}
     pair = [Result(key=key, name=key, value=1.0, settings=settings, created=0.0) for key in "ab"]
-    kept = [Result(key=key, name=key, value=1.0, settings=settings, code="c", created=0.0) for key in "ab"]
 
-    assert said(pair[:1], pair[1:]).answer == "not decided"
-    assert said(kept[:1], kept[1:]).answer == "not better"
+    assert len(set(groups_of(pair).values())) == 2
+    assert len(set(groups_of([replace(run, code="c") for run in pair]).values())) == 1
+
+
+def test_what_a_run_logged_tells_groups_apart_only_where_it_is_a_constant():
+    def logged(number, **values):
+        settings = {"change": "b", "seed": number, **{f"logged.{name}": values[name] for name in values}}
+        return Result(key=str(number), name=str(number), value=1.0, settings=settings)
+
+    pairs = (
+        ([logged(1, lr=0.1), logged(2, lr=0.1)], 1),
+        ([logged(1, lr=0.1), logged(2, lr=0.2)], 2),
+        ([logged(1, temperature=0.1), logged(2, temperature=None)], 1),
+    )
+    for pair, number in pairs:
+        assert len(set(groups_of(pair).values())) == number
 
 
 def test_runs_that_were_evaluated_or_trained_differently_are_warned_of():
@@ -305,8 +325,60 @@ def test_the_command_says_keep_or_discard_by_its_exit_code(logs, capsys):
     assert main(["verdict", str(logs / "base0"), "--against", str(logs), "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["answer"], found["exit_code"], found["metric"]) == ("worse", 1, "accuracy")
-    assert main(["verdict", str(logs / "base1"), "--against", str(logs / "base0")]) == 1
-    assert "repeats" in capsys.readouterr().out
+    assert main(["verdict", str(logs / "base1"), "--against", str(logs / "base0")]) == 3
+    assert "Nothing that was recorded differs" in capsys.readouterr().out
+
+
+SCRIPT = """
+import random, sys
+from toolkit.telemetry import TelemetryLogger
+
+lr, seed, name = (sys.argv[at] for at in (2, 3, 5))
+noise = random.Random(seed)
+with TelemetryLogger(name, log_dir=sys.argv[6], log_every=10) as log:
+    for step in range(1, 101):
+        loss = (0.5 if float(lr) == 1e-3 else 1.0) + 1 / step + noise.gauss(0, 0.01)
+        log.log_step(step, train_loss=loss, lr=0.5 if "unlogged" in name else float(lr))
+"""
+
+
+@pytest.mark.parametrize("name", ["logged", "unlogged"])
+def test_five_lines_with_a_learning_rate_from_the_command_line_are_two_groups(tmp_path, capsys, name):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    logs = tmp_path / "logs"
+    started = [
+        subprocess.Popen(
+            [sys.executable, script, "--lr", lr, f"seed={seed}", "--name", f"{name}{lr}_{seed}", logs],
+            stdout=subprocess.DEVNULL,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+        for lr in ("1e-3", "1e-4")
+        for seed in range(4)
+    ]
+    assert [process.wait(60) for process in started] == [0] * 8
+
+    assert main(["verdict", str(logs / f"{name}1e-3_0"), "--against", str(logs / f"{name}1e-4_0")]) == 0
+    text = capsys.readouterr().out
+    assert f"{name}1e-3_0 (4 runs) is better than {name}1e-4_0 (4 runs)" in text
+    assert "They differ in lr 0.001 against 0.0001." in text
+    assert main(["verdict", str(logs / f"{name}1e-4_2"), "--against", str(logs)]) == 1
+    assert "(4 runs) is worse than" in capsys.readouterr().out
+
+
+def test_options_of_a_command_line_count_and_paths_and_flags_are_told_apart():
+    line = "/a/train.py --config conf/x.yaml --out /tmp/a0 --fp16 --lr=1e-3 model.width=64 -v --seed 3 data/b".split()
+
+    assert dict(_options(line)) == {
+        "argument 0": "train.py",
+        "config": "x.yaml",
+        "fp16": "given",
+        "lr": "1e-3",
+        "model.width": "64",
+        "v": "given",
+        "seed": "3",
+    }
 
 
 def test_what_cannot_be_compared_is_said_in_one_sentence(logs, tmp_path, capsys):

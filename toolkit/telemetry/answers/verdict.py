@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
-import os
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from itertools import pairwise
-from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final, Literal
 
+from toolkit.telemetry.answers.repeats import Result, differing, groups_of, result_of
 from toolkit.telemetry.answers.sequential_test import (
     ALPHA,
     FEWEST,
@@ -25,11 +20,9 @@ from toolkit.telemetry.answers.sequential_test import (
     pooled,
     upper_tail,
 )
-from toolkit.telemetry.runfolder.evidence.code_snapshot import CODE, read_code
 from toolkit.telemetry.runfolder.metrics import Direction, is_evaluation
-from toolkit.telemetry.runfolder.status import FINISHED
 from toolkit.telemetry.runs.formatting import count, short_number
-from toolkit.telemetry.runs.settings import differing_settings, is_label, is_seed, level_text, setting_text
+from toolkit.telemetry.runs.settings import differing_settings, setting_text
 from toolkit.telemetry.runs.store import RunCard
 
 Answer = Literal["better", "worse", "not better", "not decided"]
@@ -52,35 +45,6 @@ _HEADS: Final[Mapping[Answer, str]] = {
     "not decided": "Not decided whether {} is better than {}",
 }
 _DATA: Final = re.compile(r"(^|[^a-z])(data|datasets?|splits?)($|[^a-z])")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What one run has reached in the metric."""
-
-    key: str
-    name: str
-    value: float | None = None
-    """Its last value; None if it has none."""
-    step: int | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    code: str = ""
-    """A text that is equal for equal code; empty where that is not known."""
-    created: float | None = None
-    is_live: bool = False
-    is_finished: bool = True
-    is_cut: bool = False
-    """Whether records of it are missing."""
-    progress: float | None = None
-    points: Sequence[float] = ()
-    """Its values in order: their noise is taken where no run was repeated."""
-
-    @property
-    def seed(self) -> str:
-        """Its seeds as a text; empty if unknown."""
-        return " ".join(
-            f"{name}={setting_text(value)}" for name, value in sorted(self.settings.items()) if is_seed(name)
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,66 +75,6 @@ class Verdict:
         return {**{name: getattr(self, name) for name in fields}, "runs": self.evidence, **self.numbers}
 
 
-def result_of(card: RunCard, metric: str, *, points: Sequence[float] = (), reads_code: bool = True) -> Result:
-    """Return what a listed run has reached."""
-    reached = card.evaluations.get(metric)
-    return Result(
-        key=f"{card.place} {card.id}",
-        name=card.name,
-        value=points[-1] if points else None if reached is None else reached.last,
-        step=card.step if reached is None or reached.last_step is None else reached.last_step,
-        settings=card.config,
-        code=_code_of(card.path) if reads_code else "",
-        created=card.created,
-        is_live=card.live,
-        is_finished=card.status.name == FINISHED,
-        is_cut=card.is_cut,
-        progress=card.progress,
-        points=points,
-    )
-
-
-def _code_of(folder: Path | None) -> str:
-    try:
-        return "" if folder is None else _code_at(folder, os.stat(folder / CODE).st_mtime_ns)
-    except OSError:
-        return ""
-
-
-@lru_cache(maxsize=4096)
-def _code_at(folder: Path, _changed: int) -> str:
-    kept = read_code(folder)
-    newest = kept[max(kept)] if kept else None
-    texts = [] if newest is None else [(name, newest.text(name)) for name in sorted(newest.files)]
-    return hashlib.sha256(repr(texts).encode("utf-8", "surrogatepass")).hexdigest() if texts else ""
-
-
-def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
-    """Return the settings that repeated runs have in common: all but labels and the seed."""
-    return {
-        name: level_text(value)
-        for name, value in settings.items()
-        if not is_label(name) and not is_seed(name)
-    }
-
-
-def groups_of(runs: Sequence[Result]) -> dict[str, str]:
-    """Return the group of each run, by its key: runs of one group differ in nothing but the seed.
-
-    Of two runs with equal settings and the same seed, one had other code, unless both kept the same code.
-    """
-    seen: Counter[tuple[str, str]] = Counter()
-    found = {}
-    for run in sorted(runs, key=lambda run: math.inf if run.created is None else run.created):
-        settings = compared_settings(run.settings)
-        same = json.dumps([settings, run.code], sort_keys=True)
-        found[run.key] = (
-            run.key if not settings and not run.code else f"{same} {0 if run.code else seen[same, run.seed]}"
-        )
-        seen[same, run.seed] += 1
-    return found
-
-
 def pick_groups(
     new: Sequence[Result],
     best: Sequence[Result],
@@ -188,10 +92,14 @@ def pick_groups(
         rest = [run for run in best if run not in new and group_of[run.key] not in mine]
         best = next(iter(_ranked(rest, group_of, goal)), [])
     free = [run for run in nearby if run.key not in {one.key for one in (*new, *best)}]
+    theirs = {group_of[run.key] for run in best}
+    if mine & theirs:
+        # Whoever names both means two groups, whatever was recorded; the repeats may be of either.
+        return list(new), list(best)
     if folders[0] and len(new) == 1:
         new = [*new, *(run for run in free if group_of[run.key] in mine)]
-    if len(best) == 1 and group_of[best[0].key] not in mine:
-        best = [*best, *(run for run in free if group_of[run.key] == group_of[best[0].key])]
+    if len(best) == 1:
+        best = [*best, *(run for run in free if group_of[run.key] in theirs)]
     return list(new), list(best)
 
 
@@ -312,18 +220,21 @@ def verdict(
         if not results:
             why = next(row["why"] for row in rows if row["group"] == side)
             return said("not decided", f"Not decided: no result of {name}: {why}.", f"Run {name} to its end.")
-    if group_of[new[0].key] == group_of[best[0].key]:
-        sentence = (
-            f"{names[0]} is on both sides."
-            if {run.key for run in new} & {run.key for run in best}
-            else f"{names[0]} repeats {names[1]}: same settings, same code as recorded. What differs is noise."
-        )
-        return said("not better", sentence, "Count both as seeds of one.", "by their records")
+    if {run.key for run in new} & {run.key for run in best}:
+        both = f"{names[0]} and {names[1]} share a run: there is nothing to compare."
+        return said("not better", both, "Name each run on one side only.", "by their records")
     sign = 1.0 if goal == "max" else -1.0
     tries = max(tries or _number_of_try(new, best, others, group_of), 1)
     whole = [run for run in others if _why_not(run, metric, usual, ()) is None]
     noise, source = _noise(counted, whole, group_of)
-    warnings = _warnings(new, best, counted, tries)
+    made = differing(new, best)
+    warnings = [
+        f"They differ in {', '.join(made[:5])}{' …' if len(made) > 5 else ''}."
+        if made
+        else "Nothing that was recorded differs between the two but the seed: no setting, no option of the command "
+        "line, no logged constant, no code.",
+        *_warnings(new, best, counted, tries),
+    ]
     for runs in (new, best):
         if len({group_of[run.key] for run in runs}) > 1:
             warnings.append(f"The runs of {_named(runs)} may differ in more than the seed.")
@@ -427,12 +338,12 @@ def _number_of_try(
 ) -> int:
     """Return which try of the folder the new one is: the groups that began before it, and itself."""
     began: dict[str, float] = {}
-    for run in (*others, *new):
+    compared = {group_of[run.key] for run in (*new, *best)}
+    for run in others:
         start = math.inf if run.created is None else run.created
         began[group_of[run.key]] = min(began.get(group_of[run.key], math.inf), start)
-    mine = min(began[group_of[run.key]] for run in new)
-    kept = {group_of[run.key] for run in best}
-    return sum(start <= mine for group, start in began.items() if group not in kept)
+    mine = min((run.created for run in new if run.created is not None), default=math.inf)
+    return 1 + sum(start <= mine for group, start in began.items() if group not in compared)
 
 
 def _number_of_look(new: Sequence[Result], best: Sequence[Result]) -> int:

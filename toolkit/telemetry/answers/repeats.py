@@ -1,0 +1,214 @@
+"""What a run has reached and how it was made, and which runs repeat each other: all but the seed is recorded alike."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path, PurePath
+from typing import Any, Final
+
+from toolkit.telemetry.diagnostics.metric_aliases import LR, signal_of
+from toolkit.telemetry.runfolder.evidence.code_snapshot import CODE, read_code
+from toolkit.telemetry.runfolder.folder_list import Signature, signature_of
+from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runfolder.metrics import OF_THE_MACHINE, metric_direction, metrics_of
+from toolkit.telemetry.runfolder.reader import read_from, tail_records
+from toolkit.telemetry.runfolder.records import STEP
+from toolkit.telemetry.runfolder.status import FINISHED
+from toolkit.telemetry.runs.settings import as_number, is_label, is_seed, level_text, setting_text
+from toolkit.telemetry.runs.store import RunCard
+
+_HEAD_BYTES: Final = 512 * 1024
+"""The command line is written within the first half of a second."""
+_END_BYTES: Final = 64 * 1024
+_LOGGED: Final = "logged."
+_ON_COMMAND_LINE: Final = "command line."
+_OPTION: Final = re.compile(r"(?P<dashes>-{0,2})(?P<name>[^\W\d][\w.\-/]*)(=(?P<value>.*))?", re.DOTALL)
+_SETTINGS_FILE: Final = re.compile(r"\.(ya?ml|json|toml|ini|cfg|conf|py)$", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What one run has reached in the metric."""
+
+    key: str
+    name: str
+    place: str = ""
+    value: float | None = None
+    """Its last value; None if it has none."""
+    step: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """Those of its configuration, the options of its command line, and what it logged as a constant."""
+    code: str = ""
+    """A text that is equal for equal code; empty where that is not known."""
+    created: float | None = None
+    is_live: bool = False
+    is_finished: bool = True
+    is_cut: bool = False
+    """Whether records of it are missing."""
+    progress: float | None = None
+    points: Sequence[float] = ()
+    """Its values in order: their noise is taken where no run was repeated."""
+
+    @property
+    def seed(self) -> str:
+        """Its seeds as a text; empty if unknown."""
+        return " ".join(
+            f"{name}={setting_text(value)}" for name, value in sorted(self.settings.items()) if is_seed(name)
+        )
+
+
+def result_of(
+    card: RunCard, metric: str, *, points: Sequence[float] = (), reads_folder: bool = True
+) -> Result:
+    """Return what a listed run has reached; its command line, constants and code are in its folder."""
+    reached = card.evaluations.get(metric)
+    folder = card.path if reads_folder and card.logged_by is None else None
+    recorded = {} if folder is None else _recorded(folder, signature_of(folder / METRICS_JSONL))
+    return Result(
+        key=f"{card.place} {card.id}",
+        name=card.name,
+        place=card.place,
+        value=points[-1] if points else None if reached is None else reached.last,
+        step=card.step if reached is None or reached.last_step is None else reached.last_step,
+        settings={**card.config, **recorded},
+        code="" if folder is None else _code_at(folder, signature_of(folder / CODE)),
+        created=card.created,
+        is_live=card.live,
+        is_finished=card.status.name == FINISHED,
+        is_cut=card.is_cut,
+        progress=card.progress,
+        points=points,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _code_at(folder: Path, _signature: Signature) -> str:
+    kept = read_code(folder)
+    newest = kept[max(kept)] if kept else None
+    texts = [] if newest is None else [(name, newest.text(name)) for name in sorted(newest.files)]
+    return hashlib.sha256(repr(texts).encode("utf-8", "surrogatepass")).hexdigest() if texts else ""
+
+
+@lru_cache(maxsize=4096)
+def _recorded(folder: Path, signature: Signature) -> Mapping[str, Any]:
+    """Return the options of a run's command line and the constants that it logged, by reading both ends of its log.
+
+    A number that it logged with several values is None, except for a learning rate: there the highest one counts,
+    as that of a schedule is the same at the end of each.
+    """
+    log = folder / METRICS_JSONL
+    try:
+        head = read_from(log, max_bytes=_HEAD_BYTES).records if signature else []
+        records = [*head, *(tail_records(log, _END_BYTES) if signature else ())]
+    except OSError:
+        return {}
+    logged: dict[str, set[float]] = {}
+    for record in records:
+        for name, value in metrics_of(record) if record.get("event") == STEP else ():
+            if metric_direction(name) is None and not name.startswith(OF_THE_MACHINE):
+                logged.setdefault(name, set()).add(value)
+    lines = (record["command_line"] for record in records if isinstance(record.get("command_line"), list))
+    options = dict(_options(list(map(str, next(lines, [])))))
+    constants = {
+        _LOGGED + name: next(iter(values))
+        if len(values) == 1
+        else max(values)
+        if signal_of(name) == LR
+        else None
+        for name, values in logged.items()
+    }
+    return {**constants, **{_ON_COMMAND_LINE + name: value for name, value in options.items()}}
+
+
+def _options(line: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options of a command line, `--name value`, `--name=value` or `name=value`, and the other arguments.
+
+    Paths are left out: they say where a run writes and reads. Of a file of settings or a script, its name counts.
+    """
+    waiting = ""
+    for at, part in enumerate(line):
+        found = _OPTION.fullmatch(part)
+        if found and (found["dashes"] or found["value"] is not None):
+            if waiting:
+                yield waiting, "given"
+            waiting, value = found["name"].replace("-", "_"), found["value"]
+            if value is None:
+                continue
+        else:
+            value = part
+        if _SETTINGS_FILE.search(value) or not re.search(r"[/\\]", value):
+            yield waiting or f"argument {at}", PurePath(value.replace("\\", "/")).name or value
+        waiting = ""
+    if waiting:
+        yield waiting, "given"
+
+
+def setting_name(name: str) -> str:
+    """Return what a setting of a `Result` is called."""
+    return name.removeprefix(_LOGGED).removeprefix(_ON_COMMAND_LINE)
+
+
+def compared_settings(settings: Mapping[str, Any]) -> dict[str, str]:
+    """Return the settings that repeated runs have in common: all but labels and the seed."""
+    return {
+        name: level_text(value)
+        for name, value in settings.items()
+        if not is_label(name) and not is_seed(name)
+    }
+
+
+def made_by(runs: Sequence[Result]) -> dict[str, dict[str, str]]:
+    """Return how each run was made, by its key, as far as repeated runs have it in common.
+
+    What was logged counts if it is constant in every run that logged it: else it is a measurement.
+    """
+    measured = {
+        name
+        for run in runs
+        for name, value in run.settings.items()
+        if name.startswith(_LOGGED) and as_number(value) is None
+    }
+    return {
+        run.key: {
+            name: text for name, text in compared_settings(run.settings).items() if name not in measured
+        }
+        | ({"code": run.code} if run.code else {})
+        for run in runs
+    }
+
+
+def groups_of(runs: Sequence[Result]) -> dict[str, str]:
+    """Return the group of each run, by its key: runs of one group differ in nothing that was recorded but the seed.
+
+    Of two runs that were made alike with the same seed, one had other code, unless both kept the same code. What was
+    logged is not enough to call two runs alike.
+    """
+    seen: Counter[tuple[str, str]] = Counter()
+    found = {}
+    made = made_by(runs)
+    for run in sorted(runs, key=lambda run: math.inf if run.created is None else run.created):
+        same = json.dumps(made[run.key], sort_keys=True)
+        is_known = any(not name.startswith(_LOGGED) for name in made[run.key])
+        found[run.key] = f"{same} {0 if run.code else seen[same, run.seed]}" if is_known else run.key
+        seen[same, run.seed] += 1
+    return found
+
+
+def differing(new: Sequence[Result], best: Sequence[Result]) -> list[str]:
+    """Return what differs between two groups as they were recorded, in words."""
+    made = made_by([*new, *best])
+    sides = [[made[run.key] for run in group] for group in (new, best)]
+    found: dict[str, str] = {}
+    for name in dict.fromkeys(name for side in sides for one in side for name in one):
+        texts = [sorted({one.get(name, "not set") for one in side}) for side in sides]
+        if texts[0] != texts[1]:
+            a, b = (" or ".join(each[:3]) for each in texts)
+            found[setting_name(name)] = name if name == "code" else f"{setting_name(name)} {a} against {b}"
+    return list(found.values())
