@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.answers.repeats import Result, _options, groups_of
+from toolkit.telemetry.answers.repeats import Result, _options, _recorded, groups_of
 from toolkit.telemetry.answers.sequential_test import (
     ALPHA,
     Noise,
@@ -225,7 +225,10 @@ def test_runs_that_are_not_whole_or_diverged_are_no_result():
 
 def test_runs_in_which_nothing_recorded_differs_are_compared_and_that_is_said():
     best = runs("b", NOISE)
-    again = [replace(run, key=f"x{run.key}", created=99.0) for run in runs("b", [9.0, 9.1, 9.2, 9.4])]
+    again = [
+        replace(run, key=f"x{run.key}", name=f"x{run.key}", created=99.0)
+        for run in runs("b", [9.0, 9.1, 9.2, 9.4])
+    ]
     same = replace(best[0], key="y", name="y", created=99.0)
 
     found = said(again, best)
@@ -288,7 +291,12 @@ def test_of_a_folder_the_best_group_is_taken_and_a_run_comes_with_its_repeats():
 def test_a_result_that_is_there_twice_counts_once_whether_its_seed_is_known_or_not():
     twice = [
         Result(
-            key=f"{name}{at}", name=name, value=value, settings={"change": name}, code="c", created=float(at)
+            key=f"{name}{at}",
+            name=f"{name}{at}",
+            value=value,
+            settings={"change": name},
+            code="c",
+            created=float(at),
         )
         for name, value in (("n", 1.0), ("b", 0.0), ("o", 0.5))
         for at in range(3)
@@ -330,7 +338,7 @@ def test_the_command_says_keep_or_discard_by_its_exit_code(logs, capsys):
 
 
 SCRIPT = """
-import random, sys
+import pathlib, random, sys, time
 from toolkit.telemetry import TelemetryLogger
 
 lr, seed, name = (sys.argv[at] for at in (2, 3, 5))
@@ -338,18 +346,20 @@ noise = random.Random(seed)
 with TelemetryLogger(name, log_dir=sys.argv[6], log_every=10) as log:
     for step in range(1, 101):
         loss = (0.5 if float(lr) == 1e-3 else 1.0) + 1 / step + noise.gauss(0, 0.01)
-        log.log_step(step, train_loss=loss, lr=0.5 if "unlogged" in name else float(lr))
+        log.log_step(step, train_loss=loss, lr=float(lr))
+    # A training takes longer than the description of the machine, which has the command line.
+    while '"environment"' not in (pathlib.Path(sys.argv[6]) / name / "metrics.jsonl").read_text():
+        time.sleep(0.05)
 """
 
 
-@pytest.mark.parametrize("name", ["logged", "unlogged"])
-def test_five_lines_with_a_learning_rate_from_the_command_line_are_two_groups(tmp_path, capsys, name):
+def test_five_lines_with_a_learning_rate_from_the_command_line_are_two_groups(tmp_path, capsys):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     logs = tmp_path / "logs"
     started = [
         subprocess.Popen(
-            [sys.executable, script, "--lr", lr, f"seed={seed}", "--name", f"{name}{lr}_{seed}", logs],
+            [sys.executable, script, "--lr", lr, f"seed={seed}", "--name", f"{lr}_{seed}", logs],
             stdout=subprocess.DEVNULL,
             cwd=tmp_path,
             env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
@@ -358,12 +368,14 @@ def test_five_lines_with_a_learning_rate_from_the_command_line_are_two_groups(tm
         for seed in range(4)
     ]
     assert [process.wait(60) for process in started] == [0] * 8
+    recorded = _recorded(logs / "1e-3_0", (0, 0, 0))
+    assert (recorded["command line.lr"], recorded["logged.lr"]) == ("1e-3", 1e-3)
 
-    assert main(["verdict", str(logs / f"{name}1e-3_0"), "--against", str(logs / f"{name}1e-4_0")]) == 0
+    assert main(["verdict", str(logs / f"1e-3_0"), "--against", str(logs / f"1e-4_0")]) == 0
     text = capsys.readouterr().out
-    assert f"{name}1e-3_0 (4 runs) is better than {name}1e-4_0 (4 runs)" in text
+    assert f"1e-3_0 (4 runs) is better than 1e-4_0 (4 runs)" in text
     assert "They differ in lr 0.001 against 0.0001." in text
-    assert main(["verdict", str(logs / f"{name}1e-4_2"), "--against", str(logs)]) == 1
+    assert main(["verdict", str(logs / f"1e-4_2"), "--against", str(logs)]) == 1
     assert "(4 runs) is worse than" in capsys.readouterr().out
 
 
@@ -379,6 +391,17 @@ def test_options_of_a_command_line_count_and_paths_and_flags_are_told_apart():
         "v": "given",
         "seed": "3",
     }
+
+
+def test_runs_of_the_same_name_are_told_apart(tmp_path, capsys):
+    for place, lr in (("old", 1e-3), ("new", 2e-3)):
+        with TelemetryLogger("twin", log_dir=tmp_path / place, log_every=1, system=False) as log:
+            log.log_start(config={"lr": lr})
+            log.log_eval(1, accuracy=lr)
+    capsys.readouterr()
+    main(["verdict", str(tmp_path / "new" / "twin"), "--against", str(tmp_path / "old" / "twin")])
+
+    assert "Not decided whether new/twin lr=0.002 is better than old/twin lr=0.001" in capsys.readouterr().out
 
 
 def test_what_cannot_be_compared_is_said_in_one_sentence(logs, tmp_path, capsys):

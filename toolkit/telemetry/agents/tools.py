@@ -326,7 +326,7 @@ def verdict(
     said = found.as_json()
     rows: Rows = []
     for row in said["runs"]:
-        for card in (card for card in in_their_folders if card.name == row["run"]):
+        for card in (card for card in in_their_folders if card.place == row["place"]):
             last = known.last(card, chosen)
             if last is not None and last[0] == row["value"] and not any(card.key in head for head, _ in rows):
                 rows.append(([row["group"], card.key, row["counted"], row["why"]], last))

@@ -29,6 +29,7 @@ _HEAD_BYTES: Final = 512 * 1024
 _END_BYTES: Final = 64 * 1024
 _LOGGED: Final = "logged."
 _ON_COMMAND_LINE: Final = "command line."
+_CODE: Final = "code"
 _OPTION: Final = re.compile(r"(?P<dashes>-{0,2})(?P<name>[^\W\d][\w.\-/]*)(=(?P<value>.*))?", re.DOTALL)
 _SETTINGS_FILE: Final = re.compile(r"\.(ya?ml|json|toml|ini|cfg|conf|py)$", re.IGNORECASE)
 
@@ -150,6 +151,11 @@ def _options(line: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield waiting, "given"
 
 
+def _kind(name: str) -> str:
+    """Return where a setting is recorded: each of these a run has, or has not."""
+    return next((kind for kind in (_LOGGED, _ON_COMMAND_LINE, _CODE) if name.startswith(kind)), "")
+
+
 def setting_name(name: str) -> str:
     """Return what a setting of a `Result` is called."""
     return name.removeprefix(_LOGGED).removeprefix(_ON_COMMAND_LINE)
@@ -179,7 +185,7 @@ def made_by(runs: Sequence[Result]) -> dict[str, dict[str, str]]:
         run.key: {
             name: text for name, text in compared_settings(run.settings).items() if name not in measured
         }
-        | ({"code": run.code} if run.code else {})
+        | ({_CODE: run.code} if run.code else {})
         for run in runs
     }
 
@@ -207,8 +213,12 @@ def differing(new: Sequence[Result], best: Sequence[Result]) -> list[str]:
     sides = [[made[run.key] for run in group] for group in (new, best)]
     found: dict[str, str] = {}
     for name in dict.fromkeys(name for side in sides for one in side for name in one):
-        texts = [sorted({one.get(name, "not set") for one in side}) for side in sides]
-        if texts[0] != texts[1]:
+        # What a run did not record at all, it does not differ in.
+        texts = [
+            sorted({one.get(name, "not set") for one in side if _kind(name) in map(_kind, one)})
+            for side in sides
+        ]
+        if all(texts) and texts[0] != texts[1]:
             a, b = (" or ".join(each[:3]) for each in texts)
-            found[setting_name(name)] = name if name == "code" else f"{setting_name(name)} {a} against {b}"
+            found[setting_name(name)] = name if name == _CODE else f"{setting_name(name)} {a} against {b}"
     return list(found.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, Final, Literal
@@ -22,6 +22,7 @@ from toolkit.telemetry.answers.sequential_test import (
 )
 from toolkit.telemetry.runfolder.metrics import Direction, is_evaluation
 from toolkit.telemetry.runs.formatting import count, short_number
+from toolkit.telemetry.runs.labels import RunName, labels_of
 from toolkit.telemetry.runs.settings import differing_settings, setting_text
 from toolkit.telemetry.runs.store import RunCard
 
@@ -59,7 +60,7 @@ class Verdict:
     metric: str
     goal: Direction
     evidence: Sequence[Mapping[str, Any]] = ()
-    """A row for each run: `group`, `run`, `value`, `counted`, and `why` not."""
+    """A row for each run: `group`, `run`, `place`, `value`, `counted`, and `why` not."""
     rests_on: Sequence[str] = ()
     """Sentences: the noise and where it is from, how much better is enough, how many tries there were; warnings."""
     numbers: Mapping[str, Any] = field(default_factory=dict)
@@ -193,6 +194,7 @@ def verdict(
     They count as tries, and those that repeat each other show the noise. *Better* is never said of a run that is not
     whole or has diverged.
     """
+    new, best = _told_apart(new, best)
     taken = {run.key for run in (*new, *best)}
     others = list({run.key: run for run in reversed(others) if run.key not in taken}.values())
     group_of = groups_of((*new, *best, *others))
@@ -202,7 +204,14 @@ def verdict(
         found = [(run, _why_not(run, metric, usual, runs[:at])) for at, run in enumerate(runs)]
         counted.append([run for run, why in found if why is None])
         rows += [
-            {"group": group, "run": run.name, "value": _finite(run.value), "counted": why is None, "why": why}
+            {
+                "group": group,
+                "run": run.name,
+                "place": run.place,
+                "value": _finite(run.value),
+                "counted": why is None,
+                "why": why,
+            }
             for run, why in found
         ]
     names = [_named(group or runs) for group, runs in zip(counted, (new, best), strict=True)]
@@ -409,6 +418,14 @@ def _warnings(
     if tries > 1 and len(counted[1]) == 1:
         found.append(f"{best[0].name} may be the best of {tries} tries by luck: more seeds would show that.")
     return found
+
+
+def _told_apart(*groups: Sequence[Result]) -> list[list[Result]]:
+    """Return the groups with runs of the same name called by what tells them apart."""
+    runs = list({run.key: run for group in groups for run in group}.values())
+    names = [RunName(run.name, run.place or run.key, run.key, lambda run=run: run.settings) for run in runs]  # type: ignore[misc]
+    called = {run.key: label.text for run, label in zip(runs, labels_of(names), strict=True)}
+    return [[replace(run, name=called[run.key]) for run in group] for group in groups]
 
 
 def _named(group: Sequence[Result]) -> str:
