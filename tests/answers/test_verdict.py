@@ -371,11 +371,11 @@ def test_five_lines_with_a_learning_rate_from_the_command_line_are_two_groups(tm
     recorded = _recorded(logs / "1e-3_0", (0, 0, 0))
     assert (recorded["command line.lr"], recorded["logged.lr"]) == ("1e-3", 1e-3)
 
-    assert main(["verdict", str(logs / f"1e-3_0"), "--against", str(logs / f"1e-4_0")]) == 0
+    assert main(["verdict", str(logs / "1e-3_0"), "--against", str(logs / "1e-4_0")]) == 0
     text = capsys.readouterr().out
-    assert f"1e-3_0 (4 runs) is better than 1e-4_0 (4 runs)" in text
+    assert "1e-3_0 (4 runs) is better than 1e-4_0 (4 runs)" in text
     assert "They differ in lr 0.001 against 0.0001." in text
-    assert main(["verdict", str(logs / f"1e-4_2"), "--against", str(logs)]) == 1
+    assert main(["verdict", str(logs / "1e-4_2"), "--against", str(logs)]) == 1
     assert "(4 runs) is worse than" in capsys.readouterr().out
 
 
