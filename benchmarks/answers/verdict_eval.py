@@ -4,41 +4,26 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Sequence
-from statistics import NormalDist, fmean, stdev
+from collections.abc import Iterator, Sequence
+from statistics import fmean, stdev
 from typing import Any, Final
 
 from benchmarks.answers import repeated_runs
+from benchmarks.answers.verdict_loops import DRAWN, Draw, loops_with_a_better, of_pool, power
 from benchmarks.command import say
 from toolkit.telemetry.answers.repeats import Result
-from toolkit.telemetry.answers.sequential_test import ALPHA, Noise, critical, judge, pooled, share_of_try
+from toolkit.telemetry.answers.sequential_test import ALPHA, share_of_try
 from toolkit.telemetry.answers.verdict import _within, verdict
 
 TRIES: Final = 50
-RUNS: Final = 4
-"""One run of each change, and three more."""
-OF_BEST: Final = (3, 5, 10, 20)
-LOOPS: Final = f"""\
-A loop compares {TRIES} changes **without effect** with the best one, and looks after each of {RUNS} runs of a change.
+FALSE: Final = f"""\
+**False *better***: a loop compares {TRIES} changes **without effect** with the best one, and looks after each run.
 {{:,}} loops of each kind; the share with at least one false *better* (goal: at most 5 %):"""
-HARD: Final = """\
-The same with drawn noise that the test does not assume: the tails of Student's t with three degrees of freedom, a long
-tail to the better side, and normal noise that differs from change to change (mostly by less than the factor):"""
-POWER: Final = f"""\
-**Power**: how often a change of two standard deviations is called *better* with at most {RUNS - 1} more runs (goal:
-0.8), all trainings together, by the number of the try and how often the best one was run.
-*Bound*: what the best possible test reaches if the noise is known exactly and normal, one looks once, and the try may
-be wrong as often as ours may; *5 % for all alike*: if each of {TRIES} tries may be wrong equally often."""
-ADVICE: Final = """\
-At the first try, with a best one of 10 runs and 20 more repeats, if one stops wherever it says *discard*: {:.2f}."""
-_LOOP_HEAD: Final = [
-    "training",
-    "runs of the best",
-    "`verdict`",
-    "the smaller number of one run",
-    "a t-test at 5 % for each change",
-]
-_NORMAL: Final = NormalDist()
+POWER: Final = """\
+**Power**: how often a change is called *better* by its 4th, 8th, 16th and 32nd run, of {:,} comparisons, the best one
+run ten times, by the number of the try. *Whole on the first*: if the first try had all 5 %, and no other try any."""
+HALF: Final = """\
+A change of one standard deviation, the best one run as often as the new one and at least ten times, first try:"""
 Pool = tuple[Sequence[float], Sequence[Sequence[float]]]
 
 
@@ -54,15 +39,14 @@ def run(quick: bool) -> str:
         "## Is it really better?",
         "Higher is better in all of these, and nothing but the seed differs between the runs of one training:",
         _noise_table(pools),
-        LOOPS.format(loops),
-        _false_table(pools, loops),
-        HARD,
-        _hard_table(loops),
+        FALSE.format(2 * loops),
+        _false_table(pools, 2 * loops),
         "Without a repeated run, one run of each, by the noise of the evaluations within the runs:",
         _single_table(pools, loops),
-        POWER,
-        _power_table(pools, 200 if quick else 2000),
-        ADVICE.format(_power_by_advice(pools, 10 if quick else 100)),
+        POWER.format(4 * loops),
+        _power_table(pools, 4 * loops),
+        HALF,
+        _small_table(4 * loops),
         "**“N more seeds decide with P %”**: how often they did, for changes between -1 and 4 standard deviations:",
         _forecast_table(pools, 40 if quick else 250),
     ]
@@ -98,70 +82,18 @@ def _noise_table(pools: dict[str, Pool]) -> str:
 
 
 def _false_table(pools: dict[str, Pool], loops: int) -> str:
+    kinds: dict[str, tuple[Draw, dict[str, Any]]] = {name: (draw, {}) for name, draw in DRAWN.items()}
+    kinds["normal, variance of a change twice or half that of the best"] = DRAWN["normal"], {"ratio": 2.0}
+    kinds["normal, half of the noise shared by seeds"] = DRAWN["normal"], {"shares_seeds": True}
+    kinds |= {f"training: {name}": (of_pool(last), {}) for name, (last, _) in pools.items()}
     rows = []
-    for name, (last, _) in pools.items():
-        for of_best in OF_BEST[:3]:
+    for name, (draw, how) in kinds.items():
+        for of_best in (3, 10, 20):
             say(f"{loops} loops without effect: {name}, best of {of_best}")
-            found = [_loop(last, of_best, random.Random(number)) for number in range(loops)]
-            rows.append(
-                [name, str(of_best), *(f"{100 * fmean(each):.1f} %" for each in zip(*found, strict=True))]
-            )
-    return _table(_LOOP_HEAD, rows)
-
-
-def _hard_table(loops: int) -> str:
-    """Drawn, not trained: numbers with a mean of 0."""
-    kinds: dict[str, tuple[Callable[[random.Random], float], float]] = {
-        "Student, 3": (lambda one: one.gauss(0, 1) / math.sqrt(one.gammavariate(1.5, 2.0) / 3), 0.0),
-        "long better tail": (lambda one: one.expovariate(1.0) - 1, 0.0),
-        "factor 1.35": (lambda one: one.gauss(0, 1), 0.3),
-        "factor 1.65": (lambda one: one.gauss(0, 1), 0.5),
-    }
-    rows = []
-    for name, (draw, uneven) in kinds.items():
-        for of_best in (2, *OF_BEST[:3]):
-            say(f"{loops} loops without effect: {name}, best of {of_best}")
-            found = []
-            for number in range(loops):
-                source = random.Random(number)
-                pool = [draw(source) for _ in range(of_best + TRIES * RUNS)]
-                found.append(_loop(pool, of_best, source, uneven))
-            rows.append(
-                [name, str(of_best), *(f"{100 * fmean(each):.1f} %" for each in zip(*found, strict=True))]
-            )
-    return _table(["noise", *_LOOP_HEAD[1:]], rows)
-
-
-def _loop(
-    last: Sequence[float], of_best: int, source: random.Random, uneven: float = 0.0
-) -> tuple[bool, bool, bool]:
-    """Return whether ours, the smaller number and a t-test called any of the changes better."""
-    best = source.sample(last, of_best)
-    squares, freedom = _squares(best), of_best - 1
-    ours = smaller = tested = False
-    left = [value for value in last if value not in best] or last
-    for number in range(1, TRIES + 1):
-        scale = math.exp(source.gauss(0, uneven)) if uneven else 1.0
-        new = [scale * value for value in source.sample(left, RUNS)]
-        smaller |= new[0] > best[0]
-        for look in range(1, RUNS + 1):
-            noise = Noise(
-                math.sqrt((squares + _squares(new[:look])) / (freedom + look - 1)), freedom + look - 1
-            )
-            ours |= judge(new[:look], best, noise, look=look, tries=number).outcome == "better"
-        own = pooled([best, new])
-        width = math.sqrt(1 / RUNS + 1 / of_best)
-        tested |= (
-            own is not None
-            and fmean(new) - fmean(best) >= critical(0.05, own.freedom) * own.deviation * width
-        )
-        squares, freedom = squares + _squares(new), freedom + RUNS - 1
-    return ours, smaller, tested
-
-
-def _squares(values: Sequence[float]) -> float:
-    mean = fmean(values)
-    return sum((value - mean) ** 2 for value in values)
+            found = loops_with_a_better(draw, of_best=of_best, loops=loops, runs=16, tries=TRIES, **how)
+            rows.append([name, str(of_best), *(f"{100 * each:.1f} %" for each in found.values())])
+    head = ["noise", "runs of the best", "after 20 changes, 16 runs each", f"after {TRIES}"]
+    return _table([*head, "the smaller number of one run", "a t-test of four runs at 5 %"], rows)
 
 
 def _single_table(pools: dict[str, Pool], loops: int) -> str:
@@ -200,63 +132,42 @@ def _single(new: Sequence[float], best: Sequence[float], number: int) -> str:
 # ---------------------------------------------------------------- power
 
 
-def _power_table(pools: dict[str, Pool], draws: int) -> str:
-    rows = []
-    for number in (1, 5, 10, 50):
-        for of_best in OF_BEST:
-            alone, known = (
-                fmean(
-                    _is_found(last, of_best, number, more, random.Random(at))
-                    for last, _ in pools.values()
-                    for at in range(draws)
-                )
-                for more in (0, 20)
-            )
-            away = 2 / math.sqrt(1 / RUNS + 1 / of_best)
-            bounds = [
-                _NORMAL.cdf(away + _NORMAL.inv_cdf(level))
-                for level in (ALPHA * share_of_try(number), ALPHA / TRIES)
-            ]
-            rows.append([str(number), str(of_best), *(f"{share:.2f}" for share in (alone, known, *bounds))])
-    head = [
-        "try",
-        "runs of the best",
-        "nothing else repeated",
-        "20 more repeats in the folder",
-        "bound",
-        "bound, 5 % for all alike",
+_SIZES: Final = (4, 8, 16, 32)
+
+
+def _power_table(pools: dict[str, Pool], loops: int) -> str:
+    levels = {str(number): ALPHA * share_of_try(number) for number in (1, 2, 5, 10, 50)}
+    rows = [
+        _power_row([name, "1"], draw, 2.0, loops, levels["1"])
+        for name, draw in [
+            *DRAWN.items(),
+            *((f"training: {name}", _scaled(last)) for name, (last, _) in pools.items()),
+        ]
     ]
-    return _table(head, rows)
+    levels = {**levels, "1, whole on the first": ALPHA}
+    for number, level in list(levels.items())[1:]:
+        rows.append(_power_row(["normal", number], DRAWN["normal"], 2.0, loops, level))
+    return _table(["noise, effect of 2 standard deviations", "try", *map(str, _SIZES)], rows)
 
 
-def _is_found(last: Sequence[float], of_best: int, number: int, more: int, source: random.Random) -> bool:
-    drawn = source.sample(last, of_best + RUNS + more + 1)
-    best, new, others = drawn[:of_best], drawn[of_best : of_best + RUNS], drawn[of_best + RUNS :]
-    new = [value + 2 * stdev(last) for value in new]
-    squares, freedom = _squares(best) + (_squares(others) if more else 0.0), of_best - 1 + more
-    for look in range(1, RUNS + 1):
-        noise = Noise(math.sqrt((squares + _squares(new[:look])) / (freedom + look - 1)), freedom + look - 1)
-        if judge(new[:look], best, noise, look=look, tries=number).outcome == "better":
-            return True
-    return False
+def _scaled(values: Sequence[float]) -> Draw:
+    middle, width = fmean(values), stdev(values)
+    return of_pool([(value - middle) / width for value in values])
 
 
-def _power_by_advice(pools: dict[str, Pool], draws: int) -> float:
-    found = []
-    for name, (last, _) in pools.items():
-        say(f"advice followed: {name}")
-        for number in range(draws):
-            drawn = random.Random(number).sample(last, 10 + RUNS + 21)
-            new = [_result("new", at, value + 2 * stdev(last)) for at, value in enumerate(drawn[:RUNS])]
-            rest = [
-                _result("best" if at < 10 else "other", at, value) for at, value in enumerate(drawn[RUNS:])
-            ]
-            answer = "not decided"
-            for size in range(1, RUNS + 1):
-                if answer == "not decided":
-                    answer = verdict(new[:size], rest[:10], rest[10:], metric="m", goal="max", tries=1).answer
-            found.append(answer == "better")
-    return fmean(found)
+def _power_row(names: list[str], draw: Draw, effect: float, loops: int, level: float) -> list[str]:
+    found = power(draw, effect, of_best=10, runs=_SIZES[-1], loops=loops, level=level)
+    return [*names, *(f"{found[size - 1]:.2f}" for size in _SIZES)]
+
+
+def _small_table(loops: int) -> str:
+    level = ALPHA * share_of_try(1)
+    rows = [
+        [name, *(f"{found[size - 1]:.2f}" for size in (8, 16, 40))]
+        for name, draw in DRAWN.items()
+        for found in (power(draw, 1.0, of_best=10, runs=40, loops=loops, level=level, grows=True),)
+    ]
+    return _table(["noise", "8 runs", "16", "40"], rows)
 
 
 # ---------------------------------------------------------------- the forecast

@@ -11,19 +11,20 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from benchmarks.answers.verdict_loops import is_better
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.answers.repeats import Result, _options, _recorded, groups_of
 from toolkit.telemetry.answers.sequential_test import (
     ALPHA,
     Noise,
-    critical,
     forecast,
     judge,
     largest_of,
+    limit,
     pooled,
-    share_of_look,
     share_of_try,
     upper_tail,
 )
@@ -61,14 +62,12 @@ def said(new, best, others=(), *, goal="max", **more):
     [(1, 0.025, 12.706), (2, 0.001, 22.327), (5, 0.0005, 6.869), (10, 0.0005, 4.587), (60, 0.005, 2.660)],
 )
 def test_students_t_is_that_of_the_tables(freedom, level, t):
-    assert critical(level, freedom) == pytest.approx(t, rel=2e-4)
     assert upper_tail(t, freedom) == pytest.approx(level, rel=2e-3)
     assert upper_tail(-t, freedom) == pytest.approx(1 - level, rel=1e-4)
 
 
-def test_all_shares_of_all_tries_and_looks_add_up_to_no_more_than_one():
+def test_all_shares_of_all_tries_add_up_to_no_more_than_one():
     assert sum(map(share_of_try, range(1, 100_000))) <= 1
-    assert sum(map(share_of_look, range(1, 60))) == pytest.approx(1)
 
 
 def test_the_largest_of_many_is_above_the_mean():
@@ -84,20 +83,69 @@ def test_the_noise_of_groups_is_pooled_and_that_of_equal_values_is_unknown():
 
 def test_more_tries_and_more_noise_need_more_improvement():
     new, best = [1.0, 1.0, 1.1], [0.0, 0.1]
-    needed = [judge(new, best, Noise(0.1, 8), look=3, tries=n).needed for n in (1, 2, 10, 50, 60)]
-    noisier = judge(new, best, Noise(0.2, 8), look=3).needed
+    needed = [judge(new, best, Noise(0.1, 8), tries=n).needed for n in (1, 2, 10, 50, 60)]
+    noisier = judge(new, best, Noise(0.2, 8)).needed
 
     assert needed == sorted(set(needed))
     assert noisier == pytest.approx(2 * needed[0])
+
+
+def test_the_improvement_that_is_needed_falls_with_every_run_of_either():
+    by_new, by_best, by_both = (
+        [limit(0.018, new, best, new + best - 2) * math.sqrt(1 / new + 1 / best) for new, best in sizes]
+        for sizes in (
+            [(number, 10) for number in range(3, 200)],
+            [(4, number) for number in range(3, 200)],
+            [(number, number) for number in range(3, 200)],
+        )
+    )
+    for needed in (by_new, by_best, by_both):
+        assert needed == sorted(needed, reverse=True)
+
+
+def test_an_effect_of_two_deviations_is_found_more_often_with_every_run_and_no_effect_is_hardly_ever():
+    source = random.Random(5)
+
+    def found(effect, most, loops):
+        number = {4: 0, 8: 0, most: 0}
+        for _ in range(loops):
+            best = [source.gauss(0, 1) for _ in range(10)]
+            new, outcome = [], ""
+            while len(new) < most:
+                new.append(source.gauss(effect, 1))
+                if outcome != "better":
+                    outcome = judge(new, best, pooled([best, new])).outcome
+                if len(new) in number:
+                    number[len(new)] += outcome == "better"
+        return [count / loops for count in number.values()]
+
+    four, eight, many = found(2.0, 32, 300)
+    assert four >= 0.5
+    assert eight >= 0.8
+    assert many >= 0.97
+    assert found(0.0, 32, 300)[-1] <= 0.05
+
+
+def test_the_simulations_of_the_figures_call_better_what_the_command_does():
+    source = np.random.default_rng(2)
+    for size, of_best in ((3, 2), (4, 10), (12, 5)):
+        new, best = source.normal(1.5, 1, (40, size)), source.normal(0, 1, (40, of_best))
+        squares = ((best - best.mean(1, keepdims=True)) ** 2).sum(1)
+        found = is_better(new, best, squares, of_best - 1, ALPHA * share_of_try(1))
+        one_by_one = [
+            judge(list(a), list(b), pooled([list(a), list(b)])).outcome == "better"
+            for a, b in zip(new, best, strict=True)
+        ]
+        assert list(found) == one_by_one
 
 
 def test_two_lucky_runs_are_not_yet_better_and_the_own_noise_of_the_groups_counts():
     noise = Noise(0.1, 50)
     even, uneven = ([2.0, 2.1, 1.9, 2.0], [0.0, 0.1, -0.1]), ([2.0, 0.1, 5.8, 0.1], [0.0, 0.1, -0.1])
 
-    assert judge(even[0][:2], even[1], noise, look=2).outcome == "not decided"
-    assert judge(*even, noise, look=4).outcome == "better"
-    assert judge(*uneven, noise, look=4).outcome == "not decided"
+    assert judge(even[0][:2], even[1], noise).outcome == "not decided"
+    assert judge(*even, noise).outcome == "better"
+    assert judge(*uneven, noise).outcome == "not decided"
 
 
 @pytest.mark.parametrize("of_best", [2, 10])
@@ -120,8 +168,7 @@ def test_noise_with_long_tails_makes_hardly_a_false_better(draw, of_best):
             for look in range(1, 5):
                 noise = pooled([*groups, new[:look]])
                 found |= (
-                    noise is not None
-                    and judge(new[:look], best, noise, look=look, tries=number).outcome == "better"
+                    noise is not None and judge(new[:look], best, noise, tries=number).outcome == "better"
                 )
             groups.append(new)
         false += found
@@ -134,7 +181,7 @@ def test_a_loop_of_changes_without_effect_has_hardly_a_false_better():
     for _ in range(100):
         best = [source.gauss(0, 1) for _ in range(5)]
         false += any(
-            judge(new[:look], best, Noise(1.0, 30), look=look, tries=number).outcome == "better"
+            judge(new[:look], best, Noise(1.0, 30), tries=number).outcome == "better"
             for number in range(1, 21)
             for new in [[source.gauss(0, 1) for _ in range(4)]]
             for look in range(1, 5)
@@ -145,10 +192,10 @@ def test_a_loop_of_changes_without_effect_has_hardly_a_false_better():
 
 def test_a_forecast_rises_with_the_difference_and_with_the_runs():
     best, noise = NOISE[:5], Noise(0.8, 20)
-    by_size = [sum(forecast([size, size], best, noise, look=2, more=2)[1]) for size in (0.0, 1.5, 4.0)]
+    by_size = [sum(forecast([size, size], best, noise, more=2)[1]) for size in (0.0, 1.5, 4.0)]
 
     assert by_size[0] < by_size[1] < by_size[2] <= 1
-    better = [chance for chance, _ in forecast([1.5], best, noise, look=1, more=4)]
+    better = [chance for chance, _ in forecast([1.5], best, noise, more=4)]
     assert better[0] == 0 < better[1] < better[2] <= better[3]
 
 
@@ -391,6 +438,16 @@ def test_options_of_a_command_line_count_and_paths_and_flags_are_told_apart():
         "v": "given",
         "seed": "3",
     }
+
+
+def test_every_run_that_is_added_lowers_what_is_needed_for_better(logs, capsys):
+    needed = []
+    for of_best, size in ((3, 3), (3, 4), (4, 4), (5, 4)):
+        new = [str(logs / f"good{at}") for at in range(size)]
+        best = [str(logs / f"base{at}") for at in range(of_best)]
+        main(["verdict", *new, "--against", *best, "--json"])
+        needed.append(json.loads(capsys.readouterr().out)["improvement_needed"])
+    assert needed == sorted(set(needed), reverse=True)
 
 
 def test_runs_of_the_same_name_are_told_apart(tmp_path, capsys):

@@ -1,9 +1,16 @@
 """Whether one group of results is better than another, at any time that one looks. Plain numbers, no numpy.
 
-The chance of a false *better* in a whole loop is shared out beforehand: to each try (a change that is compared with the
-best one) by its number, and of that to each look, by how many runs were added since the comparison began. The shares
-add up to 1 over any number of tries and looks, so the sum of all chances stays below `ALPHA`, however the tries depend
-on each other, whenever one stops, and whichever of them is picked afterwards.
+The test of one comparison is a t-test that may be looked at after every run (a mixture sequential test: Robbins 1970;
+with unknown noise Lindon and others, "Anytime-valid linear models", 2022; Grünwald, de Heide and Koolen, "Safe
+testing", 2024; Wang and Ramdas, "Anytime-valid t-tests", 2024). Its evidence is the ratio of how likely the results are
+if effects are spread around zero by `_SPREADS`, and if there is none. Without an effect that ratio ever reaches 1/level
+with at most the chance `level` (Ville 1939), however many runs are added. Such a bound leaves room: it also holds for a
+look before `FEWEST` runs. `_ROOM` is how much of it is needed, by simulation (docs/figures/answers.md).
+
+The chance of a false *better* in a whole loop is shared out beforehand to its tries, which are the changes that are
+compared with the best one, and not to the looks at one of them (online testing: Foster and Stine 2008; Javanmard and
+Montanari 2018). The shares add up to less than 1 over any number of tries, so the sum of all chances stays below
+`ALPHA`, however the tries depend on each other, and whichever of them is picked afterwards.
 """
 
 from __future__ import annotations
@@ -12,19 +19,22 @@ import math
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from statistics import NormalDist, fmean
 from typing import Final, Literal
 
 ALPHA: Final = 0.05
 """The chance of a false *better* in a whole loop of changes without effect, and of a false *worse* in a comparison."""
 _LOOP: Final = 50
-_ALIKE: Final = 0.3
-"""This part of `ALPHA` is shared alike by the first fifty tries, the rest falls with the number of the try."""
-_LOOKS: Final = (0.01, 0.01, 0.05, 0.85)
-"""Most is kept for the fourth run: three more than one. What is left halves with each further look."""
+_FALLS: Final = 0.7
+"""This part of `ALPHA` falls with the number of the try."""
+_ALIKE: Final = 0.15
+"""This part is shared alike by the first fifty tries; the rest is kept for noise that differs between changes."""
 FEWEST: Final = 3
 """Fewer new runs are never *better*: one lucky run is from the tail of the noise, and that is seldom a normal one."""
+_SPREADS: Final = ((3.0, 0.95), (100.0, 0.05))
+"""The variances of effects that are looked for, in variances of one result, and the parts of the level: large effects
+are rare, but only if they are expected do a few runs show them where little is known of the noise."""
+_ROOM: Final = 0.28
 _DRAWS: Final = 400
 _PRIOR: Final = 2.0
 """For a forecast: most changes move a result by no more than so many standard deviations of its noise."""
@@ -53,7 +63,7 @@ class Judged:
     needed: float
     """The improvement from which on it is *better*; infinite for fewer than `FEWEST` new runs."""
     level: float
-    """The chance that a change without effect is called better at this look."""
+    """The chance that a change without effect is ever called better."""
     error: float
     """The standard error of the improvement."""
 
@@ -68,31 +78,25 @@ def pooled(groups: Sequence[Sequence[float]]) -> Noise | None:
 def share_of_try(number: int) -> float:
     """Return the share of `ALPHA` of a loop's try, the first of which is 1."""
     number = max(number, 1)
-    return (1 - _ALIKE) / (number * (number + 1)) + (_ALIKE / _LOOP if number <= _LOOP else 0.0)
+    return _FALLS / (number * (number + 1)) + (_ALIKE / _LOOP if number <= _LOOP else 0.0)
 
 
-def share_of_look(number: int) -> float:
-    """Return the share of a try's part for a look, the first of which is 1."""
-    if number <= len(_LOOKS):
-        return _LOOKS[max(number, 1) - 1]
-    return max((1.0 - sum(_LOOKS)) * 0.5 ** (number - len(_LOOKS)), 1e-12)
-
-
-def judge(new: Sequence[float], best: Sequence[float], noise: Noise, *, look: int, tries: int = 1) -> Judged:
+def judge(new: Sequence[float], best: Sequence[float], noise: Noise, *, tries: int = 1) -> Judged:
     """Compare results, of which higher ones are better.
 
-    `look` counts the runs since the comparison began, those of `new` included. The best of several tries owes a part
-    of its first result to luck, as much as the largest of so many draws does: so much worse is not yet *worse*.
+    The best of several tries owes a part of its first result to luck, as much as the largest of so many draws does: so
+    much worse is not yet *worse*.
     """
     improvement = fmean(new) - fmean(best)
     # Where the two groups vary more than the other runs do, their own noise counts: the pooled one would be too small
     # for an unstable change, for a rare result far off, and for a best one that was unlucky.
     own = math.sqrt(sum((_variance(group) or noise.deviation**2) / len(group) for group in (new, best)))
     error = max(own, noise.deviation * _width(len(new), len(best)))
-    part = ALPHA * share_of_look(look)
-    level = part * share_of_try(tries)
-    needed = error * critical(level, noise.freedom) if len(new) >= FEWEST else math.inf
-    worse = noise.deviation * largest_of(tries) / len(best) + error * critical(part, noise.freedom)
+    sizes = len(new), len(best)
+    level = ALPHA * share_of_try(tries)
+    needed = error * limit(level, *sizes, noise.freedom) if len(new) >= FEWEST else math.inf
+    # From the first run on, which costs about as much again as all looks from the third on.
+    worse = noise.deviation * largest_of(tries) / len(best) + error * limit(ALPHA / 2, *sizes, noise.freedom)
     return Judged(
         outcome="better" if improvement >= needed else "worse" if -improvement >= worse else "not decided",
         improvement=improvement,
@@ -103,7 +107,7 @@ def judge(new: Sequence[float], best: Sequence[float], noise: Noise, *, look: in
 
 
 def forecast(
-    new: Sequence[float], best: Sequence[float], noise: Noise, *, look: int, tries: int = 1, more: int = 1
+    new: Sequence[float], best: Sequence[float], noise: Noise, *, tries: int = 1, more: int = 1
 ) -> list[tuple[float, float]]:
     """Return the chances that the comparison ends as *better* and as *worse* with 1, 2, … `more` runs, by drawing them.
 
@@ -129,7 +133,7 @@ def forecast(
                 squares += (value - fmean(group)) ** 2 * len(group) / (len(group) + 1)
                 group.append(value)
                 now = Noise(math.sqrt(squares / (noise.freedom + added)), noise.freedom + added)
-                outcome = judge(groups[0], groups[1], now, look=look + added, tries=tries).outcome
+                outcome = judge(groups[0], groups[1], now, tries=tries).outcome
             end[outcome] += 1
     return [(end["better"] / _DRAWS, end["worse"] / _DRAWS) for end in ends]
 
@@ -167,13 +171,15 @@ def upper_tail(t: float, freedom: int) -> float:
     return max((1 - inside) / 2, 0.0)
 
 
-@lru_cache(maxsize=4096)
-def critical(level: float, freedom: int) -> float:
-    """Return what Student's t is above with the chance `level`, below one half."""
-    low, high = 0.0, 1.0
-    while upper_tail(high, freedom) > level and high < 1e12:
-        low, high = high, 2 * high
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if upper_tail(middle, freedom) > level else (low, middle)
-    return high
+def limit(level: float, new: int, best: int, freedom: int) -> float:
+    """Return what t of a comparison of so many results is above with at most the chance `level`, at any look.
+
+    Infinite where so few results never are enough.
+    """
+    return min(_limit(part * level, spread, new * best / (new + best), freedom) for spread, part in _SPREADS)
+
+
+def _limit(level: float, spread: float, size: float, freedom: int) -> float:
+    wider = 1 + spread * size
+    ratio = (_ROOM / (2 * level) * math.sqrt(wider)) ** (2 / (freedom + 1))
+    return math.sqrt(freedom * (ratio - 1) / (1 - ratio / wider)) if ratio < wider else math.inf

@@ -253,15 +253,14 @@ def verdict(
     if noise is None:
         sentence = f"{_HEADS['not decided'].format(*names)}: {metric} {means}, but {source}."
         return said("not decided", sentence, more_seeds, rests_on=warnings)
-    how: Any = {"look": _number_of_look(*counted), "tries": tries}
-    judged = judge(values[0], values[1], noise, **how)
+    judged = judge(values[0], values[1], noise, tries=tries)
     answer: Answer = judged.outcome
     chances: dict[int, tuple[float, float]] = {}
     end, needed = "", {"better": f"Keep {names[0]}.", "worse": f"Discard {names[0]}."}.get(answer, more_seeds)
     if not source.startswith("from"):
         end = "; no run was repeated, so this is weak: seeds differ more than the evaluations within a run"
     elif answer == "not decided":
-        chances = dict(enumerate(forecast(values[0], values[1], noise, more=more, **how), 1))
+        chances = dict(enumerate(forecast(values[0], values[1], noise, more=more, tries=tries), 1))
         answer, end, needed = _what_next(chances, counted, names)
     if answer == "better" and diverged:
         answer = "not decided"
@@ -279,8 +278,8 @@ def verdict(
             f"Better from {short_number(judged.needed)} on; it is {short_number(judged.improvement)}."
             if len(values[0]) >= FEWEST
             else f"Better is said from {FEWEST} runs of the new one on: fewer may all be lucky.",
-            f"Try {tries}, look {how['look']}: {_rate(judged.level)} changes without effect may be called better here.",
-            f"In all, at most {100 * ALPHA:.0f} % of loops of such changes have a false *better*, whenever one looks.",
+            f"Try {tries}: {_rate(judged.level)} changes without effect may be called better here, whenever one looks.",
+            f"In all, at most {100 * ALPHA:.0f} % of loops of such changes have a false *better*.",
             *warnings,
         ),
         numbers={
@@ -289,7 +288,7 @@ def verdict(
             "noise": noise.deviation,
             "p": p,
             "level": judged.level,
-            **how,
+            "tries": tries,
             "chances": [{"more": n, "better": one[0], "worse": one[1]} for n, one in chances.items()],
         },
     )
@@ -353,12 +352,6 @@ def _number_of_try(
         began[group_of[run.key]] = min(began.get(group_of[run.key], math.inf), start)
     mine = min((run.created for run in new if run.created is not None), default=math.inf)
     return 1 + sum(start <= mine for group, start in began.items() if group not in compared)
-
-
-def _number_of_look(new: Sequence[Result], best: Sequence[Result]) -> int:
-    """Return how many runs there are since the comparison began; those of the best before it were there."""
-    began = min((run.created for run in new if run.created is not None), default=math.inf)
-    return len(new) + sum(run.created is not None and run.created > began for run in best)
 
 
 # ---------------------------------------------------------------- the noise
