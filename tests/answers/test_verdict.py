@@ -293,7 +293,7 @@ def test_equal_settings_and_seed_without_the_code_are_another_try_and_with_it_a_
     assert len(set(groups_of([replace(run, code="c") for run in pair]).values())) == 1
 
 
-def test_what_a_run_logged_tells_groups_apart_only_where_it_is_a_constant():
+def test_what_a_run_logged_divides_groups_only_where_it_is_a_constant():
     def logged(number, **values):
         settings = {"change": "b", "seed": number, **{f"logged.{name}": values[name] for name in values}}
         return Result(key=str(number), name=str(number), value=1.0, settings=settings)
@@ -426,7 +426,7 @@ def test_five_lines_with_a_learning_rate_from_the_command_line_are_two_groups(tm
     assert "(4 runs) is worse than" in capsys.readouterr().out
 
 
-def test_options_of_a_command_line_count_and_paths_and_flags_are_told_apart():
+def test_options_and_flags_of_a_command_line_count_and_paths_do_not():
     line = "/a/train.py --config conf/x.yaml --out /tmp/a0 --fp16 --lr=1e-3 model.width=64 -v --seed 3 data/b".split()
 
     assert dict(_options(line)) == {
@@ -450,7 +450,7 @@ def test_every_run_that_is_added_lowers_what_is_needed_for_better(logs, capsys):
     assert needed == sorted(set(needed), reverse=True)
 
 
-def test_runs_of_the_same_name_are_told_apart(tmp_path, capsys):
+def test_two_runs_of_the_same_name_are_called_by_their_folders(tmp_path, capsys):
     for place, lr in (("old", 1e-3), ("new", 2e-3)):
         with TelemetryLogger("twin", log_dir=tmp_path / place, log_every=1, system=False) as log:
             log.log_start(config={"lr": lr})

@@ -194,7 +194,7 @@ def verdict(
     They count as tries, and those that repeat each other show the noise. *Better* is never said of a run that is not
     whole or has diverged.
     """
-    new, best = _told_apart(new, best)
+    new, best = _distinctly_named(new, best)
     taken = {run.key for run in (*new, *best)}
     others = list({run.key: run for run in reversed(others) if run.key not in taken}.values())
     group_of = groups_of((*new, *best, *others))
@@ -413,7 +413,7 @@ def _warnings(
     return found
 
 
-def _told_apart(*groups: Sequence[Result]) -> list[list[Result]]:
+def _distinctly_named(*groups: Sequence[Result]) -> list[list[Result]]:
     """Return the groups with runs of the same name called by what tells them apart."""
     runs = list({run.key: run for group in groups for run in group}.values())
     names = [RunName(run.name, run.place or run.key, run.key, lambda run=run: run.settings) for run in runs]  # type: ignore[misc]
