@@ -26,7 +26,8 @@ JSON_FORM: Final = """\
 an object with `answer` (`better`, `worse`, `not better` or `not decided`), `exit_code`, `sentence`, `sure`, `metric`, \
 `goal` (`min` or `max`), `needed` (what to do next), `rests_on` (sentences) and `runs` (`group`, `run`, \
 `place`, `value` or `null`, `counted`, `why` not). Where the noise is known also `improvement`, \
-`improvement_needed`, `noise`, `p`, `level`, `tries` and `chances`: for so many `more` runs, how likely they show it to be `better` or `worse`."""
+`improvement_needed`, `noise`, `p`, `level`, `tries` and `chances`: for so many `more` runs, how likely they show it \
+to be `better` or `worse`."""
 
 _STYLES: Final = {"better": "green", "worse": "red", "not better": "red", "not decided": "yellow"}
 
