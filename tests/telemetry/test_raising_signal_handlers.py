@@ -4,6 +4,7 @@ import functools
 import signal
 import threading
 from contextlib import contextmanager
+from enum import Enum
 
 import pytest
 
@@ -138,14 +139,26 @@ class Handling:
             raise ValueError("given up") from error
 
 
+class Colour(Enum):
+    RED = 1
+
+
+class FailingInPython:
+    """A value that fails in code of the standard library, which Python calls for signals without a handler too."""
+
+    def __float__(self):
+        return float(Colour(2).value)
+
+
 def test_a_value_that_fails_is_no_interrupt(log):
     before = log.guard.total
     with handled_by(by_function):
         log.log_step(1, train_loss=Failing())
         log.log_step(2, train_loss=Handling())
         log.log_eval(3, val_loss=Failing())
+        log.log_eval(4, val_loss=FailingInPython())
 
-    assert log.guard.total >= before + 3
+    assert log.guard.total >= before + 4
 
 
 def test_what_the_script_has_already_handled_is_not_raised_again(log):
