@@ -313,6 +313,20 @@ def test_a_script_keeps_its_code_and_one_that_asks_for_none_keeps_none(tmp_path,
     assert not (tmp_path / "logs" / "rFalse" / "code").exists()
 
 
+def test_a_script_that_ends_at_once_keeps_its_own_repository(repository, tmp_path, monkeypatch):
+    (repository / "train.py").write_text(
+        "from toolkit.telemetry import TelemetryLogger\n"
+        f"log = TelemetryLogger('r', {str(tmp_path)!r}, system=False, close_timeout=60.0)\n"
+        "log.log_step(1, train_loss=0.5)\n"
+    )
+    monkeypatch.delenv("TELEMETRY_CODE")
+
+    subprocess.run([sys.executable, repository / "train.py"], cwd=tmp_path, check=True, capture_output=True)
+
+    code = read_code(tmp_path / "r")[1]
+    assert (code.kind, code.script, set(code.files)) == ("git", "train.py", {"train.py"})
+
+
 def test_a_variable_turns_it_off(tmp_path):
     assert os.environ["TELEMETRY_CODE"] == "0"
     with TelemetryLogger("r", tmp_path, system=False) as log:

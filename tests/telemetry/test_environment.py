@@ -163,6 +163,17 @@ def test_a_part_that_fails_fails_alone(monkeypatch):
     assert guard.counts == {"describing the environment (cpu): RuntimeError": 1}
 
 
+def test_it_is_described_where_no_thread_can_be_started_any_more(monkeypatch):
+    def refuse(_):
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    described = describe()
+
+    assert described["os"] == platform.platform()
+    assert "unanswered" not in described
+
+
 def until_it_is(expected, timeouts_s):
     """Return the description; a machine that pauses for so long that nothing is answered gets more time."""
     for timeout_s in timeouts_s:

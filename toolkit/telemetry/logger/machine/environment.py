@@ -47,7 +47,7 @@ def describe_environment(guard: Guard | None = None, timeout_s: float = 4.0) -> 
     threads = [_ask_on_thread(group, found, guard) for group in groups if group]
     _ask([part for part in _PARTS if not any(part in group for group in groups)], found, guard)
     deadline = time.monotonic() + timeout_s
-    for thread in threads:
+    for thread in filter(threading.Thread.is_alive, threads):
         thread.join(max(0.0, deadline - time.monotonic()))
     # A part that answers later changes a dict that is not used.
     answers = dict(found)
@@ -62,7 +62,11 @@ def describe_environment(guard: Guard | None = None, timeout_s: float = 4.0) -> 
 def _ask_on_thread(parts: Sequence[str], found: dict[str, Any], guard: Guard) -> threading.Thread:
     name = f"telemetry-environment-{parts[-1]}"
     thread = threading.Thread(target=_ask, args=(parts, found, guard), name=name, daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:
+        # From Python 3.12 on none is started while a process ends: a short script would have no description.
+        thread.run()
     return thread
 
 

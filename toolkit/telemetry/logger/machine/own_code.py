@@ -28,10 +28,18 @@ class OwnCode:
     """Whether `root` is a repository."""
 
 
+def _main_file() -> object:
+    main = sys.modules.get("__main__")
+    return object.__getattribute__(main, "__dict__").get("__file__") if main is not None else None
+
+
+_FIRST_FILE: Final = _main_file()
+"""Python forgets it as the script ends, and a short script is described after that."""
+
+
 def find_own_code() -> OwnCode:
     """Return where the code of this process is."""
-    main = sys.modules.get("__main__")
-    file = object.__getattribute__(main, "__dict__").get("__file__") if main is not None else None
+    file = _main_file() or _FIRST_FILE
     try:
         script = Path(os.path.abspath(file)) if isinstance(file, str) else None
         if script is not None and (_is_installed(script) or not script.is_file()):
