@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.mirrors.messages.local_receivers import receiving, to
+from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.core.outbox import NotSentError
 from toolkit.telemetry.mirrors.messages.message import Message, RunState, combine
 
@@ -54,6 +55,17 @@ def test_a_service_cannot_bring_a_page_of_text_or_commands_into_the_records():
 def test_a_failed_message_names_the_host_and_not_the_path():
     with receiving((500, {}, b"oops")) as receiver:
         assert failure_of(to(f"{receiver.url}/hook")) == f"{receiver.url}: answered 500: oops"
+
+
+def test_a_secret_in_place_of_the_name_of_a_variable_is_in_no_file_of_the_run(tmp_path):
+    secret = "a8Kd92jf0QmLpZx7Rt"
+    messages = [{"to": "ntfy", "url": "http://localhost:1/x", "secret_env": secret}]
+    with TelemetryLogger("r", log_dir=tmp_path, system=False, messages=messages) as log:
+        log.log_step(1, train_loss=1.0)
+
+    found = b"".join(path.read_bytes() for path in (tmp_path / "r").rglob("*") if path.is_file())
+    assert b"the environment variable (not shown" in found
+    assert secret.encode() not in found
 
 
 # ------------------------------------------------------------ combined

@@ -65,7 +65,8 @@ def receiver_from(options: MessageOptions, environ: Mapping[str, str]) -> Receiv
         try:
             address = web_address(_variable(options, "url_env", environ), allow_private=options.allow_private)
         except AddressError as error:
-            raise ReceiverOff(f"the address in {options.place}.url_env ({options.url_env}) {error}") from None
+            named = _shown_name(options.url_env or "")
+            raise ReceiverOff(f"the address in {options.place}.url_env ({named}) {error}") from None
     return Receiver(options=options, address=address, secret=secret)
 
 
@@ -85,5 +86,11 @@ def _variable(options: MessageOptions, key: str, environ: Mapping[str, str]) -> 
     value = environ.get(variable, "").strip()
     if not value:
         state = "is empty" if variable in environ else "is not set"
-        raise ReceiverOff(f"{options.place}.{key}: the environment variable {variable} {state}")
+        raise ReceiverOff(f"{options.place}.{key}: the environment variable {_shown_name(variable)} {state}")
     return value
+
+
+def _shown_name(variable: str) -> str:
+    """Return the name of a variable, unless it looks like a secret entered by mistake."""
+    is_usual = variable in (variable.upper(), variable.lower()) or "_" in variable
+    return variable if is_usual and len(variable) <= 64 else "(not shown: does not look like a name)"
