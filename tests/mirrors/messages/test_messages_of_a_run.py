@@ -8,6 +8,7 @@ import hmac
 import json
 import math
 import signal
+import threading
 import time
 from collections import Counter
 from contextlib import contextmanager, suppress
@@ -77,6 +78,26 @@ def message_counts(records):
 
 def webhook(receiver, **options):
     return {"to": "webhook", "url": f"{receiver.url}/hook", **options}
+
+
+def test_what_a_receiver_without_a_thread_does_not_get_is_recorded_and_another_one_gets_its_messages(
+    tmp_path, monkeypatch
+):
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name == "telemetry-messages-to-webhook":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with receiving() as first, receiving() as other:
+        both = [{"to": "webhook", "url": one.url, "when": ["finish"]} for one in (first, other)]
+        with logging_to(tmp_path, *both) as log:
+            log.log_step(1, train_loss=1.0)
+
+    assert (len(first.got), occasions(other)) == (0, ["finish"])
+    assert Counter(record["status"] for record in deliveries(log)) == {"failed": 1, "delivered": 1}
 
 
 def test_a_run_is_reported_from_start_to_finish_and_each_delivery_is_recorded(tmp_path):

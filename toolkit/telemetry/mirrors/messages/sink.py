@@ -86,9 +86,11 @@ class MessageSink:
                 combine=combine,
                 per_minute=options.per_minute,
             )
-            # Before there is a message: an interpreter that is shutting down cannot start a thread.
-            outbox.start()
+            # First: what a receiver without a thread does not get is recorded at the end.
             self._outboxes.append((options, outbox))
+            # Before there is a message: an interpreter that is shutting down cannot start a thread.
+            with self._guard.catch("starting a thread"):
+                outbox.start()
 
     def write(self, batch: Sequence[Record]) -> None:
         """Send messages about the events in `batch`."""
