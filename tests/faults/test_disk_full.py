@@ -152,6 +152,19 @@ def test_a_disk_that_stays_full_does_not_hold_up_the_end_and_repair_finds_the_re
     assert with_event(records, "end")
 
 
+def test_the_end_of_a_run_with_its_journal_on_the_full_disk_promises_only_what_that_holds(tmp_path, start):
+    child = start(PROGRAMS / "log_on_request.py", tmp_path, 32, 1, "folder")
+    child.tell("steps 100")
+    child.wait_for_line("done")
+    child.limit_files(100_000)
+    child.tell("steps 100")
+    child.wait_for_line("done")
+    child.tell("end")
+    ended = child.end()
+
+    assert "writes those that the journal holds" in ended.err
+
+
 @in_make_faults
 def test_a_disk_that_stays_full_beyond_the_queue_loses_only_what_a_record_reports(tmp_path, start):
     run = tmp_path / "run"

@@ -11,6 +11,7 @@ import time
 from tests.faults.child_program import SlowestCall, TelemetryLogger
 
 options = {"queue_max_mb": float(sys.argv[2]), "close_timeout": float(sys.argv[3])}
+options |= {"journal": sys.argv[4]} if len(sys.argv) > 4 else {}
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1, system=False, **options)
 log.log_start()
 slowest = SlowestCall()

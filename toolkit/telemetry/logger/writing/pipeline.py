@@ -365,9 +365,10 @@ class RecordPipeline:
         if not written:
             with self.guard.catch("keeping the last records"):
                 self._journal.keep(self.record_queue.lines_in_memory)
-            where = (
-                f"; `telemetry repair {self.session_folder.folder}` writes them" if self._journal.path else ""
-            )
+            # One in the run folder has no more room than the disk.
+            what = "them" if self.waits_for_no_disk else "those that the journal holds"
+            repair = f"; `telemetry repair {self.session_folder.folder}` writes {what}"
+            where = repair if self._journal.path else ""
             left_undone.append(
                 f"the disk did not take the last records ({self._writer.trouble or 'no answer'}){where}"
             )
