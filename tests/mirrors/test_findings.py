@@ -13,14 +13,14 @@ from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
 from toolkit.telemetry.diagnostics.confidence import confidence_of
 from toolkit.telemetry.diagnostics.examiner import Examiner
 from toolkit.telemetry.diagnostics.finding import finding_from
-from toolkit.telemetry.logger.writing import pipeline
+from toolkit.telemetry.logger.writing.mirror import Mirror
 from toolkit.telemetry.runfolder.manifest import read_manifest
 
 
 @pytest.fixture
 def examined_when_flushed(monkeypatch):
     """Let no records be examined halfway through a loop, as they are where the loop takes half a second."""
-    monkeypatch.setattr(pipeline, "_MIRROR_INTERVAL_S", 3600.0)
+    monkeypatch.setitem(Mirror.__init__.__kwdefaults__, "interval_s", 3600.0)
 
 
 def loss_at(step, dice):

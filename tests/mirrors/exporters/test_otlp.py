@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger.options import OptionsError
 from toolkit.telemetry.logger.session import live_run
-from toolkit.telemetry.logger.writing import pipeline
+from toolkit.telemetry.logger.writing.mirror import Mirror
 from toolkit.telemetry.mirrors.otlp.exporter import OtlpExporter
 from toolkit.telemetry.mirrors.otlp.transport import OtlpError, signal_url
 from toolkit.telemetry.runfolder.manifest import read_manifest
@@ -362,7 +362,7 @@ def test_the_spans_of_a_real_run_arrive_and_a_resumed_one_sends_nothing_twice(tm
 
 @in_make_faults
 def test_a_collector_that_comes_late_gets_everything(tmp_path, caplog, monkeypatch):
-    monkeypatch.setattr(pipeline, "_MIRROR_INTERVAL_S", 0.01)
+    monkeypatch.setitem(Mirror.__init__.__kwdefaults__, "interval_s", 0.01)
     port = a_free_port()
     sink = exporter(f"http://127.0.0.1:{port}", timeout_s=0.25)
     log = TelemetryLogger("r", log_dir=tmp_path, **QUIET, sinks=[sink])
@@ -389,7 +389,7 @@ def test_a_collector_that_comes_late_gets_everything(tmp_path, caplog, monkeypat
 
 @in_make_faults
 def test_events_arrive_while_their_span_is_open(tmp_path, monkeypatch):
-    monkeypatch.setattr(pipeline, "_MIRROR_INTERVAL_S", 0.01)
+    monkeypatch.setitem(Mirror.__init__.__kwdefaults__, "interval_s", 0.01)
     monkeypatch.setattr(live_run, "_TEND_EVERY_S", 0.1)
     with receiving() as receiver:
         with TelemetryLogger("r", log_dir=tmp_path, **QUIET, sinks=[exporter(receiver.url)]) as log:
@@ -488,7 +488,7 @@ def test_spans_arrive_over_grpc_and_one_that_is_refused_holds_up_no_other(tmp_pa
 @in_make_faults
 def test_a_collector_that_comes_late_gets_everything_over_grpc(tmp_path, caplog, monkeypatch):
     pytest.importorskip("grpc")
-    monkeypatch.setattr(pipeline, "_MIRROR_INTERVAL_S", 0.01)
+    monkeypatch.setitem(Mirror.__init__.__kwdefaults__, "interval_s", 0.01)
     port = a_free_port()
     sink = exporter(f"http://127.0.0.1:{port}", protocol="grpc", timeout_s=0.25)
     log = TelemetryLogger("r", log_dir=tmp_path, **QUIET, sinks=[sink])
