@@ -572,7 +572,7 @@ def fuzz_column_cache(data: bytes) -> None:
     cache = ColumnCache(folder / "cache")
     honest = RunLog(log, None)
     honest.refresh(_WAIT_S)
-    cache.save(log, honest._columns, honest._cursor)
+    cache.prepare(log, honest._columns, honest._cursor)()
     (file,) = (folder / "cache").glob("*.arrow")
     content = bytearray(file.read_bytes())
     for at in range(0, len(data) - 3, 4):

@@ -44,7 +44,7 @@ def test_a_cache_file_with_a_flipped_byte_is_rejected_if_its_columns_do_not_fit_
     log = RunLog(folder / "metrics.jsonl", None)
     log.refresh(60.0)
     cache = ColumnCache(tmp_path / "cache")
-    cache.save(log.path, log._columns, log._cursor)
+    cache.prepare(log.path, log._columns, log._cursor)()
     (file,) = (tmp_path / "cache").glob("*.arrow")
     whole = file.read_bytes()
     assert cache.load(log.path) is not None

@@ -67,6 +67,9 @@ if case == "too_late":
 is_ending = True
 if case in ("always", "too_late"):
     time.sleep(0.5)
+until = time.monotonic() + 60
+while case == "always" and failures <= 3 and time.monotonic() < until:
+    time.sleep(0.05)
 log.close()
 print(f"slowest={slowest.seconds}")
 print(f"failures={failures}")

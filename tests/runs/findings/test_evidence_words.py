@@ -33,7 +33,7 @@ def test_no_raw_name_of_evidence_is_shown():
     shown = numbers_of(alert(finding.kind, evidence=finding.evidence))
 
     assert shown[0] == "first values 0.3"
-    assert any(text.startswith("highest 1.02 (3.4 times the level)") for text in shown)
+    assert any(text == "highest 1.02 (at step 3) (3.4 times the level)" for text in shown)
     assert not any("_" in text for text in shown)
 
 
