@@ -55,7 +55,7 @@ def test_a_cache_file_with_a_flipped_byte_is_rejected_if_its_columns_do_not_fit_
         found = cache.load(log.path)
         if found is None:
             continue
-        columns = found.columns
+        columns, _ = found
         assert {len(columns.time), len(columns.elapsed), len(columns.step), len(columns.epoch)} == {20}
         for metric in columns.metrics.values():
             assert len(metric.rows) == len(metric.values)
