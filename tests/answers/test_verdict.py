@@ -426,6 +426,23 @@ def test_five_lines_with_a_learning_rate_from_the_command_line_are_two_groups(tm
     assert "(4 runs) is worse than" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("warm_up", "known"), [(6000, None), (500, 1e-3)])
+def test_a_learning_rate_that_still_rises_where_reading_stops_is_not_known(tmp_path, warm_up, known):
+    recorded = []
+    for name, loss in (("short", 0.5), ("long", 0.123456789)):
+        folder = tmp_path / name
+        folder.mkdir()
+        steps = [
+            {"event": "step", "seq": step, "session": 1, "time": 1.7e9 + step, "global_step": step}
+            | {"train_loss": loss, "momentum": 0.9, "lr": 1e-3 * min(1, step / warm_up) * (step < 8000)}
+            for step in range(9000)
+        ]
+        (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(step)}\n" for step in steps))
+        recorded.append(_recorded(folder, (0, 0, 0)))
+
+    assert recorded == [{"logged.momentum": 0.9, "logged.lr": known}] * 2
+
+
 def test_options_and_flags_of_a_command_line_count_and_paths_do_not():
     line = "/a/train.py --config conf/x.yaml --out /tmp/a0 --fp16 --lr=1e-3 model.width=64 -v --seed 3 data/b".split()
 

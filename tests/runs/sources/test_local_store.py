@@ -684,7 +684,7 @@ def test_the_duration_of_a_run_that_moved_to_a_node_with_another_clock_is_right(
         card = store.card("moved")
         assert card.duration_s < 3600
         assert card.last_sign - time.time() < 3600
-        killed = shutil.copytree(folder, root / "killed")
+    killed = shutil.copytree(folder, root / "killed")
     change(killed, r'("pid":\s*)\d+', lambda m: f"{m[1]}4194303")
     change(killed, r'("(?:display_)?name":\s*)"moved"', lambda m: f'{m[1]}"killed"')
 

@@ -19,9 +19,9 @@ from toolkit.telemetry.runfolder.folder_list import Signature, signature_of
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.metrics import OF_THE_MACHINE, metric_direction, metrics_of
 from toolkit.telemetry.runfolder.reader import read_from, tail_records
-from toolkit.telemetry.runfolder.records import STEP
+from toolkit.telemetry.runfolder.records import STEP, Record
 from toolkit.telemetry.runfolder.status import FINISHED
-from toolkit.telemetry.runs.settings import as_number, is_label, is_seed, level_text, setting_text
+from toolkit.telemetry.runs.settings import as_number, is_label, is_seed, level_text, seed_text
 from toolkit.telemetry.runs.store import RunCard
 
 _HEAD_BYTES: Final = 512 * 1024
@@ -60,9 +60,7 @@ class Result:
     @property
     def seed(self) -> str:
         """Its seeds as a text; empty if unknown."""
-        return " ".join(
-            f"{name}={setting_text(value)}" for name, value in sorted(self.settings.items()) if is_seed(name)
-        )
+        return seed_text(self.settings)
 
 
 def result_of(
@@ -101,31 +99,39 @@ def _code_at(folder: Path, _signature: Signature) -> str:
 def _recorded(folder: Path, signature: Signature) -> Mapping[str, Any]:
     """Return the options of a run's command line and the constants that it logged, by reading both ends of its log.
 
-    A number that it logged with several values is None, except for a learning rate: there the highest one counts,
-    as that of a schedule is the same at the end of each.
+    A number that it logged with several values is None, except for a learning rate: there the highest one counts, as
+    that of a schedule is the same at the end of each. One that still rises where the beginning was cut is None, too:
+    its highest value was not read.
     """
+    if not signature:
+        return {}
     log = folder / METRICS_JSONL
     try:
-        head = read_from(log, max_bytes=_HEAD_BYTES).records if signature else []
-        records = [*head, *(tail_records(log, _END_BYTES) if signature else ())]
+        head, end = read_from(log, max_bytes=_HEAD_BYTES), tail_records(log, _END_BYTES)
     except OSError:
         return {}
-    logged: dict[str, set[float]] = {}
+    begun, ended = _logged(head.records), _logged(end)
+    constants: dict[str, float | None] = {}
+    for name in begun | ended:
+        first = begun.get(name, [])
+        values = [*first, *ended.get(name, [])]
+        rises = head.pending_bytes and max(values) > max(first[: len(first) * 7 // 8], default=-math.inf)
+        is_known = len(set(values)) == 1 or (signal_of(name) == LR and not rises)
+        constants[_LOGGED + name] = max(values) if is_known else None
+    records = [*head.records, *end]
+    lines = (record["command_line"] for record in records if isinstance(record.get("command_line"), list))
+    options = _options(list(map(str, next(lines, []))))
+    return {**constants, **{_ON_COMMAND_LINE + name: value for name, value in options}}
+
+
+def _logged(records: Sequence[Record]) -> dict[str, list[float]]:
+    """Return the values of each number of steps that may be a setting: no measurement of the model or the machine."""
+    found: dict[str, list[float]] = {}
     for record in records:
         for name, value in metrics_of(record) if record.get("event") == STEP else ():
             if metric_direction(name) is None and not name.startswith(OF_THE_MACHINE):
-                logged.setdefault(name, set()).add(value)
-    lines = (record["command_line"] for record in records if isinstance(record.get("command_line"), list))
-    options = dict(_options(list(map(str, next(lines, [])))))
-    constants = {
-        _LOGGED + name: next(iter(values))
-        if len(values) == 1
-        else max(values)
-        if signal_of(name) == LR
-        else None
-        for name, values in logged.items()
-    }
-    return {**constants, **{_ON_COMMAND_LINE + name: value for name, value in options.items()}}
+                found.setdefault(name, []).append(value)
+    return found
 
 
 def _options(line: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -219,6 +225,12 @@ def differing(new: Sequence[Result], best: Sequence[Result]) -> list[str]:
             for side in sides
         ]
         if all(texts) and texts[0] != texts[1]:
-            a, b = (" or ".join(each[:3]) for each in texts)
+            a, b = (" or ".join(map(_shown, each[:3])) for each in texts)
             found[setting_name(name)] = name if name == _CODE else f"{setting_name(name)} {a} against {b}"
     return list(found.values())
+
+
+def _shown(text: str) -> str:
+    """Return a value as people write it: whole numbers without a fraction."""
+    number = as_number(text)
+    return text if number is None or not number.is_integer() or abs(number) > 1e15 else f"{number:.0f}"

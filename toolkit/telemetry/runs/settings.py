@@ -97,3 +97,8 @@ def _last_part(key: str) -> str:
 def is_seed(key: str) -> bool:
     """Return whether a setting is a seed."""
     return _last_part(key) in _SEEDS
+
+
+def seed_text(settings: Mapping[str, Any]) -> str:
+    """Return the seeds among settings as a text; empty if there are none."""
+    return " ".join(f"{key}={setting_text(value)}" for key, value in sorted(settings.items()) if is_seed(key))

@@ -192,7 +192,7 @@ class Judgement:
                 fits = "; ".join(CAUSES[cause] for cause in (self.cause, *self.others[:2]))
                 need = f" To know it, record {'; '.join(self.needed)}." if self.needed else ""
                 text = f"{begin} and did not continue the same training: {many} twice."
-                return f"{text} It may be: {fits}; or {_UNRECORDED}.{need}"
+                return f"{text} It may be: {fits}; or what was not recorded: {_UNRECORDED}.{need}"
             others = "".join(f"; {CAUSES[cause]}" for cause in self.others[:2])
             shown = next((row for row in self.evidence if row.differs and row.cause == self.cause), None)
             what = f" ({shown.what}: {shown.before} before, {shown.after} after)" if shown is not None else ""

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from toolkit.telemetry.runs import statistics as stats
-from toolkit.telemetry.runs.settings import is_seed, level_text, setting_text
+from toolkit.telemetry.runs.settings import level_text, seed_text, setting_text
 from toolkit.telemetry.runs.sweep.columns import (
     FEW_VALUES,
     Column,
@@ -528,17 +528,13 @@ def _seed_spread(runs: Sequence[SweepRun], groups: Sequence[Sequence[int]]) -> S
         mean = statistics.fmean(values)
         squares += sum((value - mean) * (value - mean) for value in values)
         freedom += len(values) - 1
-    seeds = [{_seed_of(runs[row]) for row in rows} for rows in repeated]
+    seeds = [{seed_text(runs[row].config) for row in rows} for rows in repeated]
     return SeedSpread(
         deviation=math.sqrt(squares / freedom),
         groups=len(repeated),
         runs=sum(map(len, repeated)),
         by_seed=all(len(found) > 1 for found in seeds),
     )
-
-
-def _seed_of(run: SweepRun) -> str:
-    return " ".join(setting_text(value) for key, value in sorted(run.config.items()) if is_seed(key))
 
 
 def _suggestions(
