@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 from google.protobuf.message import Message
 from streamlit import config
+from streamlit.proto.LabelVisibility_pb2 import LabelVisibility
 from streamlit.runtime.scriptrunner.script_cache import ScriptCache
 from streamlit.testing.v1 import AppTest, app_test, local_script_runner
 from streamlit.util import calc_hash
@@ -128,11 +129,19 @@ def markdown_of(tab: AppTest) -> list[str]:
 
 ESCAPED = re.compile(r"\\[!-/:-@\[-`{-~]")
 """A character that a backslash keeps from being markup."""
+FENCED = re.compile(r"^(`{3,})text\n.*?^\1$", re.MULTILINE | re.DOTALL)
+INLINE_CODE = re.compile(r"`[^`\n]+`")
 
 
 def live_markup(tab: AppTest, markup: re.Pattern[str]) -> list[str]:
-    """Return the texts of the page in which something like `markup` would be more than text."""
-    return [text[:200] for text in markdown_of(tab) if markup.search(ESCAPED.sub("", text))]
+    """Return the texts of the page in which something like `markup` would be more than text or code."""
+    return [text[:200] for text in markdown_of(tab) if markup.search(_without_code(text))]
+
+
+def _without_code(text: str) -> str:
+    for code in (FENCED, ESCAPED, INLINE_CODE):
+        text = code.sub("", text)
+    return text
 
 
 def texts(tab: AppTest) -> Iterator[tuple[str, str, str]]:
@@ -157,8 +166,12 @@ def _nodes(tab: AppTest) -> Iterator[Any]:
 def _texts_in(proto: Message, kind: str) -> Iterator[tuple[str, str, str]]:
     if kind == "arrow_data_frame" or proto.DESCRIPTOR.name in ("Arrow", "Dataframe", "ArrowData"):
         return
+    is_read_aloud = "label_visibility" in proto.DESCRIPTOR.fields_by_name and (
+        proto.label_visibility.value != LabelVisibility.VISIBLE
+    )
     for field, value in proto.ListFields():
-        if field.name in _NOT_SHOWN:
+        # A label that is not drawn is read aloud as it is.
+        if field.name in _NOT_SHOWN or (is_read_aloud and field.name == "label"):
             continue
         many = not isinstance(value, (str, bytes, Message, int, float))
         for item in value if many else (value,):

@@ -63,7 +63,7 @@ _FIRST_BYTE = itemgetter(0)
 _MAX_NOTES = 32
 _NUMBERS = frozenset({float, int, bool, type(None)})
 _MAX_NAME = 256
-_OF_NUMBERS = frozenset({STEP, EVAL, EPOCH})
+_OF_NUMBERS = (STEP, EVAL, EPOCH)
 
 # Essential fields: dropped only when everything else is gone.
 _KEPT_LONGEST = frozenset({*ENVELOPE, "global_step"})
