@@ -135,13 +135,12 @@ def test_no_file_name_can_be_taken_in_advance(everything, record_property):
     if calls is None:
         pytest.skip("there is no strace that may see each file being made")
     made = [line for line in calls if "O_CREAT" in line and " = -1" not in line and "made.json" not in line]
-    private = re.compile(
-        rf'"{re.escape(str(place))}/[0-9]+/(deep/logs/[rw]/|exported/\.\w+\.[0-9a-f]{{12}}\.export/)'
-    )
-    open_to_others = [line for line in made if "O_EXCL" not in line and not private.search(line)]
-    following = [line for line in made if "O_EXCL" not in line and "O_NOFOLLOW" not in line]
     # An export is made in a new folder with a random name.
-    following = [line for line in following if ".export/" not in line]
+    new_folder = re.compile(r"\.\w+\.[0-9a-f]{12}\.export/|\.share-\w{8}/")
+    own_run = re.compile(rf'"{re.escape(str(place))}/[0-9]+/deep/logs/[rw]/')
+    by_name = [line for line in made if "O_EXCL" not in line and not new_folder.search(line)]
+    open_to_others = [line for line in by_name if not own_run.search(line)]
+    following = [line for line in by_name if "O_NOFOLLOW" not in line]
 
     assert len(made) > 30
     assert open_to_others == []

@@ -169,4 +169,4 @@ def test_the_action_writes_findings_and_a_report_into_the_job_summary(tmp_path):
     assert "\n### " in text, "the report follows"
     refused = act("nothing")
     assert refused.returncode == 2
-    assert "nothing does not exist" in summary.read_text("utf-8").removeprefix(text)
+    assert "no run found in nothing (it does not exist)" in summary.read_text("utf-8").removeprefix(text)

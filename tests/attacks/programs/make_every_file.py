@@ -51,7 +51,9 @@ def make(place, umask):
     wandb.finish()
     store = LocalStore([place / "deep" / "logs"], cache_dir=None)
     store.label("r", Labels(notes="private"))
-    ColumnCache(place / "cache" / "ours").save(store.card("r").path / "metrics.jsonl", RunColumns(), Cursor())
+    ColumnCache(place / "cache" / "ours").prepare(
+        store.card("r").path / "metrics.jsonl", RunColumns(), Cursor()
+    )()
     store.delete("r")
     made |= {
         str(path.relative_to(place)): path.lstat().st_mode & 0o777

@@ -213,6 +213,9 @@ class RunFolders:
                     return self._runs[next(iter(near))]
                 if near:
                     raise UnknownRun(key, list(near)[:_MOST_NEAR])
+                for listing in self._listings:
+                    if (older := listing.older(key)) is not None:
+                        return older
                 raise UnknownRun(key, difflib.get_close_matches(key, self._runs, n=3, cutoff=0.3))
             return found
 

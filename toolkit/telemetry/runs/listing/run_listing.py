@@ -95,6 +95,12 @@ class RootListing:
         self._found = found
         return _with_parts([*found.values()]), problems
 
+    def older(self, name: str) -> FoundRun | None:
+        """Return the run in the folder `name`, where more runs are there than listed."""
+        is_name = name == os.path.basename(name) and name not in ("", "..")
+        is_there = self.is_truncated and is_name and not os.path.islink(self.root / name)
+        return self._read_folder(name) if is_there else None
+
     def _folders(self, problems: list[str]) -> list[str]:
         links: list[str] = []
         names = folders_in(self.root, links)
