@@ -14,6 +14,7 @@ from evaluations.figures import Options, write
 
 QUESTIONS: Final = {
     "diagnosis": "What went wrong?",
+    "confidence": "How sure is a finding?",
     "resume": "Did this resume continue the same training?",
     "why": "Why do these two runs differ?",
     "verdict": "Is it really better?",
@@ -21,7 +22,6 @@ QUESTIONS: Final = {
     "stopping": "Which runs of a sweep can be stopped?",
     "sweep": "Which setting did it?",
     "agents": "What an assistant is answered",
-    "ranks": "Which rank?",
 }
 """The modules here, each with `PAGE`, the document about it, and `run(options) -> str`, the figures in Markdown."""
 

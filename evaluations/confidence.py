@@ -8,14 +8,15 @@ from typing import Final
 from unittest import mock
 
 from evaluations import diagnosis
-from evaluations.corpus import Evaluator, Split
-from evaluations.figures import ROOT, made_by, say, share, table
+from evaluations.corpus import Evaluator, Split, splits_of
+from evaluations.figures import ROOT, Options, made_by, say, share, table
 from evaluations.scores import INSTABILITY, KINDS
 from toolkit.telemetry.diagnostics import thresholds
 from toolkit.telemetry.diagnostics.confidence import CLEAR, DOUBTED, TAKEN_BACK, USUAL, strength_of
 from toolkit.telemetry.diagnostics.examiner import Examiner
 from toolkit.telemetry.diagnostics.finding import INFO, WARNING, Finding
 
+PAGE: Final = "detectors.md"
 CONSTANTS: Final = ROOT / "toolkit" / "telemetry" / "diagnostics" / "confidence_table.py"
 STRENGTHS: Final = {
     CLEAR: "clear: a training loss at five times its level or more, or exactly constant",
@@ -47,10 +48,15 @@ Rates = tuple[float, ...]
 """The confidence of each strength, the weakest first."""
 
 
-def report(splits: Sequence[Split], evaluator: Evaluator, *, write: bool) -> str:
-    """Return the figures; with `write`, put the fitted numbers into the product."""
-    say("how sure a finding is")
-    every = [sample for split in splits for sample in samples_of(split, evaluator)]
+def run(options: Options) -> str:
+    """Return the figures; with `fit`, put the fitted numbers into the product."""
+    evaluator, splits = Evaluator(options.corpus), splits_of(options.corpus)
+    if options.quick:
+        splits = [split.only(list(split.labels)[: diagnosis.QUICK]) for split in splits]
+    every = []
+    for split in splits:
+        say(f"{split.name}: {len(split.labels)} runs")
+        every += samples_of(split, evaluator)
     # A NaN is certain.
     samples = [sample for sample in every if sample.kind != "nan"]
     rates = fit(samples)
@@ -58,13 +64,14 @@ def report(splits: Sequence[Split], evaluator: Evaluator, *, write: bool) -> str
     for strength, words in STRENGTHS.items():
         right, of, unsure = _counts(sample for sample in samples if strength in sample.strengths)
         rows.append([words, f"{rates[strength]:.2f}", share(right, of), f"{right} of {of}", str(unsure)])
-    if write:
-        runs = sum(len(split.labels) for split in splits)
+    runs = sum(len(split.labels) for split in splits)
+    if options.fit:
         CONSTANTS.write_text(source(runs, rates, samples, every), encoding="utf-8")
-    said = [is_right for confidence, is_right in held_out(samples) if ABOUT_90[0] <= confidence < ABOUT_90[1]]
+    low, high = ABOUT_90
+    said = [is_right for confidence, is_right in held_out(samples) if low <= confidence < high]
     return "\n\n".join(
         [
-            "How sure a finding is; it counts in each row that it was in while its run went on:",
+            f"Findings on {runs} labelled open curves; each counts in every row that it was in while its run went on.",
             table(["evidence", "confidence", "right", "findings", "on unsure labels"], rows),
             (
                 f"Said to be 90 % sure when first reported, the finding's repository left out of the fit: {sum(said)} "
@@ -177,7 +184,7 @@ def source(runs: int, rates: Rates, samples: Sequence[Sample], every: Sequence[S
         [
             '"""How often findings were right on labelled runs.',
             "",
-            f"Written by {made_by('diagnosis')}.",
+            f"Written by {made_by('confidence')}.",
             '"""',
             "",
             "from __future__ import annotations",

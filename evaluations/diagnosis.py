@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from evaluations import confidence
 from evaluations.corpus import Evaluator, Prediction, Rows, Split, load_module, made_split, next_to, splits_of
 from evaluations.figures import Options, say, share, table
 from evaluations.made_curves.file import made_runs
@@ -28,7 +27,8 @@ _OTHERS: Final = {
 }
 """The corpus's own baselines."""
 _COMPARED: Final = ("nan", INSTABILITY, "overfit", "plateau", "exploding_grad", "val_spike")
-_QUICK: Final = 12
+QUICK: Final = 12
+"""Runs of each part of the corpus in a short run."""
 _NOT_FALLING: Final = ("gan", "policy")
 """Families of made curves whose loss is not meant to fall."""
 
@@ -36,14 +36,13 @@ Said = Mapping[str, list[Prediction]]
 
 
 def run(options: Options) -> str:
-    """Return the figures; with `fit`, write how sure each strength of evidence makes a finding."""
+    """Return the figures."""
     evaluator = Evaluator(options.corpus)
     splits = splits_of(options.corpus)
     if options.quick:
-        splits = [split.only(list(split.labels)[:_QUICK]) for split in splits]
-    fitted = confidence.report(splits, evaluator, write=options.fit)
+        splits = [split.only(list(split.labels)[:QUICK]) for split in splits]
     real = _scored(splits, evaluator, options)
-    runs = made_runs()[: _QUICK if options.quick else None]
+    runs = made_runs()[: QUICK if options.quick else None]
     with made_split(runs) as split:
         made = _scored([split], evaluator, options)
     meant_to_fall = [one for one in runs if one.family not in _NOT_FALLING]
@@ -60,7 +59,6 @@ def run(options: Options) -> str:
             _clean(real, made, falling),
             "The corpus's baselines on the same open curves, found of events and false:",
             _compared(real, splits, evaluator),
-            fitted,
         ]
     )
 
@@ -119,21 +117,19 @@ def _kinds(real: Counts, made: Counts) -> str:
         of_real, of_made = real.get(kind, Counter()), made.get(kind, Counter())
         if of_real["labels"] + of_made["labels"]:
             name = f"**{kind}**" if kind == INSTABILITY else f"`{kind}`"
-            rows.append([name, _counted(of_real), *_ratios(of_real), _counted(of_made), *_ratios(of_made)])
+            rows.append([name, _counted(of_real), *_ratios(of_real), _counted(of_made)])
     header = [
         "kind",
         "open: found, false",
         "precision",
         "recall",
         "made: found, false",
-        "precision",
-        "recall",
     ]
     return table(header, rows)
 
 
 def _counted(of: Mapping[str, int]) -> str:
-    return f"{of['found']} of {of['labels']}, {of['false']}" if of["labels"] + of["false"] else "-"
+    return f"{of['found']}/{of['labels']}, {of['false']}" if of["labels"] + of["false"] else "-"
 
 
 def _ratios(of: Mapping[str, int]) -> list[str]:

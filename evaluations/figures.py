@@ -51,7 +51,7 @@ def share(right: int, of: int) -> str:
     if not of:
         return "-"
     low, high = interval(right, of)
-    return f"{right / of:.2f} ({low:.2f} to {high:.2f})"
+    return f"{right / of:.2f} ({low:.2f}-{high:.2f})"
 
 
 def made_by(question: str) -> str:

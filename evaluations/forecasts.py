@@ -77,15 +77,14 @@ def run(options: Options) -> str:
         "made curves without a fault, constants of the open ones": with_constants(made, fitted),
     }
     heads = [
-        "curves",
-        "cut at",
+        "cut at 25/50/75 %",
         "cases",
         "refused",
         "90 % interval holds",
         "median error",
         "of the last value's",
     ]
-    rows = [row for name, group in groups.items() for row in _rows(name, group)]
+    rows = [_row(name, group) for name, group in groups.items()]
     return "\n\n".join(
         [
             _heading(series),
@@ -135,27 +134,24 @@ def _of(outcomes: Iterable[Outcome], metric: str) -> list[Outcome]:
     return [one for one in outcomes if one.case.series.metric == metric]
 
 
-def _rows(name: str, outcomes: Sequence[Outcome]) -> list[list[str]]:
-    rows = []
+def _row(name: str, outcomes: Sequence[Outcome]) -> list[str]:
+    cells: list[list[str]] = []
     for cut in CUTS:
         here = [one for one in outcomes if one.case.share == cut]
         said = [one for one in here if one.said is not None]
-        if not said:
-            continue
-        error = float(np.median([one.error for one in said]))
-        last = float(np.median([one.case.miss_of_last / one.case.series.improvement for one in said]))
-        rows.append(
-            [
-                name,
-                f"{cut:.0%}",
-                str(len(here)),
-                f"{1 - len(said) / len(here):.0%}",
-                f"{np.mean([one.holds for one in said]):.2f}",
-                f"{error:.3f}",
-                f"{error / last:.2f}",
-            ]
+        error, last = (
+            float(np.median(errors)) if errors else np.nan
+            for errors in (
+                [one.error for one in said],
+                [one.case.miss_of_last / one.case.series.improvement for one in said],
+            )
         )
-    return rows
+        holds = np.mean([one.holds for one in said]) if said else np.nan
+        refused = 1 - len(said) / max(1, len(here))
+        cells.append(
+            [str(len(here)), f"{refused:.2f}", f"{holds:.2f}", f"{error:.3f}", f"{error / last:.2f}"]
+        )
+    return [name, *("/".join(column) for column in zip(*cells, strict=True))]
 
 
 def _chances(outcomes: Sequence[Outcome]) -> str:

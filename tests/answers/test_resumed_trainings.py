@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from benchmarks.answers.resume_cases import case_of
+from evaluations.resume_cases import case_of
 from toolkit.telemetry.cli.main import main
 
-resume_runs = pytest.importorskip("benchmarks.answers.resume_runs")
+resume_runs = pytest.importorskip("evaluations.resume_runs")
 
 
 @pytest.fixture

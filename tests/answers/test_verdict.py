@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks.answers.verdict_loops import is_better
+from evaluations.verdict_loops import is_better
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.answers.repeats import Result, _options, _recorded, groups_of
 from toolkit.telemetry.answers.sequential_test import (
