@@ -36,10 +36,6 @@ def write(tmp_path):
     return write_records
 
 
-def labels(table):
-    return ["  " * table.depth[number] + table.names[number].label for number in table.order]
-
-
 def test_what_is_appended_is_added_and_an_end_closes_its_beginning(write):
     log = write([begun("aa", start=100.0, session=1), span("bb", "aa", start=101.0, session=1)])
     before = read(log).duration.tolist()

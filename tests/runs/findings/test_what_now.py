@@ -12,7 +12,6 @@ from toolkit.telemetry.runs.findings.what_now import what_now
 from toolkit.telemetry.runs.listing.run_start import start_of, training_settings
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 
-OURS = {"config": {"name": "neon", "process": [{"type": "tiny_lora_trainer", "training_folder": "output"}]}}
 AI_TOOLKIT = {
     "trainer": "ai-toolkit",
     "save_root": "/data/output/flux",

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 
@@ -10,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import sweep_truth
-from benchmarks.report import LATEST
 from toolkit.telemetry.runfolder.manifest import Evaluation
 from toolkit.telemetry.runfolder.status import Status
 from toolkit.telemetry.runs.settings import as_number, setting_text
@@ -63,13 +61,6 @@ def test_noise_is_called_undecided(shape):
 
     assert [one.verdict for one in found] == ["undecided"] * 2
     assert "Undecided" in text_of(found[0])
-
-
-def test_the_published_figures_reach_the_targets():
-    report = json.loads(LATEST.read_text(encoding="utf-8"))["sweep_truth"]
-
-    assert {claim["verdict"] for claim in report["claims"]} == {"held"}
-    assert f"{sweep_truth.SWEEPS} made sweeps" in report["title"]
 
 
 @pytest.mark.parametrize("number", [0, 1])
