@@ -241,7 +241,7 @@ def _with_bare_words(line: bytes) -> Any:
     """Return what is in a line that is JSON but for the words NaN and Infinity; None if it is not."""
     try:
         # From bytes, Python's parser would also take other encodings and a byte order mark, which orjson rejects.
-        record = json.loads(line.decode("utf-8"))
+        record = json.loads(line.decode("utf-8"), parse_float=_finite)
         if type(record) is not dict or depth_of(record) > MAX_DEPTH or len(record) > _MAX_KEYS:
             return None
         found = dict(islice(_find_non_finite(record, ""), _MAX_KEYS))
@@ -251,6 +251,13 @@ def _with_bare_words(line: bytes) -> Any:
         return None
     named = plain.get(NON_FINITE)
     return {**plain, NAN_INF_DETECTED: True, NON_FINITE: {**named, **found} if type(named) is dict else found}
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("a number beyond every float")
+    return number
 
 
 def with_non_finite(record: Record) -> Record:
