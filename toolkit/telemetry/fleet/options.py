@@ -17,8 +17,9 @@ VARIABLE: Final = "TELEMETRY_FLEET"
 KEYS: Final[Mapping[str, str]] = {
     "folders": "a list of paths",
     **dict.fromkeys(("engine", "objects", "objects-endpoint", "metrics"), "a text"),
-    **dict.fromkeys(("password-file", "ca", "deliver-requests", "request-key"), "a path"),
+    **dict.fromkeys(("password-file", "ca"), "a path"),
     **dict.fromkeys(("keep-days", "drain-timeout"), "a whole number above 0"),
+    "deliver-requests": "true or false",
 }
 """What a file may say, and what the value is."""
 COMMANDS: Final = ("copy", "dashboard", "set-up", "ship", "status")
@@ -123,6 +124,8 @@ def fill_in(args: argparse.Namespace, command: str) -> None:
             key = name.removeprefix(f"{VARIABLE}_").lower().replace("_", "-")
             is_number = KEYS.get(key, "").endswith("above 0") and value.isascii() and value.isdigit()
             parts: Any = value.split(os.pathsep) if key == "folders" else int(value) if is_number else value
+            if KEYS.get(key) == "true or false":
+                parts = {"true": True, "1": True, "false": False, "0": False}.get(value, value)
             found[key] = _checked(key, parts, name, Path.cwd())
             sources.append(name)
     for key, value in found.items():
@@ -176,6 +179,8 @@ def _checked(key: str, value: Any, where: str, folder: Path) -> Any:
         return [folder / os.path.expanduser(one) for one in value]
     if form in ("a text", "a path") and isinstance(value, str) and value:
         return folder / os.path.expanduser(value) if form == "a path" else value
+    if form == "true or false" and isinstance(value, bool):
+        return value
     if form == "a whole number above 0" and type(value) is int and value > 0:
         return value
     raise AddressError(f"{where}: {key} must be {form}, got {value!r}")
