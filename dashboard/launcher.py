@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote
 
 from toolkit.telemetry.fleet.address import AddressError, address_of
-from toolkit.telemetry.fleet.object_store import PlaceError, object_store
 from toolkit.telemetry.fleet.options import add_engine_arguments, add_objects_arguments, file_path, fill_in
+from toolkit.telemetry.fleet.stores import PlaceError, store_at
 
 from .access.access_options import Access, AccessError, AccessOptions, decide
 from .access.login import Login, UserHeader
@@ -313,7 +313,7 @@ def _check_engine(engine: EngineSettings) -> str | None:
 
     try:
         if engine.objects is not None:
-            object_store(engine.objects, engine.objects_endpoint)
+            store_at(engine.objects, engine.objects_endpoint)
     except PlaceError as error:
         raise LaunchError(f"--objects: {_printable(str(error))}") from error
     try:

@@ -75,7 +75,7 @@ def _store(chosen: DashboardSettings, labels: str | None) -> RunStore:
 def _engine_store(engine: EngineSettings, read_only: bool) -> RunStore:
     # Imported here: a dashboard of folders opens a tenth of a second sooner without them.
     from toolkit.telemetry.fleet.address import address_of
-    from toolkit.telemetry.fleet.object_store import object_store
+    from toolkit.telemetry.fleet.stores import store_at
     from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 
     return ClickHouseStore(
@@ -85,7 +85,7 @@ def _engine_store(engine: EngineSettings, read_only: bool) -> RunStore:
         visitor=_visitor,
         objects=None
         if engine.objects is None
-        else object_store(engine.objects, engine.objects_endpoint, tries=1),
+        else store_at(engine.objects, engine.objects_endpoint, tries=1),
     )
 
 

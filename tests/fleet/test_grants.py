@@ -13,15 +13,14 @@ import pytest
 
 from tests.fleet.engines import Embedded, NoEngine
 from tests.fleet.requests_to_runs import Node, make_live_run
-from tests.fleet.shipped_runs import append, id_of, make_run, record_bytes, ship, step_line, write
+from tests.fleet.shipped_runs import append, id_of, make_run, pull, record_bytes, ship, step_line, write
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError
-from toolkit.telemetry.fleet.object_store import FolderStore
 from toolkit.telemetry.fleet.objects import ObjectShipper
-from toolkit.telemetry.fleet.pull import pull
 from toolkit.telemetry.fleet.run_rows import reports_of_shippers
 from toolkit.telemetry.fleet.schema import TABLES, require_tables, set_up
 from toolkit.telemetry.fleet.shipping.verify import lags_of
+from toolkit.telemetry.fleet.stores import FolderStore
 from toolkit.telemetry.fleet.teams import grants
 from toolkit.telemetry.runfolder.labels import Labels, write_labels
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
@@ -121,7 +120,7 @@ def test_the_shipper_ships_verifies_and_delivers_in_its_own_database_alone(fille
     (folder / "a.png").write_bytes(b"image")
     write(folder, step_line(14).replace(b'"event":"step"', b'"event":"sample","path":"a.png"'))
 
-    shipper = ship(engine, filled[1], objects=ObjectShipper(engine.address(), FolderStore(filled[0])))
+    shipper = ship(engine, filled[1], objects=ObjectShipper(engine.address(), FolderStore(filled[0], is_shared=True)))
 
     assert shipper.verify() == []
     assert shipper.totals.lines == 5

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.fleet.address import PASSWORD_VARIABLE, Address, AddressError, address_of
-from toolkit.telemetry.fleet.object_store import FORMS, ObjectStore, object_store
+from toolkit.telemetry.fleet.stores import FORMS, Store, store_at
 
 VARIABLE: Final = "TELEMETRY_FLEET"
 """Names the file; followed by _ and a key in capitals, it is the variable for that key."""
@@ -90,13 +90,13 @@ def chosen_engine(args: argparse.Namespace) -> Address:
     return address_of(args.engine, password_file=args.password_file, ca=args.ca)
 
 
-def chosen_objects(args: argparse.Namespace) -> ObjectStore | None:
+def chosen_objects(args: argparse.Namespace) -> Store | None:
     """Return the store that was given, None if there is none.
 
     Raises:
         PlaceError: it is invalid.
     """
-    return None if args.objects in (None, "none") else object_store(args.objects, args.objects_endpoint)
+    return None if args.objects in (None, "none") else store_at(args.objects, args.objects_endpoint)
 
 
 def file_path(text: str) -> Path:

@@ -155,20 +155,20 @@ def send(
         EngineError: it was not taken.
     """
     due = [
-        (report, run, more)
-        for report, run, *more in runs
+        (report, run, behind, control)
+        for report, run, behind, control in runs
         if report.is_known
         and (report.is_due(run) or (all_runs and not report.is_deleted and not run.is_part))
     ]
     states, rows = [], []
-    for report, run, more in due:
+    for report, run, behind, control in due:
         status, version = status_of(run), max(int(time.time() * 1000), report.version + 1)
         states.append((status, version))
-        rows.append(_run_row(run, status, version, node, *more))
+        rows.append(_run_row(run, status, version, node, behind, control))
     if rows:
         engine.insert_rows("runs", _RUN_TYPES, rows)
     # Only what was taken counts as sent.
-    for (report, run, _), (status, version) in zip(due, states, strict=True):
+    for (report, run, *_), (status, version) in zip(due, states, strict=True):
         report.has_ended = report.status is not None and report.is_live and is_final(status)
         report.status, report.version = status, version
         report._sent, report._seen = _essence(run), _seen(run)  # noqa: SLF001 - of its own kind

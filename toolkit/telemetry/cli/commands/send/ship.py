@@ -16,7 +16,6 @@ from toolkit.telemetry.cli.terminal import add_json_argument, print_json
 from toolkit.telemetry.core.prometheus import Exposition, PrometheusError, host_and_port
 from toolkit.telemetry.fleet.address import Address, AddressError
 from toolkit.telemetry.fleet.engine import Engine, EngineError
-from toolkit.telemetry.fleet.object_store import PlaceError, StoreError
 from toolkit.telemetry.fleet.objects import ObjectShipper, missing_objects
 from toolkit.telemetry.fleet.options import (
     add_engine_arguments,
@@ -32,6 +31,7 @@ from toolkit.telemetry.fleet.schema import require_tables, set_up
 from toolkit.telemetry.fleet.shipping.metrics import HELP, samples
 from toolkit.telemetry.fleet.shipping.shipper import DRAIN_S, Shipper
 from toolkit.telemetry.fleet.shipping.verify import Lag, lags_of
+from toolkit.telemetry.fleet.stores import PlaceError, StoreError
 from toolkit.telemetry.fleet.teams import make_team, team_address
 
 LATE_S: Final = 60.0

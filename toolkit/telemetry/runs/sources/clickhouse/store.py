@@ -11,8 +11,8 @@ from typing import Any, Final, NoReturn
 
 from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.engine import EngineError
-from toolkit.telemetry.fleet.object_store import ObjectStore
 from toolkit.telemetry.fleet.run_rows import LABEL_TYPES, LABELS_TABLE, label_row, reports_of_shippers
+from toolkit.telemetry.fleet.stores import Store
 from toolkit.telemetry.runfolder.labels import (
     Labels,
     LabelsError,
@@ -70,7 +70,7 @@ class ClickHouseStore(StoreQueries):
         read_only_reason: Callable[[], str | None] = lambda: None,
         visitor: Callable[[], str] = lambda: "",
         patience_s: float = PATIENCE_S,
-        objects: ObjectStore | None = None,
+        objects: Store | None = None,
     ) -> None:
         """Show the runs at `address`; `visitor` returns who makes a change, for the record.
 
