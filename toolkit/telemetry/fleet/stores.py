@@ -1,16 +1,14 @@
-"""Where files are stored for a fleet: a bucket on S3, or a folder that nodes and pages share.
-
-Names are made by us and never by a user. A file is there whole or not at all.
-"""
+"""Where files can be: a bucket on S3, or a folder, perhaps a shared one. A file is there whole or not at all."""
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,12 +18,7 @@ from urllib.parse import unquote, urlsplit
 from toolkit.telemetry.core.checks import HOST, is_this_machine
 from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.runfolder.layout import PRIVATE, SHARED, make_folders
-from toolkit.telemetry.runfolder.safefile import (
-    UnsafeFile,
-    open_regular,
-    rename_over,
-    replace_file,
-)
+from toolkit.telemetry.runfolder.safefile import NotInside, open_inside, parts_inside, rename_over
 
 FORMS: Final = "s3://BUCKET/PREFIX or file:///FOLDER"
 
@@ -38,7 +31,13 @@ _AWS_ERROR: Final = re.compile(r"AWS Error (\w+)")
 _PATIENCE_S: Final = 5.0
 _TRIES: Final = 2
 _PART_BYTES: Final = 1024 * 1024
+_LISTED_APART: Final = 20
+"""So many folders of a bucket are listed one by one; of more, the whole bucket."""
 _MAX_REASON: Final = 200
+_BAD_NAME: Final = frozenset(
+    {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ}
+)
+"""What is wrong with the name of a file, not with the disk."""
 _DENIED: Final = frozenset(
     {"ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "INVALID_CLIENT_TOKEN_ID"}
 )
@@ -52,12 +51,12 @@ class StoreError(Exception):
     """The store did not do what was asked; the message is one sentence and never contains a secret."""
 
 
-class MissingError(StoreError):
+class FileError(StoreError):
+    """One file cannot be had or written as it should be; others can."""
+
+
+class MissingError(FileError):
     """The store has no such file."""
-
-
-class DifferentError(StoreError):
-    """The store has another content than was put there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,29 +68,27 @@ class StoredFile:
     """When it was stored, or last changed, by the store's clock."""
 
 
-class ObjectStore(Protocol):
-    """Files by name."""
+class Source(Protocol):
+    """Files to copy, by name."""
+
+    def files(self, below: Collection[str] | None = None) -> dict[str, StoredFile]:
+        """Return all files by name, or those whose first folder is named. Raises StoreError."""
+
+    def open(self, name: str) -> AbstractContextManager[BinaryIO]:
+        """Open a file for reading. Raises StoreError, FileError for this file alone."""
+
+
+class Store(Source, Protocol):
+    """Files by name, that can be replaced."""
 
     def size(self, name: str) -> int | None:
         """Return how large a file is; None if it is missing. Raises StoreError."""
 
-    def write(self, name: str, data: bytes) -> None:
-        """Store a file, replacing one of that name. Raises StoreError."""
-
-    def write_file(self, name: str, file: BinaryIO) -> None:
-        """Store a copy of an open file, however large. Raises StoreError."""
-
-    def read(self, name: str, max_bytes: int) -> bytes:
-        """Return a file's content. Raises StoreError, MissingError if it is missing or larger than `max_bytes`."""
-
-    def read_file(self, name: str, path: Path) -> None:
-        """Copy a file, however large, to a new one of this machine. Raises StoreError, MissingError."""
-
-    def files(self) -> dict[str, StoredFile]:
-        """Return all files by name. Raises StoreError."""
+    def write(self, name: str, file: BinaryIO, changed: float | None = None) -> None:
+        """Store a copy of an open file, which was `changed` then, replacing one of that name. Raises StoreError."""
 
 
-def object_store(text: str, endpoint: str | None = None, *, tries: int = _TRIES) -> ObjectStore:
+def store_at(text: str, endpoint: str | None = None, *, tries: int = _TRIES) -> Store:
     """Return the store at `text`; `endpoint` is that of an S3 server other than Amazon's.
 
     A request that S3 has not answered for 5 s is made again, `tries` times in all.
@@ -101,7 +98,7 @@ def object_store(text: str, endpoint: str | None = None, *, tries: int = _TRIES)
     """
     scheme, _, rest = text.partition("://")
     if scheme == "file":
-        return FolderStore(_folder_of(rest))
+        return FolderStore(_folder_of(rest), is_shared=True)
     if scheme != "s3":
         raise PlaceError(f"{ascii(text)[:60]} is not a place for files; use {FORMS}")
     bucket, _, prefix = rest.partition("/")
@@ -119,87 +116,84 @@ def object_store(text: str, endpoint: str | None = None, *, tries: int = _TRIES)
 
 @dataclass(frozen=True, slots=True)
 class FolderStore:
-    """A folder, such as one of a file server. It must exist: one that is not mounted is not made."""
+    """A folder. If it is shared it must exist: one that is not mounted is not made. Links are not followed."""
 
     folder: Path
+    runs: Mapping[str, Path] | None = None
+    """Folders that are elsewhere, by name: these are all, and for reading."""
+    is_shared: bool = False
 
     def __str__(self) -> str:
-        return f"file://{self.folder}"
+        return self.folder.as_uri() if self.is_shared else str(self.folder)
+
+    def files(self, below: Collection[str] | None = None) -> dict[str, StoredFile]:
+        """Return all files by name, without those in hidden folders."""
+        self._require_folder()
+        places = self.runs
+        if places is None:
+            places = {name: self.folder / name for name in ([""] if below is None else below)}
+        found = {}
+        for run, place in places.items():
+            for inside, folders, names in os.walk(place):
+                folders[:] = [name for name in folders if not name.startswith(".")]
+                for name in names:
+                    with suppress(FileNotFoundError):
+                        status = os.lstat(os.path.join(inside, name))
+                        if stat.S_ISREG(status.st_mode):
+                            path = Path(run, os.path.relpath(inside, place), name).as_posix()
+                            found[path] = StoredFile(status.st_size, status.st_mtime)
+        return found
 
     def size(self, name: str) -> int | None:
         """Return how large a file is; None if it is missing."""
         try:
-            with self._opened(name) as descriptor:
-                return os.fstat(descriptor).st_size
+            with self.open(name) as file:
+                return os.fstat(file.fileno()).st_size
         except MissingError:
             return None
 
-    def write(self, name: str, data: bytes) -> None:
-        """Store a file."""
-        with self._place_for(name) as path:
-            replace_file(path, data, mode=SHARED.file, durable=True)
+    @contextmanager
+    def open(self, name: str) -> Iterator[BinaryIO]:
+        """Open a file for reading."""
+        run, _, path = name.partition("/")
+        inside = (self.runs[run], path) if self.runs is not None else (self.folder, name)
+        try:
+            descriptor = open_inside(*inside)
+        except NotInside as error:
+            self._require_folder()
+            if error.is_missing:
+                raise MissingError(f"{self} has no {name}") from error
+            raise FileError(f"{self}: {error}") from error
+        with os.fdopen(descriptor, "rb") as file:
+            yield file
 
-    def write_file(self, name: str, file: BinaryIO) -> None:
+    def write(self, name: str, file: BinaryIO, changed: float | None = None) -> None:
         """Store a copy of an open file."""
-        with self._place_for(name) as place:
-            temporary = place.with_name(f".{place.name}.{os.urandom(8).hex()}.tmp")
+        self._require_folder()
+        modes = SHARED if self.is_shared else PRIVATE
+        try:
+            place = self.folder.joinpath(*parts_inside(name))
+            make_folders(place.parent, modes.folder)
+            temporary = place.with_name(f".{place.name[:100]}.{os.urandom(8).hex()}.tmp")
             try:
-                _copy(file, temporary, SHARED.file)
+                with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, modes.file), "wb") as copy:
+                    shutil.copyfileobj(file, copy, _PART_BYTES)
+                    copy.flush()
+                    os.fsync(copy.fileno())
+                if changed is not None:
+                    # By its time it is known at the next copy.
+                    os.utime(temporary, (changed, changed))
                 rename_over(temporary, place)
             finally:
                 temporary.unlink(missing_ok=True)
-
-    def read(self, name: str, max_bytes: int) -> bytes:
-        """Return a file's content."""
-        with self._opened(name) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
-            return _at_most(file, max_bytes, f"{name} in {self}")
-
-    def read_file(self, name: str, path: Path) -> None:
-        """Copy a file to a new one."""
-        with self._opened(name) as descriptor, os.fdopen(os.dup(descriptor), "rb") as file:
-            _copy(file, path, PRIVATE.file)
-
-    def files(self) -> dict[str, StoredFile]:
-        """Return all files by name, without links."""
-        self._require_folder()
-        found = {}
-        for inside, _, names in os.walk(self.folder):
-            for path in (Path(inside, name) for name in names):
-                with suppress(FileNotFoundError):
-                    status = os.lstat(path)
-                    if stat.S_ISREG(status.st_mode):
-                        name = path.relative_to(self.folder).as_posix()
-                        found[name] = StoredFile(status.st_size, status.st_mtime)
-        return found
-
-    @contextmanager
-    def _opened(self, name: str) -> Iterator[int]:
-        try:
-            descriptor = open_regular(self.folder / name)
-        except FileNotFoundError as error:
-            self._require_folder()
-            raise MissingError(f"{self} has no {name}") from error
-        except UnsafeFile as error:
-            raise StoreError(f"{self}: {error}") from error
+        except (NotInside, UnicodeEncodeError) as error:
+            raise FileError(f"{name[:100]!a} is not a valid file name") from error
         except OSError as error:
-            raise StoreError(f"{self} cannot be read: {error.strerror}") from error
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-    @contextmanager
-    def _place_for(self, name: str) -> Iterator[Path]:
-        self._require_folder()
-        path = self.folder / name
-        try:
-            make_folders(path.parent, SHARED.folder)
-            yield path
-        except OSError as error:
-            raise StoreError(f"{self} cannot be written: {error.strerror}") from error
+            kind = FileError if error.errno in _BAD_NAME else StoreError
+            raise kind(f"{self}: {name[:100]!a} cannot be written: {error.strerror or error}") from error
 
     def _require_folder(self) -> None:
-        if not self.folder.is_dir():
+        if self.is_shared and not self.folder.is_dir():
             raise StoreError(f"the folder {self.folder} is missing; make or mount it")
 
 
@@ -222,35 +216,30 @@ class S3Store:
             found = self._fs().get_file_info(self._path + name)
             return int(found.size) if found.is_file else None
 
-    def write(self, name: str, data: bytes) -> None:
-        """Store a file."""
-        with self._explained(name), self._fs().open_output_stream(self._path + name) as stream:
-            stream.write(data)
+    @contextmanager
+    def open(self, name: str) -> Iterator[BinaryIO]:
+        """Open a file for reading."""
+        with self._explained(name), self._fs().open_input_stream(self._path + name) as stream:
+            yield stream
 
-    def write_file(self, name: str, file: BinaryIO) -> None:
+    def write(self, name: str, file: BinaryIO, changed: float | None = None) -> None:  # noqa: ARG002 - S3 has its own times
         """Store a copy of an open file."""
         with self._explained(name), self._fs().open_output_stream(self._path + name) as stream:
             shutil.copyfileobj(file, stream, _PART_BYTES)
 
-    def read(self, name: str, max_bytes: int) -> bytes:
-        """Return a file's content."""
-        with self._explained(name), self._fs().open_input_stream(self._path + name) as stream:
-            return _at_most(stream, max_bytes, f"{name} in {self}")
-
-    def read_file(self, name: str, path: Path) -> None:
-        """Copy a file to a new one."""
-        with self._explained(name), self._fs().open_input_stream(self._path + name) as stream:
-            _copy(stream, path, PRIVATE.file)
-
-    def files(self) -> dict[str, StoredFile]:
+    def files(self, below: Collection[str] | None = None) -> dict[str, StoredFile]:
         """Return all files by name."""
         with self._explained(self._path):
             from pyarrow import fs
 
-            below = fs.FileSelector(self._path.rstrip("/"), allow_not_found=True, recursive=True)
+            names = below if below is not None and len(below) <= _LISTED_APART else [""]
+            places = (f"{self._path}{name}".rstrip("/") for name in names)
             return {
                 one.path[len(self._path) :]: StoredFile(one.size, one.mtime_ns / 1e9)
-                for one in self._fs().get_file_info(below)
+                for place in places
+                for one in self._fs().get_file_info(
+                    fs.FileSelector(place, allow_not_found=True, recursive=True)
+                )
                 if one.is_file
             }
 
@@ -297,17 +286,12 @@ class S3Store:
         return f"{self} failed: {reason[:_MAX_REASON]}"
 
 
-def _copy(file: Any, path: Path, mode: int) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as copy:
-        shutil.copyfileobj(file, copy, _PART_BYTES)
-        copy.flush()
-        os.fsync(copy.fileno())
-
-
-def _at_most(file: Any, max_bytes: int, what: str) -> bytes:
-    data = bytes(file.read(max_bytes + 1))
+def read_at_most(store: Source, name: str, max_bytes: int) -> bytes:
+    """Return the content of a small file. Raises StoreError, FileError if it is larger than `max_bytes`."""
+    with store.open(name) as file:
+        data = bytes(file.read(max_bytes + 1))
     if len(data) > max_bytes:
-        raise MissingError(f"{what} is larger than {max_bytes:,} bytes")
+        raise FileError(f"{name} in {store} is larger than {max_bytes:,} bytes")
     return data
 
 
