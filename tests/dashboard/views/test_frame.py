@@ -214,18 +214,6 @@ def test_two_log_directories_may_hold_runs_of_one_name(tmp_path, look_at):
     assert compared.multiselect(key="_compared").value == ["two~r", "alone"]
 
 
-@pytest.mark.parametrize(
-    "window", [("5", "20"), ("20", "5"), ("nan", "x"), ("inf", "-inf"), ("-1e400", "1e400")]
-)
-def test_any_window_in_the_url_is_looked_at_or_left_out(logs, window):
-    write_run(logs, "r")
-
-    tab = open_page("overview", "r", **{"from": window[0], "to": window[1]})
-
-    assert is_well(tab)
-    assert switches(tab)["view"]["window"] == ([5.0, 20.0] if window == ("5", "20") else None)
-
-
 @pytest.mark.parametrize("axis", ["Step", "Time", "Epoch"])
 def test_charts_can_run_along_any_axis(logs, axis):
     write_run(

@@ -1,10 +1,8 @@
 """A second opening shows what the first one did without reading the log again, and believes nothing the log denies."""
 
-import json
 import math
 import os
 import stat
-from pathlib import Path
 
 import numpy as np
 import orjson
@@ -390,22 +388,6 @@ def test_no_one_else_can_read_the_cache(path, cache):
 
     assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(file_in(cache).stat().st_mode) == 0o600
-
-
-def test_nothing_in_it_is_ever_run(path, cache):
-    opened(path, cache)
-    source = Path(column_cache.__file__).read_text()
-
-    assert "pickle" not in source
-    assert file_in(cache).read_bytes()[:6] == b"ARROW1"
-    schema = pa.ipc.open_file(file_in(cache)).schema
-    assert {str(field.type) for field in schema} <= {
-        "large_list<item: double>",
-        "large_list<item: int8>",
-        "large_list<item: int32>",
-        "large_list<item: int64>",
-    }
-    assert json.loads(schema.metadata[b"about"])["records"] > 1000
 
 
 def test_the_oldest_make_room_for_the_newest(tmp_path):
