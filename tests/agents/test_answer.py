@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.agents.checker import split
+from evaluations.mcp.checker import split
 from toolkit.telemetry.agents.answer import FEWEST_TOKENS, Answer, Cut, count_tokens, render
 from toolkit.telemetry.agents.runs import thinned
 

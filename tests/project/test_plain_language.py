@@ -15,6 +15,7 @@ COVERED = (
     "ai_toolkit_telemetry.py",
     "setup.py",
     "benchmarks",
+    "evaluations",
     "config",
     "docs",
     "requirements",
