@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.made_runs import append
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.answers.repeats import Result, _options, _recorded, groups_of
 from toolkit.telemetry.answers.sequential_test import (
@@ -370,15 +371,12 @@ def test_five_lines_with_a_learning_rate_from_the_command_line_are_two_groups(tm
 def test_a_learning_rate_that_still_rises_where_reading_stops_is_not_known(tmp_path, warm_up, known):
     recorded = []
     for name, loss in (("short", 0.5), ("long", 0.123456789)):
-        folder = tmp_path / name
-        folder.mkdir()
         steps = [
             {"event": "step", "seq": step, "session": 1, "time": 1.7e9 + step, "global_step": step}
             | {"train_loss": loss, "momentum": 0.9, "lr": 1e-3 * min(1, step / warm_up) * (step < 8000)}
             for step in range(9000)
         ]
-        (folder / "metrics.jsonl").write_text("".join(f"{json.dumps(step)}\n" for step in steps))
-        recorded.append(_recorded(folder, (0, 0, 0)))
+        recorded.append(_recorded(append(tmp_path / name, steps), (0, 0, 0)))
 
     assert recorded == [{"logged.momentum": 0.9, "logged.lr": known}] * 2
 
