@@ -11,7 +11,7 @@ import pytest
 
 from tests.made_runs import append, step_record, write_run
 from toolkit.telemetry.runfolder import reader
-from toolkit.telemetry.runs.columns import column_cache, run_log
+from toolkit.telemetry.runs.columns import run_log
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.columns.run_log import RunLog
 
@@ -358,16 +358,6 @@ def test_a_cache_folder_that_cannot_be_written_is_harmless(path, tmp_path):
 
     assert health.problem is None
     assert everything(log) == everything(opened(path, None)[0])
-
-
-def test_a_full_disk_leaves_no_half_file(path, cache, monkeypatch):
-    def full(*args):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(column_cache.os, "replace", full)
-    opened(path, cache)
-
-    assert list(cache.folder.iterdir()) == []
 
 
 def test_numbers_too_large_to_keep_leave_the_log_uncached_and_readable(path, cache):
