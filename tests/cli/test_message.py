@@ -229,9 +229,3 @@ def test_a_path_that_is_no_yaml_is_refused(path, tmp_path, message, monkeypatch)
 
     assert code == 2
     assert path in err
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path, message):
-    (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
-
-    assert message(tmp_path / "x.yaml")[0] == 2

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from toolkit.telemetry.logger.spans.profiling import Profiling
     from toolkit.telemetry.logger.spans.recorder import SpanRecorder
     from toolkit.telemetry.logger.spans.totals import SpanTimes
-    from toolkit.telemetry.logger.training import TrainingTelemetry
     from toolkit.telemetry.logger.writing.announcement import Announcer
     from toolkit.telemetry.logger.writing.session_folder import SessionFolder
 
@@ -90,7 +89,7 @@ class LoggerLifetime:
         self._silent_rank: SilentRank | None = None
         self._rank_control: RankControl | None = None
         self._announcer: Announcer | None = None
-        self._training: TrainingTelemetry | None = None
+        self._before_end: Callable[[], None] | None = None
         self._profiling: Profiling | None = None
         self._profiled: Mapping[str, Callable[[], AbstractContextManager[object]]] = {}
         self._folding: dict[str, SpanTimes] = {}
@@ -288,9 +287,9 @@ class LoggerLifetime:
         if reason is None:
             reason = "stopped" if self.should_stop else "finished"
         reason = reason if isinstance(reason, str) else f"<{type(reason).__name__}>"
-        if self._training is not None:
+        if self._before_end is not None:
             with self.guard.catch("writing the last iterations"):
-                self._training.close()
+                self._before_end()
         self._become_inert()
         self.guard.on_late_call = run.late_calls.take
         self._status = _STATUS_OF.get(reason, "stopped")

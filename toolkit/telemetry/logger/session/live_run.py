@@ -127,7 +127,9 @@ class LiveRun:
         """What is still to be written of the machine, the settings and the data."""
         self._code: CodeKeeper | None = None
         if options.code and session_folder.rank == 0:
-            self._code = CodeKeeper(session_folder, self._probe, self._put_code, guard)
+            self._code = CodeKeeper(
+                session_folder, self._put_code, guard, with_changes=options.code == "changes"
+            )
         self._sampling = self._make_sampling() if options.system else None
         self.rank_control = self._make_control(rank, context) if options.control else None
         self.spans = SpanRecorder(
