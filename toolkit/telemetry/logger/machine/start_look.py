@@ -12,7 +12,6 @@ from typing import Any, Final
 
 from toolkit.telemetry.core.background import MACHINE, background_job
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.logger.machine import environment
 from toolkit.telemetry.logger.machine.software import determinism, seeds
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.untrusted import leaves
@@ -74,6 +73,9 @@ def look_at_machine(guard: Guard) -> Look:
     """Return a look at the machine, the software and the repository."""
 
     def find(found: dict[str, Any]) -> None:
+        # Imported in the background: a run can begin without it.
+        from toolkit.telemetry.logger.machine import environment
+
         described = environment.describe_environment(guard)
         masker = Masker()
         for part in described.values():

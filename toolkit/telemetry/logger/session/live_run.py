@@ -53,7 +53,6 @@ from toolkit.telemetry.logger.session.start_record import (
 )
 from toolkit.telemetry.logger.spans.recorder import SpanRecorder
 from toolkit.telemetry.logger.steps.step_records import FixedInterval, StepRecords
-from toolkit.telemetry.logger.writing.announcement import Announcer
 from toolkit.telemetry.logger.writing.late_calls import IN_A_FORK, LateCalls
 from toolkit.telemetry.logger.writing.media_writer import MediaWriter, write_media_file
 from toolkit.telemetry.logger.writing.pipeline import RecordPipeline, size_of
@@ -67,6 +66,7 @@ from toolkit.telemetry.runfolder.records import FIRST_STEP
 from toolkit.telemetry.runfolder.status import FINISHED
 
 if TYPE_CHECKING:
+    from toolkit.telemetry.logger.writing.announcement import Announcer
     from toolkit.telemetry.logger.writing.batch_writer import BatchWriter
 
 _ON_STEP_RECORDS: Final = ("gpu_mem_allocated", "gpu_mem_reserved", "cpu_mem_rss_mb", "gpu_util")

@@ -10,7 +10,7 @@ from toolkit.telemetry.core import plugins
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.samplers.disk import DiskSampler
 from toolkit.telemetry.logger.machine.samplers.host import HostSampler
-from toolkit.telemetry.logger.machine.samplers.nvml import NvmlSampler, import_where_there_are_gpus
+from toolkit.telemetry.logger.machine.samplers.nvml import NvmlSampler
 from toolkit.telemetry.logger.machine.samplers.sampler import NothingToSample, Sample, Sampler, Value
 from toolkit.telemetry.logger.machine.samplers.torch_memory import TorchMemorySampler
 
@@ -27,8 +27,6 @@ SAMPLERS: Final[tuple[Callable[[Path, Guard], Sampler], ...]] = (
 def default_samplers(log_dir: Path, guard: Guard | None = None) -> list[Sampler]:
     """Return one sampler of each kind; making them reads nothing."""
     guard = guard or Guard()
-    with guard.catch("importing NVML"):
-        import_where_there_are_gpus()
     return [make(log_dir, guard) for make in SAMPLERS]
 
 
