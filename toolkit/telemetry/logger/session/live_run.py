@@ -470,7 +470,7 @@ class LiveRun:
             Part(
                 "writing the end record", 0.0, lambda _: self._put_end(status, reason, error), is_needed=True
             ),
-            Part("leaving the signals", 0.0, lambda _: self.errors.watch.end(), is_needed=True),
+            Part("leaving the signals", 0.0, lambda _: self.errors.end(), is_needed=True),
             Part("keeping the output", 0.3, partial(self.output.close, error=error), is_needed=True),
             Part("stopping the tasks", 0.2, self.periodic.close, is_needed=True),
             Part("stopping the samplers", 0.1, sampling.stop if sampling else None, is_needed=True),
