@@ -33,7 +33,7 @@ from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_m
 from toolkit.telemetry.runfolder.node_folders import record_files
 from toolkit.telemetry.runfolder.reader import BadLine, blocks_of, lines_of, parse_line
 from toolkit.telemetry.runfolder.reader import records_in as records_of_block
-from toolkit.telemetry.runfolder.records import STEP, Record
+from toolkit.telemetry.runfolder.records import END, FINDING, STEP, Record
 from toolkit.telemetry.runfolder.status import LOST, RUNNING, STALLED
 
 _CHUNK: Final = 2_000
@@ -200,7 +200,7 @@ class _Reading:
                         self._bad_lines += 1
                         continue
                     self._endings.take((record,), rank)
-                    if record.get("event") == STEP:
+                    if record.get("event") in (STEP, FINDING, END):
                         record["rank"] = rank
                         yield record
         except OSError as error:

@@ -17,7 +17,7 @@ from toolkit.telemetry.runfolder.reader import (
     read_block,
     tail_cursor,
 )
-from toolkit.telemetry.runfolder.records import STEP, Record
+from toolkit.telemetry.runfolder.records import END, FINDING, STEP, Record
 
 MAX_RANKS: Final = 128
 """Ranks whose steps are all read together with rank 0's."""
@@ -28,6 +28,8 @@ _BLOCK_BYTES: Final = 64 * 1024
 _EVENT: Final = b'{"event":"'
 _STEP_EVENT: Final = b'{"event":"step"'
 _NON_FINITE: Final = b'"non_finite"'
+_OTHER_EVENTS: Final = (b'{"event":"finding"', b'{"event":"end"')
+"""Besides steps: where a rank hangs, and that it has ended."""
 
 
 class RankFiles:
@@ -45,7 +47,7 @@ class RankFiles:
         self._next_turn = 0
 
     def read(self, max_bytes: int) -> list[Record]:
-        """Return the new step records, with their rank; at most about `max_bytes` of lines, the rest next time.
+        """Return new steps, findings and ends, with their rank; at most about `max_bytes` of lines, the rest next time.
 
         Ranks that are furthest behind come first. A rank that cannot be read is skipped.
         """
@@ -106,18 +108,23 @@ class RankFiles:
         self._cursors[rank] = block.cursor
         if rank in self._had_nan:
             self._add(rank, lines_of(block), found)
-        elif _NON_FINITE in block.data:
+        else:
+            news = [
+                each
+                for each in lines_of(block)
+                if _NON_FINITE in each[1] or each[1].startswith(_OTHER_EVENTS)
+            ]
             before = len(found)
-            self._add(rank, (each for each in lines_of(block) if _NON_FINITE in each[1]), found)
-            if len(found) > before:
+            self._add(rank, news, found)
+            if any(record["event"] == STEP for record in found[before:]):
                 self._had_nan.add(rank)
 
     def _add(self, rank: int, lines: Iterable[tuple[int, bytes]], found: list[Record]) -> None:
         for position, line in lines:
-            if line.startswith(_EVENT) and not line.startswith(_STEP_EVENT):
+            if line.startswith(_EVENT) and not line.startswith((_STEP_EVENT, *_OTHER_EVENTS)):
                 continue
             record = parse_line(position, line)
-            if isinstance(record, BadLine) or record.get("event") != STEP:
+            if isinstance(record, BadLine) or record.get("event") not in (STEP, FINDING, END):
                 continue
             if record.get("session", self._session) == self._session:
                 record["rank"] = rank
