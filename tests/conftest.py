@@ -13,7 +13,6 @@ from itertools import chain
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.git_once import git_is_asked_once
 from tests.leftovers import recover_only_runs_below, remove_journals_of_runs_below
 from tests.lengths import is_long, longer
 from tests.same_worker import make_scheduler, when_it_begins
@@ -23,7 +22,7 @@ from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.runfolder.records import OF_THE_JOB
 
-__all__ = ["git_is_asked_once", "pytest_timeout_cancel_timer", "pytest_timeout_set_timer"]
+__all__ = ["pytest_timeout_cancel_timer", "pytest_timeout_set_timer"]
 
 # Read once, when a framework is imported: nothing is fetched from anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -11,10 +11,8 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from benchmarks.answers.verdict_loops import is_better
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.answers.repeats import Result, _options, _recorded, groups_of
 from toolkit.telemetry.answers.sequential_test import (
@@ -22,8 +20,6 @@ from toolkit.telemetry.answers.sequential_test import (
     Noise,
     forecast,
     judge,
-    largest_of,
-    limit,
     pooled,
     share_of_try,
     upper_tail,
@@ -70,12 +66,6 @@ def test_all_shares_of_all_tries_add_up_to_no_more_than_one():
     assert sum(map(share_of_try, range(1, 100_000))) <= 1
 
 
-def test_the_largest_of_many_is_above_the_mean():
-    assert largest_of(1) == 0
-    assert largest_of(2) == pytest.approx(0.589, abs=0.01)
-    assert largest_of(50) == pytest.approx(2.24, abs=0.02)
-
-
 def test_the_noise_of_groups_is_pooled_and_that_of_equal_values_is_unknown():
     assert pooled([[1.0, 3.0], [10.0, 12.0], [5.0]]) == Noise(math.sqrt(2), 2)
     assert pooled([[1.0, 1.0], [2.0]]) is None
@@ -88,19 +78,6 @@ def test_more_tries_and_more_noise_need_more_improvement():
 
     assert needed == sorted(set(needed))
     assert noisier == pytest.approx(2 * needed[0])
-
-
-def test_the_improvement_that_is_needed_falls_with_every_run_of_either():
-    by_new, by_best, by_both = (
-        [limit(0.018, new, best, new + best - 2) * math.sqrt(1 / new + 1 / best) for new, best in sizes]
-        for sizes in (
-            [(number, 10) for number in range(3, 200)],
-            [(4, number) for number in range(3, 200)],
-            [(number, number) for number in range(3, 200)],
-        )
-    )
-    for needed in (by_new, by_best, by_both):
-        assert needed == sorted(needed, reverse=True)
 
 
 def test_an_effect_of_two_deviations_is_found_more_often_with_every_run_and_no_effect_is_hardly_ever():
@@ -124,19 +101,6 @@ def test_an_effect_of_two_deviations_is_found_more_often_with_every_run_and_no_e
     assert eight >= 0.8
     assert many >= 0.97
     assert found(0.0, 32, 300)[-1] <= 0.05
-
-
-def test_the_simulations_of_the_figures_call_better_what_the_command_does():
-    source = np.random.default_rng(2)
-    for size, of_best in ((3, 2), (4, 10), (12, 5)):
-        new, best = source.normal(1.5, 1, (40, size)), source.normal(0, 1, (40, of_best))
-        squares = ((best - best.mean(1, keepdims=True)) ** 2).sum(1)
-        found = is_better(new, best, squares, of_best - 1, ALPHA * share_of_try(1))
-        one_by_one = [
-            judge(list(a), list(b), pooled([list(a), list(b)])).outcome == "better"
-            for a, b in zip(new, best, strict=True)
-        ]
-        assert list(found) == one_by_one
 
 
 def test_two_lucky_runs_are_not_yet_better_and_the_own_noise_of_the_groups_counts():
@@ -174,20 +138,6 @@ def test_noise_with_long_tails_makes_hardly_a_false_better(draw, of_best):
         false += found
 
     assert false <= 2 * 40 * ALPHA
-
-
-def test_a_loop_of_changes_without_effect_has_hardly_a_false_better():
-    source, false = random.Random(1), 0
-    for _ in range(100):
-        best = [source.gauss(0, 1) for _ in range(5)]
-        false += any(
-            judge(new[:look], best, Noise(1.0, 30), tries=number).outcome == "better"
-            for number in range(1, 21)
-            for new in [[source.gauss(0, 1) for _ in range(4)]]
-            for look in range(1, 5)
-        )
-
-    assert false <= 2 * 100 * ALPHA
 
 
 def test_a_forecast_rises_with_the_difference_and_with_the_runs():

@@ -127,14 +127,6 @@ def address(monkeypatch):
     return found
 
 
-def test_links_of_before_still_work(address):
-    address.update(x="Time", smooth="5%", log="true", marks="false", **{"from": "10", "to": "20.5"})
-
-    assert view_in_url(AXES) == View(
-        axis="time", smoothing=0.05, log_y=True, marks=False, window=(10.0, 20.5)
-    )
-
-
 @pytest.mark.parametrize(
     "odd", [{}, {"x": "nonsense", "smooth": "x", "log": "maybe", "from": "5", "to": "2", "stat": "mode"}]
 )
@@ -160,13 +152,6 @@ def test_what_the_browser_sends_comes_back_from_the_address(address, view):
     assert view_in_url(AXES) == view
     assert address["run"] == "project/run"
     assert len(address) == 1 or view != View()
-
-
-@pytest.mark.parametrize("odd", [{}, {"window": [1]}, {"window": ["a", None], "axis": 5, "smoothing": []}])
-def test_what_no_browser_sends_changes_nothing_for_the_worse(address, odd):
-    set_view_in_url(odd, AXES)
-
-    assert view_in_url(AXES) == View()
 
 
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="the zone of this process cannot be changed")

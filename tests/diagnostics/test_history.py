@@ -57,14 +57,6 @@ def test_a_run_longer_than_a_block_is_read_whole(tmp_path):
     assert progress[-1] == found.records == len(records)
 
 
-def test_a_line_that_is_still_being_written_is_left_out(logged):
-    whole = diagnose(logged)
-    with (logged / "metrics.jsonl").open("ab") as file:
-        file.write(b'{"event":"step","global_step":61,"train_lo')
-
-    assert diagnose(logged) == whole
-
-
 def test_a_manifest_that_cannot_be_used_is_no_reason_to_say_nothing(logged):
     (logged / "run.json").write_text("{")
 
@@ -137,38 +129,4 @@ def test_other_ranks_are_read_with_the_first(tmp_path, skew_s):
     assert finding.noticed_step < 2500
 
 
-def test_ranks_that_keep_up_change_nothing(tmp_path):
-    found = diagnose(slow_rank(tmp_path / "run", slow_from=10**9))
-
-    assert found.findings == []
-    assert found.notes == ("there is no run.json",)
-
-
-def test_only_files_of_ranks_are_read_in_the_ranks_folder(tmp_path):
-    folder = slow_rank(tmp_path / "run", slow_from=10**9)
-    records = diagnose(folder).records
-    (folder / "ranks" / "notes.txt").write_text("x")
-    (folder / "ranks" / "12345.jsonl.bak").write_text("x")
-    (folder / "ranks" / "00009.jsonl").symlink_to(folder / "metrics.jsonl")
-
-    found = diagnose(folder)
-
-    assert (found.records, found.bad_lines) == (records, 0)
-
-
-def test_bad_lines_of_other_ranks_are_counted_too(tmp_path):
-    folder = slow_rank(tmp_path / "run", slow_from=10**9)
-    with (folder / "ranks" / "00001.jsonl").open("ab") as file:
-        file.write(b"nonsense\n")
-
-    assert diagnose(folder).bad_lines == 1
-
-
 # ------------------------------------------------------------ what a run is called
-
-
-def test_a_link_to_a_run_that_was_asked_for_is_followed(logged, tmp_path):
-    link = tmp_path / "latest"
-    link.symlink_to(logged)
-
-    assert diagnose(link).name == "latest"

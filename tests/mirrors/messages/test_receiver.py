@@ -64,7 +64,7 @@ def test_a_secret_in_place_of_the_name_of_a_variable_is_in_no_file_of_the_run(tm
         log.log_step(1, train_loss=1.0)
 
     found = b"".join(path.read_bytes() for path in (tmp_path / "r").rglob("*") if path.is_file())
-    assert b"the environment variable (not shown" in found
+    assert b"secret_env names is not set" in found
     assert secret.encode() not in found
 
 
@@ -75,7 +75,7 @@ def test_many_messages_are_listed_in_one():
     one = combine([*map(message, range(50)), message(50, "finding")])
 
     assert (one.occasion, one.message_count) == ("summary", 51)
-    assert one.title == "r: 51 messages (50 milestones, 1 finding)"
+    assert one.title == "r: 51 messages (milestone: 50, finding: 1)"
     assert "- number 0: why" in one.lines
     assert one.lines[-1] == "- and 31 more"
 

@@ -36,7 +36,7 @@ HOPELESS: Final = 0.05
 _WHOLE: Final = 0.95
 """The share of its steps from which on a run that did not finish has a result."""
 _LESS_NOISE: Final = 10.0
-"""Seeds differ by up to so many times more than the evaluations within a run do (docs/figures/answers.md)."""
+"""Seeds differ by up to so many times more than the evaluations within a run do (docs/figures/verdict.md)."""
 _FEWEST_POINTS: Final = 4
 """Of the second half of a run."""
 _HEADS: Final[Mapping[Answer, str]] = {

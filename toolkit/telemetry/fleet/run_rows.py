@@ -53,7 +53,7 @@ _RUN_TYPES: Final = types_of(
     "project String, run_id String, version UInt64, name String, node String, folder String, status String, "
     "why String, sure UInt8, heartbeat Float64, step Float64, manifest String, trend Array(Float32), "
     "behind UInt64, created Date, problem String, last_sign Float64, shown String, tags Array(String), "
-    "tagged String, searched String, facts String, card String"
+    "tagged String, searched String, facts String, card String, control String"
 )
 LABELS_TABLE: Final = "labels"
 LABEL_TYPES: Final = types_of(
@@ -145,35 +145,35 @@ def ask(engine: Engine, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
 
 
 def send(
-    engine: Engine, node: str, runs: Sequence[tuple[RunReport, RunFolder, int]], *, all_runs: bool
+    engine: Engine, node: str, runs: Sequence[tuple[RunReport, RunFolder, int, str]], *, all_runs: bool
 ) -> None:
     """Send the state of the runs that changed, and of live ones every 15 s; or of `all_runs`.
 
-    With each run comes how many of its bytes are not shipped yet.
+    With each run comes how many of its bytes are not shipped yet, and whether requests are delivered to it.
 
     Raises:
         EngineError: it was not taken.
     """
     due = [
-        (report, run, behind)
-        for report, run, behind in runs
+        (report, run, behind, control)
+        for report, run, behind, control in runs
         if report.is_known
         and (report.is_due(run) or (all_runs and not report.is_deleted and not run.is_part))
     ]
     states, rows = [], []
-    for report, run, behind in due:
+    for report, run, behind, control in due:
         status, version = status_of(run), max(int(time.time() * 1000), report.version + 1)
         states.append((status, version))
-        rows.append(_run_row(run, status, version, node, behind))
+        rows.append(_run_row(run, status, version, node, behind, control))
     if rows:
         engine.insert_rows("runs", _RUN_TYPES, rows)
     # Only what was taken counts as sent.
-    for (report, run, _), (status, version) in zip(due, states, strict=True):
+    for (report, run, *_), (status, version) in zip(due, states, strict=True):
         report.has_ended = report.status is not None and report.is_live and is_final(status)
         report.status, report.version = status, version
         report._sent, report._seen = _essence(run), _seen(run)  # noqa: SLF001 - of its own kind
         report.next_due = time.monotonic() + _EVERY_S
-    _send_labels(engine, node, [(report, run) for report, run, _ in runs])
+    _send_labels(engine, node, [(report, run) for report, run, *_ in runs])
 
 
 def last_report(engine: Engine, node: str) -> int:
@@ -248,7 +248,9 @@ def _seen(run: RunFolder) -> Signature:
     return run.signature or signature_of(run.folder / METRICS_JSONL)
 
 
-def _run_row(run: RunFolder, status: Status, version: int, node: str, behind: int) -> tuple[Any, ...]:
+def _run_row(
+    run: RunFolder, status: Status, version: int, node: str, behind: int, control: str
+) -> tuple[Any, ...]:
     beat = run.manifest.heartbeat if run.manifest is not None else None
     try:
         manifest = manifest_bytes(run.folder)
@@ -268,7 +270,7 @@ def _run_row(run: RunFolder, status: Status, version: int, node: str, behind: in
         *(beat.time if beat is not None else math.nan, math.nan if step is None else step),
         *(manifest, trend, behind, run.key.day, problem, fields.get("last_sign") or 0.0),
         *(sorted_text(fields["name"]), *_tags(fields.get("tags", ())), BETWEEN.join(searched).casefold()),
-        *(_facts(fields, values_at_the_end(run.folder)), encode_fields(fields)),
+        *(_facts(fields, values_at_the_end(run.folder)), encode_fields(fields), control),
     )
 
 

@@ -70,7 +70,7 @@ class Sender:
         self.node = node
         self.watch = watch
         self.claims = Claims(node.name, watch)
-        self._courier = Courier(node.request_key, node.name, node.failure) if node.request_key else None
+        self._courier = Courier(node.failure) if node.delivers_requests else None
         self._backoff = Backoff()
         self._requests_backoff = Backoff()
         self._verify_backoff = Backoff()
@@ -387,7 +387,7 @@ class Sender:
             if not is_ready:
                 return
             states = [
-                (run.report, run.found, 0 if self.is_left_alone(run) else run.behind)
+                (run.report, run.found, 0 if self.is_left_alone(run) else run.behind, self._control(run))
                 for run in (self.watch.runs if all_runs else self.watch.active).values()
                 if run.is_listed
             ]
@@ -409,6 +409,10 @@ class Sender:
                 behind=self.behind,
                 last_error=self.last_error,
             )
+
+    def _control(self, run: ShippedRun) -> str:
+        """Return what pages learn about requests to a run: nothing if none are delivered, else why not, or yes."""
+        return self._courier.control(run) if self._courier is not None and run.report.is_running else ""
 
     @contextmanager
     def _trying(self, backoff: Backoff) -> Iterator[bool]:

@@ -40,9 +40,9 @@ class Shipper:
         node: str | None = None,
         objects: ObjectShipper | None = None,
         say: Callable[[str], None] | None = None,
-        request_key: bytes | None = None,
+        delivers_requests: bool = False,
     ) -> None:
-        """Ship to `engine`; with a `request_key`, also deliver the requests that are signed with it."""
+        """Ship to `engine`; on demand, also deliver requests from there to the runs."""
         self.engine = engine
         self.objects = objects
         self._node = Node(
@@ -50,7 +50,7 @@ class Shipper:
             name=(node or node_name()).encode("utf-8", "replace").decode(),
             say=say or (lambda _: None),
             objects=objects,
-            request_key=request_key,
+            delivers_requests=delivers_requests,
         )
         self.node, self.totals = self._node.name, self._node.totals
         self.watch = Watch(self._node)

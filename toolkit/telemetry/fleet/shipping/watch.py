@@ -65,7 +65,7 @@ class Node:
     name: str
     say: Callable[[str], None]
     objects: ObjectShipper | None
-    request_key: bytes | None
+    delivers_requests: bool
     keep_days: int = 0
     totals: Totals = field(default_factory=Totals)
 

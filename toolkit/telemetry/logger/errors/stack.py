@@ -9,7 +9,6 @@ import linecache
 import os
 import re
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
@@ -156,14 +155,6 @@ def frames_of_threads() -> dict[int, FrameType]:
     finally:
         if is_on:
             gc.enable()
-
-
-def frame_of_main_thread() -> FrameType | None:
-    """Return the innermost frame of the main thread; on that thread itself, the one that calls this."""
-    main = threading.main_thread().ident or 0
-    if threading.get_ident() == main:
-        return sys._getframe(1)  # noqa: SLF001 - a frame has no other way to its caller
-    return frames_of_threads().get(main)
 
 
 def fingerprint(*parts: str) -> str:

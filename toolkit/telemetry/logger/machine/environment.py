@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.ranks import find_rank
-from toolkit.telemetry.logger.machine.ask_program import Question
+from toolkit.telemetry.logger.machine.ask_program import answer_of
 from toolkit.telemetry.logger.machine.own_code import code_files
-from toolkit.telemetry.logger.machine.repository import GIT_TIMEOUT_S, describe_repository
+from toolkit.telemetry.logger.machine.repository import describe_repository
 from toolkit.telemetry.logger.machine.samplers.nvml import opened_nvml
 from toolkit.telemetry.logger.machine.samplers.sampler import NothingToSample
 from toolkit.telemetry.logger.machine.samplers.visible_gpus import gpus_as_torch_counts, visible_gpus
@@ -98,7 +98,7 @@ def _cpu() -> dict[str, Any]:
 
 def _cpu_model() -> str | None:
     if sys.platform == "darwin":
-        asked = Question("sysctl", "-n", "machdep.cpu.brand_string").answer(time.monotonic() + GIT_TIMEOUT_S)
+        asked = answer_of("sysctl", "-n", "machdep.cpu.brand_string", timeout_s=2.0)
         return None if asked is None else asked.strip()
     try:
         text = Path("/proc/cpuinfo").read_text("utf-8", "replace")

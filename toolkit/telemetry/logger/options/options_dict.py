@@ -22,8 +22,9 @@ class OptionsDict(TypedDict, total=False):
     """Keep which samples each step was trained on, where the loop or an integration gives them."""
     close_timeout: float
     """Seconds that `close()`, or the end of the process for all its runs, waits for a disk or mirror."""
-    code: bool
-    """Keep the script, its own modules and what git says has changed in `code/` of the run folder."""
+    code: bool | str
+    """Keep the script and its own modules in `code/` of the run folder; `changes` also asks git what was
+    changed since the commit."""
     completions: bool | Mapping[str, Any] | None
     """Keep completions; a mapping sets how many."""
     control: bool

@@ -128,7 +128,9 @@ class LiveRun:
         """What is still to be written of the machine, the settings and the data."""
         self._code: CodeKeeper | None = None
         if options.code and session_folder.rank == 0:
-            self._code = CodeKeeper(session_folder, self._probe, self._put_code, guard)
+            self._code = CodeKeeper(
+                session_folder, self._put_code, guard, with_changes=options.code == "changes"
+            )
         self._sampling = self._make_sampling() if options.system else None
         self.rank_control = self._make_control(rank, context) if options.control else None
         self.spans = SpanRecorder(
@@ -465,7 +467,7 @@ class LiveRun:
             Part(
                 "writing the end record", 0.0, lambda _: self._put_end(status, reason, error), is_needed=True
             ),
-            Part("leaving the signals", 0.0, lambda _: self.errors.watch.end(), is_needed=True),
+            Part("leaving the signals", 0.0, lambda _: self.errors.end(), is_needed=True),
             Part("keeping the output", 0.3, partial(self.output.close, error=error), is_needed=True),
             Part("stopping the tasks", 0.2, self.periodic.close, is_needed=True),
             Part("stopping the samplers", 0.1, sampling.stop if sampling else None, is_needed=True),

@@ -29,7 +29,6 @@ from toolkit.telemetry.logger.writing.record_appender import RecordFile
 from toolkit.telemetry.logger.writing.session_folder import SessionFolder
 from toolkit.telemetry.logger.writing.writer import Writer
 from toolkit.telemetry.logger.writing.writer_lock import WriterLock
-from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
 from toolkit.telemetry.mirrors.findings import FindingsSink, fields_of
 from toolkit.telemetry.mirrors.registry import make_exporters
 from toolkit.telemetry.mirrors.shared.exporter import ExportedRun
@@ -42,13 +41,13 @@ from toolkit.telemetry.runfolder.journal.journal import (
     shared_memory_folders,
 )
 from toolkit.telemetry.runfolder.journal.repair import recover_killed
-from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.telemetry.runfolder.manifest import INCOMPLETE, Heartbeat, Manifest, write_manifest
 from toolkit.telemetry.runfolder.process import is_in_container
 from toolkit.telemetry.runfolder.reader import last_record
 from toolkit.telemetry.runfolder.records import ERROR, FINDING, LOST, MAX_RECORD_BYTES
 from toolkit.telemetry.runfolder.table.columns import ALL
-from toolkit.telemetry.runfolder.table.csv_table import table_form
+from toolkit.telemetry.runfolder.table.csv_table import CsvTable, table_form
 
 if TYPE_CHECKING:
     from toolkit.telemetry.diagnostics.rank_files import RankFiles
@@ -431,7 +430,9 @@ class RecordPipeline:
             with self.guard.catch("setting up metrics.csv"):
                 form = table_form(session_folder.folder, ALL if options.csv == ALL else None)
                 self.manifest = replace(self.manifest, table=form)
-                table = CsvMirror(session_folder.folder, mode=session_folder.modes.file, form=form)
+                records, path = (session_folder.folder / name for name in (METRICS_JSONL, METRICS_CSV))
+                mode = session_folder.modes.file
+                table = CsvTable(records, path, mode=mode, form=form, is_training=True)
                 mirrors.append(self._mirror(table, start_at=table.start_at, optional=False, ours=True))
         exporters: list[Sink] = []
         with self.guard.catch("setting up the exporters"):

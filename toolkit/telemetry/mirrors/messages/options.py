@@ -20,15 +20,16 @@ from toolkit.telemetry.core.checks import (
     wrong,
 )
 from toolkit.telemetry.core.fields import option, read_fields, required
-from toolkit.telemetry.mirrors.messages.address import AddressError, WebAddress, web_address
 from toolkit.telemetry.mirrors.messages.milestones import MILESTONES_ALLOWED, Milestone, milestone_from
+from toolkit.telemetry.mirrors.messages.receiver import AddressError, WebAddress, web_address
 from toolkit.telemetry.mirrors.messages.services import ALIASES, SERVICES
 
 OCCASIONS: Final = ("start", "finish", "failure", "stall", "finding", "milestone")
 MOST_RECEIVERS: Final = 20
 """Each has a thread of its own."""
 
-_LINK_FORM: Final = re.compile(r"https?://[^\s\x00-\x20\x7f-\xa0@/<>|\"]+(?:/[^\s\x00-\x20\x7f-\xa0<>|\"]*)?")
+# Printable ASCII without what ends a link or has a meaning in some service's markup, and without a login.
+_LINK_FORM: Final = re.compile(r"https?://[!#-;=?A-{}~]+")
 _LINK: Final = where(
     lambda value: isinstance(value, str) and _LINK_FORM.fullmatch(value) is not None,
     "an address such as https://dashboard.example.org, without a login",
@@ -41,14 +42,7 @@ def _service(key: str, value: Any) -> str:
 
 
 def _occasions(key: str, value: Any) -> tuple[str, ...]:
-    occasions = texts(key, value)
-    odd = [one for one in occasions if one not in OCCASIONS]
-    if odd or not occasions:
-        raise wrong(key, odd[0] if odd else [], _OCCASIONS.allowed)
-    return occasions
-
-
-_OCCASIONS: Final = Check(_occasions, f"a list with some of {', '.join(OCCASIONS)}")
+    return tuple(one_of(*OCCASIONS)(key, occasion) for occasion in texts(key, value))
 
 
 def _milestones(key: str, value: Any) -> tuple[Milestone, ...]:
@@ -86,7 +80,7 @@ class MessageOptions:
         # Not called `on`, which YAML reads as true.
         OCCASIONS,
         "What is worth a message.",
-        _OCCASIONS,
+        Check(_occasions, f"a list with some of {', '.join(OCCASIONS)}"),
     )
     milestones: tuple[Milestone, ...] = option(
         (),
@@ -125,8 +119,6 @@ def _receiver(key: str, value: Any) -> MessageOptions:
     one = read_fields(MessageOptions, key, value)
     if one.milestones and "milestone" not in one.when:
         raise wrong(f"{key}.when", list(one.when), "a list with milestone, because milestones are listed")
-    if one.when == ("milestone",) and not one.milestones:
-        raise wrong(f"{key}.milestones", [], 'a list such as ["val_loss < 0.1"] for when: [milestone]')
     if (one.url is None) == (one.url_env is None):
         raise OptionsError(
             f"{key} has {'neither url nor' if one.url is None else 'both url and'} url_env; it must have one of them "
@@ -134,15 +126,14 @@ def _receiver(key: str, value: Any) -> MessageOptions:
         )
     if not SERVICES[one.to].takes_secret and one.secret_env is not None:
         raise wrong(f"{key}.secret_env", one.secret_env, f"absent: {one.to} has no secret but its address")
-    return replace(one, place=key, url=_address(f"{key}.url", one.url, allow_private=one.allow_private))
-
-
-def _address(key: str, url: Any, *, allow_private: bool) -> WebAddress | None:
-    if url is None:
-        return None
-    if not isinstance(url, str):
-        raise OptionsError(f"{key} is a {type(url).__name__} without an address; it must be a text with one")
+    given: Any = one.url
+    if given is None:
+        return replace(one, place=key)
+    if not isinstance(given, str):
+        raise OptionsError(
+            f"{key}.url is a {type(given).__name__} without an address; it must be a text with one"
+        )
     try:
-        return web_address(url.strip(), allow_private=allow_private)
+        return replace(one, place=key, url=web_address(given.strip(), allow_private=one.allow_private))
     except AddressError as error:
-        raise OptionsError(f"{key} {error} (not shown: it may be secret)") from None
+        raise OptionsError(f"{key}.url {error} (not shown: it may be secret)") from None

@@ -8,7 +8,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -38,12 +38,11 @@ from toolkit.telemetry.runfolder.safefile import (
     write_all,
 )
 from toolkit.telemetry.runfolder.status import RUNNING, STALLED, work_out_status
-from toolkit.telemetry.runfolder.table.columns import Columns
-from toolkit.telemetry.runfolder.table.csv_table import BuiltTable, build_table, table_form
+from toolkit.telemetry.runfolder.table.csv_table import repair_table, table_form
 
 _T = TypeVar("_T")
 
-HALF_DONE: Final = re.compile(r"\.(metrics\.csv\.[0-9a-f]{12}|run\.json\.[0-9a-f]{16}\.tmp)")
+HALF_DONE: Final = re.compile(r"\.+(metrics\.csv|run\.json)(\.[0-9a-f]{12,16}(\.tmp)?)+")
 """Names of temporary files that were about to be renamed."""
 
 _PATIENCE_S: Final = 1.0
@@ -68,8 +67,15 @@ class Repair:
 
     recovered: int = 0
     """Records that were only in the journal."""
-    table: BuiltTable = field(default_factory=lambda: BuiltTable(columns=Columns()))
-    """The table, with what was found in the records."""
+    rows: int = 0
+    """Rows of the table."""
+    bad_lines: int = 0
+    undeclared: int = 0
+    """Sequence numbers that are in no record and in no `lost` record."""
+    foreign: int = 0
+    """Number of records, if another program wrote all of them."""
+    kept_table: Path | None = None
+    """Where the old table is now, if it had more data than the records."""
     in_use: bool = False
     """A live process writes the run, so nothing was changed."""
     of_others: tuple[tuple[Path, int], ...] = ()
@@ -104,8 +110,16 @@ def repair_run(folder: Path) -> Repair:
         mode = stat.S_IMODE(records.lstat().st_mode) & 0o666
     except FileNotFoundError:
         return Repair(recovered=recovered, of_others=of_others)
-    table = build_table(records, folder / METRICS_CSV, mode=mode, form=table_form(folder), keep=True)
-    return Repair(recovered=recovered, of_others=of_others, table=table)
+    table, kept = repair_table(records, folder / METRICS_CSV, mode=mode, form=table_form(folder))
+    return Repair(
+        recovered=recovered,
+        rows=table.rows,
+        bad_lines=table.bad_lines,
+        undeclared=table.undeclared,
+        foreign=table.foreign,
+        kept_table=kept,
+        of_others=of_others,
+    )
 
 
 def is_being_written(record_file: Path, *, within_s: float = _LOCK_PATIENCE_S) -> bool:
