@@ -10,7 +10,7 @@ import time
 from types import FrameType
 from typing import Any, Final
 
-from toolkit.telemetry.logger.errors.stack import frame_of_main_thread, is_of_script, path_shower, walk_frame
+from toolkit.telemetry.logger.errors.stack import frames_of_threads, is_of_script, path_shower, walk_frame
 from toolkit.telemetry.privacy.masking import mask_secrets
 
 _C10D: Final = "torch.distributed.distributed_c10d"
@@ -30,7 +30,7 @@ def where_rank_is() -> dict[str, Any]:
     c10d = sys.modules.get(_C10D)
     if c10d is None or not c10d.is_initialized() or c10d.get_world_size() < 2:
         return {}
-    frames = [frame for frame, _ in walk_frame(frame_of_main_thread())]
+    frames = [frame for frame, _ in walk_frame(frames_of_threads().get(threading.main_thread().ident or 0))]
     if not frames:
         return {}
     own = next((frame for frame in reversed(frames) if is_of_script(frame.f_code.co_filename)), frames[-1])
