@@ -154,15 +154,25 @@ def test_a_rank_that_works_is_named_after_five_minutes_in_which_none_advances():
     assert named(of_one(0, READING, REDUCING, is_idle=False, seconds=301.0)) == [0]
 
 
-def test_a_rank_that_has_ended_is_what_the_others_wait_for():
-    reports = [*of_one(2, READING, REDUCING)[:2], hang(3, REDUCING)]
-    end = {"event": "end", "session": 1, "rank": 2, "global_step": 20, "status": "finished"}
-    (finding,) = found([*reports, end], world=4)
+def ended(rank, status="finished"):
+    return {"event": "end", "session": 1, "rank": rank, "global_step": 20, "status": status}
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_that_has_ended_is_what_the_others_wait_for(rank):
+    (finding,) = found([ended(rank), *(hang(each, REDUCING) for each in range(4) if each != rank)], world=4)
 
     assert (
-        "because of rank 2: it is at the end of its run, while the others wait in all_reduce"
+        f"because of rank {rank}: it is at the end of its run, while the others wait in all_"
         in finding.message
     )
+
+
+def test_ranks_that_are_stopped_one_after_the_other_are_not_what_the_others_waited_for():
+    waiting = [hang(rank, BACKWARD) for rank in range(4)]
+
+    assert found([*waiting, *(ended(rank, "stopped") for rank in range(3))], world=4) == []
+    assert found([*waiting, *(ended(rank) for rank in range(4))], world=4) == []
 
 
 def test_it_is_over_when_a_rank_goes_on():

@@ -75,10 +75,11 @@ class Examiner:
     def _examine(self, record: Record) -> None:
         row, incidents = self._row, self._incidents
         row.read(record, self._last_step)
+        if row.event in (FINDING, END):
+            self._take_hang(record, row.rank)
         if row.event == FINDING or (row.event == END and row.rank):
             if row.rank == 0:
                 self._add_reported(record)
-            self._take_hang(record, row.rank)
             return
         is_rank_0 = row.rank == 0
         if is_rank_0:

@@ -11,7 +11,8 @@ from toolkit.telemetry.diagnostics.catalogue import HANG, RANK_HUNG, finding_of
 from toolkit.telemetry.diagnostics.finding import OPEN, RESOLVED, Finding, ranks_as_evidence
 from toolkit.telemetry.diagnostics.incident import Incident
 from toolkit.telemetry.diagnostics.thresholds import STALL_LOUD_S
-from toolkit.telemetry.runfolder.records import END, FINDING, Record
+from toolkit.telemetry.runfolder.records import END, Record
+from toolkit.telemetry.runfolder.status import FINISHED
 from toolkit.telemetry.runfolder.untrusted import mapping_in, number_in, texts_in, whole_in
 
 _MOST_RANKS: Final = 4_096
@@ -48,16 +49,19 @@ class HungRanks:
 
     def take(self, record: Record, rank: int, *, known: set[int], world: int) -> Finding | None:
         """Take a record of `rank`, and return the finding if it changes; `known` are the ranks that write records."""
-        if record.get("event") == END and rank:
-            self._reports[rank] = _Report(whole_in(record.get("global_step")) or 0, 0.0)
-        elif (
-            record.get("event") != FINDING or record.get("kind") != HANG or len(self._reports) >= _MOST_RANKS
-        ):
+        if len(self._reports) >= _MOST_RANKS or (record.get("event") != END and record.get("kind") != HANG):
             return None
-        elif record.get("state") != OPEN:
+        if record.get("event") == END:
+            # Others may wait for it from now on, and say so later. One that failed or was stopped has its own records.
+            self._reports.pop(rank, None)
+            if record.get("status") == FINISHED:
+                self._reports[rank] = _Report(whole_in(record.get("global_step")) or 0, 0.0)
+            return None
+        if record.get("state") != OPEN:
             self._reports.pop(rank, None)
             return self._resolved(whole_in(record.get("resolved_step")) or 0)
-        elif (report := _report(record)) is not None:
+        report = _report(record)
+        if report is not None:
             self._reports[rank] = report
         if self._found is not None or not {0, *known} <= self._reports.keys():
             return None
