@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.telemetry.core.background import FILES
-from toolkit.telemetry.core.clock import Countdown
+from toolkit.telemetry.core.clock import Countdown, wait_until
 from toolkit.telemetry.core.lifetime import code_of, seconds_to_close
 from toolkit.telemetry.core.periodic import PeriodicTasks, Task
 from toolkit.telemetry.core.ranks import Rank
@@ -501,9 +500,7 @@ class LiveRun:
 
     def _wait_for_start(self, timeout_s: float) -> None:
         """Wait for a start record that another thread is writing: after the end record it would be lost."""
-        time_left = Countdown(timeout_s)
-        while self._starting_thread not in (None, threading.get_ident()) and time_left.left():
-            time.sleep(0.001)
+        wait_until(lambda: self._starting_thread in (None, threading.get_ident()), timeout_s)
 
     def _put_start_if_held_up(self) -> None:
         """Write a start record of what is known by now if records wait for it."""
