@@ -253,7 +253,7 @@ def test_the_command_prints_the_answer_and_returns_it_as_its_code(pair, capsys):
             "They share one record",
         ),
         (_NOT_A_NUMBER, 1, "step 1"),
-        (_ODD_FIELDS, 1, "step 2"),
+        (_ODD_FIELDS, 3, "step 2"),
     ],
 )
 def test_runs_that_say_little_get_one_sentence(pair, capsys, text, code, said):
@@ -276,3 +276,33 @@ def test_the_log_of_another_tool_is_compared_as_far_as_it_goes(pair, capsys, tmp
     out = capsys.readouterr().out
     assert "in every digit that was logged up to step 30" in out
     assert "settings of both runs" in out
+
+
+def test_noise_without_a_recorded_difference_is_not_called_a_difference(pair):
+    dice = random.Random(5)
+    noise = {step: 1 + 0.03 * dice.gauss(0, 1) * min(1, step / 8) for step in range(1, 61)}
+    one, two = write(pair[0]), write(pair[1], loss=lambda step: _loss(step) * noise[step])
+
+    found = why(read_evidence(one), read_evidence(two))
+
+    assert (found.answer, found.causes) == ("cannot be said", [])
+    assert "environment variables" in found.needed
+
+
+def test_digits_that_part_after_equal_ones_differ_also_without_a_cause(pair):
+    one, two = write(pair[0]), write(pair[1], loss=changed_after(30, 0.1))
+
+    found = why(read_evidence(one), read_evidence(two))
+
+    assert (found.answer, found.step, found.sure) == ("differ", 31, "nearly sure (0.99)")
+    assert any("data" in what for what in found.needed)
+
+
+def test_a_setting_that_is_off_and_one_that_is_not_set_do_not_differ(pair):
+    one = write(pair[0], start={"config": {"use_ema": False, "resume_from": None}})
+    two = write(pair[1], loss=changed_after(30, 0.1))
+
+    found = why(read_evidence(one), read_evidence(two))
+
+    named = [cause.difference.what for cause in found.causes] + [row.what for row, _ in found.apart]
+    assert not {"use_ema", "resume_from"} & set(named)

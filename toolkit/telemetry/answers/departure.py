@@ -54,6 +54,12 @@ class Departure:
     half: bool = False
     """Whether both train in half precision, where rounding is coarser."""
 
+    @property
+    def beyond_noise(self) -> bool:
+        """Whether no noise does this: they are alike for some records and then are not, or a value is not finite."""
+        alike = sum(step <= self.after for step in self.steps)
+        return self.size == 1.0 or (self.how in ("bits", "jump") and alike >= _LARGE_AFTER)
+
 
 def find_departure(a: Mapping[str, Curve], b: Mapping[str, Curve], *, half: bool) -> Departure:
     """Compare the metrics that both have at the steps that both have; the first metric counts most."""

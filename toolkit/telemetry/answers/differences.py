@@ -132,6 +132,11 @@ class Differences:
             configs = [{key: config[key] for key in config if key == "world_size"} for config in configs]
         seen = set()
         for row in diff(configs, only_differing=True):
+            if any(value is MISSING for value in row.values) and any(
+                value is None or value is False for value in row.values
+            ):
+                # Off and not set are the same.
+                continue
             kind, name = kind_of_setting(row.key), row.key.rpartition(".")[2]
             weight = {SETTING: 0.6, COSMETIC: 0.02}.get(kind, 0.9)
             one = _row(row, kind, weight, acts=1 if kind in _FROM_THE_START else None)

@@ -17,7 +17,7 @@ from toolkit.telemetry.runfolder.evidence.code_snapshot import CodeChange
 from toolkit.telemetry.runfolder.metrics import NOT_METRICS, NOT_RESULTS, as_float, is_evaluation
 from toolkit.telemetry.runfolder.records import FIRST_STEP, is_spread
 from toolkit.telemetry.runs.formatting import clean, count, short_number
-from toolkit.telemetry.runs.settings import as_number
+from toolkit.telemetry.runs.settings import as_number, is_label
 
 _RESULTS: Final = (
     signals.LOSS,
@@ -33,6 +33,14 @@ _PATIENCE: Final = 3
 """Records after which something that acts has shown."""
 _UNRECORDED: Final = {"settings": 0.3, "code": 0.15, "batches": 0.05, "packages": 0.05}
 """How likely the cause is something that was not recorded, compared with the weight of what was."""
+_LEAST: Final = 0.1
+"""A cause that is less likely is no answer."""
+_UNSEEN: Final = (
+    "the content of the data (`log_start(data=[…])`)",
+    "environment variables",
+    "the seeds of everything that is random",
+)
+"""What may differ where all that is compared is the same."""
 _WORDS: Final = ((0.9, "nearly sure"), (0.7, "likely"), (0.4, "possible"), (0.0, "a guess"))
 _HALF: Final = ("bf16", "bfloat16", "fp16", "float16", "half", "16-mixed", "bf16-mixed")
 _CHANGES_BATCHES: Final = (kinds.SEED, kinds.BATCH, kinds.WORLD, kinds.DATA)
@@ -116,8 +124,15 @@ def why(a: RunEvidence, b: RunEvidence) -> Why:
     apart = [(one, "they do not differ") for one in found.found]
     answer: Answer = "equal"
     if pair.first is not None:
-        answer, (causes, apart) = "differ", _ranked(found, pair.departure)
-        share = causes[0].share if causes else 0.0
+        causes, apart = _ranked(found, pair.departure)
+        if causes and causes[0].share >= _LEAST:
+            answer, share = "differ", causes[0].share
+        elif pair.departure.beyond_noise:
+            answer, share = "differ", 0.99
+        else:
+            # Noise of this size is as likely as what was not recorded.
+            answer, share = "cannot be said", 0.0
+        needed += [] if causes and causes[0].share >= _LEAST else _UNSEEN
         text = f"{pair.departs()}{_cause_text(causes, needed)}{_apart_text(apart, 'Without effect on it')}"
     elif len(pair.steps) < 2:
         answer, share = "cannot be said", 0.0
@@ -302,7 +317,11 @@ def _ranked(found: Differences, departure: Departure) -> tuple[list[Cause], list
     if not fits:
         # An evaluation that draws random numbers changes a training.
         usually = "usually has no effect, but nothing else differs"
-        fits = [(one.weight, one, usually) for one, _ in apart if one.kind == kinds.COSMETIC and not one.note]
+        fits = [
+            (one.weight, one, usually)
+            for one, _ in apart
+            if one.kind == kinds.COSMETIC and not one.note and not is_label(one.what)
+        ]
         apart = [row for row in apart if row[0].kind != kinds.COSMETIC or row[0].note]
     total = 0.05 + sum(weight for weight, _, _ in fits) + sum(_UNRECORDED[name] for name in found.missing)
     causes = [Cause(difference=one, share=weight / total, because=because) for weight, one, because in fits]
