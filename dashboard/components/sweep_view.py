@@ -180,12 +180,13 @@ def _draw(store: RunStore, found: _Found) -> None:
     _text(found)
     said = found.answer
     # The value is the one that the page is asked for: the best or the last.
+    counted = [run for run in found.runs if run.state != "stopped"]
     results = [
         replace(result_of(found.cards[run.key], said.metric, reads_folder=False), value=run.value)
-        for run in found.runs
-        if run.state != "stopped"
+        for run in counted
     ]
-    verdict_line(best_against(results, metric=said.metric, goal=said.direction))
+    head = next((one.key for one, run in zip(results, counted, strict=True) if run is said.best), None)
+    verdict_line(best_against(results, metric=said.metric, goal=said.direction, head=head))
     stopping_list(store, found.cards.values(), said.metric, said.direction)
     measured = [run for run in found.runs if run.is_measured]
     if len(measured) > 1:

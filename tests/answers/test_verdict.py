@@ -26,7 +26,7 @@ from toolkit.telemetry.answers.sequential_test import (
     share_of_try,
     upper_tail,
 )
-from toolkit.telemetry.answers.verdict import pick_groups, verdict
+from toolkit.telemetry.answers.verdict import best_against, pick_groups, verdict
 from toolkit.telemetry.cli.main import main
 
 NOISE = [-0.9, 0.4, 1.1, -0.3, 0.2, -1.2, 0.8, -0.1, 0.6, 0.4]
@@ -494,3 +494,11 @@ def test_runs_without_a_start_time_are_compared_as_before():
     best = [replace(run, created=None) for run in runs("best", drifting(8, first=0))]
 
     assert said(new, best).answer == "better"
+
+
+def test_the_run_that_a_page_names_is_the_one_that_is_compared():
+    lucky, steady = runs("lucky", [0.0, 9.0, 0.5]), runs("steady", [5.0, 5.1, 4.9], first=5)
+
+    assert best_against([*lucky, *steady], metric="score", goal="max").sentence.startswith("steady0 (3 runs)")
+    named = best_against([*lucky, *steady], metric="score", goal="max", head=lucky[1].key)
+    assert "lucky0 (3 runs)" in named.sentence.split(" than ")[0]

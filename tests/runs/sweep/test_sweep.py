@@ -183,7 +183,10 @@ def test_repeats_of_few_settings_are_judged_against_the_seeds():
 
     assert found.verdict == "decided"
     assert found.named[0].keys == ("rate",)
-    assert found.lead_is_noise
+    # The next best is of the other setting: that another seed is near says nothing about a setting.
+    assert found.best.config["rate"] != found.second.config["rate"]
+    assert not found.lead_is_noise
+    assert found.groups_differ
 
 
 def test_repeats_are_no_independent_evidence():
@@ -198,7 +201,53 @@ def test_repeats_are_no_independent_evidence():
         for seed in range(6)
     ]
 
-    assert answer(runs_of(rows), metric="val_loss").verdict == "undecided"
+    found = answer(runs_of(rows), metric="val_loss")
+    text = text_of(found)
+
+    assert found.verdict == "undecided"
+    # That the settings matter is sure all the same: what is not is which of them.
+    assert "The settings matter: the mean val_loss of equal settings goes from" in text
+    assert "Which of them does it is undecided: with 9 different settings in 54 runs" in text
+    assert "change one setting at a time" in text
+    assert "no larger than chance" not in text
+
+
+def test_repeats_that_differ_no_more_than_seeds_do_say_nothing_about_settings():
+    rng = np.random.default_rng(4)
+    rows = [
+        ({"rate": rate, "rank": rank, "seed": seed}, 0.1 + 0.01 * rng.normal())
+        for rate in (1e-4, 3e-4, 1e-3, 3e-3)
+        for rank in (4, 16)
+        for seed in range(3)
+    ]
+    found = answer(runs_of(rows), metric="val_loss")
+
+    assert (found.verdict, found.groups_differ) == ("undecided", False)
+    assert "no larger than chance alone" in text_of(found)
+
+
+def test_an_optimum_inside_is_named_with_its_interval_and_proposed():
+    rng = np.random.default_rng(2)
+    rows = []
+    for place in range(24):
+        rate = 10 ** rng.uniform(-5, -1)
+        rows.append(({"rate": rate, "seed": place}, (math.log10(rate) + 3.2) ** 2 + 0.05 * rng.normal()))
+    found = answer(runs_of(rows), metric="val_loss")
+    [best, low, high] = map(float, found.named[0].optimum)
+    text = text_of(found)
+
+    assert low <= best <= high
+    assert 10**-3.6 < best < 10**-2.8
+    assert "The best rate is about" in text
+    assert "rate about" in text.partition("Try next")[2]
+    assert "median" not in text
+
+
+def test_an_effect_that_ends_at_an_edge_has_no_optimum_inside():
+    rows = [({"rate": 10.0**-place}, 1.0 - 0.1 * place + 0.001 * (place % 3)) for place in range(9)]
+    found = answer(runs_of(rows), metric="val_loss")
+
+    assert found.named[0].optimum is None
 
 
 def test_runs_that_do_not_count_are_counted():

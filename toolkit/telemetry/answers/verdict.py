@@ -149,8 +149,11 @@ def best_against(
     metric: str,
     goal: Direction,
     base: str | None = None,
+    head: str | None = None,
 ) -> Verdict | None:
     """Say whether the best group is better than that of the run with the key `base`, else than the second best.
+
+    With `head` the group of that run counts as the best one, whatever its mean is: it is the one that a page names.
 
     None if fewer than two groups have a result. Without `base` every other group counts as a try.
     A run comes with its repeats among the `others`.
@@ -160,6 +163,7 @@ def best_against(
     runs = [*runs, *(run for run in others if group_of[run.key] in mine)]
     others = [run for run in others if group_of[run.key] not in mine]
     ranked = _ranked(runs, group_of, goal)
+    ranked.sort(key=lambda group: head is None or group_of[group[0].key] != group_of.get(head))
     based = [group for group in ranked if base is not None and group_of[group[0].key] == group_of[base]]
     new = next((group for group in ranked if group not in based), None)
     best = based[0] if based else ranked[1] if base is None and len(ranked) > 1 else None

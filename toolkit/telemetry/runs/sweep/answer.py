@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 import numpy as np
 
 from toolkit.telemetry.runs import statistics as stats
+from toolkit.telemetry.runs.formatting import short_number
 from toolkit.telemetry.runs.settings import level_text, seed_text, setting_text
 from toolkit.telemetry.runs.sweep.columns import (
     FEW_VALUES,
@@ -39,6 +40,10 @@ RELEVANT: Final = 0.02
 HINT: Final = 0.15
 """Up to here the first setting is mentioned as a guess."""
 
+_DRAWS: Final = 200
+_OUTSIDE: Final = 0.1
+"""Of the draws of an optimum, so many may have it outside of what was tried."""
+_SHUFFLES: Final = 999
 _MAX_PAIRED: Final = 14
 _MAX_STEPS: Final = 6
 _MIN_FAILED: Final = 3
@@ -74,6 +79,8 @@ class Factor:
     levels: tuple[Level, ...] = ()
     best: str = ""
     """The label of the best level."""
+    optimum: tuple[str, str, str] | None = None
+    """Of a number with its best value inside what was tried: that value, and the ends of its 90 % interval."""
 
     @property
     def name(self) -> str:
@@ -109,13 +116,17 @@ class SeedSpread:
     runs: int
     by_seed: bool
     """Whether a seed tells them apart; otherwise they are plain repeats."""
+    means: tuple[float, float]
+    """The lowest and the highest mean of a group."""
+    p: float
+    """The probability that chance alone makes the groups differ this much."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
     """What to try next."""
 
-    kind: Literal["beyond", "between", "combine", "repeat", "more"]
+    kind: Literal["at", "beyond", "between", "combine", "vary", "repeat", "more"]
     settings: tuple[tuple[str, str], ...] = ()
     """Names, and a value or an edge of the tried range."""
     below: bool = False
@@ -154,6 +165,7 @@ class SweepAnswer:
     without_value: tuple[str, ...] = ()
     best: SweepRun | None = None
     second: SweepRun | None = None
+    """The best run with other settings than the best one; any other, where all have the same."""
     lead: float | None = None
     """How much better the best run is than the second; 0 or more."""
     ahead: SweepRun | None = None
@@ -182,6 +194,11 @@ class SweepAnswer:
     def named(self) -> tuple[Factor, ...]:
         """The settings beyond chance, the most important first."""
         return tuple(factor for factor in self.factors if factor.named)
+
+    @property
+    def groups_differ(self) -> bool:
+        """Whether repeats show that the settings matter, whichever of them does."""
+        return self.seeds is not None and self.seeds.p <= SURE
 
     @property
     def lead_is_noise(self) -> bool | None:
@@ -227,10 +244,13 @@ def answer(
     columns, left_out = columns_of([run.config for run in done])
     constant, partly = equal_settings([run.config for run in runs])
     groups = configurations(columns, len(done))
+    same = next(set(rows) for rows in groups if 0 in rows)
+    others = [run for place, run in enumerate(done) if place not in same] or done[1:]
+    second = next(iter(others), None)
     common.update(
         best=done[0],
-        second=done[1] if len(done) > 1 else None,
-        lead=abs(done[1].number - done[0].number) if len(done) > 1 else None,
+        second=second,
+        lead=None if second is None else abs(second.number - done[0].number),
         ahead=_ahead(runs, done[0], direction),
         median=statistics.median(run.number for run in done),
         configurations=len(groups),
@@ -287,6 +307,7 @@ def _explain(
         column, evidence = columns[index], alone[index]
         low, high = stats.share_interval(settings[index], scores[0], evidence)
         levels, best, shape = _levels(runs, column, direction)
+        is_inside = index in named and shape == "middle"
         factors.append(
             Factor(
                 keys=column.keys,
@@ -300,6 +321,7 @@ def _explain(
                 shape=shape,
                 levels=levels,
                 best=best,
+                optimum=_optimum(column, costs) if is_inside else None,
             )
         )
     joint = None
@@ -479,6 +501,32 @@ def _levels(
     return levels, best, "lower" if place == 0 else "higher" if place == len(known) - 1 else "middle"
 
 
+def _optimum(column: Column, costs: stats.Floats) -> tuple[str, str, str] | None:
+    """Return where a parabola through the results has its best value, with its 90 % interval; None if nowhere.
+
+    Through their ranks, so that one diverged run does not decide, and over the logarithm where the values need it.
+    """
+    numbers = np.array(column.numbers, dtype=np.float64)
+    known = np.flatnonzero(np.isfinite(numbers))
+    is_log = is_log_scale(numbers[known].tolist())
+    at = np.log(numbers[known]) if is_log else numbers[known]
+    ranks = stats.mid_ranks(costs[known])
+    source = np.random.default_rng(0)
+    samples = [np.arange(len(known)), *(source.integers(len(known), size=len(known)) for _ in range(_DRAWS))]
+    best = []
+    for rows in samples:
+        if len(np.unique(at[rows])) < 4:
+            continue
+        square, slope, _ = np.polyfit(at[rows], ranks[rows], 2)
+        place = -slope / (2 * square) if square > 0 else math.nan
+        best.append(place if at.min() < place < at.max() else math.nan)
+    if not best or math.isnan(best[0]) or np.mean(np.isnan(best)) > _OUTSIDE:
+        return None
+    ends = [best[0], *np.nanquantile(best[1:], (0.05, 0.95))]
+    low, high = sorted((short_number(math.exp(end) if is_log else end) for end in ends[1:]), key=float)
+    return short_number(math.exp(ends[0]) if is_log else ends[0]), low, high
+
+
 # ---------------------------------------------------------------- around the best run
 
 
@@ -529,12 +577,31 @@ def _seed_spread(runs: Sequence[SweepRun], groups: Sequence[Sequence[int]]) -> S
         squares += sum((value - mean) * (value - mean) for value in values)
         freedom += len(values) - 1
     seeds = [{seed_text(runs[row].config) for row in rows} for rows in repeated]
+    means = [statistics.fmean(runs[row].number for row in rows) for rows in groups]
     return SeedSpread(
+        means=(min(means), max(means)),
+        p=_chance_of_groups([run.number for run in runs], groups),
         deviation=math.sqrt(squares / freedom),
         groups=len(repeated),
         runs=sum(map(len, repeated)),
         by_seed=all(len(found) > 1 for found in seeds),
     )
+
+
+def _chance_of_groups(values: Sequence[float], groups: Sequence[Sequence[int]]) -> float:
+    """Return the probability that groups differ as much by chance, by drawing them anew; of their ranks."""
+    ranks = stats.mid_ranks(np.array(values))
+    group = np.empty(len(values), dtype=np.intp)
+    for place, rows in enumerate(groups):
+        group[list(rows)] = place
+    sizes = np.bincount(group)
+
+    def between(order: stats.Floats) -> float:
+        return float((np.bincount(group, order) ** 2 / sizes).sum())
+
+    found, source = between(ranks), np.random.default_rng(0)
+    as_far = sum(between(source.permutation(ranks)) >= found for _ in range(_SHUFFLES))
+    return (1 + as_far) / (1 + _SHUFFLES)
 
 
 def _suggestions(
@@ -552,12 +619,16 @@ def _suggestions(
         column = by_keys[factor.keys]
         if column.numbers is not None:
             around = _around(runs, column, factor, found.direction)
-            suggestions += [one for one in around if one.kind == "between" or factor.keys[0] not in dependent]
+            suggestions += [
+                one for one in around if one.kind in ("at", "between") or factor.keys[0] not in dependent
+            ]
     alone = [factor for factor in found.named[:3] if factor.keys[0] not in dependent]
     combined = _combination([(by_keys[factor.keys], factor) for factor in alone])
     if combined is not None:
         suggestions.append(combined)
-    if found.verdict == "undecided" or found.seeds is None or found.lead_is_noise:
+    if found.groups_differ and found.verdict == "undecided":
+        suggestions.append(Suggestion(kind="vary"))
+    elif found.verdict == "undecided" or found.seeds is None or found.lead_is_noise:
         suggestions.append(Suggestion(kind="repeat"))
     return tuple(suggestions[:3])
 
@@ -567,6 +638,8 @@ def _around(
 ) -> list[Suggestion]:
     """Return whether to look beyond an edge of what was tried, or around the best value inside."""
     numbers = np.array([number for number in column.numbers or () if not math.isnan(number)])
+    if factor.optimum is not None:
+        return [Suggestion(kind="at", settings=((column.keys[0], factor.optimum[0]),))]
     different = np.unique(numbers)
     low, high = float(different[0]), float(different[-1])
     best_run = column.numbers[0] if column.numbers else math.nan

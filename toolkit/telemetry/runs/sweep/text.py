@@ -142,6 +142,14 @@ def _undecided(found: SweepAnswer, mark: Marks) -> list[str]:
         f"Undecided: with {_runs(found.counted)}, the differences are no larger than chance alone would make them, "
         f"so no claim can be made for {settings}."
     )
+    if found.seeds is not None and found.groups_differ:
+        low, high = map(short_number, found.seeds.means)
+        verdict = (
+            f"The settings matter: the mean {mark.value(found.metric)} of equal settings goes from {low} to {high} "
+            f"({how_sure(found.seeds.p)}). Which of them does it is undecided: with "
+            f"{count(found.configurations)} different settings in {_runs(found.counted)}, no claim can be made for "
+            f"{settings}."
+        )
     first = min(found.factors, key=lambda factor: (factor.p, -factor.share), default=None)
     if first is None or first.p > HINT:
         return [verdict]
@@ -223,6 +231,9 @@ def _shape(factor: Factor, found: SweepAnswer, mark: Marks) -> str:
     worst = rest(others, key=lambda level: level.median, default=None)
     if worst is None:
         return ""
+    if factor.optimum is not None:
+        here, low, high = map(mark.value, factor.optimum)
+        return f" The best {mark.name(factor.keys[0])} is about {here} (90 % interval {low} to {high})."
     return (
         f" The median {mark.value(found.metric)} is {short_number(best.median)} with {mark.value(factor.keys[0])} "
         f"{mark.value(best.label)} and {short_number(worst.median)} with {mark.value(worst.label)}."
@@ -323,6 +334,11 @@ def _edge(one: Suggestion, mark: Marks) -> str:
 
 
 def _suggestion(one: Suggestion, found: SweepAnswer, mark: Marks) -> str:
+    if one.kind == "at":
+        (key, here), *_ = one.settings
+        return f"{mark.name(key)} about {mark.value(here)}"
+    if one.kind == "vary":
+        return "runs that change one setting at a time from those of the best run"
     if one.kind == "between":
         (key, low), (_, high) = one.settings
         return f"more values of {mark.name(key)} between {mark.value(low)} and {mark.value(high)}"
