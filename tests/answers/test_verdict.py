@@ -15,6 +15,7 @@ import pytest
 
 from tests.made_runs import append
 from toolkit.telemetry import TelemetryLogger
+from toolkit.telemetry.answers.order import depends_on_order
 from toolkit.telemetry.answers.repeats import Result, _options, _recorded, groups_of
 from toolkit.telemetry.answers.sequential_test import (
     ALPHA,
@@ -438,3 +439,58 @@ def test_what_cannot_be_compared_is_said_in_one_sentence(logs, tmp_path, capsys)
     assert main(
         ["verdict", str(logs / "other"), "--against", str(logs / "base0"), "--metric", "train_loss"]
     ) in (2, 3)
+
+
+# ---------------------------------------------------------------- the order of the runs
+
+
+def drifting(count, *, first, step=0.5):
+    return [step * (first + at) + 0.2 * noise for at, noise in zip(range(count), NOISE, strict=False)]
+
+
+def test_runs_that_drift_with_time_are_not_better_for_being_later():
+    found = said(runs("new", drifting(8, first=8), first=8.0), runs("best", drifting(8, first=0), first=0.0))
+
+    assert (found.answer, found.exit_code) == ("not decided", 3)
+    assert "drift with the time at which they were started" in found.sentence
+    assert "in turns" in found.needed
+
+
+def test_runs_that_are_like_the_one_before_them_decide_nothing():
+    low_and_high = [0.0, 0.1, 0.05, 1.0, 1.1, 1.05, 1.0, 0.1, 0.0, 0.05]
+    found = said(
+        runs("new", [3 + value for value in low_and_high], first=20.0), runs("best", low_and_high, first=0.0)
+    )
+
+    assert found.answer == "not decided"
+    assert "more like the one before them" in found.sentence
+
+
+def test_a_drift_does_not_matter_where_both_were_run_in_turns():
+    new, best = drifting(10, first=0.0), drifting(10, first=0.0)
+    new = [
+        replace(run, value=(run.value or 0.0) + 9.0, created=2.0 * at + 1.0)
+        for at, run in enumerate(runs("new", new))
+    ]
+    best = [replace(run, created=2.0 * at) for at, run in enumerate(runs("best", best))]
+
+    assert said(new, best).answer == "better"
+
+
+def test_runs_that_depend_on_nothing_are_seldom_refused():
+    refused = 0
+    for number in range(100):
+        source = random.Random(number)
+        groups = [
+            [(float(at), source.gauss(0.0, 1.0)) for at in range(first, first + 8)] for first in (0, 8, 16)
+        ]
+        refused += bool(depends_on_order(groups))
+
+    assert refused <= 10
+
+
+def test_runs_without_a_start_time_are_compared_as_before():
+    new = [replace(run, created=None) for run in runs("new", drifting(8, first=8))]
+    best = [replace(run, created=None) for run in runs("best", drifting(8, first=0))]
+
+    assert said(new, best).answer == "better"

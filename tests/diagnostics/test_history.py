@@ -125,3 +125,20 @@ def test_other_ranks_are_read_with_the_first(tmp_path, skew_s):
 
 
 # ------------------------------------------------------------ what a run is called
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_said"), [({}, True), ({"time/forward": 0.1, "time/backward": 0.2}, False)]
+)
+def test_of_ranks_without_timed_passes_it_says_which_lines_name_a_slow_one(tmp_path, fields, is_said):
+    folder = write_run(tmp_path / "run", clean_run(records=50))
+    (folder / "ranks").mkdir()
+    steps = [
+        {"event": "step", "session": 1, "global_step": step, "time": float(step), **fields}
+        for step in range(9)
+    ]
+    (folder / "ranks" / "00001.jsonl").write_bytes(b"".join(encode(record) for record in steps))
+
+    said = [note for note in diagnose(folder).notes if "with log.training.forward():" in note]
+
+    assert bool(said) == is_said

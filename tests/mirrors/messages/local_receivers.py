@@ -13,8 +13,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from toolkit.telemetry.mirrors.messages.options import MessageOptions
-from toolkit.telemetry.mirrors.messages.receiver import Receiver, web_address
+from toolkit.telemetry.mirrors.messages.options import MessageOptions, web_address
+from toolkit.telemetry.mirrors.messages.receiver import Receiver
 
 
 class Got:

@@ -6,8 +6,7 @@ import pytest
 
 from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
 from toolkit.telemetry.mirrors.messages.milestones import milestone_from
-from toolkit.telemetry.mirrors.messages.options import OCCASIONS, MessageOptions
-from toolkit.telemetry.mirrors.messages.receiver import AddressError, web_address
+from toolkit.telemetry.mirrors.messages.options import OCCASIONS, AddressError, MessageOptions, web_address
 
 SLACK = "https://hooks.slack.com/services/T000/B000/s3cr3ts3cr3t"
 

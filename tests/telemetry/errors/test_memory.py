@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.logger.errors.memory import is_out_of_memory, memory_state
+from toolkit.telemetry.logger.machine.out_of_memory import is_out_of_memory, memory_state
 
 
 class OutOfMemoryError(RuntimeError):

@@ -28,20 +28,12 @@ _FOLLOW_EVERY_S = 1.0
 _LONGEST = 500
 
 
-class OpenSpans(Protocol):
-    """The open spans of a run."""
+class _OpenSpans(Protocol):
+    """What errors need of the `SpanRecorder` of the run."""
 
-    def path(self) -> list[str]:
-        """Return the names of those that are open on this thread, innermost last."""
-        ...
-
-    def open_now(self, *, short_ones: bool = False) -> list[dict[str, Any]]:
-        """Return those that are open on any thread; the short ones too on request, which takes longer."""
-        ...
-
-    def ended(self) -> int:
-        """Return how many spans have ended."""
-        ...
+    def path(self) -> list[str]: ...
+    def open_now(self, *, short_ones: bool = False) -> list[dict[str, Any]]: ...
+    def ended(self) -> int: ...
 
 
 class RunErrors:
@@ -53,7 +45,7 @@ class RunErrors:
         context: RunContext,
         *,
         gate: StepGate,
-        spans: OpenSpans,
+        spans: _OpenSpans,
         sampling: SharedSampling | None,
         latest: Callable[[], Mapping[str, Any]],
         first_step: Callable[[], int | None],

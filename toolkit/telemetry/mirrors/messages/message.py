@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -105,26 +104,20 @@ def combine(messages: Sequence[Message]) -> Message:
         return newest
     is_end = newest.occasion in ("finish", "failure")
     others = earlier if is_end else messages
-    counts: Counter[str] = Counter()
-    for message in others:
-        counts.update(message.details["occasions"] if message.occasion == SUMMARY else [message.occasion])
-    total, listed = sum(counts.values()), others[:_MOST_LINES]
+    total, listed = sum(message.message_count for message in others), others[:_MOST_LINES]
     lines = [f"- {_on_one_line(message)}" for message in listed]
     if left_out := total - sum(message.message_count for message in listed):
         lines.append(f"- and {left_out:,} more")
     one = replace(
         newest,
-        details={"occasions": dict(counts)},
         urgency=max(message.urgency for message in messages),
         about=tuple(name for message in messages for name in message.about)[:_MOST_NAMES],
-        message_count=sum(message.message_count for message in messages),
+        message_count=total + is_end,
     )
     if is_end:
-        lines = [*newest.lines, "Before that:", *lines]
-        return replace(one, lines=tuple(lines), details={**newest.details, **one.details})
-    words = ", ".join(f"{occasion}: {count:,}" for occasion, count in counts.most_common())
-    title = f"{newest.run_state.run_name}: {total:,} messages ({words})"
-    return replace(one, occasion=SUMMARY, title=title, lines=tuple(lines))
+        return replace(one, lines=(*newest.lines, "Before that:", *lines))
+    title = f"{newest.run_state.run_name}: {total:,} messages"
+    return replace(one, occasion=SUMMARY, title=title, lines=tuple(lines), details={})
 
 
 def _on_one_line(message: Message) -> str:

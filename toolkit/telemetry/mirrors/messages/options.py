@@ -1,16 +1,23 @@
-"""The `messages:` block: who gets messages, and about what."""
+"""The `messages:` block: who gets messages, and about what.
+
+Messages go by https anywhere, by http to this machine or, if that is allowed, the own network. A certificate says who
+answers over https, so that DNS cannot lead a message to another machine.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
+from urllib.parse import urlsplit
 
 from toolkit.telemetry.core.checks import (
+    HOST,
     Check,
     OptionsError,
     boolean,
+    is_this_machine,
     one_of,
     optional,
     texts,
@@ -21,7 +28,6 @@ from toolkit.telemetry.core.checks import (
 )
 from toolkit.telemetry.core.fields import option, read_fields, required
 from toolkit.telemetry.mirrors.messages.milestones import MILESTONES_ALLOWED, Milestone, milestone_from
-from toolkit.telemetry.mirrors.messages.receiver import AddressError, WebAddress, web_address
 from toolkit.telemetry.mirrors.messages.services import ALIASES, SERVICES
 
 OCCASIONS: Final = ("start", "finish", "failure", "stall", "finding", "milestone")
@@ -53,6 +59,50 @@ def _milestones(key: str, value: Any) -> tuple[Milestone, ...]:
 _VARIABLE: Final = optional(variable_name("SLACK_WEBHOOK"))
 _ADDRESS: Final = Check(lambda _key, value: value, "an https address")
 """Checked with the other options: whether it may be private is one of them."""
+
+
+class AddressError(ValueError):
+    """A refused address; the text shows its host at most, as the rest may be a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebAddress:
+    """A checked address. Its `repr` hides the path, which is the secret in most of these addresses."""
+
+    url: str = field(repr=False)
+    shown: str
+    """The part that is not secret."""
+
+    @property
+    def masked(self) -> str:
+        """The address, with a mask for what is secret."""
+        return f"{self.shown}/{'***' if len(self.url) > len(self.shown) + 1 else ''}"
+
+
+def web_address(url: str, *, allow_private: bool = False) -> WebAddress:
+    """Return the checked address `url`; with `allow_private` also one of http on another machine.
+
+    Raises:
+        AddressError: it is invalid, or not allowed.
+    """
+    if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+        raise AddressError("contains characters that must be percent-encoded")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise AddressError("has an invalid host or port") from error
+    if parts.scheme not in ("http", "https") or not host:
+        raise AddressError("is not an https address, such as https://hooks.example.org/x")
+    if "@" in parts.netloc:
+        raise AddressError(f"has a login in front of {host}; use secret_env for a secret")
+    if port == 0 or not HOST.fullmatch(host):
+        raise AddressError("has an invalid host or port")
+    if parts.scheme == "http" and not is_this_machine(host) and not allow_private:
+        raise AddressError(
+            f"goes to {host} over unencrypted http; it must be https, or in your own network with allow_private: true"
+        )
+    return WebAddress(parts._replace(fragment="").geturl(), f"{parts.scheme}://{parts.netloc.lower()}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

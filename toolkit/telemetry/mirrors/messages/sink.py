@@ -65,7 +65,6 @@ class MessageSink:
         )
         self._outboxes: list[tuple[MessageOptions, Outbox[Message]]] = []
         self._delivered: dict[str, set[str]] | None = None
-        self._last_seq = -1
         self._is_concluded = False
         self._lock = threading.Lock()
 
@@ -105,11 +104,8 @@ class MessageSink:
                 with self._guard.catch("reading which messages were sent before"):
                     self._delivered = already_delivered(self._record_file) if self._session > 1 else {}
             for record in batch:
-                seq = record.get("seq")
-                is_ours = record.get("session") == self._session
-                if is_ours and isinstance(seq, int) and seq > self._last_seq:
-                    self._last_seq = seq
-                    for message in () if self._is_concluded else self._events.take(record):
+                if record.get("session") == self._session and not self._is_concluded:
+                    for message in self._events.take(record):
                         self._put(message)
 
     def conclude(

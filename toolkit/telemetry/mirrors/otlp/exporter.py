@@ -82,13 +82,8 @@ class OtlpExporter(CollectorSink):
         self._send()
 
     def close(self) -> None:
-        """Send what was still held back, unless the collector has just failed to accept earlier spans."""
-        try:
-            if not self._unsent and not self._has_given_up:
-                self._prepare(self._spans.rest())
-                self._send()
-        finally:
-            self.give_up()
+        """Send nothing more."""
+        self.give_up()
 
     def _take_tags(self, record: Record) -> None:
         """Use the tags of this record from here on."""
