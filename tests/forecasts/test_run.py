@@ -86,6 +86,15 @@ def test_what_cannot_be_forecast_says_why(tmp_path):
         assert found.train.why.endswith(".")
 
 
+def test_a_metric_can_be_named_if_it_is_a_loss(tmp_path):
+    folder = live_run(tmp_path, curves={"loss_b": loss, "accuracy": lambda step: step / DONE})
+
+    assert forecast_of(folder, metric="loss_b").train.metric == "loss_b"
+    for name in ("accuracy", "lr"):
+        assert f"{name} is not the name of a loss" in forecast_of(folder, metric=name).train.why
+    assert "no such_metric" in forecast_of(folder, metric="such_metric").train.why
+
+
 def test_a_validation_loss_has_one_interval_however_it_is_asked_for(tmp_path):
     folder = live_run(tmp_path, curves={"val_loss": loss})
     found, named = forecast_of(folder), forecast_of(folder, metric="val_loss").train

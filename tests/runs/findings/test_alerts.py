@@ -47,6 +47,17 @@ def test_how_far_an_open_one_has_come_is_known_between_two_records_of_it(tmp_pat
     assert "150 records" in after.message
 
 
+def test_nan_is_known_before_the_detectors_have_come_to_it(tmp_path, store):
+    write_run(tmp_path, "r", steps("nan"))
+
+    (early,) = read(store, examined=False)
+    (late,) = read(store)
+
+    assert "NaN or infinite 200 times, first at step 200" in early.message
+    assert early.severity == late.severity == "critical"
+    assert late.id == "1-nan-train_loss-200"
+
+
 def test_the_worst_comes_first_and_open_before_over(tmp_path, store):
     write_run(tmp_path, "r", steps("spike"))
     finding = {"event": "finding", "kind": "x", "metric": "m", "message": "", "noticed_step": 5}

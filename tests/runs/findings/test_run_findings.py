@@ -114,16 +114,6 @@ def test_a_run_that_was_replaced_or_truncated_is_examined_again(tmp_path, replac
     assert findings.findings == ()
 
 
-def test_who_comes_while_another_is_at_it_does_not_wait(tmp_path):
-    findings = findings_of(write_run(tmp_path, "r", steps()))
-
-    with findings._busy:
-        assert findings.advance(60.0) == 0.0, "so that a page comes back"
-        assert findings.findings == ()
-
-    assert findings.advance(60.0) == 1.0
-
-
 def test_the_ledger_says_the_same_as_a_book_of_all_records_at_once(tmp_path):
     spent = {"ledger/training": 0.4, "ledger/data_wait": 0.1}
     records = [{"event": "start", "seq": 0, "session": 1, "time": 1.7e9, "elapsed": 0.0}]

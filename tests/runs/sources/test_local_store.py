@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import time
-from types import SimpleNamespace
 
 import pytest
 
@@ -17,7 +16,7 @@ from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
 from toolkit.telemetry.runs.listing import run_listing
 from toolkit.telemetry.runs.listing.run_folders import RunFolders
-from toolkit.telemetry.runs.sources import local_store, store_queries
+from toolkit.telemetry.runs.sources import store_queries
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 from toolkit.telemetry.runs.store import Refused, RunQuery, UnknownRun
 
@@ -371,19 +370,13 @@ def test_trends_sample_the_losses(root, store):
     assert len(store.trends(["long"], points=1)["long"]) >= 1
 
 
-def test_trends_that_take_too_long_come_later(root, store, monkeypatch):
-    for i in range(5):
-        write_run(root, f"r{i}", sessions=[range(10)])
-    store.list_runs()
-    clock = iter(range(100))
-    # Its own only: threads that other tests left behind look at the clock as well.
-    own = SimpleNamespace(perf_counter=lambda: next(clock) * 0.15, monotonic=time.monotonic)
-    monkeypatch.setattr(local_store, "time", own)
-    first = store.trends([f"r{i}" for i in range(5)])
-    second = store.trends([f"r{i}" for i in range(5)])
+@pytest.mark.parametrize("status", ["finished", "failed", "lost"])
+def test_no_request_reaches_a_run_that_has_ended(root, store, status):
+    folder = write_run(root, "r", status=status)
 
-    assert list(first) == ["r0"]
-    assert set(first) < set(second)
+    with pytest.raises(Refused, match=f"the run is {status}"):
+        store.ask("r", {"log_every": 20})
+    assert not (folder / "control.json").exists()
 
 
 # ---------------------------------------------------------------- asking and labelling
