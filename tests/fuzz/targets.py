@@ -37,7 +37,7 @@ from toolkit.telemetry.diagnostics.policy import policy_of_run
 from toolkit.telemetry.importers.training_yaml import read_training_yaml
 from toolkit.telemetry.logger.control.poller import ControlPoller
 from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions, options_from_config
-from toolkit.telemetry.mirrors.messages.address import AddressError, web_address
+from toolkit.telemetry.mirrors.messages.options import AddressError, web_address
 from toolkit.telemetry.mirrors.messages.services import SERVICES
 from toolkit.telemetry.mirrors.one_logger_file.exporter import OneLoggerFileExporter
 from toolkit.telemetry.mirrors.shared.scalars import scalars_of

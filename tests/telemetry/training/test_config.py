@@ -87,21 +87,20 @@ def test_the_whole_configuration_of_one_logger_is_taken():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"enable_for_current_rank": False}, "`telemetry.ranks` says which ranks write"),
         ({"telemetry_config": 7}, "telemetry_config is 7; it must be OneLogger's TrainingTelemetryConfig"),
-        ({"telemetry_config": {"perf_tag": "a"}, "perf_tag": "b"}, "given twice"),
         ({"telemetry_config": {"perf_tags": "a"}}, "did you mean 'perf_tag'"),
         ({"telemetry_config": {"custom_metadata": {"a": 1}}, "custom_metadata": 7}, "custom_metadata is 7"),
     ],
 )
-def test_an_unsupported_key_of_one_logger_names_its_replacement(given, said):
+def test_a_telemetry_config_of_one_loggers_is_checked_like_any_other(given, said):
     with pytest.raises(ConfigError, match=re.escape(said)):
         source(**given)
 
 
 def test_every_key_of_one_loggers_is_known():
     for config in (OneLoggerConfig, TrainingTelemetryConfig):
-        for name in config.model_fields.keys() - {"error_handling_strategy", "logger_config"}:
+        ignored = {"error_handling_strategy", "logger_config", "enable_for_current_rank"}
+        for name in config.model_fields.keys() - ignored:
             with pytest.raises(ConfigError) as refused:
                 source(**{name: object()})
             assert "is not an option" not in str(refused.value), name
@@ -172,24 +171,6 @@ def test_each_call_is_an_event_of_the_application_or_the_run(log):
     assert [event.get("span_id") for event in recorded] == [None, application.id, application.id]
     assert [event["attributes"].get("global_batch_size") for event in recorded] == [None, None, 4]
     assert {event["attributes"]["perf_tag"] for event in recorded} == {"a"}
-
-
-def test_configuration_that_arrives_late_counts_since_the_last_event_and_not_for_what_is_unknown(log, clock):
-    training = log.training
-    with training.training_loop():
-        train(log, clock, [1.0, 2.0])
-        training.configure(global_batch_size=lambda: 8, seq_length=16, log_every_n_train_iterations=4)
-        train(log, clock, [1.0])
-        training.configure(flops_per_sample=1e12, world_size=2)
-        train(log, clock, [1.0])
-
-    [recorded] = events(log, "training_metrics_update")
-    assert recorded["num_iterations"] == 4
-    assert recorded["num_train_samples"] == 32
-    assert recorded["train_tokens"] == 512
-    assert recorded["total_flops"] == 32e12
-    assert recorded["train_throughput_per_gpu"] == pytest.approx(32 / 5 / 2)
-    assert recorded["train_throughput_per_gpu_min"] == pytest.approx(8 / 2 / 2)
 
 
 def test_a_total_over_some_of_the_iterations_is_not_given_as_one_over_all(log, clock):

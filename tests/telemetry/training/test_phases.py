@@ -270,7 +270,6 @@ def test_where_nothing_is_recorded_everything_can_still_be_called(make, options)
         training.on_save_checkpoint_start(2, strategy="async")
         training.on_save_checkpoint_end()
         training.on_save_checkpoint_success(2)
-    training.close()
 
     assert loop is NO_SPAN
     assert not [record for record in (records_of(log) if log.run_folder else []) if "span" in record["event"]]

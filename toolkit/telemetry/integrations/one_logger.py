@@ -14,19 +14,24 @@ from nv_one_logger.core.span import Span
 from nv_one_logger.exporter.exporter import BaseExporter
 from overrides import override
 
-from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.core.guard import Guard, guarded
 from toolkit.telemetry.core.ranks import Rank, find_rank
 from toolkit.telemetry.integrations.metric_names import ONE_LOGGER_LOSS
 from toolkit.telemetry.logger.control.rank_claim import RankClaim, may_record
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.options import TelemetryOptions
-from toolkit.telemetry.logger.spans.span import AnySpan
+from toolkit.telemetry.logger.spans.span import NO_SPAN, AnySpan
 from toolkit.telemetry.runfolder.records import ERROR
 from toolkit.telemetry.timing.names import FROM_ONE_LOGGER
 
 # OneLogger writes these into the attributes; a record has its own field for each.
 _OWN_FIELDS: Final = frozenset({"timestamp_msec", "duration_msec"})
+_SHOWN: Final = ("train_throughput_per_gpu", "avg_tflops", "avg_tokens_per_second", "train_tokens")
+_TAGS_IN: Final = {
+    "one_logger_initialization": "session_tag",
+    "update_training_telemetry_config": "perf_tag",
+}
 
 
 class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no types
@@ -54,29 +59,28 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
         super().__init__()
         self._log = log
         self._is_ours = log is None
-        self._guard = Guard() if log is None else log.guard
+        self.guard = Guard() if log is None else log.guard
+        self.is_live = True
         # OneLogger's updates already come only every so many iterations.
         self._options = TelemetryOptions.from_mapping({}, **{"log_every": 1, **options})
         self._run_name = run_name
         self._log_steps = log_steps
         self._open: dict[UUID, tuple[AnySpan, int]] = {}
+        """The open spans, and which exception was being handled when each began."""
         self._totals = (0, 0, 0.0)
         """Iterations, samples and seconds as of the last update."""
         self._claim: RankClaim | None = None
-        self._is_other_rank_recording = False
 
     @property
     def log(self) -> TelemetryLogger | None:
         """The logger of the run; None before the first span."""
         return self._log
 
+    @guarded
     @override
     def export_start(self, span: Span) -> None:
         """Begin a span."""
-        log = self._ready_log()
-        if log is None:
-            return
-        with self._guard.catch("taking a span's start from OneLogger"):
+        if (log := self._ready_log()) is not None:
             began = span.start_event
             ours = log.start_span(
                 _our_name(span),
@@ -84,60 +88,54 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
                 start_time=began.timestamp.seconds_since_epoch,
                 parent=self._parent_of(span),
             )
-            self._open[span.id] = ours, _handled_exception()
+            self._open[span.id] = ours, id(sys.exc_info()[1])
 
+    @guarded
     @override
     def export_stop(self, span: Span) -> None:
         """End the span."""
-        with self._guard.catch("taking a span's end from OneLogger"):
-            found = self._open.pop(span.id, None)
-            if found is None or span.stop_event is None:
-                return
-            ours, exception_before = found
+        ours, exception_before = self._open.pop(span.id, (NO_SPAN, 0))
+        if span.stop_event is not None:
             began, ended = span.start_event.timestamp, span.stop_event.timestamp
             ours.set_all({**_plain(span.updated_attributes), **_plain(span.stop_event.attributes)})
             # OneLogger does not report an exception that leaves most of its spans.
             error = sys.exc_info()[1]
-            if error is not None and id(error) != exception_before:
-                ours.fail(_exception(type(error).__name__, str(error)))
             # The wall clock may have been set in the meantime; the performance counter cannot be.
             duration = ended.perf_counter_seconds - began.perf_counter_seconds
-            ours.stop(stop_time=began.seconds_since_epoch + max(0.0, duration))
+            ours.stop(
+                began.seconds_since_epoch + max(0.0, duration),
+                error if id(error) != exception_before else None,
+            )
 
+    @guarded
     @override
     def export_event(self, event: Event, span: Span) -> None:
         """Write an event of a span."""
-        log = self._ready_log()
-        if log is None:
-            return
-        with self._guard.catch("taking an event from OneLogger"):
+        if (log := self._ready_log()) is not None:
             name, attributes = event.name_str, _plain(event.attributes)
-            self._write_event(span, name, attributes, event)
+            self._ours(span).event_with(name, attributes, event.timestamp.seconds_since_epoch)
             if name == "training_metrics_update" and self._log_steps:
                 self._log_update(log, attributes)
-            elif name == "one_logger_initialization":
-                internals(log).set_tags(session_tag=_tag(attributes.get("session_tag")))
-            elif name == "update_training_telemetry_config":
-                internals(log).set_tags(perf_tag=_tag(attributes.get("perf_tag")))
+            elif tag := attributes.get(_TAGS_IN.get(name, "")):
+                tag = ",".join(map(str, tag)) if isinstance(tag, list | tuple) else str(tag)
+                internals(log).set_tags(**{_TAGS_IN[name]: tag})
 
+    @guarded
     @override
     def export_error(self, event: ErrorEvent, span: Span) -> None:
         """Write an error of a span, and mark the span as failed."""
-        with self._guard.catch("taking an error from OneLogger"):
-            attributes = _plain(event.attributes)
-            self._write_event(span, event.name_str, attributes, event)
-            if span.id in self._open:
-                message = attributes.get("exception_message") or attributes.get("error_message") or ""
-                kind = attributes.get("exception_type")
-                self._open[span.id][0].fail(_exception(str(kind), str(message)) if kind else str(message))
+        attributes, ours = _plain(event.attributes), self._ours(span)
+        ours.event_with(event.name_str, attributes, event.timestamp.seconds_since_epoch)
+        message = str(attributes.get("exception_message") or attributes.get("error_message") or "")
+        kind = attributes.get("exception_type")
+        # A class of that name, which the span records as its type.
+        ours.fail(type(str(kind), (Exception,), {})(message) if kind else message)
 
+    @guarded
     @override
     def export_telemetry_data_error(self, error: TelemetryDataError) -> None:
         """Write that OneLogger's own data is incomplete."""
-        log = self._ready_log()
-        if log is None:
-            return
-        with self._guard.catch("taking a data error from OneLogger"):
+        if (log := self._ready_log()) is not None:
             attributes = _plain(error.attributes)
             fields = {
                 "source": "telemetry",
@@ -147,53 +145,42 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
             }
             internals(log).put(ERROR, fields)
 
+    @guarded
     @override
     def close(self) -> None:
         """Close the run if it was opened here: as failed if an exception is being raised."""
-        with self._guard.catch("closing the run of OneLogger"):
-            super().close()
-            if self._is_ours and self._log is not None:
-                self._log.__exit__(*sys.exc_info())
-            if self._claim is not None:
-                self._claim.close()
+        super().close()
+        if self._is_ours and self._log is not None:
+            self._log.__exit__(*sys.exc_info())
+        if self._claim is not None:
+            self._claim.close()
 
     def _ready_log(self) -> TelemetryLogger | None:
-        """Return the logger, opened if needed; None before OneLogger has begun and after it has closed."""
-        if not self.ready or self._is_other_rank_recording:
-            return None
-        if self._log is None:
-            with self._guard.catch("opening a run for OneLogger"):
-                name = self._run_name or _application_name() or "one-logger"
-                self._log = self._open_run(name)
-        return self._log
+        """Return the logger, opened if needed; None before OneLogger has begun, after its end, and on another rank."""
+        if self.ready and self._log is None and self._claim is None:
+            provider = OneLoggerProvider.instance()
+            application = provider.config.application_name if provider.one_logger_ready else None
+            name, rank = self._run_name or str(application or "one-logger"), find_rank()
+            if self._options.enabled and self._options.ranks == "zero" and may_record(rank):
+                self._claim = RankClaim(self._options, name)
+                if rank.rank == 0 and not self._claim.is_ours:
+                    return None
+                if rank.rank and self._claim.is_ours:
+                    # Rank 0 has no run, so there is nothing to agree on with it.
+                    rank = Rank()
+            self._log = TelemetryLogger(name, self._options, rank=rank)
+            self.guard = self._log.guard
+        return self._log if self.ready else None
 
-    def _open_run(self, name: str) -> TelemetryLogger | None:
-        rank = find_rank()
-        if self._options.enabled and self._options.ranks == "zero" and may_record(rank):
-            self._claim = RankClaim(self._options, name)
-            if rank.rank == 0 and not self._claim.is_ours:
-                self._is_other_rank_recording = True
-                return None
-            if rank.rank and self._claim.is_ours:
-                # Rank 0 has no run, so there is nothing to agree on with it.
-                rank = Rank()
-        log = TelemetryLogger(name, self._options, rank=rank)
-        self._guard = log.guard
-        return log
+    def _ours(self, span: Span) -> AnySpan:
+        return self._open.get(span.id, (NO_SPAN, 0))[0]
 
     def _parent_of(self, span: Span) -> str | None:
         """Return the id of the nearest open span with a record: OneLogger may not export the direct parent."""
         parent = span.parent_span
-        while parent is not None:
-            found = self._open.get(parent.id)
-            if found is not None and found[0].id:
-                return found[0].id
+        while parent is not None and not self._ours(parent).id:
             parent = parent.parent_span
-        return None
-
-    def _write_event(self, span: Span, name: str, attributes: Mapping[str, Any], event: Event) -> None:
-        if span.id in self._open:
-            self._open[span.id][0].event_with(name, attributes, event.timestamp.seconds_since_epoch)
+        return None if parent is None else self._ours(parent).id
 
     def _log_update(self, log: TelemetryLogger, update: Mapping[str, Any]) -> None:
         """Write a step record with the times since the last one; OneLogger's are totals of the whole job."""
@@ -216,9 +203,6 @@ class RunFolderExporter(BaseExporter):  # type: ignore[misc]  # OneLogger has no
         )
 
 
-_SHOWN: Final = ("train_throughput_per_gpu", "avg_tflops", "avg_tokens_per_second", "train_tokens")
-
-
 def _our_name(span: Span) -> str:
     name = str(span.name.value if isinstance(span.name, Enum) else span.name)
     return FROM_ONE_LOGGER.get(name, name)
@@ -231,26 +215,3 @@ def _plain(attributes: Any) -> dict[str, Any]:
         for name, value in attributes.to_json().items()
         if name not in _OWN_FIELDS
     }
-
-
-def _handled_exception() -> int:
-    """Return an identity of the exception being handled; not the exception itself, which keeps memory alive."""
-    error = sys.exc_info()[1]
-    return 0 if error is None else id(error)
-
-
-def _exception(kind: str, message: str) -> Exception:
-    """Return an exception whose class has that name, which a span records as its type; it keeps no frame alive."""
-    found: Exception = type(kind, (Exception,), {})(message)
-    return found
-
-
-def _tag(given: Any) -> str | None:
-    if isinstance(given, list | tuple):
-        given = ",".join(str(tag) for tag in given)
-    return str(given) if given else None
-
-
-def _application_name() -> str | None:
-    provider = OneLoggerProvider.instance()
-    return str(provider.config.application_name) if provider.one_logger_ready else None

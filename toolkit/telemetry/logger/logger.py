@@ -59,6 +59,8 @@ class TelemetryLogger(TimingCalls):
     sense, whose values are kept as far as it is clear what they mean. `strict=True` makes such a call raise.
     """
 
+    _training: TrainingTelemetry | None = None
+
     def __init__(
         self,
         run_name: str | None,
@@ -531,7 +533,8 @@ class TelemetryLogger(TimingCalls):
             # Imported between two steps, perhaps, and no part of them.
             from toolkit.telemetry.logger.training import TrainingTelemetry
 
-            self._training = TrainingTelemetry(internals(self), clock=self._clock)
+            self._training = TrainingTelemetry(internals(self), self._clock)
+            self._before_end = self._training.write_remaining
             if self._run is not None:
                 self._run.steps.speed.leave_out(self._clock.monotonic() - began)
         return self._training

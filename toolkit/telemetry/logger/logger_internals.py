@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Internals:
-    """A `JobLog` of a logger; none of its calls raises, and those that write do nothing once it is not live."""
+    """A logger for our own packages; none of its calls raises, and those that write do nothing once it is not live."""
 
     def __init__(self, log: TimingCalls) -> None:
         # Only assignments, in which nothing can fail: nothing guards this.
@@ -65,11 +65,10 @@ class Internals:
 
     @property
     def given_tags(self) -> tuple[str | tuple[str, ...] | None, str | None]:
-        """The performance tag and the session tag of the options or of `set_tags`."""
-        run = self._log._run
-        if run is not None:
-            return run.tags
-        return self._log._options.perf_tag, self._log._options.session_tag
+        """The performance tag and the session tag, which is the run's id where none was given."""
+        run, options = self._log._run, self._log._options
+        perf_tag, session_tag = (options.perf_tag, options.session_tag) if run is None else run.tags
+        return perf_tag, session_tag or self.run_id
 
     @guarded
     def set_tags(self, *, perf_tag: str | None = None, session_tag: str | None = None) -> None:
@@ -105,14 +104,13 @@ class Internals:
         if row is not None and self._log.is_live and run is not None and run.batches is not None:
             run.batches.take(row, step)
 
-    def span_totals(self, name: str) -> tuple[int, float]:
-        """Return how many spans of `name` the training thread has ended in this session, and their seconds."""
-        totals = (0, 0.0)
+    def span_seconds(self, name: str) -> float:
+        """Return the seconds of all spans of `name` that the training thread has ended in this session."""
         with self.guard.catch("adding up spans"):
             run = self._log._run
             times = run.spans.times.by_name.get(name) if run is not None else None
-            totals = (times.count, times.seconds) if times is not None else totals
-        return totals
+            return times.seconds if times is not None else 0.0
+        return 0.0
 
     @guarded
     def event_outside_spans(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import count
+from collections import Counter
 from typing import Any, Final
 
 from toolkit.telemetry.logger.machine.checkpoint_files import look_at
@@ -24,19 +24,16 @@ _MAX_PENDING: Final = 1000
 
 
 class Checkpoints:
-    """The checkpoints of a job. They may succeed in any order, reported by any thread.
-
-    Nothing is locked: a signal handler may save a checkpoint while another one is being saved.
-    """
+    """The checkpoints of a job. They may succeed in any order, reported by any thread."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.attempts = {SYNC: count(1), ASYNC: count(1)}
+        self.attempts: Counter[str] = Counter()
         self.waits = {SYNC: Sums(), ASYNC: Sums()}
         self.pending: dict[int, CheckpointSave] = {}
         """Those that have begun and not succeeded, by their step."""
-        self._successes = count(1)
-        self._first_success: float | None = None
+        self._succeeded: list[float] = []
+        """When the first one succeeded, and each later one."""
 
     def save_of(self, global_step: Any, path: Any = None, strategy: str | None = None) -> CheckpointSave:
         """Return the checkpoint that is meant; the strategy defaults to the configuration's."""
@@ -44,12 +41,8 @@ class Checkpoints:
         if strategy not in (None, SYNC, ASYNC):
             self.job.guard.report_misuse("the strategy of a checkpoint must be 'sync' or 'async'")
             strategy = None
-        return CheckpointSave(
-            self,
-            step if step is not None else self.job.completed,
-            path,
-            strategy or self.job.config.save_checkpoint_strategy,
-        )
+        strategy = strategy or self.job.config.save_checkpoint_strategy
+        return CheckpointSave(self, self.job.completed if step is None else step, path, strategy)
 
     def succeed(
         self, global_step: Any, path: Any = None, size: Any = None, time: float | None = None
@@ -59,26 +52,23 @@ class Checkpoints:
         if not job.log.is_live or not job.config.is_save_checkpoint_enabled:
             return
         save = self.save_of(global_step)
-        pending = self.pending.pop(save.step, None)
         where = job.application or job.loop
-        if pending is None:
+        if save.step not in self.pending:
             job.guard.report_misuse("a checkpoint succeeded that never began, or succeeded twice")
         else:
-            save = pending
+            save = self.pending.pop(save.step)
             # The span of an async checkpoint has ended by now.
             where = save.span if save.strategy == SYNC else where
         with job.guard.catch("recording a checkpoint"):
             files = look_at(path if path is not None else save.path, _LOOK_S, job.guard)
             given_size = job.whole_or_none("size", size)
-            at = time if time is not None else job.clock.wall()
-            if self._first_success is None:
-                self._first_success = at
+            self._succeeded.append(time if time is not None else job.clock.wall())
             attributes = known(
                 checkpoint_strategy=save.strategy,
                 current_iteration=save.step,
-                first_successful_save_checkpoint_timestamp_sec=self._first_success,
-                latest_successful_save_checkpoint_timestamp_sec=at,
-                save_checkpoint_success_count=next(self._successes),
+                first_successful_save_checkpoint_timestamp_sec=self._succeeded[0],
+                latest_successful_save_checkpoint_timestamp_sec=self._succeeded[-1],
+                save_checkpoint_success_count=len(self._succeeded),
                 **save.work,
                 checkpoint_size=given_size if given_size is not None else files.size,
                 checkpoint_directory=files.directory,
@@ -91,9 +81,8 @@ class CheckpointSave(Phase):
     """One checkpoint: a sync one is saved when its block ends, an async one when its success is reported."""
 
     def __init__(self, checkpoints: Checkpoints, step: int, path: Any, strategy: str) -> None:
-        super().__init__(
-            checkpoints.job, CHECKPOINT_SAVE_SYNC if strategy == SYNC else CHECKPOINT_SAVE_ASYNC, {}
-        )
+        name = CHECKPOINT_SAVE_SYNC if strategy == SYNC else CHECKPOINT_SAVE_ASYNC
+        super().__init__(checkpoints.job, name)
         self._checkpoints = checkpoints
         self.step, self.path, self.strategy = step, path, strategy
         self.work: Attributes = {}
@@ -106,23 +95,24 @@ class CheckpointSave(Phase):
 
     def begin(self, start_time: float | None = None) -> AnySpan:
         """Begin to save a checkpoint of the work done so far."""
-        job, checkpoints = self._job, self._checkpoints
+        job, attempts, pending = self._job, self._checkpoints.attempts, self._checkpoints.pending
         if not job.config.is_save_checkpoint_enabled:
             return super().begin(start_time)
+        attempts[self.strategy] += 1
         self._attributes = {
             "checkpoint_strategy": self.strategy,
             "current_iteration": self.step,
-            "save_checkpoint_attempt_count": next(checkpoints.attempts[self.strategy]),
+            "save_checkpoint_attempt_count": attempts[self.strategy],
         }
         span = super().begin(start_time)
         with job.guard.catch("beginning a checkpoint"):
             self.work = job.work_done()
-            checkpoints.pending[self.step] = self
-            if len(checkpoints.pending) > _MAX_PENDING:
-                checkpoints.pending.pop(next(iter(checkpoints.pending)), None)
+            pending[self.step] = self
+            if len(pending) > _MAX_PENDING:
+                pending.pop(next(iter(pending)), None)
         return span
 
-    def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
+    def end(self, error: BaseException | str | None = None, stop_time: float | None = None) -> None:
         """Resume the training, and record how long it waited."""
         job, span = self._job, self.span
         if error is not None:

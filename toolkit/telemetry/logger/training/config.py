@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,22 +14,21 @@ from toolkit.telemetry.core.checks import (
     number,
     one_of,
     optional,
-    shown,
     unknown,
     whole,
     wrong,
 )
 from toolkit.telemetry.core.fields import option, options_of
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.logger.training.sums import UNKNOWN, IterationSizes
+from toolkit.telemetry.logger.training.sums import amount
 
 SYNC: Final = "sync"
 ASYNC: Final = "async"
 
 _ALIAS: Final = "_or_fn"
 """OneLogger's spelling of a key whose value may be a function; here every value may be."""
-_ELSEWHERE: Final = ("error_handling_strategy", "logger_config")
-"""Keys of OneLogger's that change nothing: nothing raises here, and messages go to Python's own logging."""
+_ELSEWHERE: Final = ("error_handling_strategy", "logger_config", "enable_for_current_rank")
+"""Keys of OneLogger's that change nothing: here the `telemetry:` block has such settings."""
 
 
 class ConfigError(OptionsError):
@@ -106,18 +105,12 @@ class TrainingConfig:
     @property
     def logs_throughput(self) -> bool:
         """Whether events contain operations per second."""
-        enabled = self.is_log_throughput_enabled
-        return self.flops_per_sample is not None and enabled is not False
+        return self.flops_per_sample is not None and self.is_log_throughput_enabled is not False
 
     @property
-    def sizes(self) -> IterationSizes:
-        """What one iteration amounts to."""
-        flops = self.flops_per_sample if self.logs_throughput else None
-        return IterationSizes(
-            batch=self.global_batch_size or UNKNOWN,
-            tokens_per_sample=self.seq_length or UNKNOWN,
-            flops_per_sample=flops or UNKNOWN,
-        )
+    def flops(self) -> float:
+        """Operations per sample, where they are wanted."""
+        return amount(self.flops_per_sample if self.logs_throughput else None)
 
 
 class ConfigSource:
@@ -135,51 +128,53 @@ class ConfigSource:
         Raises:
             ConfigError: a key or a value is wrong; the message names it and what is allowed.
         """
-        found: dict[str, Any] = {}
-        for spelling, value in _of_ours(given).items():
-            name = spelling.removesuffix(_ALIAS)
-            if name not in _OPTIONS:
-                raise ConfigError(str(unknown(spelling[:100], value, _OPTIONS)))
-            if name in found:
-                raise ConfigError(
-                    f"{name} is given twice, as {name!r} and as {name + _ALIAS!r}; once is enough"
-                )
-            found[name] = value if callable(value) else _checked(name, value)
-        self._given.update(found)
+        self._given.update(_parsed(given))
         self.sizes_change = any(callable(self._given.get(name)) for name in _OF_AN_ITERATION)
 
-    def now(self, names: Collection[str] | None = None) -> TrainingConfig:
-        """Return what is known now, of these names alone if any are given.
+    def now(self) -> TrainingConfig:
+        """Return what is known now."""
+        return self._evaluated(self._given)
 
-        A function that fails or returns a wrong value is reported once and left out.
-        """
+    def of(self, given: Mapping[str, Any]) -> TrainingConfig:
+        """Return what `given` says by itself; a wrong value in it is reported."""
+        stated = {name: value for name, value in given.items() if value is not None}
+        return self._evaluated(self._guard.call("reading the targets", _parsed, stated) or {})
+
+    def sizes_now(self) -> TrainingConfig:
+        """Return what an iteration amounts to now, without calling any other function."""
+        return self._evaluated({name: self._given[name] for name in _OF_AN_ITERATION & self._given.keys()})
+
+    def _evaluated(self, given: Mapping[str, Any]) -> TrainingConfig:
+        """Return the configuration; a function that fails or returns a wrong value is reported once and left out."""
         found: dict[str, Any] = {}
-        for name, value in self._given.items():
-            if names is None or name in names:
-                with self._guard.catch(f"calling the function given as {name}"):
-                    found[name] = _checked(name, value()) if callable(value) else value
+        for name, value in given.items():
+            with self._guard.catch(f"calling the function given as {name}"):
+                found[name] = _checked(name, value()) if callable(value) else value
         return TrainingConfig(**found)
-
-    def sizes_now(self) -> IterationSizes:
-        """Return what an iteration amounts to now, without asking any other function."""
-        return self.now(_OF_AN_ITERATION).sizes
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing was given yet."""
         return not self._given
 
-    def ask(self, name: str, given: Any) -> Any:
-        """Return what `given`, a value or a function, gives for the field `name`; None if it is wrong."""
-        with self._guard.catch(f"reading {name}"):
-            return _checked(name, given() if callable(given) else given)
-        return None
 
-
-_OF_AN_ITERATION: Final = frozenset(
-    {"global_batch_size", "seq_length", "flops_per_sample", "is_log_throughput_enabled"}
-)
+_OF_AN_ITERATION: Final = {
+    *("global_batch_size", "seq_length", "flops_per_sample", "is_log_throughput_enabled"),
+}
 _OPTIONS: Final = options_of(TrainingConfig)
+
+
+def _parsed(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return values and functions by our names. Raises ConfigError if a key or a value is wrong."""
+    found: dict[str, Any] = {}
+    for spelling, value in _flat(given).items():
+        name = spelling.removesuffix(_ALIAS)
+        if name not in _OPTIONS:
+            raise ConfigError(str(unknown(spelling[:100], value, _OPTIONS)))
+        if name in found:
+            raise ConfigError(f"{name} is given twice, as {name!r} and as {name + _ALIAS!r}; once is enough")
+        found[name] = value if callable(value) else _checked(name, value)
+    return found
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -189,38 +184,16 @@ def _checked(name: str, value: Any) -> Any:
         raise ConfigError(f"{error}, or a function that returns it") from None
 
 
-def _of_ours(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was given, with what is in OneLogger's `telemetry_config` and without keys that we do not have.
-
-    Raises:
-        ConfigError: one of them asks for what is set elsewhere here; the message says where.
-    """
-    found = dict(given)
-    within = _fields_of("telemetry_config", found.pop("telemetry_config", None))
-    parts = [part.pop("custom_metadata", None) for part in (found, within)]
-    if any(parts):
-        odd = [part for part in parts if part is not None and not isinstance(part, Mapping)]
-        found["custom_metadata"] = odd[0] if odd else {**(parts[0] or {}), **(parts[1] or {})}
-    for name in found.keys() & within.keys():
-        raise ConfigError(f"{name} is given twice, by itself and in telemetry_config; once is enough")
-    for name in _ELSEWHERE:
-        found.pop(name, None)
-    is_enabled = found.pop("enable_for_current_rank", True)
-    if is_enabled is not True:
-        raise ConfigError(
-            f"enable_for_current_rank is {shown(is_enabled)}: here `telemetry.enabled: false` switches a process off, "
-            "and `telemetry.ranks` says which ranks write"
-        )
-    return found | within
-
-
-def _fields_of(name: str, config: Any) -> dict[str, Any]:
-    """Return the fields of a configuration object of OneLogger's, or of a mapping of its keys."""
-    if config is None or isinstance(config, Mapping):
-        return dict(config or {})
-    # One of pydantic's, as OneLogger's are.
-    fields = getattr(type(config), "model_fields", None)
-    if not isinstance(fields, Mapping):
+def _flat(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was given and what is in OneLogger's `telemetry_config`, without keys that have no meaning here."""
+    found = {name: value for name, value in given.items() if name not in _ELSEWHERE}
+    within = found.pop("telemetry_config", None)
+    # One of pydantic's objects, as OneLogger's are, or a mapping.
+    within = {name: getattr(within, name) for name in getattr(type(within), "model_fields", ())} or within
+    if not isinstance(within, Mapping | None):
         allowed = "OneLogger's TrainingTelemetryConfig, or a mapping of its keys"
-        raise ConfigError(str(wrong(name, config, allowed)))
-    return {field: getattr(config, field) for field in fields}
+        raise ConfigError(str(wrong("telemetry_config", within, allowed)))
+    both = [part["custom_metadata"] for part in (found, within or {}) if part.get("custom_metadata")]
+    if len(both) == 2 and all(isinstance(part, Mapping) for part in both):
+        found["custom_metadata"] = both[0] | both[1]
+    return {**(within or {}), **found}

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import socket
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import copy
-from dataclasses import replace
+from dataclasses import fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from numbers import Real
@@ -19,15 +20,7 @@ from toolkit.telemetry.core.ranks import find_rank
 from toolkit.telemetry.logger.errors.failure import describe_failure
 from toolkit.telemetry.logger.spans.span import NO_FAILURES, AnySpan
 from toolkit.telemetry.logger.training.config import ConfigSource, TrainingConfig
-from toolkit.telemetry.logger.training.sums import (
-    UNKNOWN,
-    Attributes,
-    IterationSizes,
-    PartSeconds,
-    Sums,
-    is_unknown,
-    known,
-)
+from toolkit.telemetry.logger.training.sums import UNKNOWN, Attributes, PartSeconds, Sums, amount, known
 from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.timing.names import TESTING_ITERATION, VALIDATION_ITERATION
 
@@ -36,11 +29,14 @@ _PACKAGE: Final = "ai-toolkit-telemetry"
 _RECORDED: Final = "_telemetry_has_recorded"
 _MAX_OF_A_TYPE: Final = 200
 """Exceptions of one type that are recorded with their traceback: a loop may catch one in every step."""
-_MOST_NEW: Final = 1000
+_OF_THE_JOB: Final = {
+    *("application_name", "session_tag", "is_baseline_run", "world_size", "summary_data_schema_version"),
+}
+"""Keys of the configuration that are no part of its event: the initialization has them."""
 
 
 class JobLog(Protocol):
-    """A logger as used by a job."""
+    """A logger as used by a job: its `Internals`."""
 
     guard: Guard
 
@@ -49,18 +45,11 @@ class JobLog(Protocol):
         """Whether calls have an effect."""
 
     @property
-    def run_id(self) -> str | None:
-        """The id of the run; None if nothing is written."""
-
-    @property
     def given_tags(self) -> tuple[str | tuple[str, ...] | None, str | None]:
-        """The performance tag and the session tag of the options or of `set_tags`."""
+        """The performance tag and the session tag."""
 
     def set_tags(self, *, perf_tag: str | None = None, session_tag: str | None = None) -> None:
         """Change the tags of this session."""
-
-    def span(self, name: str, /, **attributes: Any) -> AnySpan:
-        """Return a span that has not begun."""
 
     def start_span(
         self, name: str, /, *, attributes: Mapping[str, Any] | None = None, start_time: float | None = None
@@ -70,8 +59,8 @@ class JobLog(Protocol):
     def current_span(self) -> AnySpan | None:
         """Return the innermost open span of this thread or task."""
 
-    def span_totals(self, name: str) -> tuple[int, float]:
-        """Return how many spans of `name` the training thread has ended in this session, and their seconds."""
+    def span_seconds(self, name: str) -> float:
+        """Return the seconds of all spans of `name` on the training thread."""
 
     def event_outside_spans(
         self, name: str, attributes: Mapping[str, Any], time: float | None = None
@@ -90,85 +79,64 @@ class Job:
         self.guard = log.guard
         self.clock = clock
         self.config = TrainingConfig()
-        self.source = ConfigSource(log.guard)
-        self.parts = PartSeconds(log.span_totals)
-        self.iterations = Sums()
+        self.parts = PartSeconds(log.span_seconds)
         self.evaluations: Final = {VALIDATION_ITERATION: Sums(), TESTING_ITERATION: Sums()}
         self.application: AnySpan | None = None
         self.loop: AnySpan | None = None
         self.loop_started: float | None = None
         self.completed = 0
         """Completed training iterations, including those before this job."""
-        self.loss: float | None = None
-        """The latest loss the caller gave."""
-        self._new: list[tuple[float, IterationSizes]] = []
-        """Iterations that are in no sum yet: a size that becomes known before they are counts for them too."""
-        self._interval = 0
-        """Iterations since the last event."""
-        self._ends_at = 0
-        """The next event comes once this many iterations are completed."""
-        self._iterations_start = 0
-        self._samples_start: float = UNKNOWN
-        self._evaluated_at: dict[str, int] = {}
-        """Completed iterations at the last evaluation of each kind in this loop."""
+        self._source = ConfigSource(log.guard)
+        self._sizes = (UNKNOWN, UNKNOWN, UNKNOWN)
+        """Samples, tokens and operations of an iteration by the configuration."""
+        self._sums = Sums()
         self._before_loop = Sums()
         """The sums as the current loop began."""
-        self._sizes = IterationSizes()
+        self._interval = 0
+        """Iterations since the last event."""
+        self._iterations_start = 0
+        self._samples_start: int | None = None
+        self._evaluated_at: dict[str, int] = {}
+        """Completed iterations at the last evaluation of each kind in this loop."""
+        self._loss: float | None = None
+        """The latest loss the caller gave."""
         self._first_finished: float | None = None
         self._latest: AnySpan | None = None
         """The last iteration so far."""
-        self._errors: dict[str, int] = {}
-        self._follow()
+        self._errors: Counter[str] = Counter()
 
     # The configuration.
 
     def configure(self, given: Mapping[str, Any]) -> None:
         """Add to the configuration, and write it. Raises ConfigError if a key or a value is wrong."""
-        self.source.take(given)
+        self._source.take(given)
         config = self.refresh_config()
         with self.guard.catch("configuring the training telemetry"):
-            self._follow()
             if config.perf_tag is not None or config.session_tag is not None:
                 tags = config.perf_tag
                 self.log.set_tags(
                     perf_tag=",".join(tags) if isinstance(tags, tuple) else tags,
                     session_tag=config.session_tag,
                 )
-            self.write_config()
+            self._write_config()
 
     def refresh_config(self) -> TrainingConfig:
         """Call the configuration's functions again and return the result."""
-        self.config = self.source.now()
+        self.config = self._source.now()
+        self._sizes = _sizes_by(self.config, None, None)
         return self.config
 
-    def _follow(self) -> None:
-        """Apply the configuration."""
-        self._sizes = self.config.sizes
-        # At the next multiple of the interval: a job resumed at 90 reports at 100.
-        every = self.config.log_every_n_train_iterations
-        self._ends_at = self.completed - self.completed % every + every
-
-    def write_config(self) -> None:
-        """Write the configuration as an event."""
+    def _write_config(self) -> None:
         config = self.config
         tags = config.perf_tag or self.log.given_tags[0]
-        fields = (
-            *("global_batch_size", "log_every_n_train_iterations", "micro_batch_size", "seq_length"),
-            *("flops_per_sample", "train_iterations_target", "train_samples_target"),
-            *(
-                "is_train_iterations_enabled",
-                "is_validation_iterations_enabled",
-                "is_test_iterations_enabled",
-            ),
-            "is_save_checkpoint_enabled",
-        )
-        attributes = known(
-            perf_tag=list(tags) if isinstance(tags, tuple) else tags,
-            **{name: getattr(config, name) for name in fields},
-            checkpoint_strategy=config.save_checkpoint_strategy,
-            is_log_throughput_enabled=config.logs_throughput,
-            custom_metadata=_as_lines(config.custom_metadata),
-        )
+        stated = {each.name: getattr(config, each.name) for each in fields(config)}
+        stated |= {
+            "perf_tag": list(tags) if isinstance(tags, tuple) else tags,
+            "checkpoint_strategy": stated.pop("save_checkpoint_strategy"),
+            "is_log_throughput_enabled": config.logs_throughput,
+            "custom_metadata": _as_lines(config.custom_metadata),
+        }
+        attributes = known(**{name: value for name, value in stated.items() if name not in _OF_THE_JOB})
         self.write(self.application, "update_training_telemetry_config", attributes)
 
     def write_initialization(self, span: AnySpan) -> None:
@@ -178,7 +146,7 @@ class Job:
             world_size=self._world_size(),
             one_logger_training_telemetry_version=_own_version(),
             enable_for_current_rank=True,
-            session_tag=config.session_tag or self.log.given_tags[1] or self.log.run_id,
+            session_tag=config.session_tag or self.log.given_tags[1],
             is_baseline_run=config.is_baseline_run,
             summary_data_schema_version=config.summary_data_schema_version,
             node_name=socket.gethostname(),
@@ -186,39 +154,27 @@ class Job:
             custom_metadata=_as_lines(config.custom_metadata),
         )
         self.write(span, "one_logger_initialization", attributes, span.start)
-        if not self.source.is_empty:
-            self.write_config()
+        if not self._source.is_empty:
+            self._write_config()
 
     # Training iterations.
 
-    def begin_loop(
-        self, iterations_start: Any, samples_start: Any, iterations_target: Any, samples_target: Any
-    ) -> Attributes:
+    def begin_loop(self, iterations_start: Any, samples_start: Any, targets: Mapping[str, Any]) -> Attributes:
         """Start counting at `iterations_start`, and return the attributes of the loop."""
-        start = self.whole_or_none("train_iterations_start", iterations_start) or 0
-        config = self.refresh_config()
+        config, planned = self.refresh_config(), self._source.of(targets)
         with self.guard.catch("beginning the training loop"):
-            samples_target = self.source.ask("train_samples_target", samples_target)
-            samples_target = samples_target if samples_target is not None else config.train_samples_target
-            iterations_target = self.source.ask("train_iterations_target", iterations_target)
-            self._add_up()
-            self._before_loop = copy(self.iterations)
+            start = self.whole_or_none("train_iterations_start", iterations_start) or 0
+            self._before_loop = copy(self._sums)
             self._evaluated_at = {}
             self.completed = self._iterations_start = start
-            samples = self.whole_or_none("train_samples_start", samples_start)
-            self._samples_start = UNKNOWN if samples is None else samples
-            self._follow()
-            tokens_target = None
-            if config.seq_length is not None and samples_target is not None:
-                tokens_target = config.seq_length * samples_target
+            self._samples_start = self.whole_or_none("train_samples_start", samples_start)
+            samples_target = planned.train_samples_target or config.train_samples_target
             return known(
                 train_iterations_start=start,
                 train_samples_start=self._samples_before(),
-                train_tokens_target=tokens_target,
+                train_tokens_target=amount(config.seq_length) * amount(samples_target),
                 completed_floating_point_operations_overall=self._flops_before(),
-                train_iterations_target=(
-                    iterations_target if iterations_target is not None else config.train_iterations_target
-                ),
+                train_iterations_target=planned.train_iterations_target or config.train_iterations_target,
                 train_samples_target=samples_target,
             )
         return {}
@@ -228,17 +184,20 @@ class Job:
         seconds = span.duration
         if seconds is None:
             return
-        has_sizes = span.attributes or self.source.sizes_change
-        self._new.append((seconds, self._sizes_of(span) if has_sizes else self._sizes))
+        sizes = self._sizes
+        if span.attributes or self._source.sizes_change:
+            config = self._source.sizes_now() if self._source.sizes_change else self.config
+            given = [self.whole_or_none(name, span.attributes.get(name)) for name in ("batch_size", "tokens")]
+            sizes = _sizes_by(config, *given)
+        self._sums.add(seconds, *sizes)
         self.completed += 1
         self._interval += 1
         self._latest = span
         if self._first_finished is None:
             self._first_finished = _end_of(span)
-        if self.completed >= self._ends_at:
+        # At multiples of the interval: a job resumed at 90 reports at 100.
+        if self.completed % self.config.log_every_n_train_iterations == 0:
             self.write_remaining(stop_time)
-        elif len(self._new) >= _MOST_NEW:
-            self._add_up()
         if self.loop is None:
             self.guard.report_misuse("a training iteration is outside of a training loop")
 
@@ -251,87 +210,59 @@ class Job:
     def note_loss(self, loss: Any) -> None:
         """Remember the loss of an iteration if it is already a number: a device is never waited for."""
         # A tensor's value appears in the step records as soon as the device has delivered it.
-        self.loss = None
+        self._loss = None
         if isinstance(loss, Real):
             with self.guard.catch("reading a loss"):
-                self.loss = float(loss)
+                self._loss = float(loss)
 
     def write_remaining(self, time: float | None = None) -> None:
         """Write the totals, if there are iterations since they were last written."""
-        if not self._interval:
+        interval, self._interval = self._interval, 0
+        if not interval or not self.config.is_train_iterations_enabled:
             return
         with self.guard.catch("summing up training iterations"):
-            self._add_up()
-            interval, self._interval = self._interval, 0
-            self._follow()
-            job = self.iterations
+            sums = self._sums
             attributes = known(
                 train_iterations_start=self._iterations_start,
                 current_iteration=self.completed - 1,
-                num_iterations=job.count,
+                num_iterations=sums.count,
                 train_samples_start=self._samples_before(),
-                num_train_samples=job.samples,
+                num_train_samples=sums.samples,
                 interval=interval,
-                **job.times(),
-                **job.speeds(self.parts.total(), self._world_size()),
-                train_tokens=job.tokens,
-                latest_loss=self.loss if self.loss is not None else self.log.latest_loss(),
-                completed_floating_point_operations_overall=self._flops_overall(job),
-                total_flops=job.flops,
+                **sums.times(),
+                **sums.speeds(self.parts.total(), self._world_size()),
+                train_tokens=sums.tokens,
+                latest_loss=self._loss if self._loss is not None else self.log.latest_loss(),
+                completed_floating_point_operations_overall=self._flops_overall(),
+                total_flops=sums.flops,
                 first_logged_train_iterations_finish_timestamp_sec=self._first_finished,
                 last_logged_train_iterations_finish_timestamp_sec=_end_of(self._latest),
             )
-            if self.config.is_train_iterations_enabled:
-                where = self.loop if self.loop is not None else self.application
-                self.write(where, "training_metrics_update", attributes, time)
+            where = self.loop if self.loop is not None else self.application
+            self.write(where, "training_metrics_update", attributes, time)
 
     def work_done(self) -> Attributes:
         """Return the work done so far, as a checkpoint has it."""
-        job = self._so_far()
         return known(
             productive_train_iterations=self.completed,
-            productive_train_samples=self._samples_before() + job.samples - self._before_loop.samples,
-            productive_train_iterations_sec=job.seconds,
+            productive_train_samples=self._samples_before() + self._sums.samples - self._before_loop.samples,
+            productive_train_iterations_sec=self._sums.seconds,
             productive_validation_iterations_sec=self.evaluations[VALIDATION_ITERATION].seconds,
-            productive_train_tflops=self._flops_overall(job) / 1e12,
-        )
-
-    def _so_far(self) -> Sums:
-        """Return the sums with the newest iterations; changes nothing, as a signal handler may save a checkpoint."""
-        sums = copy(self.iterations)
-        for seconds, sizes in self._new:
-            sums.add(seconds, sizes.or_else(self._sizes))
-        return sums
-
-    def _add_up(self) -> None:
-        self.iterations, self._new = self._so_far(), []
-
-    def _sizes_of(self, span: AnySpan) -> IterationSizes:
-        """Return the size of an iteration that is given by its attributes or by a function."""
-        if self.source.sizes_change:
-            self._sizes = self.source.sizes_now()
-        batch = self.whole_or_none("batch_size", span.attributes.get("batch_size"))
-        tokens = self.whole_or_none("tokens", span.attributes.get("tokens"))
-        return replace(
-            self._sizes,
-            batch=self._sizes.batch if batch is None else batch,
-            tokens=UNKNOWN if tokens is None else tokens,
+            productive_train_tflops=self._flops_overall() / 1e12,
         )
 
     def _samples_before(self) -> float:
         """Return how many samples were trained on before this loop."""
-        batch = self.config.global_batch_size
-        if batch is None or not is_unknown(self._samples_start):
+        if self._samples_start is not None:
             return self._samples_start
-        return self._iterations_start * batch
+        return self._iterations_start * amount(self.config.global_batch_size)
 
     def _flops_before(self) -> float:
-        sizes = self.config.sizes
-        return self._iterations_start * sizes.batch * sizes.flops_per_sample
+        return self._iterations_start * amount(self.config.global_batch_size) * self.config.flops
 
-    def _flops_overall(self, job: Sums) -> float:
+    def _flops_overall(self) -> float:
         """Return the operations of the current loop and of all before it."""
-        return self._flops_before() + job.flops - self._before_loop.flops
+        return self._flops_before() + self._sums.flops - self._before_loop.flops
 
     def _world_size(self) -> int:
         return self.config.world_size or find_rank().world_size
@@ -358,9 +289,8 @@ class Job:
             # may be reused. An exception that takes no attributes is recorded by each phase.
             with suppress(AttributeError, TypeError):
                 setattr(error, _RECORDED, True)
-            kind = type(error).__name__
-            self._errors[kind] = self._errors.get(kind, 0) + 1
-            if self._errors[kind] > _MAX_OF_A_TYPE:
+            self._errors[type(error).__name__] += 1
+            if self._errors[type(error).__name__] > _MAX_OF_A_TYPE:
                 return
             described = describe_failure(error)
             attributes = known(
@@ -380,6 +310,12 @@ class Job:
             self.guard.report_misuse(f"{name} must be a whole number ≥ 0, got a {type(value).__name__}")
             return None
         return number
+
+
+def _sizes_by(config: TrainingConfig, batch: int | None, tokens: int | None) -> tuple[float, float, float]:
+    """Return the samples, tokens and operations of an iteration, of which the first two may be its own."""
+    samples = amount(config.global_batch_size if batch is None else batch)
+    return samples, samples * amount(config.seq_length) if tokens is None else tokens, samples * config.flops
 
 
 def _end_of(span: AnySpan | None) -> float | None:

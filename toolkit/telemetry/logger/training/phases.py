@@ -26,59 +26,50 @@ class Phase:
     There are several in each iteration, so it does as little as possible.
     """
 
-    def __init__(self, job: Job, name: str, attributes: dict[str, Any]) -> None:
+    def __init__(
+        self, job: Job, name: str, attributes: dict[str, Any] | None = None, since: float | None = None
+    ) -> None:
         self._job = job
         self.name = name
-        self._attributes = attributes
+        self._attributes = attributes or {}
+        self._since = since
         self.span: AnySpan = NO_SPAN
 
     def __enter__(self) -> AnySpan:
-        return self.begin()
+        return self.begin(self._since)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self.end(error)
 
     def __call__(self, function: _F) -> _F:
         """Return `function` with such a phase around each call; coroutines and generators are supported."""
-        guard = self._job.log.guard
+        guard = self._job.guard
         return guard.call("timing a phase", wrap_calls, function, lambda: copy.copy(self)) or function
 
     def begin(self, start_time: float | None = None) -> AnySpan:
         """Begin it, now or at a wall time."""
         log = self._job.log
-        if start_time is None:
-            span = self.span = log.span(self.name, **self._attributes)
-            span.__enter__()
-        else:
-            span = self.span = log.start_span(self.name, attributes=self._attributes, start_time=start_time)
-        return span
+        self.span = log.start_span(self.name, attributes=self._attributes, start_time=start_time)
+        return self.span
 
-    def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
-        """End it, and record the exception raised inside it."""
-        if error is not None:
+    def end(self, error: BaseException | str | None = None, stop_time: float | None = None) -> None:
+        """End it, now or at a wall time, and record the exception raised inside it or what else went wrong."""
+        if isinstance(error, BaseException):
             self._job.write_error(self.span, error)
             self.span.__exit__(type(error), error, error.__traceback__)
-        elif stop_time is None:
-            self.span.__exit__(None, None, None)
         else:
-            self.span.stop(stop_time)
-
-    def abandon(self) -> None:
-        """End it without counting it as completed, as its end was never reported."""
-        self.span.stop(error="its end was never reported")
+            self.span.stop(stop_time, error)
 
 
 class Iteration(Phase):
-    """Counted unless an exception is raised."""
+    """Counted unless something went wrong."""
 
-    def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
+    def end(self, error: BaseException | str | None = None, stop_time: float | None = None) -> None:
         """End it, and count it."""
         super().end(error, stop_time)
-        if error is not None:
-            return
-        if self.name == TRAINING_ITERATION:
+        if error is None and self.name == TRAINING_ITERATION:
             self._job.count_iteration(self.span, stop_time)
-        elif self.span.duration is not None:
+        elif error is None and self.span.duration is not None:
             self._job.evaluations[self.name].add(self.span.duration)
 
 
@@ -87,36 +78,31 @@ class Pause(Phase):
 
     def begin(self, start_time: float | None = None) -> AnySpan:
         """Begin it, and pause the training."""
-        self._job.parts.leave_training()
+        self._job.parts.move(1)
         return super().begin(start_time)
 
-    def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
+    def end(self, error: BaseException | str | None = None, stop_time: float | None = None) -> None:
         """End it, and return to the training."""
         super().end(error, stop_time)
-        self._job.parts.return_to_training()
-
-    def abandon(self) -> None:
-        """End it, and return to the training."""
-        super().abandon()
-        self._job.parts.return_to_training()
+        self._job.parts.move(-1)
 
 
 class Evaluation(Pause):
     """A validation or testing loop, whose event has the times of the job's iterations of that kind."""
 
-    def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
+    def end(self, error: BaseException | str | None = None, stop_time: float | None = None) -> None:
         """Write how long the iterations took, and end it."""
         job = self._job
         if self.name == VALIDATION_LOOP:
             event, is_wanted = "validation_metrics_update", job.config.is_validation_iterations_enabled
-            sums = job.evaluations[VALIDATION_ITERATION]
+            iterations = VALIDATION_ITERATION
         else:
             event, is_wanted = "testing_metrics_update", job.config.is_test_iterations_enabled
-            sums = job.evaluations[TESTING_ITERATION]
+            iterations = TESTING_ITERATION
         attributes = known(
             current_iteration=max(0, job.completed - 1),
             interval=job.iterations_since_last(self.name),
-            **sums.times(),
+            **job.evaluations[iterations].times(),
         )
         if is_wanted:
             job.write(self.span, event, attributes, stop_time)
@@ -126,32 +112,25 @@ class Evaluation(Pause):
 class Application(Phase):
     """The whole job. There is one at a time."""
 
-    def __init__(self, job: Job, name: str, attributes: dict[str, Any], since: float | None = None) -> None:
-        super().__init__(job, name, attributes)
-        self._since = since
-
     def begin(self, start_time: float | None = None) -> AnySpan:
         """Begin the job, and record which process of which job this is."""
         job = self._job
         if job.application is not None:
             job.guard.report_misuse("a second application begins inside the first; it is left out")
             return NO_SPAN
-        called = job.refresh_config().application_name
-        self._attributes = known(application_name=called) | self._attributes
-        span = super().begin(self._since if start_time is None else start_time)
+        self._attributes = known(application_name=job.refresh_config().application_name) | self._attributes
+        span = super().begin(start_time)
         if span is not NO_SPAN:
             job.application = span
             with job.guard.catch("recording the application"):
                 job.write_initialization(span)
         return span
 
-    def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
+    def end(self, error: BaseException | str | None = None, stop_time: float | None = None) -> None:
         """End the job, and write the remaining iterations of a loop that is still open."""
-        if self.span is NO_SPAN:
-            return
-        self._job.write_remaining(stop_time)
-        super().end(error, stop_time)
-        if self.span is self._job.application:
+        if self.span is not NO_SPAN:
+            self._job.write_remaining(stop_time)
+            super().end(error, stop_time)
             self._job.application = None
 
 
@@ -159,7 +138,7 @@ class TrainingLoop(Phase):
     """The training loop: its start and its targets."""
 
     def __init__(self, job: Job, name: str, *given: Any) -> None:
-        super().__init__(job, name, {})
+        super().__init__(job, name)
         self._given = given
 
     def begin(self, start_time: float | None = None) -> AnySpan:
@@ -176,16 +155,16 @@ class TrainingLoop(Phase):
         if span is not NO_SPAN:
             job.loop = span
             job.loop_started = span.start
-            job.parts.return_to_training()
+            job.parts.move(-1)
         return span
 
-    def end(self, error: BaseException | None = None, stop_time: float | None = None) -> None:
+    def end(self, error: BaseException | str | None = None, stop_time: float | None = None) -> None:
         """Write the iterations since the last full window, and end the loop."""
         job = self._job
         if self.span is not job.loop:
             # Already ended because another one began inside it, or telemetry is off.
             return
         job.write_remaining(stop_time)
-        job.parts.leave_training()
+        job.parts.move(1)
         job.loop = None
         super().end(error, stop_time)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from toolkit.telemetry.core.clock import Clock, SystemClock
-from toolkit.telemetry.logger.spans.span import NO_SPAN, AnySpan
+from toolkit.telemetry.core.clock import Clock
+from toolkit.telemetry.logger.spans.span import AnySpan
 from toolkit.telemetry.logger.training.checkpoints import CheckpointFinalization, Checkpoints
 from toolkit.telemetry.logger.training.job import Job, JobLog
 from toolkit.telemetry.logger.training.phases import (
@@ -38,7 +38,7 @@ def _phase(name: str, what: str, kind: type[Phase] = Phase) -> tuple[_Block, _St
         return kind(self._job, name, attributes)
 
     def on_start(self: TrainingTelemetry, start_time_msec: float | None = None) -> AnySpan:
-        return self._begin(name, kind(self._job, name, {}), start_time_msec)
+        return self._begin(name, kind(self._job, name), start_time_msec)
 
     def on_end(self: TrainingTelemetry, finish_time_msec: float | None = None) -> None:
         self._end(name, finish_time_msec)
@@ -56,6 +56,7 @@ class TrainingTelemetry:
     `configure`, or misuse with `strict`, and nothing waits for a GPU.
     """
 
+    on_app_start, on_app_end = _phase(names.APPLICATION, "the job; the logger stays open", Application)[1:]
     dist_init, on_distributed_init_start, on_distributed_init_end = _phase(
         names.DIST_INIT, "distributed initialisation"
     )
@@ -69,6 +70,7 @@ class TrainingTelemetry:
     checkpoint_load, on_load_checkpoint_start, on_load_checkpoint_end = _phase(
         names.CHECKPOINT_LOAD, "loading a checkpoint"
     )
+    on_train_end = _phase(names.TRAINING_LOOP, "the training loop")[2]
     training_iteration, on_training_single_iteration_start, _ = _phase(
         names.TRAINING_ITERATION,
         "one iteration; `batch_size` and `tokens`, given here or set on the span, override the configured batch",
@@ -97,8 +99,8 @@ class TrainingTelemetry:
     )
     sampling, on_sampling_start, on_sampling_end = _phase(names.SAMPLING, "sampling", Pause)
 
-    def __init__(self, log: JobLog, *, clock: Clock | None = None) -> None:
-        self._job = Job(log, clock or SystemClock())
+    def __init__(self, log: JobLog, clock: Clock) -> None:
+        self._job = Job(log, clock)
         self._guard = log.guard
         self._checkpoints = Checkpoints(self._job)
         self._open: dict[str, Phase] = {}
@@ -108,8 +110,7 @@ class TrainingTelemetry:
         """Describe the job, before it begins or at any later time, as often as needed.
 
         Each value may be a function, called when the value is needed. OneLogger's spelling of the keys, such as
-        `global_batch_size_or_fn`, and its `telemetry_config` are accepted too. `TrainingConfig` has all keys; for an
-        unsupported key of OneLogger's the error message names the replacement.
+        `global_batch_size_or_fn`, and its `telemetry_config` are accepted too. `TrainingConfig` has all keys.
 
         Raises:
             ConfigError: a key or a value is wrong; the message names it and what is allowed.
@@ -133,46 +134,25 @@ class TrainingTelemetry:
         span.__exit__(None, None, None)
         self._job.count_iteration(span)
 
-    def close(self) -> None:
-        """Write the iterations since the last full window; the logger calls this before it closes."""
+    def write_remaining(self) -> None:
+        """Write the iterations since the last full window; the logger does before it closes."""
         self._job.write_remaining()
 
-    # The application and the training loop.
+    # What takes more than attributes.
 
     def application(self, *, start_time_msec: float | None = None, **attributes: Any) -> Phase:
         """The whole job, from now on or from an earlier time such as the start of the process."""
         return Application(self._job, names.APPLICATION, attributes, self._seconds(start_time_msec))
 
-    def on_app_start(self, start_time_msec: float | None = None) -> AnySpan:
-        """Mark the start of the job."""
-        phase = self.application(start_time_msec=start_time_msec)
-        span = phase.begin()
-        if span is not NO_SPAN:
-            self._open[names.APPLICATION] = phase
-        return span
-
-    def on_app_end(self, finish_time_msec: float | None = None) -> None:
-        """Mark the end of the job; the logger stays open."""
-        self._end(names.APPLICATION, finish_time_msec)
-
     def training_loop(
-        self,
-        train_iterations_start: int = 0,
-        train_samples_start: int | None = None,
-        train_iterations_target: Any = None,
-        train_samples_target: Any = None,
-        *,
-        train_iterations_target_or_fn: Any = None,
-        train_samples_target_or_fn: Any = None,
+        self, train_iterations_start: int = 0, train_samples_start: int | None = None, **targets: Any
     ) -> Phase:
-        """The training loop, with its first iteration and its targets."""
+        """The training loop from its first iteration on.
+
+        `train_iterations_target` and `train_samples_target`, numbers or functions, replace the configuration's.
+        """
         return TrainingLoop(
-            self._job,
-            names.TRAINING_LOOP,
-            train_iterations_start,
-            train_samples_start,
-            train_iterations_target if train_iterations_target is not None else train_iterations_target_or_fn,
-            train_samples_target if train_samples_target is not None else train_samples_target_or_fn,
+            self._job, names.TRAINING_LOOP, train_iterations_start, train_samples_start, targets
         )
 
     def on_train_start(
@@ -185,20 +165,10 @@ class TrainingTelemetry:
         **targets: Any,
     ) -> AnySpan:
         """Mark the start of the training loop, with its first iteration and its targets."""
-        # The job itself ends a loop that is still open.
-        self._open.pop(names.TRAINING_LOOP, None)
-        loop = self.training_loop(
-            train_iterations_start,
-            train_samples_start,
-            train_iterations_target_or_fn=train_iterations_target_or_fn,
-            train_samples_target_or_fn=train_samples_target_or_fn,
-            **targets,
-        )
+        targets["train_iterations_target_or_fn"] = train_iterations_target_or_fn
+        targets["train_samples_target_or_fn"] = train_samples_target_or_fn
+        loop = self.training_loop(train_iterations_start, train_samples_start, **targets)
         return self._begin(names.TRAINING_LOOP, loop, start_time_msec)
-
-    def on_train_end(self, finish_time_msec: float | None = None) -> None:
-        """Mark the end of the training loop."""
-        self._end(names.TRAINING_LOOP, finish_time_msec)
 
     def on_training_single_iteration_end(
         self,
@@ -216,8 +186,6 @@ class TrainingTelemetry:
             if number is not None and phase is not None:
                 phase.span.set_all({name: number})
         self._end(names.TRAINING_ITERATION, finish_time_msec)
-
-    # Checkpoints.
 
     def checkpoint_save(self, global_step: int, path: Any = None, strategy: str | None = None) -> Phase:
         """Saving a checkpoint: a `sync` one is saved when the block ends, an `async` one when its success is reported.
@@ -271,7 +239,7 @@ class TrainingTelemetry:
             self._guard.report_misuse(
                 f"{_shown(key)} started again before it ended; the earlier one is ended here"
             )
-            earlier.abandon()
+            earlier.end("its end was never reported")
         span = phase.begin(self._seconds(start_time_msec))
         self._open[key] = phase
         return span

@@ -44,9 +44,9 @@ class OneLoggerFileExporter:
         self._lines: list[dict[str, Any]] = []
         """Not written yet."""
         self._announced: set[str] = set()
-        self._early: dict[str, list[Record]] = {}
-        """Events of spans without a line so far: of a short span they come before its record."""
-        self._early_count = 0
+        """Spans whose start has a line."""
+        self._early: list[Record] = []
+        """Events of other spans: those of a short span come before its record."""
 
     def write(self, batch: Sequence[Record]) -> None:
         """Append the spans of `batch`. Raises OSError if the file system did not take it."""
@@ -54,13 +54,10 @@ class OneLoggerFileExporter:
         self._put_all(self._spans.take(batch))
 
     def close(self) -> None:
-        """Append the spans that were still held back. Raises OSError if the file system did not take it."""
-        rest = self._spans.rest()
-        for span_id in list(self._early):
-            # Its span has no record.
-            self._announced.add(span_id)
-            rest += self._take_early(span_id)
-        self._put_all(rest)
+        """Append the events that were still held back. Raises OSError if the file system did not take it."""
+        # Their spans have no record.
+        self._announced.update(record["span_id"] for record in self._early)
+        self._put_all(self._early)
 
     def _put_all(self, records: Sequence[Record]) -> None:
         for record in records:
@@ -88,13 +85,16 @@ class OneLoggerFileExporter:
     def _put_start(self, record: Record) -> None:
         self._put(record, "start", start_event=_event("span_start", record["start"]))
         self._announced.add(record["id"])
-        for early in self._take_early(record["id"]):
-            self._put_event(early)
+        for early in self._early:
+            if early["span_id"] == record["id"]:
+                self._put_event(early)
+        self._early = [early for early in self._early if early["span_id"] != record["id"]]
 
     def _put_end(self, record: Record) -> None:
         span_id, end = record["id"], record["start"] + record["duration"]
         has_error = isinstance(record.get("error"), dict)
-        if span_id not in self._announced and (has_error or span_id in self._early):
+        is_expected = has_error or any(early["span_id"] == span_id for early in self._early)
+        if span_id not in self._announced and is_expected:
             # OneLogger writes a span before the events inside it.
             self._put_start(record)
         if has_error:
@@ -113,10 +113,8 @@ class OneLoggerFileExporter:
             self._put(record, "complete", start_event=_event("span_start", record["start"]), stop_event=stop)
 
     def _put_event(self, record: Record) -> None:
-        span_id = record["span_id"]
-        if span_id not in self._announced and self._early_count < _EARLY_EVENTS_KEPT:
-            self._early.setdefault(span_id, []).append(record)
-            self._early_count += 1
+        if record["span_id"] not in self._announced and len(self._early) < _EARLY_EVENTS_KEPT:
+            self._early.append(record)
         else:
             self._put(record, "event", event=_event(record["name"], record["time"], self._plain(record)))
 
@@ -134,11 +132,6 @@ class OneLoggerFileExporter:
         if len(self._lines) > 1 and self._lines[-2]["type"] == "start":
             # As in OneLogger, this does not part a start from its stop.
             self._lines[-2:] = reversed(self._lines[-2:])
-
-    def _take_early(self, span_id: str) -> list[Record]:
-        early = self._early.pop(span_id, [])
-        self._early_count -= len(early)
-        return early
 
     def _error_attributes(self, record: Record) -> dict[str, Any]:
         error = self._masker.mask(record["error"])
