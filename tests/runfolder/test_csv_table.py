@@ -178,6 +178,22 @@ def test_twenty_thousand_random_records_have_their_values_in_the_table(tmp_path)
         assert frame[name].astype(float).equals(logged), name
 
 
+@pytest.mark.parametrize("form", [ALL, SHORT])
+def test_a_table_cut_at_any_byte_is_completed_from_the_records(tmp_path, form):
+    run = Run(tmp_path, form)
+    rng = random.Random(3)
+    run.log({"event": "start", "config": {"a": "b,\n" * 20}})
+    for step in range(12):
+        run.log({"global_step": step, "train_loss": rng.random(), "lr": 1e-4, "note": 'a, "b" é'})
+    whole = run.path.read_bytes()
+
+    for length in range(0, len(whole) + 1, longer(23, 1)):
+        run.path.write_bytes(whole[:length])
+        run.resume()
+
+        assert without_padding(run.path) == run.rebuilt()
+
+
 def test_a_new_column_comes_by_rename_and_other_rows_are_appended(run):
     run.log({"train_loss": 0.5}, {"train_loss": 0.25})
     with run.path.open("rb") as old:

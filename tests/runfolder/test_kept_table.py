@@ -75,3 +75,11 @@ def test_a_table_whose_records_are_gone_is_kept(repaired):
 
     assert repair_run(repaired).kept_table is not None
     assert (repaired / "metrics.earlier.csv").read_bytes() == table
+
+
+def test_a_table_with_a_hole_of_a_terabyte_is_kept_and_not_read(repaired):
+    # A tmpfs may be smaller, and zeros are read as fast as memory allows: an hour.
+    os.truncate(repaired / "metrics.csv", 2**40)
+
+    assert repair_run(repaired).kept_table is not None
+    assert (repaired / "metrics.earlier.csv").stat().st_size == 2**40

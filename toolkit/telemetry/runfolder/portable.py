@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+import time
 from contextlib import suppress
 from typing import Final
 
@@ -78,6 +79,16 @@ def try_lock(descriptor: int, *, within_s: float = 0.0) -> bool | None:
     lock: with `within_s` that counts as having none.
     """
     return _flock(descriptor, "LOCK_EX", within_s)
+
+
+def lock_within(descriptor: int, wait_s: float, *, within_s: float = 0.0) -> bool | None:
+    """Lock an open file as `try_lock` does; wait, at most `wait_s`, for whoever has it locked now."""
+    deadline = time.monotonic() + wait_s
+    while (
+        is_locked_here := try_lock(descriptor, within_s=within_s)
+    ) is False and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return is_locked_here
 
 
 def unlock(descriptor: int) -> None:

@@ -23,7 +23,7 @@ from toolkit.telemetry.runfolder.journal.repair import (
 )
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.manifest import Manifest, Session
-from toolkit.telemetry.runfolder.portable import DIRECTORY, try_lock
+from toolkit.telemetry.runfolder.portable import DIRECTORY, lock_within
 from toolkit.telemetry.runfolder.process import boot_id, host_name, pid_namespace, process_started
 from toolkit.telemetry.runfolder.reader import last_record
 from toolkit.telemetry.runfolder.safefile import identity_of
@@ -161,9 +161,7 @@ def alone_in(folder: Path, wait_s: float | None = None) -> Iterator[None]:
         try:
             if DIRECTORY:
                 descriptor = os.open(folder, os.O_RDONLY | DIRECTORY)
-                deadline = time.monotonic() + (WAIT_FOR_OTHERS_S if wait_s is None else wait_s)
-                while try_lock(descriptor) is False and time.monotonic() < deadline:
-                    time.sleep(0.02)
+                lock_within(descriptor, WAIT_FOR_OTHERS_S if wait_s is None else wait_s)
         except OSError:
             # Not every folder may be opened.
             pass

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -37,6 +37,7 @@ from toolkit.telemetry.runfolder.journal.head import (
 from toolkit.telemetry.runfolder.portable import (
     SAFELY,
     allocate,
+    lock_within,
     off_the_usual_numbers,
     pread,
     pwrite,
@@ -48,6 +49,7 @@ from toolkit.telemetry.runfolder.safefile import (
     is_ours,
     is_sharing_violation,
     open_regular,
+    open_to_write,
 )
 
 SEGMENT_BYTES: Final = 1024 * 1024
@@ -136,7 +138,8 @@ class Journal:
         path = folder / f"{PREFIX}{os.urandom(8).hex()}{SUFFIX}"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | SAFELY, 0o600)
         try:
-            _lock_new(descriptor)
+            if lock_within(descriptor, _LOCK_WAIT_S) is False:
+                raise OSError(errno.EAGAIN, "another process has locked a journal that was just made")
             _write_all(
                 descriptor, make_head(record_file, owner, segment_bytes=segment_bytes, is_mapped=is_mapped), 0
             )
@@ -382,10 +385,6 @@ class AbandonedJournal:
         self._descriptor: int | None = descriptor
         _held[id(self)] = self
 
-    def keep(self) -> None:
-        """Keep the lock until this process ends, because it writes the lines later."""
-        _kept.append(self)
-
     def close(self, *, remove: bool) -> None:
         """Unlock it; `remove` it if all its lines are in the record file."""
         try:
@@ -407,9 +406,6 @@ class AbandonedJournal:
         _close(descriptor)
 
 
-_kept: list[AbandonedJournal] = []
-
-
 def hold_abandoned(path: Path, *, is_gone: bool = False, wait_s: float = 0.0) -> AbandonedJournal | None:
     """Return the journal at `path` if no live process writes it; None if one does or it is not ours to read.
 
@@ -424,8 +420,7 @@ def hold_abandoned(path: Path, *, is_gone: bool = False, wait_s: float = 0.0) ->
 
 def _hold(path: Path, is_gone: bool) -> AbandonedJournal | None:
     try:
-        os.close(open_regular(path))
-        descriptor = os.open(path, os.O_RDWR | SAFELY)
+        descriptor = open_to_write(path, os.O_RDWR)
     except OSError:
         return None
     held = None
@@ -468,15 +463,17 @@ def _is_in_use(path: Path, head: Head, has_lock: bool, is_gone: bool) -> bool:
 
 def pending_lines(path: Path) -> list[tuple[int, bytes]]:
     """Return the lines of the journal at `path` without changing it, for readers of a run that may be alive."""
-    with _opened(path) as descriptor:
-        head = None if descriptor is None else read_head(descriptor)
-        return [] if descriptor is None or head is None else _lines(descriptor, head)
+    with suppress(OSError), open(open_regular(path), "rb") as file:
+        head = read_head(file.fileno())
+        return [] if head is None else _lines(file.fileno(), head)
+    return []
 
 
 def head_of(path: Path) -> Head | None:
     """Return the head of the journal at `path`; None if it is not a journal."""
-    with _opened(path) as descriptor:
-        return None if descriptor is None else read_head(descriptor)
+    with suppress(OSError), open(open_regular(path), "rb") as file:
+        return read_head(file.fileno())
+    return None
 
 
 def record_file_of(path: Path) -> Path | None:
@@ -485,33 +482,12 @@ def record_file_of(path: Path) -> Path | None:
     return None if head is None else head.record_file
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[int | None]:
-    try:
-        descriptor = open_regular(path)
-    except OSError:
-        yield None
-        return
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def _own_memory(segment_bytes: int) -> mmap.mmap:
     """Return private memory, which a forked child does not share."""
     size = HEADER_BYTES + SEGMENTS * segment_bytes
     if hasattr(mmap, "MAP_PRIVATE"):
         return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return mmap.mmap(-1, size)
-
-
-def _lock_new(descriptor: int) -> None:
-    for _ in range(round(_LOCK_WAIT_S / 0.01)):
-        if try_lock(descriptor) is not False:
-            return
-        time.sleep(0.01)
-    raise OSError(errno.EAGAIN, "another process has locked a journal that was just made")
 
 
 def _write_all(descriptor: int, data: bytes, at: int) -> None:

@@ -26,7 +26,7 @@ from toolkit.telemetry.runfolder.journal.journal import (
 from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVATE, RANKS, rank_file
 from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
 from toolkit.telemetry.runfolder.node_folders import another_programs_file
-from toolkit.telemetry.runfolder.portable import is_locked, pread, this_user, try_lock
+from toolkit.telemetry.runfolder.portable import is_locked, lock_within, pread, this_user
 from toolkit.telemetry.runfolder.reader import last_seq, read_from
 from toolkit.telemetry.runfolder.records import START
 from toolkit.telemetry.runfolder.safefile import (
@@ -175,16 +175,11 @@ def recover_killed(path: Path, near: Path) -> None:
     # Another disk may not answer and would block the exit of this process.
     if head is None or _folder_of(head.record_file).parent != Path(os.path.realpath(near)).parent:
         return
-    journal = hold_abandoned(path)
-    if journal is None:
-        return
-    is_done = not journal.lines
-    try:
-        record_file = None if is_done else _record_file_of(journal.head, near)
-        if record_file is not None:
-            is_done = _append_missing(journal.lines, record_file) is not None
-    finally:
-        journal.close(remove=is_done)
+    record_file = _record_file_of(head, near)
+    if record_file is not None:
+        drain_journal(path, record_file)
+    elif (journal := hold_abandoned(path)) is not None:
+        journal.close(remove=not journal.lines)
 
 
 def discard_journals(folder: Path) -> None:
@@ -333,7 +328,6 @@ def adopt_journal(path: Path, record_file: Path) -> list[tuple[int, bytes]]:
     journal = hold_abandoned(path, is_gone=True)
     if journal is None:
         return []
-    journal.keep()
     newest = last_seq(record_file)
     return [(seq, line) for seq, line in journal.lines if seq > newest]
 
@@ -358,11 +352,8 @@ def _append_missing(lines: list[tuple[int, bytes]], record_file: Path, wait_s: f
         record_file, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE.file, only_name=False
     )
     try:
-        deadline = time.monotonic() + wait_s
-        while try_lock(descriptor, within_s=_LOCK_PATIENCE_S) is False:
-            if time.monotonic() >= deadline:
-                return None
-            time.sleep(0.02)
+        if lock_within(descriptor, wait_s, within_s=_LOCK_PATIENCE_S) is False:
+            return None
         give_to_owner(descriptor, record_file.parent)
         newest = last_seq(record_file)
         torn = _torn_tail(descriptor)
