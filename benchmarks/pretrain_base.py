@@ -10,12 +10,11 @@ import argparse
 import copy
 import math
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from toolkit.telemetry.trainer.model import (
     ARCHITECTURE,
@@ -25,7 +24,7 @@ from toolkit.telemetry.trainer.model import (
     flow_loss,
     random_times,
 )
-from toolkit.telemetry.trainer.pictures import describe, draw, random_drawing
+from toolkit.telemetry.trainer.pictures import inside, random_drawing
 from toolkit.telemetry.trainer.prompts import BASE_STYLES, encode_prompt
 
 _SEED = 20
@@ -62,6 +61,10 @@ def pretrain(steps: int, device: torch.device, batch_size: int = 384, lr: float 
     generator = torch.Generator().manual_seed(_SEED)
     on_device = torch.Generator(device=device).manual_seed(_SEED)
     model = TinyDiT().to(device)
+    nn.init.normal_(model.words.weight[1:], std=0.5)  # number 0 is padding and adds nothing
+    for silent in (model.modulation, model.modulation_out, model.patch_out):
+        nn.init.zeros_(silent.weight)
+        nn.init.zeros_(silent.bias)
     average = copy.deepcopy(model).requires_grad_(False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=lr, betas=(0.9, 0.98), weight_decay=0.01)
     began = time.monotonic()
@@ -91,12 +94,13 @@ def random_batch(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor
     pictures, prompts = [], []
     for number, style in enumerate(BASE_STYLES):
         drawing = random_drawing((count + number) // len(BASE_STYLES), generator)
+        paper = torch.rand(len(drawing.captions), generator=generator) * 0.1 + 0.88
         # Some on darker paper: a LoRA that teaches night scenes then has less to teach.
-        chance = torch.rand(len(drawing.paper), generator=generator)
-        brightness = torch.rand(len(drawing.paper), generator=generator)
-        drawing = replace(drawing, paper=torch.where(chance < _DARKER, brightness, drawing.paper))
-        pictures.append(draw(drawing, style))
-        prompts.extend(describe(drawing, style))
+        chance, brightness = (torch.rand(paper.shape, generator=generator) for _ in range(2))
+        paper = torch.where(chance < _DARKER, brightness, paper)[:, None, None, None]
+        edge = drawing.distance if style == "flat" else drawing.distance.abs() - 0.07
+        pictures.append(torch.lerp(paper, drawing.colour, inside(edge)).clamp(0.0, 1.0) * 2.0 - 1.0)
+        prompts.extend(f"{caption}, {style}" for caption in drawing.captions)
     captions = []
     for prompt, chance_of in zip(prompts, torch.rand(count, generator=generator).tolist(), strict=True):
         kept = "" if chance_of < _UNPROMPTED else prompt

@@ -94,10 +94,6 @@ def _state_of_the_process_is_restored():
     hooks = sys.excepthook, threading.excepthook
     # A page that is run in this process takes the place of the main module, which a process that is started would run.
     sys.modules["__main__"] = _MAIN
-    start_record = sys.modules.get("toolkit.telemetry.logger.session.start_record")
-    if start_record is not None:
-        # Loggers that are made within some seconds share a look at the machine, and those of two tests must not.
-        start_record._newest = None
     yield
     for log, level, is_disabled, propagate in before:
         log.setLevel(level)

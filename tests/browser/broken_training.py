@@ -15,20 +15,20 @@ import torch
 import yaml
 
 from toolkit.telemetry.cli.main import main
-from toolkit.telemetry.trainer.pictures import BatchOrder
+from toolkit.telemetry.trainer import loop
 
 _EXAMPLE = Path(__file__).parents[2] / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
 
 
 def spoil_batches(spoil: Callable[[int, torch.Tensor], torch.Tensor]) -> None:
     """Let `spoil(step, pictures)` stand for the pictures of each batch from now on."""
-    plain = BatchOrder.batch
+    plain = loop.batch_of
 
-    def batch(self: BatchOrder, number: int) -> Any:
-        good = plain(self, number)
+    def batch(given: Any, number: int, size: int, seed: int) -> Any:
+        good = plain(given, number, size, seed)
         return good._replace(pictures=spoil(number + 1, good.pictures))
 
-    BatchOrder.batch = batch  # type: ignore[method-assign]  # that is the fault
+    loop.batch_of = batch  # that is the fault
 
 
 def break_nan(process: dict[str, Any]) -> None:
@@ -49,16 +49,15 @@ def break_divergence(process: dict[str, Any]) -> None:
 def break_plateau(process: dict[str, Any]) -> None:
     """A learning rate that moves nothing; the seed is one whose noise does not look like a slope for a while."""
     process["train"].update(lr=1e-12, warmup=0, lr_scheduler="constant", seed=1, steps=4000)
-    process["train"]["validation_config"].update(validate_every=0)
+    process["train"].update(validate_every=0, num_images=2048)
     process["network"].update(dropout=0.0)
-    process["dataset"].update(num_images=2048)
 
 
 def break_overfit(process: dict[str, Any]) -> None:
     """A large adapter on four pictures."""
     process["train"].update(lr=8e-3, warmup=10, lr_scheduler="constant")
     process["network"].update(linear=64, linear_alpha=64, dropout=0.0)
-    process["dataset"].update(num_images=4)
+    process["train"].update(num_images=4)
 
 
 BROKEN = {
@@ -79,9 +78,7 @@ def train(kind: str, log_dir: Path) -> int:
     process["training_folder"] = str(log_dir / ".output")
     process["telemetry"].update(log_dir=str(log_dir), log_every=1)
     process["sample"].update(sample_every=0, prompts=[])
-    process["save"].update(save_every=10_000)
-    process["train"].update(resume="never", batch_size=4, steps=2000)
-    process["train"]["validation_config"].update(validate_every=10, num_images=8)
+    process["train"].update(batch_size=4, steps=2000, save_every=10_000, validate_every=10)
     BROKEN[kind](process)
     written = log_dir / f".{kind}.yaml"
     written.write_text(yaml.safe_dump(config), encoding="utf-8")

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
+from tests.made_runs import append
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.runfolder.codec import encode
 
 
 @pytest.fixture
@@ -30,10 +30,7 @@ def log_run(folder, times, **options):
 
 
 def write(folder, *records, name="metrics.jsonl"):
-    path = folder / "made" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(map(encode, records)))
-    return folder / "made"
+    return append(folder / "made", records, path=folder / "made" / name)
 
 
 def hang(state, **fields):

@@ -79,17 +79,6 @@ def test_the_users_own_interrupts_pass_through(error):
     assert guard.total == thing.guard.total == 0
 
 
-def test_telling_that_fails_does_no_harm_and_does_not_go_round_in_circles():
-    def tell(doing, error):
-        guard.report("telling", RuntimeError("again"))
-        raise RuntimeError("no")
-
-    guard = Guard(tell)
-    guard.report("writing", OSError("disk full"))
-
-    assert guard.counts == {"writing: OSError": 1, "telling: RuntimeError": 1, "reporting a failure": 1}
-
-
 class Evil(Exception):
     def __str__(self):
         raise RuntimeError("no")

@@ -7,7 +7,6 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
 
 pytest.importorskip("streamlit")
 
@@ -27,7 +26,6 @@ from dashboard.components.curve_chart import (
     view_data,
     view_in_url,
 )
-from tests.runfolder.plain_data import any_text, tries
 
 NASTY = '<img src=x onerror="alert(1)"><b>&\u202e'
 AXES = [("step", "Step"), ("time", "Time"), ("metric:tokens", "tokens")]
@@ -96,15 +94,6 @@ def test_names_stay_as_they_are_and_texts_lose_what_cannot_be_shown():
     assert (curve["run"], curve["metric"]) == (NASTY, NASTY)
     assert "\u202e" not in data["title"] + data["unit"] + curve["label"]
     assert len(curve["label"]) <= 300
-
-
-@tries
-@given(text=any_text)
-def test_any_text_can_be_sent(text):
-    mark = Mark(text=text, metric=text, step=1)
-    curve = CurveSpec(run=text, metric=text, label=text, name=text)
-
-    sent(ChartSpec(title=text, curves=(curve,), marks=(mark,), base=text, heading=text, axis=text))
 
 
 def test_only_the_newest_marks_are_sent():

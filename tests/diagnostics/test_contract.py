@@ -93,7 +93,7 @@ FAULTS = {
 }
 """The records of a run with the fault, and the step at which it begins."""
 
-OF_SEVERAL_FILES = {"rank_nan", "rank_dead", "rank_silent"}
+OF_SEVERAL_FILES = {"rank_nan", "rank_dead", "rank_hung", "rank_silent"}
 """They need the files of other ranks, and have their own tests."""
 
 

@@ -8,6 +8,7 @@ import pytest
 from tests.diagnostics.synthetic_runs import changed, clean_run
 from tests.fork_server import run_python
 from tests.lengths import in_make_faults
+from tests.made_runs import append
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.diagnostics.examiner import examine
 from toolkit.telemetry.diagnostics.history import diagnose
@@ -20,12 +21,6 @@ def broken_run(seed=1, **about):
     records = clean_run(seed, **about)
     records = changed(records, "train_loss", lambda step, loss: math.nan if 1000 <= step < 1100 else loss)
     return changed(records, "train_loss", lambda step, loss: loss * (40.0 if 3000 <= step < 3040 else 1.0))
-
-
-def write_run(folder, records):
-    folder.mkdir(parents=True)
-    (folder / "metrics.jsonl").write_bytes(b"".join(encode(record) for record in records))
-    return folder
 
 
 def kinds_of(diagnosis):
@@ -46,7 +41,7 @@ def logged(tmp_path):
 
 def test_a_run_longer_than_a_block_is_read_whole(tmp_path):
     records = broken_run(records=6000)
-    folder = write_run(tmp_path / "run", records)
+    folder = append(tmp_path / "run", records)
     assert (folder / "metrics.jsonl").stat().st_size > 2 * MAX_LINE_BYTES
     progress = []
 
@@ -87,7 +82,7 @@ for folder in sys.argv[1:]:
 def test_memory_does_not_grow_with_the_run(tmp_path):
     # Both are longer than the blocks in which they are read.
     folders = [
-        write_run(tmp_path / str(records), clean_run(records=records, with_system=False))
+        append(tmp_path / str(records), clean_run(records=records, with_system=False))
         for records in (10_000, 30_000)
     ]
     ended = run_python(["-c", ALONE, *folders], capture_output=True, text=True, check=True)
@@ -103,7 +98,7 @@ def slow_rank(folder, *, slow_from, skew_s=0.0, ranks=3):
     """A run in whose folder rank 2 becomes half as fast."""
     dice = random.Random(1)
     records = clean_run(1, with_rate=False, with_system=False)
-    write_run(folder, records)
+    append(folder, records)
     (folder / "ranks").mkdir()
     for rank in range(1, ranks + 1):
         lines = []
@@ -130,3 +125,20 @@ def test_other_ranks_are_read_with_the_first(tmp_path, skew_s):
 
 
 # ------------------------------------------------------------ what a run is called
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_said"), [({}, True), ({"time/forward": 0.1, "time/backward": 0.2}, False)]
+)
+def test_of_ranks_without_timed_passes_it_says_which_lines_name_a_slow_one(tmp_path, fields, is_said):
+    folder = write_run(tmp_path / "run", clean_run(records=50))
+    (folder / "ranks").mkdir()
+    steps = [
+        {"event": "step", "session": 1, "global_step": step, "time": float(step), **fields}
+        for step in range(9)
+    ]
+    (folder / "ranks" / "00001.jsonl").write_bytes(b"".join(encode(record) for record in steps))
+
+    said = [note for note in diagnose(folder).notes if "with log.training.forward():" in note]
+
+    assert bool(said) == is_said

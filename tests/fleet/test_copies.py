@@ -23,7 +23,7 @@ from tests.fleet.shipped_runs import (
     ship,
 )
 from tests.lengths import in_make_faults
-from toolkit.telemetry.fleet import commits, engine_runs
+from toolkit.telemetry.fleet import engine_runs
 from toolkit.telemetry.fleet.engine import Engine, quote
 from toolkit.telemetry.fleet.schema import require_tables, set_up
 from toolkit.telemetry.fleet.shipping import sender
@@ -253,8 +253,7 @@ def test_what_is_rightly_left_alone_is_not_behind(engine, ask, logs, tmp_path):
     assert lags.keys() <= {"shipped", "z-copy"}
 
 
-def test_lines_without_a_commit_are_all_compared_however_many_there_are(engine, ask, logs, monkeypatch):
-    monkeypatch.setattr(commits, "_STRAYS_AT_ONCE", 3)
+def test_lines_without_a_commit_are_all_compared(engine, ask, logs):
     folder = make_run(logs, "many", 4)
     end = (folder / "metrics.jsonl").stat().st_size
     append(folder, range(4, 30))

@@ -120,7 +120,9 @@ def test_the_shipper_ships_verifies_and_delivers_in_its_own_database_alone(fille
     (folder / "a.png").write_bytes(b"image")
     write(folder, step_line(14).replace(b'"event":"step"', b'"event":"sample","path":"a.png"'))
 
-    shipper = ship(engine, filled[1], objects=ObjectShipper(engine.address(), FolderStore(filled[0], is_shared=True)))
+    shipper = ship(
+        engine, filled[1], objects=ObjectShipper(engine.address(), FolderStore(filled[0], is_shared=True))
+    )
 
     assert shipper.verify() == []
     assert shipper.totals.lines == 5

@@ -178,22 +178,6 @@ def test_twenty_thousand_random_records_have_their_values_in_the_table(tmp_path)
         assert frame[name].astype(float).equals(logged), name
 
 
-@pytest.mark.parametrize("form", [ALL, SHORT])
-def test_a_table_cut_at_any_byte_is_completed_from_the_records(tmp_path, form):
-    run = Run(tmp_path, form)
-    rng = random.Random(3)
-    run.log({"event": "start", "config": {"a": "b,\n" * 20}})
-    for step in range(12):
-        run.log({"global_step": step, "train_loss": rng.random(), "lr": 1e-4, "note": 'a, "b" é'})
-    whole = run.path.read_bytes()
-
-    for length in range(0, len(whole) + 1, longer(7, 1)):
-        run.path.write_bytes(whole[:length])
-        run.resume()
-
-        assert without_padding(run.path) == run.rebuilt()
-
-
 def test_a_new_column_comes_by_rename_and_other_rows_are_appended(run):
     run.log({"train_loss": 0.5}, {"train_loss": 0.25})
     with run.path.open("rb") as old:
@@ -239,15 +223,6 @@ def test_a_reader_that_sees_whole_pages_only_never_sees_a_part_of_a_cell(tmp_pat
             assert [*map(bool, seen[:2])] == [True, True]
     assert without_padding(run.path) == run.rebuilt()
     check_cells(run)
-
-
-def test_the_zeros_after_a_fraction_change_no_number(run):
-    for step in range(4000):
-        run.log({"global_step": step, "train_loss": step / 7})
-    frame = pd.read_csv(run.path)
-
-    assert max(len(row[1]) for row in cells(run.path.read_bytes())) > 40
-    assert frame["time"].tolist() == [record["time"] for record in run.with_rows()]
 
 
 @pytest.mark.parametrize("form", [True, "all"])

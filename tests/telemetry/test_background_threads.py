@@ -156,6 +156,6 @@ def test_loggers_share_their_samples_and_each_hears_of_a_failure(make, monkeypat
 
     assert len(made) == len(closed) == 1
     again = make()
-    assert list(again._run._sampling._shared.sampling.sources()) == ["failing"]
+    assert list(again._run._sampling._sampling.sources()) == ["failing"]
     again.close()
     assert len(made) == len(closed) == 2

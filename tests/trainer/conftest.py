@@ -25,14 +25,10 @@ def mapping():
     process = content["config"]["process"][0]
     process["device"] = "cpu"
     process["network"]["linear"] = 4
-    process["dataset"] = {"style": "neon", "num_images": 8}
-    process["train"].update(batch_size=2, steps=4, warmup=2)
-    process["train"]["validation_config"] = {"validate_every": 2, "num_images": 4}
-    process["save"].update(save_every=2)
+    process["train"].update(num_images=8, batch_size=2, steps=4, warmup=2, validate_every=2, save_every=2)
     process["sample"].update(
         sample_every=4,
         sample_steps=1,
-        guidance_scale=1,
         prompts=["[trigger] a red circle", "a blue star, flat"],
     )
     # A machine that pauses for seconds still gets everything into the files before the end.

@@ -1,52 +1,30 @@
-"""Checkpoints are found by when they were written, and pruned beyond those to keep."""
+"""What a training resumes from."""
 
 from __future__ import annotations
 
+import os
+
 import pytest
-import torch
-
-from toolkit.telemetry.trainer.checkpoint import CheckpointFolder, TrainingState
 
 
 @pytest.fixture
-def folder(tmp_path):
-    return CheckpointFolder(tmp_path / "out", "job", keep=2)
+def saved(tmp_path):
+    return tmp_path / "output" / "tiny_neon_lora"
 
 
-@pytest.fixture
-def save(folder):
-    """Save a checkpoint of the state with these values; return its path."""
-    lora = {"transformer.a.lora_A.weight": torch.nn.Parameter(torch.ones(2, 3))}
-    optimizer = torch.optim.AdamW(lora.values(), lr=0.1)
-    lora["transformer.a.lora_A.weight"].grad = torch.ones(2, 3)
-    optimizer.step()
+def test_the_checkpoint_that_was_written_last_is_resumed(train, saved, capsys):
+    assert train("--steps", "3") == 0
+    # Put back, as from a backup.
+    os.utime(saved / "tiny_neon_lora_000000002.safetensors")
+    assert train("--steps", "3") == 0
 
-    def save_state(*, final=False, **state):
-        path = folder.path_of(state["step"], final=final)
-        folder.save(path, lora, optimizer, TrainingState(**state), {"rank": 2})
-        return path
-
-    return save_state
+    assert "tiny_neon_lora_000000002.safetensors at step 2" in capsys.readouterr().out
 
 
-def test_the_oldest_on_the_way_go_and_the_final_one_stays(tmp_path, save):
-    save(step=1, final=True)
-    for step in (2, 3, 4):
-        save(step=step)
+def test_a_checkpoint_that_cannot_be_read_is_named_and_nothing_is_trained(train, saved, tmp_path, capsys):
+    saved.mkdir(parents=True)
+    (saved / "tiny_neon_lora_000000002.safetensors").write_bytes(b"half a file")
 
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
-        "job.safetensors",
-        "job_000000003.safetensors",
-        "job_000000004.safetensors",
-    ]
-
-
-def test_the_latest_is_the_one_written_last_and_one_that_cannot_be_read_is_skipped(folder, capsys, save):
-    assert folder.latest() is None
-    save(step=500, final=True)
-    path = save(step=20)
-    assert folder.latest().state.step == 20
-
-    path.write_bytes(path.read_bytes()[:100])
-    assert folder.latest().state.step == 500
-    assert path.name in capsys.readouterr().out
+    assert train() == 2
+    assert "tiny_neon_lora_000000002.safetensors cannot be resumed" in capsys.readouterr().err
+    assert not (tmp_path / "logs").exists()

@@ -8,8 +8,8 @@ from torch import nn
 
 from toolkit.telemetry.trainer.loop import learning_rate
 from toolkit.telemetry.trainer.model import BASE_WEIGHTS, LoraLinear, add_lora, load_base, paint
-from toolkit.telemetry.trainer.options import NetworkOptions
-from toolkit.telemetry.trainer.pictures import BatchOrder, draw_set
+from toolkit.telemetry.trainer.options import NetworkOptions, TrainOptions
+from toolkit.telemetry.trainer.pictures import batch_of, neon_signs
 from toolkit.telemetry.trainer.prompts import encode_prompt
 
 CPU = torch.device("cpu")
@@ -28,22 +28,21 @@ def test_a_prompt_is_its_words_in_order_and_the_trigger_word_is_its_placeholder(
 
 
 def test_an_epoch_shows_each_picture_once_and_a_batch_depends_on_its_number_alone():
-    trained = draw_set("neon", 12, "training", triggered=True, device=CPU)
-    order = BatchOrder(trained, 4, seed=1)
-    epochs = [torch.cat([order.batch(3 * epoch + place)[0] for place in range(3)]) for epoch in range(2)]
+    trained = neon_signs(12, "training", CPU)
+    epochs = [
+        torch.cat([batch_of(trained, 3 * epoch + place, 4, seed=1).pictures for place in range(3)])
+        for epoch in range(2)
+    ]
 
     for epoch in epochs:
         shown = {picture.numpy().tobytes() for picture in epoch}
         assert shown == {picture.numpy().tobytes() for picture in trained.pictures}
     assert not torch.equal(*epochs)
-    assert torch.equal(order.batch(7).pictures, BatchOrder(trained, 4, seed=1).batch(7).pictures)
+    assert torch.equal(batch_of(trained, 1, 4, seed=1).pictures, epochs[0][4:8])
 
 
 def test_validation_pictures_are_not_those_of_the_training():
-    trained, unseen = (
-        draw_set("outline", 20, purpose, triggered=False, device=CPU).pictures
-        for purpose in ("training", "validation")
-    )
+    trained, unseen = (neon_signs(20, purpose, CPU).pictures for purpose in ("training", "validation"))
 
     assert not any(torch.equal(a, b) for a in trained for b in unseen)
 
@@ -51,9 +50,7 @@ def test_validation_pictures_are_not_those_of_the_training():
 def test_the_included_base_is_small_and_paints_what_it_is_asked_for():
     model = load_base()
     prompts = torch.tensor([encode_prompt(f"a {colour} circle, flat") for colour in ("red", "green", "blue")])
-    pictures = paint(
-        model, torch.randn(3, 3, 32, 32, generator=seeded()), prompts, steps=8, guidance_scale=1.0
-    )
+    pictures = paint(model, torch.randn(3, 3, 32, 32, generator=seeded()), prompts, steps=8)
 
     assert pictures[:, :, 13:19, 13:19].mean(dim=(2, 3)).argmax(dim=1).tolist() == [0, 1, 2]
     assert sum(parameter.numel() for parameter in model.parameters()) < 2_000_000
@@ -96,7 +93,10 @@ def test_the_lora_adds_alpha_over_rank_times_its_product_and_drops_out_only_in_t
 
 @pytest.mark.parametrize("kind", ["constant", "cosine"])
 def test_the_learning_rate_rises_in_the_warm_up_and_then_keeps_to_its_schedule(kind):
-    rates = [learning_rate(step, lr=1.0, kind=kind, warmup=4, steps=20) for step in range(1, 21)]
+    def rate(step, warmup=4):
+        return learning_rate(step, TrainOptions(lr=1.0, lr_scheduler=kind, warmup=warmup, steps=20))
+
+    rates = [rate(step) for step in range(1, 21)]
 
     assert rates[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     if kind == "constant":
@@ -104,5 +104,5 @@ def test_the_learning_rate_rises_in_the_warm_up_and_then_keeps_to_its_schedule(k
     else:
         assert rates[4:] == sorted(rates[4:], reverse=True)
         assert 0 < rates[-1] < 0.1
-    assert learning_rate(1, lr=1.0, kind=kind, warmup=0, steps=20) == 1.0
-    assert learning_rate(20, lr=1.0, kind=kind, warmup=40, steps=20) == 0.5
+    assert rate(1, warmup=0) == 1.0
+    assert rate(20, warmup=40) == 0.5

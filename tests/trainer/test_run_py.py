@@ -25,8 +25,7 @@ PATIENCE_S = 100
 def endless(process):
     """A training that has to be stopped."""
     process["train"].update(steps=1_000_000, lr=2e-3, lr_scheduler="constant")
-    process["train"]["validation_config"]["validate_every"] = 1000
-    process["save"]["save_every"] = 1_000_000
+    process["train"].update(validate_every=1000, save_every=1_000_000)
     process["sample"]["sample_every"] = 0
 
 
@@ -65,14 +64,14 @@ def test_ctrl_c_saves_and_ends_the_run(start, records, tmp_path):
 
 @pytest.mark.usefixtures("endless")
 def test_sigterm_saves_and_ends_the_run(train, records, monkeypatch):
-    end_epoch = TrainingLoop._end_epoch_if_due
+    answer = TrainingLoop._answer_requests
 
     def terminated_at_the_third_step(loop):
-        end_epoch(loop)
+        answer(loop)
         if loop.state.step == 3:
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(TrainingLoop, "_end_epoch_if_due", terminated_at_the_third_step)
+    monkeypatch.setattr(TrainingLoop, "_answer_requests", terminated_at_the_third_step)
     before = signal.getsignal(signal.SIGTERM)
 
     assert train() == 143
@@ -86,17 +85,17 @@ def test_sigterm_saves_and_ends_the_run(train, records, monkeypatch):
 def test_the_control_file_scales_the_rate_then_saves_and_stops_and_the_run_resumes(
     train, run_folder, records, monkeypatch
 ):
-    end_epoch = TrainingLoop._end_epoch_if_due
+    answer = TrainingLoop._answer_requests
 
     def steered(loop):
-        end_epoch(loop)
+        answer(loop)
         if loop.state.step == 3:
             ask(run_folder, {"lr_scale": 0.5})
         elif loop.state.step % 20 == 0 and records("step")[-1]["lr"] == pytest.approx(1e-3):
             ask(run_folder, {"actions": ["save_and_stop"]})
 
     with monkeypatch.context() as patch:
-        patch.setattr(TrainingLoop, "_end_epoch_if_due", steered)
+        patch.setattr(TrainingLoop, "_answer_requests", steered)
         assert train() == 0
 
     assert records("end")[-1]["reason"] == "stopped"

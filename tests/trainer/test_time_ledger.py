@@ -24,12 +24,12 @@ KILLED_AT_STEP_27 = """
 import os, signal, sys
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.trainer.loop import TrainingLoop
-plain = TrainingLoop._end_epoch_if_due
-def end_epoch_or_all(loop):
+plain = TrainingLoop._answer_requests
+def answer_or_die(loop):
     plain(loop)
     if loop.state.step == 27:
         os.kill(os.getpid(), signal.SIGKILL)
-TrainingLoop._end_epoch_if_due = end_epoch_or_all
+TrainingLoop._answer_requests = answer_or_die
 sys.exit(main())
 """
 
@@ -37,9 +37,7 @@ sys.exit(main())
 @pytest.fixture
 def longer(process):
     """A training with something of everything, which a test can kill between two checkpoints."""
-    process["train"].update(batch_size=4, steps=45, warmup=5)
-    process["train"]["validation_config"] = {"validate_every": 15, "num_images": 16}
-    process["save"].update(save_every=10)
+    process["train"].update(num_images=8, batch_size=4, steps=45, warmup=5, validate_every=15, save_every=10)
     process["sample"].update(sample_every=20, sample_steps=4)
     process["telemetry"].update(log_every=5)
 

@@ -10,7 +10,6 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from tests.lengths import in_make_faults
-from tests.records import state_of
 from toolkit.telemetry.trainer.loop import TrainingLoop
 
 
@@ -45,17 +44,6 @@ def test_a_resumed_training_ends_where_an_unbroken_one_does(train, process, tmp_
     assert same(final_weights(tmp_path), unbroken)
     assert [record["global_step"] for record in records("step")] == [1, 2, 3, 4, 5]
     assert [record["session"] for record in records("step")] == [1, 1, 1, 2, 2]
-    assert [record["train_loss_mean"] for record in records("epoch")] == [
-        pytest.approx(sum(step["train_loss"] for step in records("step")[:4]) / 4)
-    ]
-    began, *_, saved = [record for record in records("state") if record["session"] == 1]
-    loaded = next(record for record in records("state") if record["session"] == 2)
-    assert [record["at"] for record in (began, saved, loaded)] == ["start", "save", "load"]
-    assert saved["checkpoint"] == loaded["checkpoint"]
-    # Each step sets its rate and seeds torch's generator by itself.
-    own = {name for name in state_of(saved) if not name.startswith("rng")} - {"optimizer_lr"}
-    assert {name: loaded[name] for name in own} == {name: saved[name] for name in own}
-    assert (began["optimizer_step"], saved["optimizer_step"]) == (0, 3)
 
 
 def test_a_finished_training_is_not_trained_again(train, capsys, records):
@@ -64,25 +52,6 @@ def test_a_finished_training_is_not_trained_again(train, capsys, records):
 
     assert "nothing left to train" in capsys.readouterr().out
     assert len(records("start")) == 1
-
-
-def test_resume_never_starts_over_in_its_own_run_folder(train, process, run_folder, records):
-    assert train() == 0
-    process["train"]["resume"] = "never"
-    assert train() == 0
-
-    again = run_folder.with_name("tiny_neon_lora-2")
-    assert [record["global_step"] for record in records("step", again)] == [1, 2, 3, 4]
-
-
-def test_resume_takes_the_path_of_a_checkpoint(train, process, tmp_path, records):
-    assert train() == 0
-    process["train"]["resume"] = str(
-        tmp_path / "output" / "tiny_neon_lora" / "tiny_neon_lora_000000002.safetensors"
-    )
-    assert train() == 0
-
-    assert [record["global_step"] for record in records("step")] == [1, 2, 3, 4, 3, 4]
 
 
 def test_resuming_with_another_rank_is_refused_and_says_so(train, process, capsys):
@@ -100,8 +69,7 @@ def test_a_run_is_logged_from_start_to_end(train, tmp_path, records):
     assert start["lora_rank"] == 4
     assert len(start["lora_target_modules"]) == 30
     assert [record["global_step"] for record in records("eval")] == [0, 2, 4]
-    assert [record["epoch"] for record in records("epoch")] == [1]
-    assert records("epoch")[0]["val_loss"] > 0
+    assert all(record["val_loss"] > 0 for record in records("eval"))
     saved = records("checkpoint")
     assert [record["global_step"] for record in saved] == [2, 4]
     assert saved[1]["bytes"] == (tmp_path / saved[1]["checkpoint_path"]).stat().st_size
@@ -150,7 +118,7 @@ def test_a_training_that_fails_leaves_an_error_record(train, records, monkeypatc
 
 def test_neither_sampling_nor_validation_is_needed(train, process, records):
     process["sample"]["sample_every"] = 0
-    process["train"]["validation_config"]["validate_every"] = 0
+    process["train"]["validate_every"] = 0
 
     assert train() == 0
     assert records("sample") == records("eval") == []
@@ -159,10 +127,9 @@ def test_neither_sampling_nor_validation_is_needed(train, process, records):
 @in_make_faults
 @pytest.mark.slow
 def test_the_loss_goes_down_in_a_hundred_steps(train, process, records):
-    process["dataset"] = {"style": "neon", "num_images": 64}
-    process["train"].update(batch_size=2, steps=100, warmup=10)
-    process["train"]["validation_config"] = {"validate_every": 50, "num_images": 16}
-    process["save"]["save_every"] = 100
+    process["train"].update(
+        num_images=64, batch_size=2, steps=100, warmup=10, validate_every=50, save_every=100
+    )
     process["sample"]["sample_every"] = 0
 
     assert train() == 0

@@ -1,10 +1,8 @@
 """A second opening shows what the first one did without reading the log again, and believes nothing the log denies."""
 
-import json
 import math
 import os
 import stat
-from pathlib import Path
 
 import numpy as np
 import orjson
@@ -13,7 +11,7 @@ import pytest
 
 from tests.made_runs import append, step_record, write_run
 from toolkit.telemetry.runfolder import reader
-from toolkit.telemetry.runs.columns import column_cache, run_log
+from toolkit.telemetry.runs.columns import run_log
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.columns.run_log import RunLog
 
@@ -362,16 +360,6 @@ def test_a_cache_folder_that_cannot_be_written_is_harmless(path, tmp_path):
     assert everything(log) == everything(opened(path, None)[0])
 
 
-def test_a_full_disk_leaves_no_half_file(path, cache, monkeypatch):
-    def full(*args):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(column_cache.os, "replace", full)
-    opened(path, cache)
-
-    assert list(cache.folder.iterdir()) == []
-
-
 def test_numbers_too_large_to_keep_leave_the_log_uncached_and_readable(path, cache):
     append(path.parent, [{"event": "lost", "records": 2**63} for _ in range(4)])
 
@@ -390,22 +378,6 @@ def test_no_one_else_can_read_the_cache(path, cache):
 
     assert stat.S_IMODE(cache.folder.stat().st_mode) == 0o700
     assert stat.S_IMODE(file_in(cache).stat().st_mode) == 0o600
-
-
-def test_nothing_in_it_is_ever_run(path, cache):
-    opened(path, cache)
-    source = Path(column_cache.__file__).read_text()
-
-    assert "pickle" not in source
-    assert file_in(cache).read_bytes()[:6] == b"ARROW1"
-    schema = pa.ipc.open_file(file_in(cache)).schema
-    assert {str(field.type) for field in schema} <= {
-        "large_list<item: double>",
-        "large_list<item: int8>",
-        "large_list<item: int32>",
-        "large_list<item: int64>",
-    }
-    assert json.loads(schema.metadata[b"about"])["records"] > 1000
 
 
 def test_the_oldest_make_room_for_the_newest(tmp_path):

@@ -5,7 +5,6 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -172,32 +171,6 @@ def _same(a, b):
 
 def _kind(value):
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-
-
-@pytest.mark.parametrize("axis", AXES)
-def test_thousands_of_separate_nans_are_merged_and_still_counted(axis):
-    values = np.ones(9000)
-    values[::3] = np.nan
-    values[1::9] = np.inf
-    values[4::900] = -np.inf
-    columns = columns_of(values)
-
-    series = build(columns, axis=axis)
-
-    assert len(series.non_finite) <= 1000
-    places = build(columns, axis=axis, buckets=9000).segments[0].x
-    for kind, mask in (
-        ("NaN", np.isnan(values)),
-        ("Infinity", np.isposinf(values)),
-        ("-Infinity", np.isneginf(values)),
-    ):
-        runs = [run for run in series.non_finite if run.kind == kind]
-        assert sum(run.count for run in runs) == mask.sum()
-        if axis == "epoch":
-            continue  # nothing was said of epochs, so there is no place to cover
-        first, last = np.array([run.first_x for run in runs]), np.array([run.last_x for run in runs])
-        x = places[mask]
-        assert ((first[:, None] <= x) & (x <= last[:, None])).any(axis=0).all()
 
 
 # ---------------------------------------------------------------- sessions

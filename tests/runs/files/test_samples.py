@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.made_runs import append, write_run
-from toolkit.telemetry.runs.files.samples import sample_series, samples_of_run, thinned
+from toolkit.telemetry.runs.files.samples import sample_series, samples_of_run
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 
@@ -102,10 +102,3 @@ def test_samples_of_a_run_are_worked_out_again_once_there_are_new_ones(tmp_path)
     append(folder, [{**record, "global_step": 2}])
     store.refresh("r", wait_s=60)
     assert [sample.step for sample in samples_of_run(store, "r")[0].samples] == [1, 2]
-
-
-def test_thinning_keeps_the_first_and_the_last():
-    [one] = series_of(*[{"path": f"{n}.png", "prompt": "p", "global_step": n} for n in range(50)])
-
-    assert [sample.step for sample in thinned(one.samples, 4)] == [0, 16, 33, 49]
-    assert thinned(one.samples, 50) == list(one.samples)

@@ -8,22 +8,21 @@ import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from types import FrameType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.core.checks import OptionsError
 from toolkit.telemetry.trainer.checkpoint import (
-    Checkpoint,
-    CheckpointError,
-    CheckpointFolder,
     TrainingState,
-    read_checkpoint,
+    latest_checkpoint,
+    load_checkpoint,
+    read_state,
+    save_checkpoint,
 )
 from toolkit.telemetry.trainer.model import (
     ARCHITECTURE,
@@ -35,30 +34,21 @@ from toolkit.telemetry.trainer.model import (
     paint,
     random_times,
 )
-from toolkit.telemetry.trainer.options import PROCESS_KEY, JobOptions
-from toolkit.telemetry.trainer.pictures import (
-    IMAGE_SIZE,
-    BatchOrder,
-    derived_generator,
-    derived_seed,
-    draw_set,
-)
+from toolkit.telemetry.trainer.options import PROCESS_KEY, JobOptions, TrainOptions
+from toolkit.telemetry.trainer.pictures import IMAGE_SIZE, batch_of, generator_of, neon_signs, seed_of
 from toolkit.telemetry.trainer.prompts import encode_prompt
 
-EndReason = Literal["finished", "stopped", "interrupted", "signal"]
-
+_UNSEEN = 32
+"""Pictures to validate with."""
 _VALIDATION_SEED = 1234
 _PRINT_EVERY = 10
 _WITHOUT_CAPTION = 0.05
 """Share of pictures that are shown without their caption, so that guidance has something to move away from."""
+_ENLARGED = 8
+"""How much larger than the model's pictures the PNG files of samples are."""
 
-_SAMPLE_SIZE = 256
-"""Width and height of a sample's PNG."""
 
-
-def train(
-    job: JobOptions, config: Mapping[str, Any], *, began: float, log_dir: str | None = None
-) -> EndReason:
+def train(job: JobOptions, config: Mapping[str, Any], *, began: float, log_dir: str | None = None) -> str:
     """Train `job`, resuming where its options say so, and return why it ended.
 
     `config` is the whole file, which the logger records; the time of the run counts from `began`.
@@ -66,55 +56,50 @@ def train(
     Raises:
         OptionsError: the `telemetry:` block is wrong, or this machine or its files do not fit the options.
     """
-    options = job.process
+    steps = job.process.train.steps
     try:
-        device = choose_device(options.device)
+        device = choose_device(job.process.device)
     except ValueError as error:
         raise OptionsError(f"{PROCESS_KEY}.device: {error}") from error
-    folder = Path(options.training_folder) / job.name
-    checkpoints = CheckpointFolder(folder, job.name, keep=options.save.max_step_saves_to_keep)
-    found = _checkpoint_to_resume(job, checkpoints)
-    if found is not None and found.state.step >= options.train.steps:
-        print(
-            f"[run] {found.path} is at step {found.state.step} of {options.train.steps}: nothing left to train"
-        )
-        print("[run] raise train.steps to continue; set train.resume: never, or another name, to start over")
+    checkpoint, state = _where_to_resume(job)
+    if state.step >= steps:
+        print(f"[run] {checkpoint} is at step {state.step} of {steps}: nothing left to train")
+        print("[run] raise train.steps to continue; give another name to start over")
         return "finished"
-    overrides: dict[str, Any] = {} if log_dir is None else {"log_dir": log_dir}
-    if found is not None and found.state.run_id:
-        overrides["run_id"] = found.state.run_id
+    overrides: dict[str, Any] = {"log_dir": log_dir, "run_id": state.run_id}
+    overrides = {name: value for name, value in overrides.items() if value is not None}
     _be_deterministic()
     with TelemetryLogger.from_config(config, **overrides) as log:
         with log.training.application(start_time_msec=began * 1000), _stop_signals() as received:
-            loop = TrainingLoop(job, config, checkpoints, found, device, log=log, received=received)
-            reason = loop.run()
+            loop = TrainingLoop(job, log, device, state, checkpoint)
+            loop.describe(config)
+            reason = loop.run(received)
         log.close(reason=reason)
-    print(f"[run] {reason} at step {loop.state.step}")
-    if loop.last_checkpoint is not None:
-        print(f"[run] checkpoint: {loop.last_checkpoint}")
+    print(f"[run] {reason} at step {state.step}")
+    if loop.checkpoint is not None:
+        print(f"[run] checkpoint: {loop.checkpoint}")
     if log.run_folder is not None:
         print(f"[run] run folder: {os.path.relpath(log.run_folder)}")
     return reason
 
 
-def _checkpoint_to_resume(job: JobOptions, checkpoints: CheckpointFolder) -> Checkpoint | None:
-    wanted = job.process.train.resume
+def _where_to_resume(job: JobOptions) -> tuple[Path | None, TrainingState]:
+    """Return the checkpoint to resume from, None for a new training, and its state."""
+    path, rank = latest_checkpoint(_folder_of(job)), job.process.network.linear
     try:
-        if wanted in ("auto", "never"):
-            found = checkpoints.latest() if wanted == "auto" else None
-        else:
-            found = read_checkpoint(Path(wanted))
-    except CheckpointError as error:
+        state = TrainingState(rank=rank) if path is None else read_state(path)
+    except ValueError as error:
+        raise OptionsError(str(error)) from error
+    if state.rank != rank:
         raise OptionsError(
-            f"{PROCESS_KEY}.train.resume must be auto, never or a checkpoint, got {error}"
-        ) from error
-    rank = job.process.network.linear
-    if found is not None and found.rank != rank:
-        raise OptionsError(
-            f"cannot resume from {found.path}: it has rank {found.rank}, and {PROCESS_KEY}.network.linear is {rank}. "
-            f"Change it back, or set {PROCESS_KEY}.train.resume: never"
+            f"cannot resume from {path}: it has rank {state.rank}, and {PROCESS_KEY}.network.linear is {rank}; "
+            "change it back, or train under another name"
         )
-    return found
+    return path, state
+
+
+def _folder_of(job: JobOptions) -> Path:
+    return Path(job.process.training_folder) / job.name
 
 
 class TrainingLoop:
@@ -123,136 +108,110 @@ class TrainingLoop:
     def __init__(
         self,
         job: JobOptions,
-        config: Mapping[str, Any],
-        checkpoints: CheckpointFolder,
-        found: Checkpoint | None,
-        device: torch.device,
-        *,
         log: TelemetryLogger,
-        received: Sequence[signal.Signals],
+        device: torch.device,
+        state: TrainingState,
+        checkpoint: Path | None,
     ) -> None:
-        self._job, self._options, self._train = job, job.process, job.process.train
-        self._checkpoints, self._device, self._log, self._received = checkpoints, device, log, received
-        self.state = TrainingState() if found is None else found.state
+        options, train = job.process, job.process.train
+        self._job, self._options, self._train, self._log, self._device = job, options, train, log, device
+        self.state, self.checkpoint = state, checkpoint
         # A session without telemetry keeps the id for the next one with it.
-        self.state.run_id = log.run_id or self.state.run_id
-        self.last_checkpoint: Path | None = None
-        self._val_loss: Tensor | None = None
-        self._validated_at = self._saved_at = -1
-        # A tensor on the device: the mean over an epoch is kept without waiting for a single step.
-        self._epoch_loss_sum = torch.tensor(self.state.epoch_loss_sum, device=device)
+        state.run_id = log.run_id or state.run_id
+        self._saved_at = -1
         with log.training.model_init():
             self._model = load_base().to(device)
-            generator = derived_generator(self._train.seed, "lora")
-            self._lora = add_lora(self._model, self._options.network, generator)
+            self._lora = add_lora(self._model, options.network, generator_of(train.seed, "lora"))
         with log.training.optimizer_init():
-            self._optimizer = torch.optim.AdamW(
-                self._lora.values(), lr=self._train.lr, fused=device.type in ("cpu", "cuda")
-            )
-        if found is not None:
+            fused = device.type in ("cpu", "cuda")
+            self._optimizer = torch.optim.AdamW(self._lora.values(), lr=train.lr, fused=fused)
+        if checkpoint is not None:
             with log.training.checkpoint_load():
-                found.load(self._lora, self._optimizer)
-            print(f"[run] resuming from {found.path} at step {self.state.step}")
+                load_checkpoint(checkpoint, self._lora, self._optimizer)
+            print(f"[run] resuming from {checkpoint} at step {state.step}")
         with log.training.dataloader_init():
-            self._make_pictures()
-        self._announce(config)
-        self._put_state("start" if found is None else "load", None if found is None else found.path)
+            self._pictures = neon_signs(train.num_images, "training", device)
+            # Always with the same noise and times, so that the losses of different steps compare.
+            unseen = neon_signs(_UNSEEN, "validation", device)
+            generator = generator_of(_VALIDATION_SEED, "validation")
+            noise = torch.randn(unseen.pictures.shape, generator=generator).to(device)
+            times = random_times(len(noise), generator).to(device)
+            self._unseen = unseen.pictures, noise, times, unseen.prompts
+        self._steps_per_epoch = train.num_images // train.batch_size
 
-    def run(self) -> EndReason:
-        """Train, and return why it ended; every way but `stop` leaves a checkpoint of the last step."""
-        with self._log.training.training_loop(
-            train_iterations_start=self.state.step, train_iterations_target=self._train.steps
-        ):
-            if self.state.step == 0:
-                self._validate()
-                self._sample()
-            while self.state.step < self._train.steps:
-                self.state.step += 1
-                with self._log.training.training_iteration():
-                    self._train_step()
-                last = self.state.step == self._train.steps
-                if last or self._due(self._train.validation_config.validate_every):
-                    self._validate()
-                self._end_epoch_if_due()
-                if last or self._due(self._options.save.save_every):
-                    self._save(final=last)
-                if last or self._due(self._options.sample.sample_every):
-                    self._sample()
-                asked = None if last else self._asked_to_end()
-                if asked is not None:
-                    return asked
-        return "finished"
-
-    def _due(self, every: int) -> bool:
-        return every > 0 and self.state.step % every == 0
-
-    def _make_pictures(self) -> None:
-        """Draw what is trained on and validated with."""
-        style, checked = self._options.dataset.style, self._train.validation_config
-        draw = partial(draw_set, style, triggered=self._options.trigger_word is not None, device=self._device)
-        pictures = draw(self._options.dataset.num_images, "training")
-        self._batches = BatchOrder(pictures, self._train.batch_size, seed=self._train.seed)
-        # Always with the same noise and times, so that the losses of different steps compare.
-        unseen = draw(checked.num_images, "validation")
-        generator = derived_generator(_VALIDATION_SEED, "validation")
-        noise = torch.randn(unseen.pictures.shape, generator=generator).to(self._device)
-        times = random_times(checked.num_images, generator).to(self._device)
-        self._unseen = unseen.pictures, noise, times, unseen.prompts
-
-    def _announce(self, config: Mapping[str, Any]) -> None:
+    def describe(self, config: Mapping[str, Any]) -> None:
         """Write the start record, and declare what this loop can be asked for and how much work a step is."""
-        options, train, log = self._options, self._train, self._log
+        network, log, tokens = self._options.network, self._log, self._model.tokens_per_picture
         trainable = sum(matrix.numel() for matrix in self._lora.values())
         total = sum(parameter.numel() for parameter in self._model.parameters())
-        self._about_lora = {
-            "rank": options.network.linear,
-            "alpha": options.network.linear_alpha,
-            "dropout": options.network.dropout,
-            "target_modules": sorted({name.split(".lora_")[0] for name in self._lora}),
-        }
-        model = {"name": BASE_WEIGHTS.stem, "architecture": ARCHITECTURE}
+        names = sorted({name.split(".lora_")[0] for name in self._lora})
+        about = {"total_params": total, "trainable_params": trainable}
         log.log_start(
             config=config,
-            lora=self._about_lora,
-            model={**model, "total_params": total, "trainable_params": trainable},
+            lora={"rank": network.linear, "alpha": network.linear_alpha, "target_modules": names},
+            model={"name": BASE_WEIGHTS.stem, "architecture": ARCHITECTURE, **about},
             training={
                 "optimizer": "adamw",
                 "dtype": "float32",
                 "device": str(self._device),
-                "batches_per_epoch": self._batches.batches_per_epoch,
+                "batches_per_epoch": self._steps_per_epoch,
                 "resumed_from_step": self.state.step,
             },
         )
         for action in ("save", "sample", "stop", "save_and_stop"):
             log.declare_action(action)
         log.declare_knob("lr_scale", float, low=0.1, high=2.0)
-        tokens = self._model.tokens_per_picture
         log.training.configure(
-            global_batch_size=train.batch_size,
+            global_batch_size=self._train.batch_size,
             seq_length=tokens,
             # Two operations per parameter and token in the forward pass and two in the backward pass: the base is
             # frozen, so only gradients of activations are computed.
             flops_per_sample=4 * total * tokens,
-            train_iterations_target=train.steps,
+            train_iterations_target=self._train.steps,
         )
-        print(
-            f"[run] {self._job.name}: LoRA of rank {options.network.linear} on {len(self._lora) // 2} layers, "
-            f"{trainable:,} of {total:,} parameters, on {self._device}"
-        )
+        print(f"[run] {self._job.name}: {trainable:,} of {total:,} parameters, on {self._device}")
 
-    def _train_step(self) -> None:
+    def run(self, received: Sequence[signal.Signals]) -> str:
+        """Train, and return why it ended; every way but `stop` leaves a checkpoint of the last step."""
+        state, train = self.state, self._train
+        with self._log.training.training_loop(state.step, train_iterations_target=train.steps):
+            if state.step == 0:
+                if train.validate_every:
+                    self._validate()
+                self._sample()
+            while state.step < train.steps:
+                state.step += 1
+                with self._log.training.training_iteration():
+                    self._step()
+                if self._is_due(train.validate_every):
+                    self._validate()
+                if self._is_due(train.save_every):
+                    self._save()
+                if self._is_due(self._options.sample.sample_every):
+                    self._sample()
+                self._answer_requests()
+                if received:
+                    print(f"[run] {received[0].name}: saving after this step")
+                    self._save()
+                    return "interrupted" if received[0] is signal.SIGINT else "signal"
+                if self._log.should_stop and state.step < train.steps:
+                    return "stopped"
+        return "finished"
+
+    def _is_due(self, every: int) -> bool:
+        return every > 0 and (self.state.step % every == 0 or self.state.step == self._train.steps)
+
+    def _step(self) -> None:
         """One optimizer step; the loss stays on the device."""
         train, step, phases = self._train, self.state.step, self._log.training
-        lr = self.state.lr_scale * learning_rate(
-            step, lr=train.lr, kind=train.lr_scheduler, warmup=train.warmup, steps=train.steps
-        )
+        lr = self.state.lr_scale * learning_rate(step, train)
         for group in self._optimizer.param_groups:
             group["lr"] = lr
-        torch.manual_seed(derived_seed(train.seed, "dropout", step))
-        generator = derived_generator(train.seed, "noise", step, self._device)
+        torch.manual_seed(seed_of(train.seed, "dropout", step))
+        generator = generator_of(train.seed, "noise", step, self._device)
         self._model.train()
         with phases.data_loading():
-            pictures, prompts = self._batches.batch(step - 1)
+            pictures, prompts = batch_of(self._pictures, step - 1, train.batch_size, train.seed)
         with phases.forward():
             noise = torch.randn(pictures.shape, generator=generator, device=self._device)
             times = random_times(len(pictures), generator)
@@ -265,38 +224,20 @@ class TrainingLoop:
             self._optimizer.step()
         with phases.zero_grad():
             self._optimizer.zero_grad()
-        loss = loss.detach()
-        self._epoch_loss_sum += loss
-        self.state.epoch_steps += 1
-        epoch = (step - 1) // self._batches.batches_per_epoch + 1
-        self._log.log_step(step, train_loss=loss, lr=lr, grad_norm=grad_norm, epoch=epoch)
+        epoch = (step - 1) // self._steps_per_epoch + 1
+        self._log.log_step(step, train_loss=loss.detach(), lr=lr, grad_norm=grad_norm, epoch=epoch)
         if step in (1, train.steps) or step % _PRINT_EVERY == 0:
             # Only here the loss is read from the device.
             done = f"step {step}/{train.steps} ({step / train.steps:.0%})"
             print(f"[run] {done}  loss {loss.item():.4f}  lr {lr:.1e}", flush=True)
 
-    def _end_epoch_if_due(self) -> None:
-        if not self._due(self._batches.batches_per_epoch):
-            return
-        self._validate()
-        metrics = {"train_loss_mean": self._epoch_loss_sum / self.state.epoch_steps}
-        if self._val_loss is not None:
-            metrics["val_loss"] = self._val_loss
-        epoch = self.state.step // self._batches.batches_per_epoch
-        self._log.log_epoch(epoch, metrics, global_step=self.state.step)
-        self._epoch_loss_sum = torch.zeros_like(self._epoch_loss_sum)
-        self.state.epoch_steps = 0
-
     @torch.no_grad()
     def _validate(self) -> None:
-        """Log the mean loss over the pictures that are never trained on, once per step."""
-        if not self._train.validation_config.validate_every or self._validated_at == self.state.step:
-            return
+        """Log the mean loss over the pictures that are never trained on."""
         with self._log.training.validation_loop(), self._log.training.validation_iteration():
             self._model.eval()
-            self._val_loss = flow_loss(self._model, *self._unseen)
-        self._validated_at = self.state.step
-        self._log.log_eval(self.state.step, val_loss=self._val_loss)
+            val_loss: Tensor = flow_loss(self._model, *self._unseen)
+        self._log.log_eval(self.state.step, val_loss=val_loss)
 
     def _sample(self) -> None:
         """Paint the prompts, from the same noise each time so that pictures of different steps compare."""
@@ -305,64 +246,28 @@ class TrainingLoop:
             return
         with self._log.training.sampling():
             self._model.eval()
-            noise = [
-                torch.randn(
-                    3, IMAGE_SIZE, IMAGE_SIZE, generator=derived_generator(sample.seed + place, "sample")
-                )
-                for place in range(len(sample.prompts))
-            ]
-            pictures = paint(
-                self._model,
-                torch.stack(noise).to(self._device),
-                torch.tensor([encode_prompt(prompt, trigger) for prompt in sample.prompts]).to(self._device),
-                steps=sample.sample_steps,
-                guidance_scale=sample.guidance_scale,
-            )
-            size = _SAMPLE_SIZE // IMAGE_SIZE
-            pixels = ((pictures + 1) * 127.5).round().byte().permute(0, 2, 3, 1)
-            pixels = pixels.repeat_interleave(size, dim=1).repeat_interleave(size, dim=2).cpu()
-            for prompt, picture in zip(sample.prompts, pixels.numpy(), strict=True):
-                self._log.log_image(prompt.replace("[trigger]", trigger or ""), picture, step=self.state.step)
+            shape = (len(sample.prompts), 3, IMAGE_SIZE, IMAGE_SIZE)
+            noise = torch.randn(shape, generator=generator_of(self._train.seed, "sample")).to(self._device)
+            prompts = torch.tensor([encode_prompt(prompt, trigger) for prompt in sample.prompts])
+            pictures = paint(self._model, noise, prompts.to(self._device), steps=sample.sample_steps)
+            for prompt, picture in zip(sample.prompts, pictures.cpu(), strict=True):
+                shown = F.interpolate(picture[None] / 2 + 0.5, scale_factor=_ENLARGED)[0]
+                self._log.log_image(prompt.replace("[trigger]", trigger or ""), shown, step=self.state.step)
 
-    def _save(self, *, final: bool = False) -> None:
-        """Write a checkpoint, judged by its own validation loss; the same step is not written twice."""
-        state = self.state
-        if self._saved_at == state.step:
+    def _save(self) -> None:
+        """Write a checkpoint, once per step."""
+        state, step, name = self.state, self.state.step, self._job.name
+        if self._saved_at == step:
             return
-        self._saved_at = state.step
-        self._validate()
-        is_best = False
-        if self._val_loss is not None:
-            val_loss = self._val_loss.item()
-            # Not a number is never the best, nor worse than what comes after it.
-            is_best = math.isfinite(val_loss) and val_loss < (state.best_val_loss or math.inf)
-            if is_best:
-                state.best_val_loss = val_loss
-        state.epoch_loss_sum = self._epoch_loss_sum.item()
+        self._saved_at = step
+        own = name if step == self._train.steps else f"{name}_{step:09d}"
+        self.checkpoint = path = _folder_of(self._job) / f"{own}.safetensors"
         began = time.monotonic()
-        path = self._checkpoints.path_of(state.step, final=final)
-        with self._log.training.checkpoint_save(state.step, path=path):
-            self._checkpoints.save(path, self._lora, self._optimizer, state, self._about_lora)
-        self.last_checkpoint = path
-        self._log.log_checkpoint(state.step, path, is_best=is_best, seconds=time.monotonic() - began)
-        self._put_state("save", path)
+        with self._log.training.checkpoint_save(step, path=path):
+            save_checkpoint(path, self._lora, self._optimizer, state)
+        self._log.log_checkpoint(step, path, seconds=time.monotonic() - began)
 
-    def _put_state(self, at: Literal["save", "load", "start"], checkpoint: Path | None) -> None:
-        """Record what a checkpoint holds; the next step seeds its generators and sets its rate by itself."""
-        # What is drawn until then is not part of the training: recorded, it would look as if a resume had lost it.
-        torch.manual_seed(derived_seed(self._train.seed, "dropout", self.state.step))
-        self._log.state(
-            at,
-            self.state.step,
-            checkpoint=checkpoint,
-            optimizer=self._optimizer,
-            epoch=self.state.step // self._batches.batches_per_epoch,
-            data_position=self.state.step % self._batches.batches_per_epoch,
-            batch_size=self._train.batch_size,
-        )
-
-    def _asked_to_end(self) -> EndReason | None:
-        """Do what was asked for since the last step; return a reason if that was to end."""
+    def _answer_requests(self) -> None:
         for request in self._log.take_requests():
             if request.name == "lr_scale" and isinstance(request.value, (int, float)):
                 self.state.lr_scale = float(request.value)
@@ -370,23 +275,20 @@ class TrainingLoop:
                 self._sample()
             elif request.name in ("save", "save_and_stop"):
                 self._save()
-        if self._received:
-            self._save()
-            return "interrupted" if self._received[0] is signal.SIGINT else "signal"
-        return "stopped" if self._log.should_stop else None
 
 
-def learning_rate(step: int, *, lr: float, kind: str, warmup: int, steps: int) -> float:
-    """Return the rate for `step`, which counts from 1 to `steps`.
+def learning_rate(step: int, train: TrainOptions) -> float:
+    """Return the rate for `step`, which counts from 1.
 
     It rises to `lr` in the first `warmup` steps; then it stays (`constant`) or falls in half a wave to nearly
     nothing at the last step (`cosine`).
     """
-    if step <= warmup:
-        return lr * step / warmup
-    if kind == "constant":
-        return lr
-    return lr * (0.5 + 0.5 * math.cos(math.pi * (step - warmup - 1) / max(1, steps - warmup)))
+    if step <= train.warmup:
+        return train.lr * step / train.warmup
+    if train.lr_scheduler == "constant":
+        return train.lr
+    done = (step - train.warmup - 1) / max(1, train.steps - train.warmup)
+    return train.lr * (0.5 + 0.5 * math.cos(math.pi * done))
 
 
 @contextmanager
@@ -394,11 +296,9 @@ def _stop_signals() -> Iterator[list[signal.Signals]]:
     """Yield a list that gets the first Ctrl-C or SIGTERM; a second one does what it would have done without us."""
     received: list[signal.Signals] = []
 
-    def note(number: int, _frame: FrameType | None) -> None:
+    def note(number: int, _: object) -> None:
         received.append(signal.Signals(number))
         restore()
-        # print() may be in the middle of a line when the signal comes.
-        os.write(2, f"\n[run] {received[0].name}: saving after this step; once more ends at once\n".encode())
 
     def restore() -> None:
         for number, handler in before.items():
@@ -416,8 +316,7 @@ def _be_deterministic() -> None:
     # cuBLAS reads this when it is first used, and refuses to be deterministic without it.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
-    # Sums differ when they are split. At this size several threads gain little on an idle machine, and on a busy one
-    # they wait for each other: on two shared cores one thread is four times as fast as two.
+    # Sums differ when they are split, and at this size one thread is faster than two on a busy machine.
     torch.set_num_threads(1)
-    # On Arm, oneDNN uses its own threads regardless of torch's setting, and is four times slower on thin matrices.
+    # On Arm, oneDNN uses its own threads regardless of torch's setting.
     torch.backends.mkldnn.enabled = False  # type: ignore[assignment]  # a property, though not typed as one

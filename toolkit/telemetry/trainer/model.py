@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -50,32 +49,29 @@ class TinyDiT(nn.Module):
         self.transformer_blocks = nn.ModuleList(_Block() for _ in range(_DEPTH))
         self.modulation_out = nn.Linear(_WIDTH, 2 * _WIDTH)
         self.patch_out = nn.Linear(_WIDTH, patch_values)
-        nn.init.normal_(self.words.weight[1:], std=0.5)  # number 0 is padding and adds nothing
-        for silent in (self.modulation, self.modulation_out, self.patch_out):
-            nn.init.zeros_(silent.weight)
-            nn.init.zeros_(silent.bias)
 
     def forward(self, noisy: Tensor, time: Tensor, prompt: Tensor) -> Tensor:
         """Take pictures (n, 3, h, w), times (n,) and word numbers (n, words); return velocities (n, 3, h, w)."""
-        tokens = self.patch_in(_to_patches(noisy)) + self.position
+        tokens = self.patch_in(F.pixel_unshuffle(noisy, _PATCH).flatten(2).mT) + self.position
         condition = self.time_in(_time_waves(time)) + self.words(prompt).sum(dim=1)
         condition = F.silu(self.condition(F.silu(condition)))
         modulation = self.modulation(condition).unflatten(1, (6, _WIDTH))
         for block in self.transformer_blocks:
             tokens = block(tokens, modulation)
         shift, scale = self.modulation_out(condition).unsqueeze(1).chunk(2, dim=-1)
-        picture = _to_picture(self.patch_out(_normalise(tokens) * (1 + scale) + shift))
+        patches = self.patch_out(_normalise(tokens) * (1 + scale) + shift)
+        picture = F.pixel_shuffle(patches.mT.unflatten(2, (_GRID, _GRID)), _PATCH)
         return (noisy - picture) / time.clamp(min=1e-3)[:, None, None, None]
 
 
 class _Block(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.attn = nn.ModuleDict(
-            {name: nn.Linear(_WIDTH, _WIDTH) for name in ("to_q", "to_k", "to_v", "to_out")}
-        )
-        self.ff = nn.ModuleDict(
-            {"proj_in": nn.Linear(_WIDTH, 4 * _WIDTH), "proj_out": nn.Linear(4 * _WIDTH, _WIDTH)}
+        names = ("to_q", "to_k", "to_v", "to_out")
+        wide = {"proj_in": nn.Linear(_WIDTH, 4 * _WIDTH), "proj_out": nn.Linear(4 * _WIDTH, _WIDTH)}
+        self.attn, self.ff = (
+            nn.ModuleDict({name: nn.Linear(_WIDTH, _WIDTH) for name in names}),
+            nn.ModuleDict(wide),
         )
         self.modulation_table = nn.Parameter(torch.randn(6, _WIDTH) * 0.02)
 
@@ -107,16 +103,6 @@ def _time_waves(time: Tensor) -> Tensor:
     speed = torch.exp(-math.log(1000.0) * torch.arange(half, device=time.device) / half)
     angle = time[:, None] * 100.0 * speed
     return torch.cat((angle.cos(), angle.sin()), dim=1)
-
-
-def _to_patches(picture: Tensor) -> Tensor:
-    patches: Tensor = picture.unflatten(3, (_GRID, _PATCH)).unflatten(2, (_GRID, _PATCH))
-    return patches.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2)
-
-
-def _to_picture(tokens: Tensor) -> Tensor:
-    patches: Tensor = tokens.unflatten(2, (_CHANNELS, _PATCH, _PATCH)).unflatten(1, (_GRID, _GRID))
-    return patches.permute(0, 3, 1, 4, 2, 5).flatten(4).flatten(2, 3)
 
 
 class LoraLinear(nn.Module):
@@ -166,13 +152,11 @@ def load_base() -> TinyDiT:
     return model
 
 
-Velocity = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(noisy pictures, times, word numbers) -> velocity from picture to noise."""
-
 _EARLIEST = 0.05
 """Closer to the picture the velocity is mostly rounding error, divided by a time of nearly 0."""
 _FULL_WEIGHT = 0.25
 """From this time on an error counts in full."""
+_GUIDANCE = 2.0
 
 
 def random_times(count: int, generator: torch.Generator) -> Tensor:
@@ -186,7 +170,7 @@ def random_times(count: int, generator: torch.Generator) -> Tensor:
     return _EARLIEST + (1 - _EARLIEST) * even
 
 
-def flow_loss(model: Velocity, picture: Tensor, noise: Tensor, time: Tensor, prompt: Tensor) -> Tensor:
+def flow_loss(model: nn.Module, picture: Tensor, noise: Tensor, time: Tensor, prompt: Tensor) -> Tensor:
     """Return the mean squared error of the velocity, a scalar; times close to the picture count less."""
     at = time[:, None, None, None]
     noisy = (1 - at) * picture + at * noise
@@ -195,20 +179,16 @@ def flow_loss(model: Velocity, picture: Tensor, noise: Tensor, time: Tensor, pro
 
 
 @torch.no_grad()
-def paint(model: Velocity, noise: Tensor, prompt: Tensor, *, steps: int, guidance_scale: float) -> Tensor:
+def paint(model: nn.Module, noise: Tensor, prompt: Tensor, *, steps: int) -> Tensor:
     """Turn `noise` into pictures with values from -1 to 1, in `steps` Euler steps.
 
-    A guidance scale other than 1 moves away from what the model paints without any prompt.
+    Each moves away from what the model paints without any prompt.
     """
     picture = noise
-    times = torch.linspace(1.0, 0.0, steps + 1).tolist()
-    for now, following in itertools.pairwise(times):
+    for now, following in itertools.pairwise(torch.linspace(1.0, 0.0, steps + 1).tolist()):
         time = torch.full((len(picture),), now, device=picture.device)
-        velocity = model(picture, time, prompt)
-        if guidance_scale != 1.0:
-            unprompted = model(picture, time, torch.zeros_like(prompt))
-            velocity = torch.lerp(unprompted, velocity, guidance_scale)
-        picture = picture + velocity * (following - now)
+        prompted, unprompted = model(picture, time, prompt), model(picture, time, torch.zeros_like(prompt))
+        picture = picture + torch.lerp(unprompted, prompted, _GUIDANCE) * (following - now)
     return picture.clamp(-1.0, 1.0)
 
 

@@ -14,83 +14,48 @@ from toolkit.telemetry.core.checks import (
     number,
     one_of,
     optional,
+    text,
     where,
     whole,
     wrong,
 )
 from toolkit.telemetry.core.fields import each, nested, option, read_fields, required
-from toolkit.telemetry.trainer.prompts import BASE_STYLES, encode_prompt
+from toolkit.telemetry.trainer.prompts import encode_prompt
 
 PROCESS_TYPE = "tiny_lora_trainer"
 PROCESS_KEY = "config.process[0]"
 
-_TEXT: Check[str] = where(lambda value: isinstance(value, str), "a text")
-_NAME: Check[str] = where(
-    lambda value: (
-        isinstance(value, str) and re.fullmatch(r"(?!\.)[^\x00-\x1f/\\:*?\"<>|]{1,100}", value) is not None
-    ),
-    "a text of 1 to 100 characters that can name a folder",
-)
-_DEVICE: Check[str] = where(
-    lambda value: isinstance(value, str) and re.fullmatch(r"auto|cpu|mps|cuda(:\d+)?", value) is not None,
-    "auto, cpu, mps, cuda or cuda:N",
-)
+
+def _matching(pattern: str, allowed: str) -> Check[str]:
+    return where(lambda value: isinstance(value, str) and re.fullmatch(pattern, value) is not None, allowed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkOptions:
     """The LoRA."""
 
-    type: str = option("lora", "Kind of network.", one_of("lora"))
     linear: int = option(16, "Rank.", whole(1, 128))
     linear_alpha: float = option(16.0, "Alpha.", number(above=0))
     dropout: float = option(0.0, "Dropout.", number(0, 0.9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SaveOptions:
-    """When checkpoints are written, and how many are kept."""
-
-    save_every: int = option(100, "Steps between two checkpoints.", whole(1))
-    max_step_saves_to_keep: int = option(4, "Checkpoints kept besides the final one.", whole(1))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetOptions:
-    """Images of shapes in one style, generated when the training starts."""
-
-    style: str = option("neon", "Style of the images.", one_of(*BASE_STYLES, "neon"))
-    num_images: int = option(256, "Number of images.", whole(1, 100_000))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ValidationOptions:
-    """Loss on images that are never trained on, always with the same noise and timesteps, so values compare."""
-
-    validate_every: int = option(
-        50, "Steps between two validations, besides the end of each epoch; 0 turns it off.", whole(0)
-    )
-    num_images: int = option(64, "Number of images.", whole(1, 512))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainOptions:
-    """The training itself: AdamW, in float32."""
+    """The training itself: AdamW, in float32, on images of neon signs that are generated when it starts."""
 
     steps: int = required("Number of optimizer steps.", whole(1))
+    num_images: int = option(256, "Images to train on.", whole(1, 100_000))
     batch_size: int = option(8, "Images per batch.", whole(1))
     lr: float = option(1e-3, "Learning rate.", number(above=0, high=1))
     lr_scheduler: str = option("cosine", "Learning rate schedule.", one_of("constant", "cosine"))
     warmup: int = option(0, "Steps in which the learning rate rises from 0 to `lr`.", whole(0))
     max_grad_norm: float = option(1.0, "Longer gradients are clipped to this norm.", number(above=0))
     seed: int = option(42, "Seed of the training.", whole(0))
-    resume: str = option(
-        "auto",
-        "`auto` resumes from the latest checkpoint in the save folder, `never` starts a new run, a path resumes there.",
-        _TEXT,
-    )
-    validation_config: ValidationOptions = option(
-        ValidationOptions(), "When and on what to validate.", nested(ValidationOptions)
+    save_every: int = option(100, "Steps between two checkpoints.", whole(1))
+    validate_every: int = option(
+        50,
+        "Steps between two validations, on images that are never trained on; 0 turns them off.",
+        whole(0),
     )
 
 
@@ -100,9 +65,7 @@ class SampleOptions:
 
     sample_every: int = option(100, "Steps between two sets of samples; 0 turns them off.", whole(0))
     sample_steps: int = option(20, "Steps per image.", whole(1, 1000))
-    guidance_scale: float = option(2.0, "Guidance scale.", number(0))
-    prompts: tuple[str, ...] = option((), "One image each; `[trigger]` is the trigger word.", each(_TEXT))
-    seed: int = option(42, "Seed of the first image; each prompt has its own, counting up.", whole(0))
+    prompts: tuple[str, ...] = option((), "One image each; `[trigger]` is the trigger word.", each(text))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,18 +73,18 @@ class ProcessOptions:
     """One training process."""
 
     type: str = required("The example trainer.", one_of(PROCESS_TYPE))
-    training_folder: str = option("output", "Checkpoints go to `<training_folder>/<name>`.", _TEXT)
+    training_folder: str = option("output", "Checkpoints go to `<training_folder>/<name>`.", text)
     device: str = option(
-        "auto", "`auto` takes a GPU if there is one; or `cpu`, `mps`, `cuda`, `cuda:N`.", _DEVICE
+        "auto",
+        "`auto` takes a GPU if there is one; or `cpu`, `mps`, `cuda`, `cuda:N`.",
+        _matching(r"auto|cpu|mps|cuda(:\d+)?", "auto, cpu, mps, cuda or cuda:N"),
     )
     trigger_word: str | None = option(
         None,
         "A new word put in front of every caption; `[trigger]` in a prompt is replaced by it.",
-        optional(where(lambda value: isinstance(value, str) and value.isalnum(), "one word")),
+        optional(_matching(r"[^\W_]+", "one word")),
     )
     network: NetworkOptions = option(NetworkOptions(), "The LoRA.", nested(NetworkOptions))
-    save: SaveOptions = option(SaveOptions(), "When checkpoints are written.", nested(SaveOptions))
-    dataset: DatasetOptions = option(DatasetOptions(), "What is trained on.", nested(DatasetOptions))
     train: TrainOptions = required("The training itself.", nested(TrainOptions))
     sample: SampleOptions = option(
         SampleOptions(), "Images generated during training.", nested(SampleOptions)
@@ -135,8 +98,8 @@ class ProcessOptions:
                 encode_prompt(prompt, self.trigger_word)
             except ValueError as error:
                 raise OptionsError(f"{PROCESS_KEY}.sample.prompts[{place}]: {error}") from error
-        if self.train.batch_size > self.dataset.num_images:
-            allowed = f"at most {self.dataset.num_images}, the number of images in the dataset"
+        if self.train.batch_size > self.train.num_images:
+            allowed = f"at most {self.train.num_images}, the number of images"
             raise wrong(f"{PROCESS_KEY}.train.batch_size", self.train.batch_size, allowed)
 
 
@@ -154,7 +117,12 @@ def _read_process(key: str, value: Any) -> ProcessOptions:
 class JobOptions:
     """The part `config` of a file: a name, and what to train."""
 
-    name: str = required("Folder and file names.", _NAME)
+    name: str = required(
+        "Folder and file names.",
+        _matching(
+            r"(?!\.)[^\x00-\x1f/\\:*?\"<>|]{1,100}", "a text of 1 to 100 characters that can name a folder"
+        ),
+    )
     process: ProcessOptions = required("One training.", Check(_read_process, "a list of one mapping"))
     telemetry: Any = option(None, "The `telemetry:` block may be here instead.", anything)
 

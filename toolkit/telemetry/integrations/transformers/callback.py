@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import math
 import os
-import sys
 import time
 from collections.abc import Mapping
 from numbers import Real
@@ -20,8 +18,14 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
 from toolkit.telemetry.core.guard import guarded
-from toolkit.telemetry.integrations.framework_run import FrameworkRun
-from toolkit.telemetry.integrations.logger_setup import GivenLog, log_save_since, remember_run, run_id_in
+from toolkit.telemetry.integrations.framework_run import FrameworkRun, unreported
+from toolkit.telemetry.integrations.logger_setup import (
+    GivenLog,
+    log_save_since,
+    remember_run,
+    run_id_in,
+    share_of_last_step,
+)
 from toolkit.telemetry.integrations.metric_names import with_known_names
 from toolkit.telemetry.integrations.transformers.phases import TrainerPhases, calling_trainer
 from toolkit.telemetry.integrations.transformers.start_fields import (
@@ -33,7 +37,6 @@ from toolkit.telemetry.integrations.transformers.start_fields import (
 from toolkit.telemetry.integrations.trl_completions import TrainerCompletions
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
-from toolkit.telemetry.logger.spans.span import AnySpan
 from toolkit.telemetry.runfolder.records import STEP, StateTrigger
 from toolkit.telemetry.timing.names import OPTIMIZER_UPDATE
 
@@ -57,6 +60,8 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
     Nothing it does raises into the Trainer, except invalid options when it is created.
     """
 
+    reports_failures = False
+
     def __init__(
         self, log: GivenLog = None, *, run_name: str | None = None, phases: bool | None = None, **options: Any
     ) -> None:
@@ -70,9 +75,8 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
         """A training that is recorded if no other callback does."""
         self.state: Any = None
         """The Trainer's state of the training that is recorded."""
-        self._update: AnySpan | None = None
         self._parts: TrainerPhases | None = None
-        self._completions = TrainerCompletions(self.guard)
+        self._completions: TrainerCompletions | None = None
         self._waiting: tuple[int, dict[str, Any]] | None = None
         """A step to be written together with the Trainer's own log of it, which comes next."""
         self._latest: dict[str, Any] = {}
@@ -95,7 +99,7 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
         if not self.options.enabled:
             return
         with self.guard.catch("beginning to record a Trainer"):
-            self.leave(InterruptedError("another training began before this one reported its end"))
+            self.end_run(InterruptedError("another training began before this one reported its end"))
             if self.is_by_name:
                 # A callback that the script made is called after this one.
                 self._offered = args, state, kwargs
@@ -105,7 +109,7 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
     @guarded
     def on_train_end(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Close the run if it was opened here: finished, or stopped on request."""
-        self.leave(None)
+        self.end_run(None)
 
     def on_epoch_begin(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Remember when the epoch began."""
@@ -150,14 +154,12 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
         groups = getattr(kwargs.get("optimizer"), "param_groups", None)
         self._learning_rate = groups[0].get("lr") if groups else None
         if self.state is not None:
-            self._update = self._begin_part(OPTIMIZER_UPDATE)
+            self.begin_part(OPTIMIZER_UPDATE)
 
     @guarded
     def on_optimizer_step(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the optimizer step."""
-        update, self._update = self._update, None
-        if update is not None:
-            update.__exit__(None, None, None)
+        self.end_phases(OPTIMIZER_UPDATE)
 
     @guarded
     def on_step_end(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
@@ -185,17 +187,20 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
     def on_log(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Record what the Trainer logs: metrics of a step or an evaluation, or the summary at the end."""
         log, step, logs = self.opened, state.global_step, kwargs.get("logs") or {}
-        numbers = _numbers_in(logs)
+        numbers = {str(name): value for name, value in logs.items() if _is_number(value)}
         # The Trainer's own printing removes `total_flos` from the log, but not from the history.
         is_summary = bool(state.log_history) and "total_flos" in state.log_history[-1]
-        if "loss" not in logs and is_summary:
+        if "loss" in logs:
+            self._write_log(log, step, numbers)
+        elif is_summary:
             self._write_waiting()
             log.log_event("train_summary", global_step=step, summary=numbers)
-        elif "loss" not in logs and _is_evaluation(logs):
+        elif _is_evaluation(logs):
             self._write_waiting()
-            log.log_eval(step, **numbers)
-        else:
-            self._write_log(log, step, numbers)
+            log.log_eval(step, numbers)
+        elif not _IN_EVERY_LOG.issuperset(numbers):
+            # The script's own; a waiting step keeps waiting for the Trainer's log.
+            internals(log).put(STEP, {"global_step": step, **_with_rate(numbers)})
         return self._apply_requests(control)
 
     # Between the steps.
@@ -234,7 +239,7 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
 
     def _begin(self, args: Any, state: Any, given: Mapping[str, Any]) -> None:
         """Record the training of this state, unless another callback does; each part fails on its own."""
-        if any(one.state is state for one in _RECORDING):
+        if any(getattr(one, "state", None) is state for one in unreported):
             self.is_live = False
             if not self.is_by_name:
                 error = OSError("the trainer already has another TelemetryCallback")
@@ -245,10 +250,6 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
         if not self.is_live:
             return
         self.state, self._needs_first_state = state, True
-        _RECORDING.add(self)
-        # The last to be registered is called first: before the logger is closed.
-        atexit.unregister(_end_unreported)
-        atexit.register(_end_unreported)
         state.stateful_callbacks[_RUN] = {"args": {}, "attributes": {"run_id": log.run_id}}
         self.begin_application()
         trainer = None
@@ -276,8 +277,7 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
         self._tokens = state.num_input_tokens_seen
         self._latest, self._learning_rate, self._hook_ended = {}, None, time.time()
         data = getattr(given.get("train_dataloader"), "dataset", None)
-        left = len(data) % samples if has_length(data) else 0
-        self._last_share = left / samples if left and not args.dataloader_drop_last else 1.0
+        self._last_share = 1.0 if args.dataloader_drop_last else share_of_last_step(data, samples)
         self.begin_loop(state.global_step, state.max_steps or None)
 
     def _patched_trainer(self, args: Any, log: TelemetryLogger) -> Any:
@@ -287,10 +287,10 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
         collects = recorder is not None and recorder.options.collect
         trainer = calling_trainer(self) if self.wants_phases or collects else None
         if trainer is not None and self.wants_phases:
-            self._parts = TrainerPhases(trainer, log, self.leave)
+            self._parts = TrainerPhases(trainer, log, self.end_run)
         if trainer is not None and log.is_live:
             # Last, and stopped first: it patches methods that are already patched.
-            self._completions.start(trainer, log)
+            self._completions = TrainerCompletions.of(trainer, log)
         return trainer
 
     def _declare(self, log: TelemetryLogger, trainer: Any, args: Any, state: Any) -> None:
@@ -343,19 +343,11 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
 
     def _write_log(self, log: TelemetryLogger, step: int, logged: dict[str, Any]) -> None:
         """Write what the Trainer logged for a step, together with the step's own record if that is still waiting."""
-        logged.pop("global_step", None)
-        if "learning_rate" in logged:
-            logged["lr"] = logged.pop("learning_rate")
-        if "loss" not in logged:
-            # The script's own numbers; a waiting step keeps waiting for the Trainer's log.
-            if not _IN_EVERY_LOG.issuperset(logged):
-                internals(log).put(STEP, {"global_step": step, **logged})
-            return
         waiting, self._waiting = self._waiting, None
         # The loss of the step itself is better than the Trainer's mean since its last log.
         seen = {name: value for name, value in self._latest.items() if value is not None}
-        fields = {**seen, **with_known_names(logged)}
-        fields["train_loss"] = seen.get("train_loss", logged["loss"])
+        fields = {**seen, **with_known_names(_with_rate(logged))}
+        fields["train_loss"] = seen.get("train_loss", logged.get("loss"))
         # The Trainer's own logs are kept, even if `log_every` merges the steps around them.
         if waiting is not None:
             log.write_step(step, **fields)
@@ -370,39 +362,22 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
             control.should_training_stop = True
         return control
 
-    def leave(self, error: BaseException | None) -> None:
+    def end_run(self, error: BaseException | None, status: str | None = None) -> None:
         """End what is open, restore the Trainer's methods, and close the run if it was opened here; once."""
         self._offered = None
         if self.state is None:
             return
         self.state = None
-        _RECORDING.discard(self)
-        parts, self._parts = self._parts, None
+        patched, self._completions, self._parts = (self._completions, self._parts), None, None
         with self.guard.catch("restoring the Trainer's methods"):
-            self._completions.stop()
-            if parts is not None:
-                parts.stop()
+            for one in patched:
+                if one is not None:
+                    one.stop()
         with self.guard.catch("recording the last step"):
             self._write_waiting()
-        update, self._update = self._update, None
-        if update is not None:
-            with self.guard.catch("ending an optimizer step"):
-                update.__exit__(None if error is None else type(error), error, None)
-        self.end_run(error)
+        super().end_run(error, status)
         # One that was given stays open.
         self.is_live = self.given is not None and self.given.is_live
-
-
-_RECORDING: Final[set[TelemetryCallback]] = set()
-"""The callbacks whose trainings have not reported their end."""
-
-
-def _end_unreported() -> None:
-    """Close the runs of trainings whose exception the script has caught; the logger closes those that it ended."""
-    if getattr(sys, "last_exc", getattr(sys, "last_value", None)) is None:
-        for callback in list(_RECORDING):
-            with callback.guard.catch("closing the run of a training that did not report its end"):
-                callback.leave(InterruptedError("the training ended without a report"))
 
 
 def _run_to_resume(args: Any, state: Any) -> str | None:
@@ -426,9 +401,11 @@ def _is_evaluation(logs: Mapping[str, Any]) -> bool:
     )
 
 
-def _numbers_in(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers in a log and its tensors of one number; texts and tables are left out."""
-    return {str(name): value for name, value in logs.items() if _is_number(value)}
+def _with_rate(logged: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was logged, with the learning rate under our name for it."""
+    return {
+        "lr" if name == "learning_rate" else name: logged[name] for name in logged if name != "global_step"
+    }
 
 
 def _is_number(value: Any) -> bool:

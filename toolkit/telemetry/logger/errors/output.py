@@ -30,13 +30,13 @@ class OutputTail:
 
     def follow(self) -> None:
         """Wrap the current `sys.stdout` and `sys.stderr`; earlier ones stay wrapped."""
-        self._taps.join(self, self._take)
+        self._taps.join(self, self._accept)
 
     def release(self) -> None:
         """Restore each stream's own `write`, unless someone else listens."""
         self._taps.leave(self)
 
-    def _take(self, writes: Sequence[Write]) -> None:
+    def _accept(self, writes: Sequence[Write]) -> None:
         self._printed.extend((number, _end_of(text, self._longest)) for number, text in writes)
 
     def last_lines(self) -> list[str]:

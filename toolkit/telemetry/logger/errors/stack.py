@@ -29,6 +29,7 @@ _OWN_FOLDER: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TELEMETRY: Final = os.path.dirname(os.path.dirname(os.path.dirname(_OWN_FOLDER))) + os.sep
 _TRAINER: Final = os.path.join(_TELEMETRY, "trainer", "")
 """The example's own code: a training like any other."""
+_PYTHON: Final = os.path.dirname(os.__file__) + os.sep
 _INSTALLED: Final = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 
 Walked = tuple[FrameType, int]
@@ -94,6 +95,12 @@ def exception_stack(walked: Iterable[Walked]) -> Stack:
     walked = list(walked)
     others = [step for step in walked if not _is_ours(step[0].f_code.co_filename)]
     return Stack(others or walked)
+
+
+def is_of_script(file: str) -> bool:
+    """Return whether a file is the script's own: neither installed, nor Python's, nor telemetry's."""
+    is_installed = file.startswith((_PYTHON, "<")) or _INSTALLED.match(file) is not None
+    return not is_installed and not _is_ours(file)
 
 
 def _is_ours(file: str) -> bool:

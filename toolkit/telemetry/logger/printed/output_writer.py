@@ -67,7 +67,7 @@ class OutputWriter:
         if self._is_on:
             with self._guard.catch("keeping the output"):
                 self._native = NativeOutput()
-                TAPS.join(self, self._take)
+                TAPS.join(self, self._accept)
                 self._job.start(_EVERY_S)
 
     def close(self, timeout_s: float, error: BaseException | None = None) -> None:
@@ -88,7 +88,7 @@ class OutputWriter:
         self._waiting.clear()
         self._is_closed = True
 
-    def _take(self, writes: Sequence[Write]) -> None:
+    def _accept(self, writes: Sequence[Write]) -> None:
         now = time.time()
         if len(self._waiting) + len(writes) > _MOST_WAITING:
             # Not emptied: the background may be taking from it.

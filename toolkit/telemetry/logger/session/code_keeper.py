@@ -20,7 +20,6 @@ from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.own_code import OwnCode, find_own_code, own_modules
 from toolkit.telemetry.logger.machine.repository import changed_names, changes_in, describe_repository
 from toolkit.telemetry.logger.writing.session_folder import SessionFolder
-from toolkit.telemetry.privacy.diff_masking import mask_diff
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.privacy.source_masking import begins_statement, mask_code
 from toolkit.telemetry.runfolder.evidence.code_snapshot import CODE, MOST_BYTES, CodeSnapshot, read_code
@@ -231,6 +230,9 @@ class CodeKeeper:
         for name in changed_names(diff):
             with suppress(OSError, UnicodeDecodeError):
                 after[name], _ = self._read(name, self._code.root / name)
+        # Imported where git is asked.
+        from toolkit.telemetry.privacy.diff_masking import mask_diff
+
         try:
             masked = mask_diff(diff, lambda name, lines: self._masked(name, lines, masker), after)
             self._known["diff"] = self._place("", f"{self._session}.diff", masked.encode())

@@ -209,12 +209,16 @@ class LoggerLifetime:
         _at_prompt[key] = self
 
     def _open_folder(self, rank: Rank, clock: Clock) -> SessionFolder | None:
-        from toolkit.telemetry.logger.writing.announcement import Announcer, next_key
-        from toolkit.telemetry.logger.writing.rank_folder import announcement_of, join_rank_zero
         from toolkit.telemetry.logger.writing.session_folder import open_session
 
         options, guard = self._options, self.guard
-        key = next_key(self.run_name) if rank.world_size > 1 else ""
+        key = ""
+        if rank.world_size > 1 or rank.rank:
+            # Imported where there are several ranks.
+            from toolkit.telemetry.logger.writing.announcement import Announcer, next_key
+            from toolkit.telemetry.logger.writing.rank_folder import announcement_of, join_rank_zero
+
+            key = next_key(self.run_name) if rank.world_size > 1 else ""
         if rank.rank == 0:
             session_folder = open_session(self.run_name, options, now=clock.wall(), guard=guard)
             if key and options.ranks != "zero":

@@ -118,7 +118,6 @@ class RecordPipeline:
             flush_interval=options.flush_interval,
             elapsed=self.elapsed,
             on_gone=self._go_on_after_loss,
-            on_spoilt=self._say_record_is_spoilt,
         )
         # A job of its own: a disk that takes long over it holds up only this.
         self._syncing = PeriodicTasks(
@@ -578,12 +577,6 @@ class RecordPipeline:
             "out, and counted as values_lost in the end record; log them in several records, or as a histogram",
             "more values than a record holds",
         )
-
-    def _say_record_is_spoilt(self, line: bytes) -> None:
-        """Say which record cannot be read any more, since another process appended half a line right before it."""
-        seq = decode(line)["seq"]
-        why = "another process appended half a line to the record file"
-        self.put(LOST, {"records": 1, "reason": why, "from_seq": seq, "to_seq": seq})
 
     def _go_on_after_loss(self, last_line: bytes) -> None:
         """Say which records went with a file that was removed; those that are in the file now were not lost."""

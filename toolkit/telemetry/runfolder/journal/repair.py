@@ -6,12 +6,11 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from toolkit.telemetry.runfolder.codec import RecordError, decode
 from toolkit.telemetry.runfolder.journal.head import Head, id_key
@@ -40,8 +39,6 @@ from toolkit.telemetry.runfolder.safefile import (
 from toolkit.telemetry.runfolder.status import RUNNING, STALLED, work_out_status
 from toolkit.telemetry.runfolder.table.csv_table import repair_table, table_form
 
-_T = TypeVar("_T")
-
 HALF_DONE: Final = re.compile(r"\.+(metrics\.csv|run\.json)(\.[0-9a-f]{12,16}(\.tmp)?)+")
 """Names of temporary files that were about to be renamed."""
 
@@ -50,9 +47,6 @@ _PATIENCE_S: Final = 1.0
 
 _LOCK_PATIENCE_S: Final = 5.0
 """How long a file server may take to answer a request for a lock."""
-
-_RECORD_FILE: Final = re.compile(rf"{re.escape(METRICS_JSONL)}|{RANKS}/[0-9]{{5,9}}\.jsonl")
-"""Where in a run folder a journal may have its lines written."""
 
 _NO_OWNER: Final = -1
 """The owner of a missing file."""
@@ -99,7 +93,7 @@ def repair_run(folder: Path) -> Repair:
     recovered = 0
     is_gone = _is_gone(folder)
     for path, record_file in journals_of(folder):
-        count = drain_when_free(path, record_file, wait_s=_PATIENCE_S, is_gone=is_gone)
+        count = drain_journal(path, record_file, wait_s=_PATIENCE_S, is_gone=is_gone)
         if count is None:
             return Repair(in_use=True)
         recovered += count
@@ -154,7 +148,7 @@ def journals_of(folder: Path) -> list[tuple[Path, Path]]:
             if head is None:
                 continue
             record_file = rank_file(real_folder, head.rank)
-            if not _is_inside(record_file, real_folder):
+            if _is_link(record_file):
                 continue
             if run.may_own(head):
                 is_here = place == real_folder or _is_here(path, head, real_folder, record_file)
@@ -195,10 +189,9 @@ def recover_killed(path: Path, near: Path) -> None:
 
 def discard_journals(folder: Path) -> None:
     """Remove what killed sessions of the run in `folder` left behind: the run is about to be deleted."""
-    hold = partial(hold_abandoned, is_gone=_is_gone(folder))
-    deadline = time.monotonic() + _LOCK_PATIENCE_S
+    is_gone, deadline = _is_gone(folder), time.monotonic() + _LOCK_PATIENCE_S
     for path, _ in journals_of(folder):
-        journal = _when_free(hold, path, deadline)
+        journal = hold_abandoned(path, is_gone=is_gone, wait_s=deadline - time.monotonic())
         if journal is not None:
             journal.close(remove=True)
 
@@ -266,7 +259,7 @@ def _record_file_of(head: Head, near: Path) -> Path | None:
     """
     folder = _folder_of(head.record_file)
     record_file = rank_file(folder, head.rank)
-    is_trusted = _owner_of(folder) in (this_user(), _owner_of(near)) and _is_inside(record_file, folder)
+    is_trusted = _owner_of(folder) in (this_user(), _owner_of(near)) and not _is_link(record_file)
     return record_file if is_trusted and _run_at(folder).may_own(head) else None
 
 
@@ -306,48 +299,30 @@ def _owner_of(path: Path) -> int | None:
         return _NO_OWNER
 
 
-def _is_inside(record_file: Path, real_folder: Path) -> bool:
-    """Return whether `record_file` is one of the run in `real_folder`, and not a link."""
-    name = record_file.relative_to(real_folder).as_posix() if record_file.is_relative_to(real_folder) else ""
-    return _RECORD_FILE.fullmatch(name) is not None and os.path.realpath(record_file) == str(record_file)
+def _is_link(record_file: Path) -> bool:
+    """Return whether a link, of the file or of a folder, leads from a record file to another place."""
+    return os.path.realpath(record_file) != str(record_file)
 
 
-def drain_journal(path: Path, record_file: Path, *, is_gone: bool = False) -> int | None:
+def drain_journal(path: Path, record_file: Path, *, is_gone: bool = False, wait_s: float = 0.0) -> int | None:
     """Append to `record_file` the lines of a dead session's journal that it lacks, and remove the journal.
 
     Returns how many there were, or None if a live process writes the journal or the file. A line that the kill
-    cut in the middle is completed where its beginning matches; nothing is ever rewritten. `is_gone` as in
-    `hold_abandoned`.
+    cut in the middle is completed where its beginning matches; nothing is ever rewritten. `is_gone` and `wait_s` as in
+    `hold_abandoned`; what another process does meanwhile is not counted.
 
     Raises:
         OSError: the record file takes nothing now; the journal is kept.
     """
-    journal = hold_abandoned(path, is_gone=is_gone)
+    journal = hold_abandoned(path, is_gone=is_gone, wait_s=wait_s)
     if journal is None:
-        return None
-    is_done = False
+        return None if path.exists() else 0
+    count = None
     try:
-        count = _append_missing(journal.lines, record_file) if journal.lines else 0
-        is_done = count is not None
-        return count
+        count = _append_missing(journal.lines, record_file, wait_s) if journal.lines else 0
     finally:
-        journal.close(remove=is_done)
-
-
-def drain_when_free(path: Path, record_file: Path, *, wait_s: float, is_gone: bool) -> int | None:
-    """Call `drain_journal`, and wait while another process does; 0 if that one removed the journal."""
-    drain = partial(drain_journal, record_file=record_file, is_gone=is_gone)
-    count = _when_free(drain, path, time.monotonic() + wait_s)
-    return count if count is not None or path.exists() else 0
-
-
-def _when_free(take: Callable[[Path], _T | None], path: Path, deadline: float) -> _T | None:
-    """Return what `take` makes of a journal, as soon as no other process holds it: every run recovers others."""
-    taken = take(path)
-    while taken is None and path.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-        taken = take(path)
-    return taken
+        journal.close(remove=count is not None)
+    return count
 
 
 def adopt_journal(path: Path, record_file: Path) -> list[tuple[int, bytes]]:
@@ -377,14 +352,17 @@ def remove_half_done(folder: Path) -> None:
                 continue
 
 
-def _append_missing(lines: list[tuple[int, bytes]], record_file: Path) -> int | None:
+def _append_missing(lines: list[tuple[int, bytes]], record_file: Path, wait_s: float = 0.0) -> int | None:
     """Append the lines that the file lacks and return how many; None if a live session writes the file."""
     descriptor = open_to_write(
         record_file, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE.file, only_name=False
     )
     try:
-        if try_lock(descriptor, within_s=_LOCK_PATIENCE_S) is False:
-            return None
+        deadline = time.monotonic() + wait_s
+        while try_lock(descriptor, within_s=_LOCK_PATIENCE_S) is False:
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(0.02)
         give_to_owner(descriptor, record_file.parent)
         newest = last_seq(record_file)
         torn = _torn_tail(descriptor)

@@ -122,12 +122,16 @@ class Columns:
         is_short = self._is_short
         longest = _LONGEST_SHORT_TEXT if is_short else _LONGEST_TEXT
         left_out = _OF_THE_MACHINE if is_short and event == START else ()
+        places, floats = [], []
         for name, value in record.items():
             at = self._places.get(name)
             if at is None or name in left_out:
                 continue
             kind = type(value)
-            if kind in _NUMBERS:
+            if kind is float:
+                places.append(at)
+                floats.append(value)
+            elif kind in _NUMBERS:
                 cells[at] = repr(value)
             elif value is None:
                 word = named.get(name) if type(named) is dict else None
@@ -136,6 +140,13 @@ class Columns:
                 cells[at] = "" if is_short and at in self._numbers else _text_cell(value, longest)
             elif not is_short:
                 cells[at] = _text_cell(orjson.dumps(value).decode("utf-8"), longest)
+        if floats:
+            # All at once: `repr` of each would take half of the time of a row.
+            data = orjson.dumps(floats)
+            # A foreign file may have `1e999`.
+            texts = map(repr, floats) if b"null" in data else data[1:-1].decode("ascii").split(",")
+            for at, text in zip(places, texts, strict=True):
+                cells[at] = text
         return cells
 
     def header(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -70,7 +69,7 @@ def select(visible: str | None, uuids: Sequence[str | None]) -> list[int | str]:
     """Return what a value of `CUDA_VISIBLE_DEVICES` chooses: NVML's indexes, or the name of one MIG slice.
 
     As CUDA reads it: unset is everything, empty is nothing, the first entry that names no device hides itself and
-    all after it, an entry that comes twice hides everything, and of MIG slices a process sees only the first.
+    all after it, and of MIG slices a process sees only the first.
     """
     if visible is None:
         return list(range(len(uuids)))
@@ -83,16 +82,12 @@ def select(visible: str | None, uuids: Sequence[str | None]) -> list[int | str]:
         index = _index_of_uuid(name, uuids) if by_uuid else _index_of_number(name, len(uuids))
         if index is None:
             break
-        if index in chosen:
-            return []
         chosen.append(index)
     return chosen
 
 
 def _index_of_number(text: str, count: int) -> int | None:
-    """Read the number `text` begins with, as C does: CUDA takes "1gpu" for 1."""
-    number = re.match("[+-]?[0-9]+", text)
-    return int(number[0]) if number and 0 <= int(number[0]) < count else None
+    return int(text) if text.isdecimal() and int(text) < count else None
 
 
 def _index_of_uuid(text: str, uuids: Sequence[str | None]) -> int | None:
