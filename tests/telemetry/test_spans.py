@@ -501,12 +501,10 @@ def test_short_spans_keep_no_reference_to_their_attributes(make):
         with log.span(name, batch=batch, text="x" * 100_000, shape=[1, 2]) as span:
             pass
         del batch
-        assert span.attributes["shape"] == [1, 2] or name == "forward"
+        assert span.attributes.get("shape") == ([1, 2] if name == "encode" else None)
     assert [reference() for reference in left] == [None, None]
     book = log._run.spans
-    held = [span for span in (*book.closed, *book._detail._last) if span.name == "forward"]
-    assert held
-    assert len(str(held[0].attributes)) < 1000
+    assert [span for span in (*book.closed, *book._detail._last) if span.name == "forward"]
 
 
 def test_short_spans_written_later_find_the_part_that_was_around_them(make, clock):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS, WRONG_CALL
-from toolkit.telemetry.diagnostics.finding import CRITICAL, INFO, OPEN, WARNING, Finding, finding_from
+from toolkit.telemetry.diagnostics.finding import CRITICAL, INFO, WARNING, Finding, finding_from
 from toolkit.telemetry.diagnostics.policy import Policy
 from toolkit.telemetry.runfolder.control import as_id
 from toolkit.telemetry.runfolder.records import FINDING, Record
@@ -42,8 +42,6 @@ _RANK_BYTES: Final = 2 * 1024 * 1024
 _LAST_RANK_BYTES: Final = 16 * 1024 * 1024
 _DYING_S: Final = 0.4
 """The processes of a node that dies are gone within so many seconds of the first."""
-
-_Reported = tuple[str, str, str, int, tuple[object, ...]]
 
 
 class FindingsSink:
@@ -80,9 +78,8 @@ class FindingsSink:
         self._ask = ask
         self._on_news = on_news
         self._guard = guard
-        self._reported: dict[str, _Reported] = {}
-        self._last_put: dict[str, Finding] = {}
-        """What the newest record of each open finding says."""
+        self._reported: dict[str, Finding] = {}
+        """What the newest record of each finding says."""
         self._waiting: dict[str, Finding] = {}
         self._ranks = ranks
         self._rank_watch = rank_watch
@@ -111,7 +108,9 @@ class FindingsSink:
         changed = self._examine(batch)
         for record in batch:
             if record.get("event") == FINDING and record.get("session") != self._session:
-                self._remember(finding_from(record))
+                finding = finding_from(record)
+                if finding is not None:
+                    self._reported[finding.id] = finding
         self._waiting.update((finding.id, finding) for finding in changed)
         self._is_now = not batch or batch[-1].get("session") == self._session
         if not self._is_now:
@@ -153,7 +152,8 @@ class FindingsSink:
 
     def _report_waiting(self) -> None:
         for finding in self._waiting.values():
-            if self._reported.get(finding.id) != _essence(finding):
+            known = self._reported.get(finding.id)
+            if known is None or _essence(known) != _essence(finding):
                 self._report(finding)
         self._waiting.clear()
 
@@ -174,7 +174,7 @@ class FindingsSink:
 
     def open_by_severity(self) -> dict[str, int]:
         """Return how many findings of each severity are open, so that a list of runs needs no records."""
-        severities = [severity for _, severity, state, *_ in list(self._reported.values()) if state == OPEN]
+        severities = [finding.severity for finding in list(self._reported.values()) if finding.is_open]
         return {
             f"findings_{name}": severities.count(name) for name in (CRITICAL, WARNING) if name in severities
         }
@@ -195,7 +195,7 @@ class FindingsSink:
         self._ranks = self._rank_watch = None
         for finding in self._examiner.findings():
             is_from_run = finding.kind in REPORTED_BY_RUNS
-            is_news = finding.is_open and finding != self._last_put.get(finding.id)
+            is_news = finding.is_open and finding != self._reported.get(finding.id)
             if is_news and finding.session == self._session and not is_from_run:
                 self._put(FINDING, fields_of(finding))
 
@@ -210,25 +210,17 @@ class FindingsSink:
     def close(self) -> None:
         """Do nothing."""
 
-    def _remember(self, finding: Finding | None) -> None:
-        if finding is not None:
-            self._reported[finding.id] = _essence(finding)
-
     def _report(self, finding: Finding, more: Mapping[str, Any] | None = None) -> None:
         known = self._reported.get(finding.id)
-        self._remember(finding)
+        self._reported[finding.id] = finding
         fields = {**fields_of(finding), **(more or {})}
-        is_worse = known is None or known[:2] != _essence(finding)[:2]
+        is_worse = known is None or (known.kind, known.severity) != (finding.kind, finding.severity)
         is_news = is_worse and finding.session == self._session
         action = None
         if is_news and finding.is_open and finding.severity == CRITICAL:
             action = self._policy.actions.get(finding.kind)
         if action is not None:
             fields["asks_for"] = action
-        if finding.is_open:
-            self._last_put[finding.id] = finding
-        else:
-            self._last_put.pop(finding.id, None)
         self._put(FINDING, fields)
         # A wrong call was said by the guard.
         if is_news and finding.severity in (WARNING, CRITICAL) and finding.kind != WRONG_CALL:
@@ -243,7 +235,7 @@ def request_id_of(finding: Finding) -> str:
     return as_id(f"finding:{finding.kind}:{finding.id}")
 
 
-def _essence(finding: Finding) -> _Reported:
+def _essence(finding: Finding) -> tuple[object, ...]:
     # A finding about several ranks is reported again when there are more of them.
     of_ranks = tuple(finding.evidence.get(name) for name in ("ranks", "spread"))
     return finding.kind, finding.severity, finding.state, finding.repeats, of_ranks

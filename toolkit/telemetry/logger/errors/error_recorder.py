@@ -13,8 +13,8 @@ from typing import Any, Final
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.lifetime import exit_code, reason_of
 from toolkit.telemetry.logger.errors.failure import STACK, describe_in_full, fingerprint_of
+from toolkit.telemetry.logger.errors.memory import is_out_of_memory, memory_state
 from toolkit.telemetry.logger.errors.stack import Stack, fingerprint, path_shower, walk_frame
-from toolkit.telemetry.logger.machine.out_of_memory import is_out_of_memory, memory_state
 from toolkit.telemetry.logger.options.blocks import ErrorOptions
 from toolkit.telemetry.privacy.masking import mask_secrets
 

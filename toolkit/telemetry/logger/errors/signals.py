@@ -77,8 +77,9 @@ class Signals:
                     after_in_parent=self._after_fork_in_parent,
                     after_in_child=self._after_fork_in_child,
                 )
+        in_c = _handled_in_c()
         for number in NUMBERS:
-            if signal.getsignal(number) is signal.SIG_DFL:
+            if signal.getsignal(number) is signal.SIG_DFL and number not in in_c:
                 signal.signal(number, self._handler)
 
     def _installed(self) -> list[int]:
@@ -150,3 +151,14 @@ class Signals:
 
 
 SIGNALS: Final = Signals()
+
+
+def _handled_in_c() -> set[int]:
+    """Return the signals that have a handler, also one that Python does not know, such as faulthandler's."""
+    try:
+        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+            caught = next((line.split()[1] for line in status if line.startswith("SigCgt:")), "0")
+    except OSError:
+        return set()
+    mask = int(caught, 16)
+    return {number for number in NUMBERS if mask >> (number - 1) & 1}

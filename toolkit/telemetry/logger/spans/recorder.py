@@ -341,10 +341,6 @@ class SpanRecorder:
             time = self.as_time(time) if time is not None else None
             self.writer.write_event(span, span_name, name, attributes, time)
 
-    def as_small(self, attributes: dict[str, Any]) -> dict[str, Any]:
-        """Return attributes that are small enough to keep in memory."""
-        return self.writer.as_small(attributes)
-
     def innermost(self) -> Span | None:
         """Return the span that is open here, on this thread or in this task."""
         span = self.current.get()

@@ -74,7 +74,6 @@ class _Recorder(Protocol):
     ) -> None: ...
     def innermost(self) -> Span | None: ...
     def as_time(self, given: Any) -> float | None: ...
-    def as_small(self, attributes: dict[str, Any]) -> dict[str, Any]: ...
 
 
 class NoSpan:
@@ -215,16 +214,15 @@ class FoldedSpan(_Recorded):
             times.count += 1
         else:
             times.others.append(duration)
-        if self.attributes:
-            attributes, self.attributes = self.attributes, {}
-            with recorder.guard.catch("ending a span"):
-                self.attributes = recorder.as_small(attributes)
         recorder.closed.append(self)
         if error is not None or self.error is not None:
             with recorder.guard.catch("ending a span"):
                 if error is not None:
                     meter.unwind(self, now)
                 recorder.keep_failed(self, error if error is not None else self.error)
+        if self.attributes:
+            # It may be remembered for a while, and a batch be among them.
+            self.attributes = {}
 
     def stop(self, stop_time: float | None = None, error: BaseException | str | None = None) -> None:
         """End it, now or at a wall time."""

@@ -19,12 +19,8 @@ from toolkit.telemetry.runfolder import records
 from toolkit.telemetry.timing.names import DEVICE_CLOCK, HOST_CLOCK
 
 LONGEST_NAME: Final = 200
-_SMALL: Final = frozenset({int, float, bool, type(None)})
-_SMALL_TEXT: Final = 200
-_SMALL_NUMBER: Final = 32
 _MOST_ATTRIBUTES: Final = 10_000
 """More than a record holds."""
-_SMALL_TREE: Final = 4_000
 
 
 class SpanWriter:
@@ -117,7 +113,7 @@ class SpanWriter:
             inside = around.setdefault(span.thread, [])
             while inside and inside[-1][1] < end:
                 inside.pop()
-            outer = _outer_when_it_began(span) or root
+            outer = span.outer or root
             span_id = self._new_id()
             fields: dict[str, Any] = {"id": span_id}
             step = step_of(span)
@@ -180,19 +176,6 @@ class SpanWriter:
         name = taken if type(taken) is str else f"<{type(given).__name__}>" if given is not None else ""
         return name[:LONGEST_NAME] or "span"
 
-    def as_small(self, attributes: dict[str, Any]) -> dict[str, Any]:
-        """Return a short span's attributes as far as they are small enough to keep: not a batch, not a long text."""
-        if len(attributes) <= _SMALL_NUMBER and all(map(_is_small, attributes.values())):
-            return attributes
-        small: dict[str, Any] = {}
-        with self._guard.catch("reading a span's attributes"):
-            plain = self._values.tree(dict(attributes))
-            if len(repr(plain)) > _SMALL_TREE:
-                first = list(plain.items())[:_SMALL_NUMBER]
-                plain = {name: value if _is_small(value) else f"{str(value)[:100]}…" for name, value in first}
-            small = plain
-        return small
-
     def _new_id(self) -> str:
         return f"{self.prefix}{next(self.ids) & 0xFFFFFFFF:08x}"
 
@@ -207,14 +190,6 @@ class SpanWriter:
             fields["global_step"] = self._gate.last_step
 
 
-def _outer_when_it_began(span: FoldedSpan) -> Span | None:
-    outer: Span | None = span.outer
-    while outer is not None and outer.duration is not None and outer.began + outer.duration < span.began:
-        # Stopped by another thread, so that it was still what is open on this one.
-        outer = outer.outer
-    return outer
-
-
 def _described(error: BaseException | str) -> dict[str, str]:
     if isinstance(error, BaseException):
         known = describe_failure(error)
@@ -222,10 +197,6 @@ def _described(error: BaseException | str) -> dict[str, str]:
     # What is neither is not asked for its text: a tensor's waits for its GPU.
     message = str.__str__(error) if isinstance(error, str) else f"<{type(error).__name__}>"
     return {"type": "", "message": mask_secrets(message[:1000])}
-
-
-def _is_small(value: Any) -> bool:
-    return type(value) in _SMALL or (type(value) is str and len(value) <= _SMALL_TEXT)
 
 
 def name_of_thread(ident: int) -> str:

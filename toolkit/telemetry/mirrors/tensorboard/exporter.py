@@ -33,22 +33,29 @@ class TensorBoardExporter:
         # The training script may change its working folder later.
         self._folder = Path(os.path.abspath(folder))
         self._run_folder = self._folder.parent if run_folder is None else Path(os.path.abspath(run_folder))
-        self._messages: _Messages | None = None
         self._file: EventFile | None = None
         self._last_step = 0
 
     def write(self, batch: Sequence[Record]) -> None:
         """Write `batch`, all of it or, if the disk fails, none of it."""
-        messages = self._messages = self._messages or _Messages()
-        events = [event for record in batch for event in [self._event(messages, record)] if event is not None]
+        try:
+            from tensorboard.compat.proto.event_pb2 import Event
+        except ModuleNotFoundError as error:
+            raise ModuleNotFoundError(
+                f"tensorboard: true needs TensorBoard, which is not installed: {install_extra('tensorboard')}"
+            ) from error
+        events = [
+            fields for record in batch for fields in [self._event(record)] if fields["summary"]["value"]
+        ]
         if not events:
             return
         if self._file is not None and self._file.is_lost():
             lost, self._file = self._file, None
             lost.abandon()
         if self._file is None:
-            self._file = EventFile(self._folder, messages.version(events[0].wall_time))
-        self._file.append([event.SerializeToString() for event in events])
+            first = Event(wall_time=events[0]["wall_time"], file_version="brain.Event:2")
+            self._file = EventFile(self._folder, first.SerializeToString())
+        self._file.append([Event(**fields).SerializeToString() for fields in events])
 
     def close(self) -> None:
         """Sync the file to disk and close it. Raises OSError if the disk did not take it."""
@@ -56,57 +63,39 @@ class TensorBoardExporter:
             file, self._file = self._file, None
             file.close()
 
-    def _event(self, messages: _Messages, record: Record) -> Any:
+    def _event(self, record: Record) -> dict[str, Any]:
+        """Return the fields of TensorBoard's message about a record; without values where there is nothing to show."""
         step = record.get("global_step")
         if isinstance(step, int) and abs(step) <= _LARGEST_STEP:
             self._last_step = step
-        event = messages.event(record.get("time", 0.0), self._last_step)
-        self._fill(messages, event.summary, record)
-        return event if len(event.summary.value) else None
+        values = {"value": self._values(record)}
+        return {"wall_time": record.get("time", 0.0), "step": self._last_step, "summary": values}
 
-    def _fill(self, messages: _Messages, summary: Any, record: Record) -> None:
+    def _values(self, record: Record) -> list[dict[str, Any]]:
         event = record.get("event")
         if event in (START, ENVIRONMENT):
-            tag = "config" if event == START else "environment"
-            messages.add_text(summary, f"{tag}/text_summary", _as_markdown(record))
-        elif event == SAMPLE:
+            return [_text("config" if event == START else "environment", _as_markdown(record))]
+        if event == SAMPLE:
             image = read_image(self._run_folder, record.get("path"))
-            if image is not None:
-                value = summary.value.add(tag=_sample_tag(record))
-                (value.image.width, value.image.height), value.image.encoded_image_string = image
-                value.image.colorspace = 3
-        else:
-            for tag, value in scalars_of(record).items():
-                # A 32-bit field: a number beyond its range becomes infinity.
-                summary.value.add(tag=tag, simple_value=value)
+            if image is None:
+                return []
+            (width, height), data = image
+            shown = {"width": width, "height": height, "colorspace": 3, "encoded_image_string": data}
+            return [{"tag": _sample_tag(record), "image": shown}]
+        # A 32-bit field: a number beyond its range becomes infinity.
+        return [{"tag": tag, "simple_value": value} for tag, value in scalars_of(record).items()]
 
 
-class _Messages:
-    """TensorBoard's protobuf messages, imported with the first record."""
-
-    def __init__(self) -> None:
-        try:
-            from tensorboard.compat.proto import event_pb2, types_pb2
-        except ModuleNotFoundError as error:
-            raise ModuleNotFoundError(
-                f"tensorboard: true needs TensorBoard, which is not installed: {install_extra('tensorboard')}"
-            ) from error
-        self._event: Any = event_pb2
-        self._string_type: Any = types_pb2.DT_STRING
-
-    def version(self, wall_time: float) -> bytes:
-        """Return the first message of an event file."""
-        return bytes(self._event.Event(wall_time=wall_time, file_version="brain.Event:2").SerializeToString())
-
-    def event(self, wall_time: float, step: int) -> Any:
-        return self._event.Event(wall_time=wall_time, step=step)
-
-    def add_text(self, summary: Any, tag: str, text: str) -> None:
-        value = summary.value.add(tag=tag)
-        value.metadata.plugin_data.plugin_name = "text"
-        value.tensor.dtype = self._string_type
-        value.tensor.tensor_shape.dim.add(size=1)
-        value.tensor.string_val.append(text.encode("utf-8", "replace"))
+def _text(tag: str, text: str) -> dict[str, Any]:
+    return {
+        "tag": f"{tag}/text_summary",
+        "metadata": {"plugin_data": {"plugin_name": "text"}},
+        "tensor": {
+            "dtype": "DT_STRING",
+            "tensor_shape": {"dim": [{"size": 1}]},
+            "string_val": [text.encode("utf-8", "replace")],
+        },
+    }
 
 
 def _as_markdown(record: Record) -> str:

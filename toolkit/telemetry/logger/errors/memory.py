@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,7 +47,8 @@ def memory_state(
         with guard.catch("reading the free memory of a device"):
             found.update(_free_on_device())
     readings: tuple[Callable[[], dict[str, Any]], ...] = (
-        _of_host,
+        lambda: _of_process(proc),
+        lambda: _of_machine(proc),
         lambda: _of_group(proc, cgroup),
         _of_limits,
     )
@@ -66,17 +67,13 @@ def _free_on_device() -> dict[str, Any]:
     return {"gpu_mem_free": round(free / _GB, 4), "gpu_mem_total": round(total / _GB, 4)}
 
 
-def _of_host() -> dict[str, Any]:
-    import psutil
+def _of_process(proc: Path) -> dict[str, Any]:
+    names = {"VmRSS": "rss_mb", "VmHWM": "rss_peak_mb", "VmSize": "virtual_mb"}
+    return _in_kib(proc / "self" / "status", names)
 
-    process, machine = psutil.Process().memory_info(), psutil.virtual_memory()
-    found = {
-        "rss_mb": process.rss,
-        "virtual_mb": process.vms,
-        "ram_total_mb": machine.total,
-        "ram_available_mb": machine.available,
-    }
-    return {name: round(size / _MB, 1) for name, size in found.items()}
+
+def _of_machine(proc: Path) -> dict[str, Any]:
+    return _in_kib(proc / "meminfo", {"MemTotal": "ram_total_mb", "MemAvailable": "ram_available_mb"})
 
 
 def _of_group(proc: Path, cgroup: Path) -> dict[str, Any]:
@@ -108,6 +105,16 @@ def _of_limits() -> dict[str, Any]:
     limits = {"address_space_limit_mb": resource.RLIMIT_AS, "data_limit_mb": resource.RLIMIT_DATA}
     stated = {name: resource.getrlimit(number)[0] for name, number in limits.items()}
     return {name: round(limit / _MB, 1) for name, limit in stated.items() if limit != resource.RLIM_INFINITY}
+
+
+def _in_kib(path: Path, names: Mapping[str, str]) -> dict[str, Any]:
+    found = {}
+    for line in _lines(path):
+        name, _, rest = line.partition(":")
+        value = rest.split()
+        if name in names and value and value[0].isdecimal():
+            found[names[name]] = round(int(value[0]) / 1024, 1)
+    return found
 
 
 def _lines(path: Path) -> list[str]:
