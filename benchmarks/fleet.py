@@ -74,8 +74,8 @@ _LINES: Final = (
     _line("the same: longest stop, by the clock", "drain_s", 20.0, " s"),
     _line("lag next to a run of {records:,} records that ends, p99", "large_lag_p99_s", 3.0, " s"),
     _line("four shippers of one directory, times one", "four_shippers_times", 1.3, ""),
-    _line("idle with {runs:,} finished runs, of a core", "idle_share", 0.5, " %", scale=100.0),
-    _line("idle with {runs:,} finished runs, calls by file name a second", "idle_calls", 20.0, ""),
+    _line("idle with {runs:,} finished runs, of a core", "idle_share", 1.0, " %", scale=100.0),
+    _line("idle with {runs:,} finished runs, calls by file name a second", "idle_calls", 1000.0, ""),
 )
 _LIST_LIMITS_MS: Final = {12_000: 40.0, 200_000: 120.0, 1_000_000: 300.0}
 """Of the engine, for a first page, a search or a sort of so many runs; the dashboard has 60."""

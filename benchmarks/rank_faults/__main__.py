@@ -72,7 +72,6 @@ def _run(args: argparse.Namespace) -> int:
 
     make_runs(
         wanted,
-        args.out,
         (args.scratch or args.out / "runs").absolute(),
         jobs=args.jobs,
         seconds=args.seconds,

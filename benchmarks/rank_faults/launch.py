@@ -23,7 +23,6 @@ from typing import Any, Final
 import numpy as np
 
 from benchmarks.rank_faults.cases import ENDS_IT, Case
-from benchmarks.rank_faults.recorded import keep as keep_steps
 from benchmarks.rank_faults.score import Result, ask_doctor, result_of
 
 _JOB: Final = Path(__file__).with_name("job")
@@ -56,7 +55,6 @@ class _Running:
 
 def make_runs(
     cases: Sequence[Case],
-    out: Path,
     root: Path,
     *,
     jobs: int,
@@ -83,12 +81,7 @@ def make_runs(
             for run in [each for each in running if _is_over(each)]:
                 running.remove(run)
                 _end(run)
-                result = result_of(run.case, run.place)
-                done(result)
-                with contextlib.suppress(OSError, ValueError):
-                    keep_steps(
-                        run.case.name, run.place / "logs" / "run", result.struck_at, out / "records.jsonl.gz"
-                    )
+                done(result_of(run.case, run.place))
                 if not keep:
                     shutil.rmtree(run.place, ignore_errors=True)
     finally:

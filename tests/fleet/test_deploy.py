@@ -103,6 +103,24 @@ def test_shell_scripts_pass_shellcheck():
         run(debian("shellcheck", "shellcheck"), *scripts)
 
 
+def test_the_check_of_a_server_prints_a_table_and_leaves_nothing(engine, ask):
+    # Its users and rights are not checked here: the embedded engine makes none.
+    done = subprocess.run(
+        [DEPLOY / "check.sh", f"clickhouse://127.0.0.1:{engine.port}"],
+        env={**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+
+    results = dict(re.findall(r"^\| ([a-z ]+) \| (ok|FAILED|not checked)", done.stdout, re.MULTILINE))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [name for name, found in results.items() if found == "ok"] == [
+        *("ask the version", "set up two teams", "ship and kill", "drain", "copy back", "list", "tear down")
+    ]
+    assert len(results) == 10
+    assert ask.query("SELECT count() FROM system.databases WHERE name LIKE 'telemetry\\_check%'") == b"0\n"
+
+
 def commands():
     """Yield every `telemetry` command of the files and of the document."""
     yield from listed("CMD")

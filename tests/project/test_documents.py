@@ -160,6 +160,26 @@ def test_the_commands_of_a_page_run_after_its_python(document, folder_after_the_
         assert finished.returncode == 0, f"{command}\n{finished.stdout[-2000:]}\n{finished.stderr[-2000:]}"
 
 
+def test_the_first_hour_runs_from_top_to_bottom(tmp_path):
+    page = ROOT / "docs" / "start.md"
+    [block] = blocks(page, "python")
+    finished = run_block(block.text, tmp_path)
+    assert (finished.returncode, finished.stderr) == (0, "")
+    for command in commands(page)[1:]:
+        finished = run_python(
+            ["-m", "toolkit.telemetry.cli", *shlex.split(command)[1:]],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=110,
+        )
+
+        assert finished.returncode == 0, f"{command}\n{finished.stdout[-2000:]}\n{finished.stderr[-2000:]}"
+
+    assert "is better than" in finished.stdout
+
+
 NOT_A_NUMBER = """
 from toolkit.telemetry import TelemetryLogger
 

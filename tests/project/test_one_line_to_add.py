@@ -18,25 +18,8 @@ from toolkit.telemetry.trainer.options import ProcessOptions
 
 ROOT = Path(__file__).parents[2]
 
-EXPORTER = '''
-from dataclasses import dataclass
-
-from toolkit.telemetry.core.checks import boolean
-from toolkit.telemetry.core.fields import option
-from toolkit.telemetry.mirrors.shared.exporter import Exporter
-
-
-@dataclass(frozen=True, kw_only=True)
-class ToyOptions(Exporter):
-    """A toy."""
-
-    toy: bool = option(False, "Write a toy file.", boolean)
-
-    def make_sink(self, run):
-        return _Toy(run.folder / "toy.txt") if self.toy else None
-
-
-class _Toy:
+EXPORTER = """
+class Toy:
     name = "toy"
 
     def __init__(self, path):
@@ -48,7 +31,15 @@ class _Toy:
 
     def close(self):
         pass
-'''
+"""
+
+FUNCTION = """
+def _toy(options, run):
+    from toolkit.telemetry.mirrors.toy.exporter import Toy
+
+    return Toy(run.folder / "toy.txt")
+
+"""
 
 SAMPLER = """
 class ToySampler:
@@ -99,13 +90,11 @@ def test_an_exporter_a_sampler_and_an_option_are_added_where_the_table_says(tmp_
     mirrors = tmp_path / "toolkit/telemetry/mirrors"
     samplers = tmp_path / "toolkit/telemetry/logger/machine/samplers"
     (mirrors / "toy").mkdir()
-    (mirrors / "toy/options.py").write_text(EXPORTER)
-    insert(
-        mirrors / "registry.py",
-        "from toolkit.telemetry.mirrors.wandb",
-        "from toolkit.telemetry.mirrors.toy.options import ToyOptions",
-    )
-    insert(mirrors / "registry.py", "    WandbOptions,", "    ToyOptions,")
+    (mirrors / "toy/exporter.py").write_text(EXPORTER)
+    registry = mirrors / "registry.py"
+    insert(registry, "    wandb: bool", '    toy: bool = option(False, "Write a toy file.", boolean)')
+    insert(registry, "def _wandb(", FUNCTION)
+    insert(registry, '    Exporter("wandb"', '    Exporter("toy", _toy),')
     (samplers / "toy.py").write_text(SAMPLER)
     insert(
         samplers / "registry.py",

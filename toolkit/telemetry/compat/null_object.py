@@ -85,7 +85,7 @@ class NullObject(metaclass=_NullClass):
         return False
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _null
-    __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __pow__ = __rpow__ = __or__ = __ror__ = _null
+    __or__ = __ror__ = _null
     __lt__ = __le__ = __gt__ = __ge__ = _false
 
 

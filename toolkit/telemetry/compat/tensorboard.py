@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from toolkit.telemetry.compat.null_object import NOT_SUPPORTED, null_object, warn_once
-from toolkit.telemetry.compat.wandb_media import Audio, Media, MediaTarget, Text, Video
+from toolkit.telemetry.compat.wandb_media import Audio, Media, MediaTarget, Video
 from toolkit.telemetry.core.guard import MisuseError, guarded
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
@@ -30,6 +30,7 @@ _MOST_WHOLE: Final = 2**63
 _LATEST: Final = 1e11
 """Seconds since 1970, in the year 5138: milliseconds are beyond it."""
 _LEAST_COUNT: Final = 1e-7
+_LONGEST_TEXT: Final = 32 * 1024
 
 
 class SummaryWriter:
@@ -276,7 +277,8 @@ class SummaryWriter:
     @guarded
     def add_text(self, tag: str, text_string: str, global_step: Any = None, walltime: Any = None) -> None:
         """Record a text."""
-        self._save(Text(str(text_string)), tag, global_step)
+        text = str(text_string)[:_LONGEST_TEXT]
+        self._log().log_event("text", name=str(tag), global_step=_number(global_step), text=text)
 
     def _save(self, media: Media | None, tag: str, global_step: Any) -> None:
         log = self._log()

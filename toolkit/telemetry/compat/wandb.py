@@ -15,14 +15,13 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from toolkit.telemetry.compat.null_object import NOT_SUPPORTED, null_object, warn_once
+from toolkit.telemetry.compat.null_object import NOT_SUPPORTED, NullObject, null_object, warn_once
 from toolkit.telemetry.compat.wandb_config import Config, Settings, config_mapping, settings_in
 from toolkit.telemetry.compat.wandb_media import (  # noqa: F401 - scripts use them from here
     Audio,
     Histogram,
     Html,
     Image,
-    Plotly,
     Table,
     Video,
 )
@@ -33,22 +32,11 @@ from toolkit.telemetry.compat.wandb_summary import Metric, Summary
 __version__: Final = "0.31.0"
 """The version of W&B whose API this is; some scripts check it."""
 
+_LEFT_OUT: Final = (
+    *("config_exclude_keys", "config_include_keys", "resume_from", "fork_from"),
+    *("monitor_gym", "sync_tensorboard", "tensorboard"),
+)
 _LETTERS: Final = string.digits + string.ascii_lowercase
-_WHY: Final = {
-    "watch": "is not supported here: no histograms of gradients and parameters are written",
-    "agent": "is not supported here: it calls no function, so nothing is trained",
-    "monitor_gym": "is not supported here: videos stay where gym puts them; log them with wandb.Video(path)",
-    "plot": "is not supported here: log the numbers as a wandb.Table",
-    **dict.fromkeys(
-        ("sync_tensorboard", "tensorboard"),
-        "is not supported here: use the SummaryWriter of toolkit.telemetry.compat.tensorboard",
-    ),
-    **dict.fromkeys(
-        ("Artifact", "log_artifact", "log_model", "save"),
-        "is not supported here: files stay where the script writes them",
-    ),
-}
-
 run: Run | None = None
 """The run that `init` began, until it is finished."""
 config: Config = Config()
@@ -74,37 +62,33 @@ def generate_id(length: int = 8) -> str:
     return "".join(secrets.choice(_LETTERS) for _ in range(length))
 
 
-class _Module:
-    """A module of W&B's, such as `wandb.sdk.wandb_run`: it has the names of this one, and placeholders for others."""
+class _Module(NullObject):
+    """A module of W&B's, such as `wandb.sdk.wandb_run`: it has some names, and placeholders for others."""
 
     def __init__(self, name: str, **names: Any) -> None:
-        self.__name__ = name
-        self.__dict__.update(names)
+        self.__dict__.update(names, _name=name)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        is_class = name[:1].isupper() and name in globals()
-        return globals()[name] if is_class else null_object(f"{self.__name__}.{name}")
+        return null_object(f"{self._name}.{name}")
 
 
 class _Errors(_Module):
     """`wandb.errors`: an exception class for every name, because `except` accepts nothing else."""
 
     def __getattr__(self, name: str) -> Any:
-        if name in globals() or not name[:1].isupper():
-            return super().__getattr__(name)
         self.__dict__[name] = made = type(name, (Error,), {})
         return made
 
 
-errors = _Errors("wandb.errors")
+errors = _Errors("wandb.errors", Error=Error)
 CommError, UsageError = errors.CommError, errors.UsageError
 util = _Module("wandb.util", generate_id=generate_id)
-data_types = _Module("wandb.data_types")
-data_types.__dict__.update(image=data_types, video=data_types)
-sdk = wandb_sdk = _Module("wandb.sdk", lib=_Module("wandb.sdk.lib", runid=util))
-sdk.__dict__.update(wandb_config=sdk, wandb_run=sdk, wandb_summary=sdk)
+_OF_RUNS: Final = {"Run": Run, "Config": Config, "Summary": Summary, "Settings": Settings}
+data_types = _Module("wandb.data_types", Image=Image, Table=Table, Histogram=Histogram, Video=Video)
+sdk = wandb_sdk = _Module("wandb.sdk", lib=_Module("wandb.sdk.lib", runid=util), **_OF_RUNS)
+sdk.wandb_config = sdk.wandb_run = sdk.wandb_summary = sdk
 
 
 def init(
@@ -145,9 +129,9 @@ def init(
     """
     given = {**locals()}
     requested = requested_settings(given, settings_in(settings))
-    for keyword in ("resume_from", "fork_from", "monitor_gym", "sync_tensorboard", "tensorboard"):
+    for keyword in _LEFT_OUT:
         if given[keyword]:
-            warn_once(f"wandb.init({keyword}=…)", _WHY.get(keyword, NOT_SUPPORTED))
+            warn_once(f"wandb.init({keyword}=…)", NOT_SUPPORTED)
     current = run
     # A forked process has its parent's run, which it must not write.
     is_ours = current is not None and current.is_of_this_process
@@ -156,13 +140,8 @@ def init(
             current.finish()
         elif requested["reinit"] != "create_new":
             return current
-    values = {
-        key: value
-        for key, value in config_mapping(config).items()
-        if key not in (config_exclude_keys or ()) and (not config_include_keys or key in config_include_keys)
-    }
     options, name = run_options(requested, telemetry or {})
-    begun = Run({**requested, "name": name}, options, values, on_finish=_forget)
+    begun = Run({**requested, "name": name}, options, config_mapping(config), on_finish=_forget)
     if requested["resume"] == "must" and begun.telemetry.is_live and not begun.resumed:
         warn_once("wandb.init(resume='must')", f"found no earlier run {id or begun.name!r}: a new one begins")
     if run is None or not is_ours:
@@ -194,14 +173,12 @@ define_metric = _of_current_run("define_metric", lambda name, *_, **__: Metric(n
 alert = _of_current_run("alert")
 
 
+teardown = finish
+
+
 def login(*_: Any, **__: Any) -> bool:
     """Return True: no account is needed."""
     return True
-
-
-def teardown(exit_code: int | None = None) -> None:
-    """End the current run."""
-    finish(exit_code)
 
 
 def require(*_: Any, **__: Any) -> None:
@@ -211,7 +188,7 @@ def require(*_: Any, **__: Any) -> None:
 def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
-    return null_object(f"wandb.{name}", _WHY.get(name, NOT_SUPPORTED))
+    return null_object(f"wandb.{name}")
 
 
 def _set_current(begun: Run | None, its_config: Config, its_summary: Summary) -> None:

@@ -9,9 +9,8 @@ import io
 import itertools
 import math
 import os
-import sys
 import wave
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +20,8 @@ from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.records.media import (
     MOST_BINS,
+    PLAIN,
+    flat_items,
     histogram_of,
     image_file,
     listed,
@@ -35,10 +36,6 @@ _MEDIA: Final = "media"
 _MAX_LISTED: Final = 64
 """Values of an array that a step record lists; a larger array becomes a histogram, as in W&B."""
 _BINS_OF_AN_ARRAY: Final = 32
-_MOST_VIDEO_BYTES: Final = 64 * 1024 * 1024
-"""Of pixels: encoding them takes about a second, during which the script waits."""
-_LONGEST_TEXT: Final = 32 * 1024
-_LOUDEST: Final = 32767
 _guard = Guard()
 """For failures that belong to no run."""
 
@@ -165,10 +162,7 @@ def _animated(given: Any, fps: float) -> bytes:
         raise ValueError(
             f"an array of shape {tuple(frames.shape)} is not a video: frames, channels, height, width"
         )
-    each = math.ceil(frames.size / _MOST_VIDEO_BYTES)
-    if each > 1:
-        warn_once("wandb.Video of many pixels", f"keeps every {each}th frame; log a file for all of them")
-    return animation_of(frames[::each].transpose(0, 2, 3, 1), fps / each)
+    return animation_of(frames.transpose(0, 2, 3, 1), fps)
 
 
 class Audio(Sample):
@@ -187,24 +181,21 @@ class Audio(Sample):
 
 
 def _wav(given: Any, rate: int) -> bytes:
-    rows = _plain(given.detach().cpu() if hasattr(given, "detach") else given)
-    is_nested = bool(rows) and isinstance(rows[0], (list, tuple))
-    levels = array.array("h", map(_level, itertools.chain.from_iterable(rows) if is_nested else rows))
+    given = given.detach().cpu() if hasattr(given, "detach") else given
+    rows = given.tolist() if hasattr(given, "tolist") else list(given)
+    channels = len(rows[0]) if rows and isinstance(rows[0], (list, tuple)) else 1
+    # Integers are already 16-bit samples, and NaN is silence.
+    levels = [
+        value if isinstance(value, int) else max(-1.0, min(1.0, value)) * 32767 if value == value else 0
+        for value in (rows if channels == 1 else itertools.chain.from_iterable(rows))
+    ]
     buffer = io.BytesIO()
     with wave.open(buffer, "wb") as file:
-        file.setnchannels(len(rows[0]) if is_nested else 1)
+        file.setnchannels(channels)
         file.setsampwidth(2)
         file.setframerate(rate)
-        file.writeframes(levels.tobytes())
+        file.writeframes(array.array("h", map(round, levels)).tobytes())
     return buffer.getvalue()
-
-
-def _level(sample: float) -> int:
-    if not math.isfinite(sample):
-        return 0
-    # Integers are already 16-bit samples.
-    level = sample if isinstance(sample, int) else sample * _LOUDEST
-    return max(-_LOUDEST, min(_LOUDEST, round(level)))
 
 
 class Html(Media):
@@ -213,33 +204,15 @@ class Html(Media):
     def __init__(self, data: Any, inject: bool = True, data_is_not_path: bool = False) -> None:
         self.html = ""
         with _guard.catch("reading a page"):
-            is_path = isinstance(data, os.PathLike) or (
-                isinstance(data, str) and data.endswith((".html", ".htm"))
-            )
-            if hasattr(data, "read"):
-                self.html = str(data.read())
-            elif is_path and not data_is_not_path:
-                self.html = Path(data).read_text(encoding="utf-8", errors="replace")
-            else:
-                self.html = str(data)
+            is_path = str(data).endswith((".html", ".htm")) and not data_is_not_path
+            data = Path(data).read_text("utf-8", "replace") if is_path else data
+            self.html = str(data.read() if hasattr(data, "read") else data)
 
     def save(self, target: MediaTarget) -> Any:
         """Write the file and a record."""
         path = target.write(_MEDIA, ".html", self.html.encode("utf-8", "replace"))
         target.record("html", path=path)
         return path
-
-
-class Text(Media):
-    """A text, which becomes a record."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text[:_LONGEST_TEXT]
-
-    def save(self, target: MediaTarget) -> Any:
-        """Write a record."""
-        target.record("text", text=self.text)
-        return self.text
 
 
 class Histogram(Media):
@@ -290,34 +263,6 @@ class Table(Media):
 
     add_row = add_data
 
-    def add_column(self, name: str, data: Any, optional: bool = False) -> None:
-        """Add a column with a value for each row; the first column creates the rows."""
-        with _guard.catch("adding a column to a table"):
-            values = list(data)
-            if not self.data:
-                self.columns, self.data = [], [[] for _ in values]
-            self.columns.append(name)
-            for row, value in zip(self.data, values, strict=False):
-                row.append(value)
-
-    def get_column(self, name: str, convert_to: str | None = None) -> list[Any]:
-        """Return the values of one column; empty if it does not exist."""
-        if name not in self.columns:
-            return []
-        column = self.columns.index(name)
-        return [row[column] for row in self.data if column < len(row)]
-
-    def iterrows(self) -> Iterator[tuple[int, list[Any]]]:
-        """Yield each row with its number."""
-        yield from enumerate(self.data)
-
-    def get_dataframe(self) -> Any:
-        """Return the rows as a pandas DataFrame, if pandas is imported."""
-        pandas = sys.modules.get("pandas")
-        if pandas is None:
-            return null_object("wandb.Table.get_dataframe", "needs pandas to be imported first")
-        return pandas.DataFrame(self.data, columns=self.columns)
-
     def save(self, target: MediaTarget) -> Any:
         """Save the media in its cells, and the table."""
         rows = [[_cell(cell, target) for cell in row] for row in self.data]
@@ -328,23 +273,6 @@ def _cell(cell: Any, target: MediaTarget) -> Any:
     if isinstance(cell, Media):
         return cell.save(target)
     return None if isinstance(cell, NullObject) else cell
-
-
-class Plotly(Media):
-    """A plotly figure, saved as plotly's own JSON."""
-
-    def __init__(self, figure: Any) -> None:
-        self.json = ""
-        with _guard.catch("reading a figure"):
-            self.json = figure.to_json()
-
-    def save(self, target: MediaTarget) -> Any:
-        """Write the file and a record."""
-        if not self.json:
-            return None
-        path = target.write(_MEDIA, ".plotly.json", self.json.encode("utf-8", "replace"))
-        target.record("plot", kind="plotly", path=path)
-        return path
 
 
 def find_media(value: Any) -> list[Media] | None:
@@ -360,8 +288,6 @@ def find_media(value: Any) -> list[Media] | None:
         return [Image(value)]
     if package == "pandas" and hasattr(value, "columns"):
         return [Table(dataframe=value)]
-    if package == "plotly" and hasattr(value, "to_json"):
-        return [Plotly(value)]
     if package in ("numpy", "torch") and math.prod(getattr(value, "shape", ())) > _MAX_LISTED:
         if str(getattr(value, "device", "cpu")) == "cpu":
             return [Histogram(value, num_bins=_BINS_OF_AN_ARRAY)]
@@ -370,5 +296,14 @@ def find_media(value: Any) -> list[Media] | None:
     return None
 
 
-def _plain(given: Any) -> list[Any]:
-    return given.tolist() if hasattr(given, "tolist") else list(given)
+def split_row(row: Mapping[Any, Any]) -> tuple[dict[str, Any], list[tuple[str, list[Media]]]]:
+    """Return a row's values and its media, both under flat names such as `outer/inner`."""
+    values: dict[str, Any] = {}
+    media: list[tuple[str, list[Media]]] = []
+    for name, value in flat_items(row):
+        found = None if type(value) in PLAIN else find_media(value)
+        if found is None:
+            values[name] = value
+        else:
+            media.append((name, found))
+    return values, media

@@ -7,7 +7,6 @@ from __future__ import annotations
 import datetime
 import math
 import os
-import shutil
 import sys
 import tempfile
 import threading
@@ -16,8 +15,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from toolkit.telemetry.compat.null_object import null_object, warn_once
-from toolkit.telemetry.compat.wandb_config import Config, Settings
-from toolkit.telemetry.compat.wandb_rows import Rows
+from toolkit.telemetry.compat.wandb_config import Config
+from toolkit.telemetry.compat.wandb_media import MediaTarget, split_row
 from toolkit.telemetry.compat.wandb_summary import Metric, Summary, summary_kinds
 from toolkit.telemetry.core.lifetime import close_at_exit, do_not_close_at_exit, reason_of
 from toolkit.telemetry.logger.logger import TelemetryLogger
@@ -47,8 +46,6 @@ class Run:
 
     offline = True
     """Nothing is sent anywhere."""
-    sweep_id = None
-    """There are no sweeps here."""
 
     def __init__(
         self,
@@ -78,9 +75,13 @@ class Run:
         """Whether it resumes an earlier run."""
         self.starting_step = 0 if self._last_step is None else self._last_step + 1
         """The first step of this session."""
-        self._rows = Rows(
-            self.telemetry, self.summary, first_step=self.starting_step, before_first=self._begin
-        )
+        self.step = self.starting_step
+        """The step that is logged next, counted as in W&B."""
+        self._row: dict[str, Any] = {}
+        """Not written yet."""
+        self._step_metric: str | None = None
+        """The metric that the script defined as the step of all others."""
+        self._last_step_metric: int | None = None
         self._has_begun = False
         self._is_finished = False
         self._alerts: dict[str, float] = {}
@@ -115,11 +116,6 @@ class Run:
         return self.telemetry.run_folder is None
 
     @property
-    def settings(self) -> Settings:
-        """The settings of the run."""
-        return Settings(run_id=self.id, run_name=self.name, project=self.project, entity=self.entity)
-
-    @property
     def dir(self) -> str:
         """A folder for the script's own files, inside the run folder."""
         folder = self.telemetry.run_folder
@@ -141,12 +137,58 @@ class Run:
         if self._is_finished:
             warn_once("run.log() of a run that is finished", "does nothing")
         with self.guard.catch("wandb.log"), self._lock:
-            self._rows.add(data, step, commit)
+            if not isinstance(data, Mapping):
+                warn_once("wandb.log", f"takes a dictionary, not a {type(data).__name__}")
+                return
+            if step is not None and int(step) < self.step:
+                why = f"went back from {self.step} to {step}; such rows are left out"
+                warn_once("wandb.log(step=…)", why)
+                return
+            if step is not None and int(step) > self.step:
+                self._put_row()
+                self.step = int(step)
+            self._row.update(data)
+            # W&B holds a row with a step until the next step. Here a kill loses nothing.
+            if commit or commit is None:
+                self._put_row()
+            if commit or (commit is None and step is None):
+                self.step += 1
 
-    @property
-    def step(self) -> int:
-        """The step that is logged next, counted as in W&B."""
-        return self._rows.step
+    def _put_row(self) -> None:
+        """Write what is not written yet."""
+        row, self._row = self._row, {}
+        if not row:
+            return
+        self._begin()
+        values, media = split_row(row)
+        step = self._step_of(values)
+        with self.guard.catch("summing up a row"):
+            self.summary.add(values)
+        if "global_step" in values:
+            # Every record already has a field of that name.
+            own = values.pop("global_step")
+            if self._step_metric != "global_step":
+                values["x_global_step"] = own
+        if values:
+            self.telemetry.log_step(step, **values)
+        # A rank that writes nothing counts its steps, to stop at the same one as the others.
+        for name, found in media if self.telemetry.is_live else ():
+            for index, item in enumerate(found):
+                with self.guard.catch(f"saving a {type(item).__name__}"):
+                    item.save(MediaTarget(log=self.telemetry, key=name, step=step, index=index))
+
+    def _step_of(self, values: Mapping[str, Any]) -> int:
+        given = values.get(self._step_metric or "")
+        if hasattr(given, "item") and not getattr(given, "is_cuda", False) and math.prod(given.shape) == 1:
+            given = given.item()
+        if isinstance(given, int) or (isinstance(given, float) and given.is_integer()):
+            self._last_step_metric = int(given)
+        elif isinstance(given, float) and math.isfinite(given):
+            # Many rows would share a few steps.
+            why = f"has no effect here: {given} is not a whole number, so rows are counted instead"
+            warn_once(f"define_metric('*', step_metric={self._step_metric!r})", why)
+            self._step_metric = self._last_step_metric = None
+        return self.step if self._last_step_metric is None else self._last_step_metric
 
     def define_metric(
         self,
@@ -164,18 +206,12 @@ class Run:
                 f"define_metric({str(name)!r}, step_metric=…)",
                 "has no effect here: charts are drawn over the run's own step",
             )
-        metric = Metric(
-            name=str(name),
-            step_metric=step_metric.name if isinstance(step_metric, Metric) else step_metric,
-            step_sync=step_sync,
-            hidden=hidden,
-            summary=summary_kinds(summary),
-            goal=goal,
-        )
+        step_metric = step_metric.name if isinstance(step_metric, Metric) else step_metric
+        metric = Metric(name=str(name), step_metric=step_metric, summary=summary_kinds(summary))
         with self.guard.catch("wandb.define_metric"), self._lock:
             self.summary.define(metric)
             if metric.name == "*" and metric.step_metric:
-                self._rows.step_metric = metric.step_metric
+                self._step_metric = metric.step_metric
         return metric
 
     def alert(
@@ -229,8 +265,6 @@ class Run:
         do_not_close_at_exit(self)
         self._is_finished = True
         self.telemetry.close(reason, error=error)
-        if self._temporary is not None and self.is_of_this_process:
-            shutil.rmtree(self._temporary, ignore_errors=True)
         if self._on_finish is not None:
             self._on_finish(self)
 
@@ -239,7 +273,7 @@ class Run:
         if not self.telemetry.is_live:
             return
         with self.guard.catch("wandb.finish"), self._lock:
-            self._rows.put()
+            self._put_row()
             self._begin()
             summary = self.summary.as_dict()
             if summary:
@@ -263,8 +297,8 @@ class Run:
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A copy in another process must not write; its logger says so.
-        return _inert_run, (self._requested, self.config.as_dict(), self.telemetry)
+        # A copy in another process must not write.
+        return null_object, ("a run of another process",)
 
     def _begin(self) -> None:
         """Write the start record once, with the configuration as it is at the first log."""
@@ -292,9 +326,3 @@ class Run:
             with self._lock:
                 self._begin()
             self.telemetry.log_event(event, **fields)
-
-
-def _inert_run(requested: Mapping[str, Any], config: Mapping[str, Any], telemetry: TelemetryLogger) -> Run:
-    run = Run(requested, TelemetryOptions(enabled=False), config)
-    run.guard.on_late_call = telemetry.guard.on_late_call
-    return run

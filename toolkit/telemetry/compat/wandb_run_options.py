@@ -8,10 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.compat.null_object import warn_once
 from toolkit.telemetry.core.ranks import find_rank
 from toolkit.telemetry.logger.options import TelemetryOptions
-from toolkit.telemetry.logger.writing.log_directory import all_runs, log_dir_of, runs_called
+from toolkit.telemetry.logger.writing.log_directory import log_dir_of, runs_called
 from toolkit.telemetry.runfolder.layout import safe_run_name
 
 _BY_ID: Final = ("allow", "must")
@@ -70,18 +69,9 @@ def run_options(requested: Mapping[str, Any], telemetry: Mapping[str, Any]) -> t
             **telemetry,
         }
     )
-    log_dir = log_dir_of(options)
-    if options.enabled and by_name and not options.run_id and _has_finished(log_dir, str(name)):
+    if options.enabled and by_name and not options.run_id and _has_finished(log_dir_of(options), str(name)):
         options = options.changed(resume=False)
-    if options.enabled and requested["resume"] == "never" and _is_taken(log_dir, options.run_id):
-        why = f"found the id {options.run_id!r} taken: the run gets another"
-        warn_once("wandb.init(resume='never')", why)
-        options = options.changed(run_id=None)
     return options, str(name)
-
-
-def _is_taken(log_dir: Path, run_id: str | None) -> bool:
-    return any(manifest.run_id == run_id for _, manifest in all_runs(log_dir, ""))
 
 
 def _has_finished(log_dir: Path, name: str) -> bool:

@@ -14,7 +14,7 @@ from toolkit.telemetry.logger.records.device_scalars import DeviceScalars, Pendi
 _PLAIN: Final = frozenset({int, float, bool, str})
 _WAIT_S: Final = 1.0
 """How long reading a summary waits for values from a device; logging does not wait."""
-_KINDS: Final = ("min", "max", "mean", "last", "copy", "none", "first", "best")
+_KINDS: Final = ("min", "max", "mean", "last", "copy", "none", "first")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +23,7 @@ class Metric:
 
     name: str
     step_metric: str | None = None
-    step_sync: bool | None = None
-    hidden: bool | None = None
     summary: tuple[str, ...] = ()
-    goal: str | None = None
 
 
 def summary_kinds(given: Any) -> tuple[str, ...]:
@@ -134,7 +131,7 @@ class Summary(MutableMapping[str, Any]):
             kept = self._values.get(name)
             kept = kept if isinstance(kept, dict) else {}
             for kind in metric.summary:
-                kept[kind] = self._summed(metric, name, kind, kept.get(kind), value)
+                kept[kind] = self._summed(name, kind, kept.get(kind), value)
             self._values[name] = kept
 
     def _metric_of(self, name: str) -> Metric | None:
@@ -143,21 +140,14 @@ class Summary(MutableMapping[str, Any]):
         prefixes = [key for key in self._metrics if key.endswith("*") and name.startswith(key[:-1])]
         return self._metrics[max(prefixes, key=len)] if prefixes else None
 
-    def _summed(self, metric: Metric, name: str, kind: str, kept: Any, value: Any) -> Any:
+    def _summed(self, name: str, kind: str, kept: Any, value: Any) -> Any:
         if kind in ("last", "copy") or isinstance(value, str):
             return value
-        if kept is None and kind != "mean":
-            return value
-        if value != value:
-            # NaN is left out, or the result would stay NaN.
+        # NaN is left out, or the result would stay NaN.
+        if value != value or (kind == "first" and kept is not None):
             return kept
         if kind == "mean":
             count, total = self._means.get(name, (0, 0.0))
             self._means[name] = (count + 1, total + value)
             return (total + value) / (count + 1)
-        if kind == "first":
-            return kept
-        is_highest = kind == "max" or (kind == "best" and str(metric.goal).lower().startswith("max"))
-        if kept != kept:
-            return value
-        return max(kept, value) if is_highest else min(kept, value)
+        return value if kept is None else max(kept, value) if kind == "max" else min(kept, value)

@@ -89,7 +89,7 @@ def _tables(cls: type, key: str) -> Iterator[str]:
     blocks: list[tuple[str, type]] = []
     for part, names in _by_class(cls):
         if part is not cls:
-            yield from (f"### Exporters: {(part.__doc__ or '').splitlines()[0].rstrip('.')}", "")
+            yield from ("### Exporters", "")
         yield from ("| key | default | allowed | |", "| --- | --- | --- | --- |")
         defaults = {item.name: item for item in dataclasses.fields(cast(Any, part))}
         for name in names:

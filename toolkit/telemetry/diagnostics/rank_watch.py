@@ -25,8 +25,6 @@ from toolkit.telemetry.runfolder.layout import METRICS_JSONL, RANKS
 from toolkit.telemetry.runfolder.node_folders import RankProcess, RankTail, has_lock, process_of, read_tail
 from toolkit.telemetry.runfolder.process import host_name
 
-_ASLEEP_S: Final = 30.0
-"""After a gap in which this did not look either (a suspended machine, a stopped process), all ranks start afresh."""
 _MOST_LOOKED_UP: Final = 16
 """Ranks whose file and process are looked at in one look; the others have their turn in the next."""
 _LOOK_UP_AGAIN_S: Final = 5.0
@@ -61,7 +59,6 @@ class RankWatch:
         self._own_grew_at = 0.0
         self._step = -1
         self._stepped_at = 0.0
-        self._checked_at: float | None = None
         self._open: dict[str, tuple[str | None, list[LostRank]]] = {}
         """Of each kind the id of the open finding, and the ranks that it is about."""
         self._differences = RankDifferences(folder, session=session)
@@ -72,13 +69,6 @@ class RankWatch:
         sizes = self._sizes()
         if sizes is None:
             return []
-        if self._checked_at is not None and now - self._checked_at > _ASLEEP_S:
-            gap = now - self._checked_at
-            for rank in self._ranks.values():
-                rank.grew_at += gap
-            self._own_grew_at += gap
-            self._stepped_at += gap
-        self._checked_at = now
         self._note_own(step, now)
         back = self._note_sizes(sizes, now)
         self._note_locks()
@@ -131,27 +121,23 @@ class RankWatch:
                 rank.size, rank.grew_at = size, now
                 rank.tail, rank.has_ended, rank.look_again_at = None, False, now
                 if rank.is_lost:
-                    rank.is_lost = rank.has_process = rank.has_looked_for_lock = False
+                    rank.is_lost = rank.has_process = False
                     back.append(number)
         return back
 
     def _note_locks(self) -> None:
         """Note whose locks on another machine are seen from here: one that is gone later is a process that is gone."""
-        unknown = [item for item in self._ranks.items() if not item[1].has_looked_for_lock]
+        unknown = [item for item in self._ranks.items() if not item[1].has_process]
         for number, rank in unknown[:_MOST_LOCKS]:
-            path = self._file_of(number)
-            try:
-                process = self._process_of(path, rank)
-                if process is not None:
-                    rank.has_looked_for_lock = True
-                    rank.had_lock = process.may_be_gone() is None and has_lock(path) is True
-            except OSError:
-                continue
+            with suppress(OSError):
+                self._process_of(self._file_of(number), rank)
 
     def _process_of(self, path: Path, rank: _Watched) -> RankProcess | None:
         if not rank.has_process:
-            rank.process = self._process(path, self._session)
-            rank.has_process = rank.process is not None
+            process = rank.process = self._process(path, self._session)
+            if process is not None:
+                rank.had_lock = process.may_be_gone() is None and has_lock(path) is True
+                rank.has_process = True
         return rank.process
 
     def _file_of(self, number: int) -> Path:
@@ -252,7 +238,6 @@ class _Watched:
     process: RankProcess | None = None
     has_process: bool = False
     """Whether its process is known."""
-    has_looked_for_lock: bool = False
     had_lock: bool = False
     """Whether its lock was seen from here, where it runs on another machine."""
     has_ended: bool = False

@@ -86,9 +86,10 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy, in this process or another, writes and watches nothing yet.
-        given, others = self._run.given or self._run.options, {"resumed_from_step": self._resumed_from_step}
-        others |= {"run_name": self._run.run_name, "phases": self._run.wants_phases}
-        return partial(type(self), given, resume_from=self._resume_from, **others), ()
+        run = self._run
+        others: dict[str, Any] = {"run_name": run.run_name, "phases": run.wants_phases}
+        others |= {"resume_from": self._resume_from, "resumed_from_step": self._resumed_from_step}
+        return partial(type(self), run.given or run.options, **others), ()
 
     @property
     def guard(self) -> Guard:

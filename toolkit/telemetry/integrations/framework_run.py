@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.ranks import find_rank
@@ -19,6 +21,9 @@ from toolkit.telemetry.timing.names import APPLICATION, TRAINING_ITERATION, TRAI
 
 class FrameworkRun:
     """A logger that was given, which its owner closes, or one run for each training, with its phases."""
+
+    reports_failures = True
+    """Whether the framework says when a training fails; else its run has failed if nothing reported its end."""
 
     def __init__(
         self, log: GivenLog = None, *, run_name: str | None = None, phases: bool | None = None, **options: Any
@@ -78,6 +83,11 @@ class FrameworkRun:
         log = self.opened
         # The other ranks write nothing, but carry out rank 0's requests at the same step.
         self.guard, self.is_live = log.guard, log.is_live or find_rank().rank > 0
+        if self.is_live and not self.reports_failures:
+            unreported.add(self)
+            # The last to be registered is called first: before the logger is closed.
+            atexit.unregister(_end_unreported)
+            atexit.register(_end_unreported)
         self.run_id = log.run_id or run_id
         return log
 
@@ -86,6 +96,7 @@ class FrameworkRun:
         if not self.is_live:
             return
         self.is_live, log = False, self.opened
+        unreported.discard(self)
         with self.guard.catch("ending the phases of a training"):
             self.drop_iteration(error)
             self.end_phases_inside(None, error)
@@ -157,3 +168,15 @@ class FrameworkRun:
             self.opened.training.end_failed(iteration, error)
         elif iteration is not None:
             iteration.stop()
+
+
+unreported: Final[set[FrameworkRun]] = set()
+"""Runs whose trainings have not reported their end, of frameworks that report no failure."""
+
+
+def _end_unreported() -> None:
+    """Close the runs of trainings whose exception the script has caught; the logger closes those that it ended."""
+    if getattr(sys, "last_exc", getattr(sys, "last_value", None)) is None:
+        for run in list(unreported):
+            with run.guard.catch("closing the run of a training that did not report its end"):
+                run.end_run(InterruptedError("the training ended without a report"))

@@ -6,11 +6,9 @@
 from __future__ import annotations
 
 import math
-import sys
 import time
-import weakref
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 from keras import __version__ as keras_version
 from keras.callbacks import Callback
@@ -21,8 +19,6 @@ from toolkit.telemetry.integrations.logger_setup import GivenLog
 from toolkit.telemetry.integrations.method_patches import Following, MethodPatches
 from toolkit.telemetry.integrations.metric_names import split, with_known_names
 
-_PLAIN: Final = (bool, int, float, str)
-
 
 class TelemetryCallback(FrameworkRun, Callback):  # type: ignore[misc]  # Keras has no types
     """Records each `fit` as a run: `model.fit(..., callbacks=[TelemetryCallback(log_dir="logs")])`.
@@ -31,22 +27,29 @@ class TelemetryCallback(FrameworkRun, Callback):  # type: ignore[misc]  # Keras 
     given. Nothing it does raises into Keras, except invalid options when it is created.
     """
 
+    reports_failures = False
+
     def __init__(self, log: GivenLog = None, *, run_name: str | None = None, **options: Any) -> None:
         """Make a callback; no folder is created yet. Raises OptionsError if an option is unknown or invalid."""
         Callback.__init__(self)
         FrameworkRun.__init__(self, log, run_name=run_name, **options)
         self._patches: MethodPatches | None = None
+        self._is_new = False
         self._step = 0
         self._epoch, self._epoch_began = 0, 0.0
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Open the run and write the start record."""
+        """Note that a `fit` begins."""
         with self.guard.catch("beginning to watch Keras"):
-            self._begin(self.model)
+            self.end_run(InterruptedError("another training began before this one reported its end"))
+            self._is_new = self.options.enabled
 
-    @guarded
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Remember when the epoch began."""
+        """Open the run before the first epoch, whose number is known by now."""
+        is_new, self._is_new = self._is_new, False
+        if is_new:
+            with self.guard.catch("beginning to watch Keras"):
+                self._begin(self.model, epoch)
         self._epoch, self._epoch_began = epoch, time.monotonic()
 
     @guarded
@@ -63,11 +66,10 @@ class TelemetryCallback(FrameworkRun, Callback):  # type: ignore[misc]  # Keras 
         """Close the run."""
         self.end_run(None)
 
-    def _begin(self, model: Any) -> None:
-        fit, optimizer = _variables_of_fit(model), model.optimizer
-        epochs, steps = ((self.params or {}).get(name) for name in ("epochs", "steps"))
-        batches = (epochs - fit.get("initial_epoch", 0)) * steps if epochs and steps else None
-        config: dict[str, Any] = {name: value for name, value in fit.items() if isinstance(value, _PLAIN)}
+    def _begin(self, model: Any, first_epoch: int) -> None:
+        optimizer, config = model.optimizer, {"initial_epoch": first_epoch, **(self.params or {})}
+        epochs, steps = config.get("epochs"), config.get("steps")
+        batches = (epochs - first_epoch) * steps if epochs and steps else None
         # Keras keeps a learning rate of 0.1 as a float of 32 bits.
         config["optimizer"] = {
             name: float(f"{value:.7g}") if isinstance(value, float) else value
@@ -91,7 +93,6 @@ class TelemetryCallback(FrameworkRun, Callback):  # type: ignore[misc]  # Keras 
                 training={
                     "framework": f"keras {keras_version}",
                     "max_steps": None if batches is None else self._step + batches,
-                    "batch_size": config.get("batch_size"),
                     "optimizer": type(optimizer).__name__,
                     "learning_rate": config["optimizer"].get("learning_rate"),
                 },
@@ -101,9 +102,6 @@ class TelemetryCallback(FrameworkRun, Callback):  # type: ignore[misc]  # Keras 
         patches.follow(model, "train_function", self._follow_step)
         for name in ("save", "save_weights"):
             patches.follow(model, name, self._follow_save)
-        if "callbacks" in fit:
-            # The list is gone once `fit` is, also after an exception in the data or in another callback.
-            weakref.finalize(fit["callbacks"], self._close_if, patches).atexit = False
 
     def _follow_step(self, *_: Any, **__: Any) -> Following:
         """Record a step with the metrics that Keras shows: means since the epoch began."""
@@ -130,11 +128,6 @@ class TelemetryCallback(FrameworkRun, Callback):  # type: ignore[misc]  # Keras 
             self._patches.undo()
         super().end_run(error, status)
 
-    def _close_if(self, patches: MethodPatches) -> None:
-        with self.guard.catch("closing the run of Keras"):
-            if self._patches is patches:
-                self.end_run(InterruptedError("fit ended with an exception"))
-
     def _follow_save(self, filepath: Any, *_: Any, **__: Any) -> Following:
         yield
         self.opened.log_checkpoint(self._step, filepath)
@@ -142,14 +135,3 @@ class TelemetryCallback(FrameworkRun, Callback):  # type: ignore[misc]  # Keras 
 
 def _count(weights: Any) -> int:
     return sum(math.prod(weight.shape) for weight in weights)
-
-
-def _variables_of_fit(model: Any) -> dict[str, Any]:
-    """Return the arguments of the `fit` that is calling; Keras itself passes two numbers on."""
-    frame = sys._getframe()  # noqa: SLF001
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_code.co_name == "fit" and frame.f_locals.get("self") is model:
-            names = frame.f_code.co_varnames[: frame.f_code.co_argcount]
-            return {name: frame.f_locals.get(name) for name in names}
-    return {}

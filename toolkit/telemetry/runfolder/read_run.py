@@ -17,7 +17,7 @@ from toolkit.telemetry.runfolder.journal.end_record import with_end_record
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL, rank_file
 from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.telemetry.runfolder.node_folders import record_files
-from toolkit.telemetry.runfolder.reader import Cursor, read_from
+from toolkit.telemetry.runfolder.reader import blocks_of, records_in
 from toolkit.telemetry.runfolder.records import NON_FINITE, RESERVED, START, STEP, SUMMARY, Record
 from toolkit.telemetry.runfolder.status import Status, work_out_status
 
@@ -123,14 +123,9 @@ def read_run(folder: str | os.PathLike[str], *, rank: int = 0) -> RunData:
             path = record_files(folder).get(rank, path)
     found: list[Record] = []
     bad_lines = 0
-    cursor = Cursor()
-    while True:
-        chunk = read_from(path, cursor)
-        found.extend(with_non_finite(record) for record in chunk.records)
-        bad_lines += chunk.bad_count
-        if chunk.cursor.offset == cursor.offset:
-            break
-        cursor = chunk.cursor
+    for records, bad in map(records_in, blocks_of(path)):
+        found.extend(map(with_non_finite, records))
+        bad_lines += bad
     manifest: Manifest | None = None
     try:
         manifest = with_end_record(read_manifest(folder), folder)

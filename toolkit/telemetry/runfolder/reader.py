@@ -20,6 +20,7 @@ from toolkit.telemetry.runfolder.safefile import open_regular
 _HEAD_BYTES = 256
 _BLOCK_BYTES = 64 * 1024
 MAX_BAD_LINES_KEPT = 100
+_STEPS_WITHIN_BYTES = 512 * 1024
 _PARSED_AT_ONCE = 64
 """Parsing so many lines takes less than half a millisecond, for which a training thread may have to wait."""
 
@@ -345,18 +346,13 @@ def last_end(newest_first: Iterable[Record], session: int) -> Record | None:
     return None
 
 
-def last_step(path: Path, *, within_bytes: int = 1024 * 1024) -> int | None:
-    """Return the newest `global_step` at the end of `path`; None where no record there has one.
+def last_step(path: Path) -> int | None:
+    """Return how far a run is by the records at the end of `path`; None where no record there has a `global_step`.
 
     Raises:
         OSError: the file is missing, unreadable, or no regular file.
     """
-    newest: list[Record] = []
-    for record in filter(None, map(_record_with_seq, reversed(tail_lines(path, within_bytes)))):
-        newest.append(record)
-        if record.get("event") == STEP and type(record.get("global_step")) is int:
-            break
-    return reduce(step_after, reversed(newest), None)
+    return reduce(step_after, tail_records(path, _STEPS_WITHIN_BYTES), None)
 
 
 def step_after(step: int | None, record: Record) -> int | None:

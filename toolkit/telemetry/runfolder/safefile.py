@@ -327,17 +327,11 @@ def read_inside(folder: Path, relative: str, *, max_bytes: int) -> bytes:
     Raises:
         NotInside: it is outside the folder, a link, not a regular file, too large, or missing.
     """
-    descriptor = open_inside(folder, relative)
-    try:
-        size = os.fstat(descriptor).st_size
+    with open(open_inside(folder, relative), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
         if size > max_bytes:
             raise NotInside(too_large(relative, size, max_bytes))
-        data = b""
-        while len(data) < size and (part := os.read(descriptor, size - len(data))):
-            data += part
-        return data
-    finally:
-        os.close(descriptor)
+        return file.read(size)
 
 
 def open_inside(folder: Path, relative: str) -> int:

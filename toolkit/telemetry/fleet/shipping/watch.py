@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -90,6 +91,8 @@ class Watch:
         self._changed: dict[Path, int] = {}
         """When each place changed."""
         self._next_expansion = self._next_listing = 0.0
+        self._is_complete = True
+        """Whether all folders that were listed are watched: others have no run.json yet, or another run now."""
         self._whole: dict[str, RunFolder] = {}
         """The runs that are not parts, by id."""
 
@@ -132,9 +135,9 @@ class Watch:
             self._next_listing = now + (_SCAN_S if is_settled else 0.0)
             for place in changed:
                 self._list(place)
-        there = {folder for folders in self._listed.values() for folder in folders}
-        if there != self.runs.keys():
-            self._give(there, is_last=is_last)
+            self._is_complete = False
+        if not self._is_complete:
+            self._give({folder for folders in self._listed.values() for folder in folders}, is_last=is_last)
 
     def _expand(self) -> None:
         """Learn which folders are meant: patterns may match others by now, and what is missing is waited for."""
@@ -162,6 +165,7 @@ class Watch:
             self.drop(gone)
         new = sorted(there - self.runs.keys(), key=lambda folder: signature_of(folder)[:1], reverse=True)
         read = [read_run_folder(folder, self._node.name, is_waiting=not is_last) for folder in new]
+        self._is_complete = None not in read
         # Runs first: they say whose parts are theirs.
         for run in sorted((run for run in read if run is not None), key=lambda run: run.is_part):
             quiet_s = _quiet_for(run)
@@ -178,7 +182,7 @@ class Watch:
             self._read(folder, run, now)
         pause = max(min((now - run.changed) / _LOOK_SHARE, _SLOWEST_LOOK_S), _LEFT_LOOK_S * bool(run.left_to))
         # Not all at the same time.
-        run.next_look = now + pause * random.uniform(0.5, 1.0)
+        run.next_look = now + pause * random.uniform(0.8, 1.0)
 
     def _read(self, folder: Path, run: ShippedRun, now: float) -> None:
         """Learn what has changed in a run folder."""
@@ -187,7 +191,9 @@ class Watch:
         except OSError as error:
             self._node.failure(f"{folder} cannot be listed: {error.strerror}")
             return
-        run.paths = (folder, folder / MANIFEST, folder / LABELS, folder / RANKS, *paths.values())
+        # What is not there yet changes the folder.
+        more = (path for name in (LABELS, RANKS) if os.path.lexists(path := folder / name))
+        run.paths = (folder, folder / MANIFEST, *more, *paths.values())
         seen, before = tuple(map(signature_of, run.paths)), run.seen
         run.seen, run.report.has_changed, self.active[folder] = seen, True, run
         run.changed = now if before else run.changed
@@ -196,6 +202,7 @@ class Watch:
             if found is not None and found.key != run.found.key:
                 # Another run is in the folder now; it is found at the next look.
                 self.drop(folder)
+                self._is_complete = False
                 return
             run.found = found or run.found
         if run.left_to is not None:
@@ -206,7 +213,7 @@ class Watch:
             return
         for rank in run.files.keys() - paths.keys():
             del self.files[run.files.pop(rank).key]
-        for (rank, path), signature in zip(paths.items(), seen[4:], strict=True):
+        for (rank, path), signature in zip(paths.items(), seen[len(seen) - len(paths) :], strict=True):
             file = run.files.get(rank) or self._file(path, run, rank)
             if file is not None and signature and signature != file.signature:
                 file.changed_to(signature)
@@ -344,7 +351,7 @@ class ShippedRun:
     changed: float = field(default_factory=time.monotonic)
     """When something in it was last seen to change, by the monotonic clock."""
     paths: tuple[Path, ...] = ()
-    """What is looked at: its folder, run.json, labels.json, ranks, and its record files."""
+    """What is looked at: its folder, run.json, what else may change, and last its record files."""
     seen: tuple[Signature, ...] = ()
     """Of the paths, when they were read."""
     next_look: float = 0.0

@@ -8,7 +8,6 @@ from typing import Any
 
 from toolkit.telemetry.core.clock import wall_time_of
 from toolkit.telemetry.core.guard import Guard, guarded
-from toolkit.telemetry.core.ranks import find_rank
 from toolkit.telemetry.integrations.framework_run import FrameworkRun
 from toolkit.telemetry.integrations.lightning.checkpoints import SavedCheckpoints
 from toolkit.telemetry.integrations.lightning.framework import class_of_lightning
@@ -52,13 +51,17 @@ class _Call:
         self.phases: StepPhases | None = None
         self.checkpoints: SavedCheckpoints | None = None
         self.has_start = False
+        self.takes_requests = True
+        """Whether requests are possible, which all ranks carry out at the same step."""
         self.evaluation: tuple[str, str] | None = None
         """The loop of the current evaluation, and its iteration."""
         self.step = 0
         """The latest completed step."""
         self.last_share = 1.0
         """The last step of an epoch relative to the others."""
-        self.epoch: tuple[int, int] | None = None
+        self.epoch = 0
+        """The current one."""
+        self.ended: tuple[int, int] | None = None
         """An epoch that ended and is not recorded yet, and its last step."""
         self.rates: dict[str, Any] = {}
         """Learning rates of the current step, before its schedulers change them."""
@@ -98,7 +101,6 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         else:
             self._run = FrameworkRun(log, run_name=run_name, phases=phases, **options)
         self._is_plain = log is None and run_name is None and not options
-        self._ranks_at_first = find_rank().world_size
         self.is_live = False
         """Whether the hooks do anything."""
         self._logger: TelemetryLightningLogger | None = None
@@ -163,9 +165,10 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         self._begin_training(trainer, pl_module)
 
     @guarded
-    def on_train_epoch_start(self, *_: Any) -> None:
+    def on_train_epoch_start(self, trainer: Any, *_: Any) -> None:
         """Record the previous epoch, whose metrics are complete by now."""
         self._write_epoch()
+        self._call.epoch = trainer.current_epoch
         if self._call.checkpoints is not None:
             self._call.checkpoints.record()
 
@@ -189,7 +192,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     @guarded
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
         """If the optimizer made a step, end the iteration, log it and carry out requests."""
-        call, run, step = self._call, self._run, trainer.global_step
+        call, step = self._call, trainer.global_step
         # Lightning itself passes a dict; checking for other mappings costs more than the rest of this.
         is_mapping = type(outputs) is dict or isinstance(outputs, Mapping)
         loss = as_number(outputs.get("loss") if is_mapping else outputs)
@@ -197,10 +200,8 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             call.losses.append(loss)
         if step == call.step:
             return
-        run.end_iteration()
+        self._run.end_iteration()
         self._write_step(trainer, pl_module, step)
-        if self._takes_requests and run.opened.should_stop:
-            trainer.should_stop = True
 
     def on_save_checkpoint(self, *_: Any) -> None:
         """Note that a checkpoint is about to be saved; its file is found at the next hook."""
@@ -214,7 +215,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         # A module may end an epoch by skipping a batch that has begun.
         self._run.drop_iteration()
         # Its metrics are complete later: reading them now would make Lightning gather them from all ranks.
-        self._call.epoch = trainer.current_epoch, trainer.global_step
+        self._call.ended = trainer.current_epoch, trainer.global_step
         self._call.seen = metrics_so_far(trainer)
 
     @guarded
@@ -282,11 +283,6 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
 
     # Internal: beginning and ending.
 
-    @property
-    def _takes_requests(self) -> bool:
-        """Whether requests are possible, which all ranks carry out at the same step."""
-        return self._run.given is None or self._ranks_at_first == find_rank().world_size
-
     def _open_for_training(self, trainer: Any, pl_module: Any) -> None:
         """Open the run of a fit; one that continues no earlier one gets a run of its own."""
         run = self._run
@@ -303,13 +299,10 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             return
         was_live = run.is_live
         log = run.opened if was_live else run.open_run(type(pl_module).__name__, run_id=run.run_id)
-        if not self._takes_requests and not was_live:
-            # Each rank has a logger that believes it is the only one. If one stopped, the others would wait for it.
-            run.is_live = log.is_live and find_rank().rank == 0
-            self.guard.report_misuse(
-                "the logger was created before the trainer's processes, so they cannot agree on a step to save or stop "
-                "at, and requests are off: give the callback options instead of a logger"
-            )
+        if run.given is not None and trainer.world_size > 1:
+            # It may be older than the other processes: each then has one that believes it is alone. If one stopped
+            # on a request, the others would wait for it.
+            run.is_live, self._call.takes_requests = log.is_live and trainer.is_global_zero, False
         self.is_live = run.is_live
         if self.is_live and not was_live:
             run.begin_application(began_ms)
@@ -328,7 +321,7 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         if not getattr(trainer.train_dataloader, "drop_last", False):
             call.last_share = share_of_last_step(data, training["effective_batch_size"])
         self._write_start(trainer, pl_module, training)
-        if self._takes_requests:
+        if call.takes_requests:
             run.opened.declare_action("save", self._save_on_request)
             run.opened.declare_action("stop")
         run.begin_loop(call.step, max_steps(trainer))
@@ -368,14 +361,15 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
                     call.checkpoints.record(is_over=error is None)
         self._call = _Call()
         if self._logger is not None:
-            self._logger.callback = self._logger = None
+            self._logger.callback, self._logger = None, None
         run.end_run(error, "signal" if type(error).__name__ == "SIGTERMException" else None)
 
     # Internal: records.
 
     def _write_step(self, trainer: Any, pl_module: Any, step: int) -> None:
         """Write the step that was just completed, and begin the next one."""
-        call, log = self._call, self._run.opened
+        call, log = self._call, self._run.log
+        assert log is not None, "only a run that was opened gets here"
         losses, rates, before, every = call.losses, call.rates, call.step, log.log_every
         call.step, call.rates, call.losses = step, {}, []
         fields: dict[str, Any] = {}
@@ -390,14 +384,16 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             loss = losses[0] if len(losses) == 1 else sum(losses)
             fields["train_loss"] = loss if share == 1.0 else loss * share
         fields |= rates or learning_rates(trainer.optimizers)
-        fields["epoch"] = trainer.current_epoch
+        fields["epoch"] = call.epoch
         if call.last_share < 1.0 and trainer.is_last_batch:
             internals(log).count_samples(call.last_share)
         log.log_step(step, **fields)
+        if call.takes_requests and log.should_stop:
+            trainer.should_stop = True
 
     def _write_epoch(self) -> None:
         """Write the epoch that ended, once, with the metrics logged since."""
-        ended, self._call.epoch = self._call.epoch, None
+        ended, self._call.ended = self._call.ended, None
         if ended is not None:
             metrics = self._new_metrics(metrics_so_far(self._call.trainer))
             metrics.pop("epoch", None)

@@ -5,11 +5,9 @@
 
 from __future__ import annotations
 
-import atexit
 import functools
 import math
 import os
-import sys
 import time
 from collections.abc import Mapping
 from numbers import Real
@@ -20,7 +18,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
 from toolkit.telemetry.core.guard import guarded
-from toolkit.telemetry.integrations.framework_run import FrameworkRun
+from toolkit.telemetry.integrations.framework_run import FrameworkRun, unreported
 from toolkit.telemetry.integrations.logger_setup import (
     GivenLog,
     log_save_since,
@@ -62,6 +60,8 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
     Nothing it does raises into the Trainer, except invalid options when it is created.
     """
 
+    reports_failures = False
+
     def __init__(
         self, log: GivenLog = None, *, run_name: str | None = None, phases: bool | None = None, **options: Any
     ) -> None:
@@ -99,7 +99,7 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
         if not self.options.enabled:
             return
         with self.guard.catch("beginning to record a Trainer"):
-            self.leave(InterruptedError("another training began before this one reported its end"))
+            self.end_run(InterruptedError("another training began before this one reported its end"))
             if self.is_by_name:
                 # A callback that the script made is called after this one.
                 self._offered = args, state, kwargs
@@ -109,7 +109,7 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
     @guarded
     def on_train_end(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Close the run if it was opened here: finished, or stopped on request."""
-        self.leave(None)
+        self.end_run(None)
 
     def on_epoch_begin(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Remember when the epoch began."""
@@ -239,7 +239,7 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
 
     def _begin(self, args: Any, state: Any, given: Mapping[str, Any]) -> None:
         """Record the training of this state, unless another callback does; each part fails on its own."""
-        if any(one.state is state for one in _RECORDING):
+        if any(getattr(one, "state", None) is state for one in unreported):
             self.is_live = False
             if not self.is_by_name:
                 error = OSError("the trainer already has another TelemetryCallback")
@@ -250,10 +250,6 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
         if not self.is_live:
             return
         self.state, self._needs_first_state = state, True
-        _RECORDING.add(self)
-        # The last to be registered is called first: before the logger is closed.
-        atexit.unregister(_end_unreported)
-        atexit.register(_end_unreported)
         state.stateful_callbacks[_RUN] = {"args": {}, "attributes": {"run_id": log.run_id}}
         self.begin_application()
         trainer = None
@@ -291,7 +287,7 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
         collects = recorder is not None and recorder.options.collect
         trainer = calling_trainer(self) if self.wants_phases or collects else None
         if trainer is not None and self.wants_phases:
-            self._parts = TrainerPhases(trainer, log, self.leave)
+            self._parts = TrainerPhases(trainer, log, self.end_run)
         if trainer is not None and log.is_live:
             # Last, and stopped first: it patches methods that are already patched.
             self._completions = TrainerCompletions.of(trainer, log)
@@ -366,13 +362,12 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
             control.should_training_stop = True
         return control
 
-    def leave(self, error: BaseException | None) -> None:
+    def end_run(self, error: BaseException | None, status: str | None = None) -> None:
         """End what is open, restore the Trainer's methods, and close the run if it was opened here; once."""
         self._offered = None
         if self.state is None:
             return
         self.state = None
-        _RECORDING.discard(self)
         patched, self._completions, self._parts = (self._completions, self._parts), None, None
         with self.guard.catch("restoring the Trainer's methods"):
             for one in patched:
@@ -380,21 +375,9 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
                     one.stop()
         with self.guard.catch("recording the last step"):
             self._write_waiting()
-        self.end_run(error)
+        super().end_run(error, status)
         # One that was given stays open.
         self.is_live = self.given is not None and self.given.is_live
-
-
-_RECORDING: Final[set[TelemetryCallback]] = set()
-"""The callbacks whose trainings have not reported their end."""
-
-
-def _end_unreported() -> None:
-    """Close the runs of trainings whose exception the script has caught; the logger closes those that it ended."""
-    if getattr(sys, "last_exc", getattr(sys, "last_value", None)) is None:
-        for callback in list(_RECORDING):
-            with callback.guard.catch("closing the run of a training that did not report its end"):
-                callback.leave(InterruptedError("the training ended without a report"))
 
 
 def _run_to_resume(args: Any, state: Any) -> str | None:

@@ -85,7 +85,8 @@ def _tensors(frame: FrameType) -> list[str]:
 
 def _groups(c10d: Any) -> dict[str, int]:
     found = {}
-    for group in list(c10d._world.pg_map)[:_MOST_GROUPS]:  # noqa: SLF001 - torch has no other list of them
+    # torch has no other list of them.
+    for group in list(getattr(getattr(c10d, "_world", None), "pg_map", ()))[:_MOST_GROUPS]:
         try:
             found[str(group.group_name)] = int(group._get_sequence_number_for_group())  # noqa: SLF001
         except (RuntimeError, AttributeError):

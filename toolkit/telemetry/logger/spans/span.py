@@ -119,7 +119,6 @@ class _Recorded:
 
     recorder: _Recorder
     attributes: dict[str, Any]
-    error: BaseException | str | None
 
     def set(self, **attributes: Any) -> None:
         """Say more of it."""
@@ -139,10 +138,6 @@ class _Recorded:
         with self.recorder.guard.catch("writing a span's event"):
             span, name_of_span = self._place()
             self.recorder.put_event(span, name_of_span, name, attributes, time)
-
-    def fail(self, error: BaseException | str) -> None:
-        """Say what went wrong in it, without ending it; a short one is then kept by itself."""
-        self.error = error
 
     def _place(self) -> tuple[Span | None, str]:
         """Return the span whose id an event of this one has, and the name of this one."""
@@ -255,6 +250,10 @@ class FoldedSpan(_Recorded):
     def _has_begun(self) -> bool:
         return not self.closed or self.duration is not None
 
+    def fail(self, error: BaseException | str) -> None:
+        """Say what went wrong in it; it is then kept by itself."""
+        self.error = error
+
     def _place(self) -> tuple[Span | None, str]:
         return (self.outer if self._has_begun else self.recorder.innermost()), self.name
 
@@ -314,6 +313,10 @@ class Span(_Recorded):
             if stop_time is not None:
                 self.stopped_at = self.recorder.as_time(stop_time)
             self.recorder.end(self)
+
+    def fail(self, error: BaseException | str) -> None:
+        """Say what went wrong in it, without ending it."""
+        self.error = error
 
     def _place(self) -> tuple[Span | None, str]:
         return self, self.name

@@ -48,9 +48,6 @@ _PATIENCE_S: Final = 1.0
 _LOCK_PATIENCE_S: Final = 5.0
 """How long a file server may take to answer a request for a lock."""
 
-_RECORD_FILE: Final = re.compile(rf"{re.escape(METRICS_JSONL)}|{RANKS}/[0-9]{{5,9}}\.jsonl")
-"""Where in a run folder a journal may have its lines written."""
-
 _NO_OWNER: Final = -1
 """The owner of a missing file."""
 
@@ -151,7 +148,7 @@ def journals_of(folder: Path) -> list[tuple[Path, Path]]:
             if head is None:
                 continue
             record_file = rank_file(real_folder, head.rank)
-            if not _is_inside(record_file, real_folder):
+            if _is_link(record_file):
                 continue
             if run.may_own(head):
                 is_here = place == real_folder or _is_here(path, head, real_folder, record_file)
@@ -262,7 +259,7 @@ def _record_file_of(head: Head, near: Path) -> Path | None:
     """
     folder = _folder_of(head.record_file)
     record_file = rank_file(folder, head.rank)
-    is_trusted = _owner_of(folder) in (this_user(), _owner_of(near)) and _is_inside(record_file, folder)
+    is_trusted = _owner_of(folder) in (this_user(), _owner_of(near)) and not _is_link(record_file)
     return record_file if is_trusted and _run_at(folder).may_own(head) else None
 
 
@@ -302,10 +299,9 @@ def _owner_of(path: Path) -> int | None:
         return _NO_OWNER
 
 
-def _is_inside(record_file: Path, real_folder: Path) -> bool:
-    """Return whether `record_file` is one of the run in `real_folder`, and not a link."""
-    name = record_file.relative_to(real_folder).as_posix() if record_file.is_relative_to(real_folder) else ""
-    return _RECORD_FILE.fullmatch(name) is not None and os.path.realpath(record_file) == str(record_file)
+def _is_link(record_file: Path) -> bool:
+    """Return whether a link, of the file or of a folder, leads from a record file to another place."""
+    return os.path.realpath(record_file) != str(record_file)
 
 
 def drain_journal(path: Path, record_file: Path, *, is_gone: bool = False, wait_s: float = 0.0) -> int | None:
