@@ -70,7 +70,7 @@ class Day:
         assert run._sampling is not None
         run._sampling.stop(5.0)
         # The GPU sampler released its driver when its thread ended; these two have nothing to release.
-        sources = run._sampling._shared.sampling._sources
+        sources = run._sampling._sampling._sources
         self._sources = [source for source in sources if source.sampler.name in ("host", "disk")]
         for source in self._sources:
             source._ended = False
