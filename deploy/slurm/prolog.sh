@@ -5,9 +5,9 @@
 #               Epilog=/etc/telemetry/epilog.sh
 #               PrologFlags=Alloc        (so that it also runs on nodes that start no task of their own)
 #
-# Root starts it as the user telemetry, who alone can read what /etc/telemetry has: fleet.toml, the key and the password
-# that `telemetry ship --set-up --team` made. No user of a job sees a password or the key; so the shipper cannot deliver
-# requests, and reads the runs that its group may read:
+# Root starts it as the user telemetry, who alone can read what /etc/telemetry has: fleet.toml and the password that
+# `telemetry ship --set-up --team` made. No user of a job sees the password; so the shipper, which is another user than
+# the one who trains, cannot deliver requests, and reads the runs that its group may read:
 #   useradd --system telemetry; chown -R telemetry: /etc/telemetry; and TELEMETRY_SHARE=group for each job
 #
 # Nodes that share a file system each start a shipper; one of them ships, and another takes over when it ends.

@@ -86,8 +86,8 @@ class Watch:
         self._node = node
         self._wanted = list(places)
         self._missing: set[Path] = set()
-        self._listed: dict[Path, list[Path]] = {}
-        """The run folders of each place."""
+        self._listed: dict[Path, dict[str, Path]] = {}
+        """The run folders of each place, by name."""
         self._changed: dict[Path, int] = {}
         """When each place changed."""
         self._next_expansion = self._next_listing = 0.0
@@ -125,7 +125,7 @@ class Watch:
         if is_last or now >= self._next_expansion:
             self._expand()
             self._next_expansion = now + _SCAN_S
-        changed = {place: (signature_of(place) or (0,))[0] for place in self._listed}
+        changed = {place: _changed_at(place) for place in self._listed}
         if changed != self._changed or now >= self._next_listing or is_last:
             if changed.keys() == self._changed.keys() and changed != self._changed:
                 for run in self.runs.values():
@@ -135,9 +135,10 @@ class Watch:
             self._next_listing = now + (_SCAN_S if is_settled else 0.0)
             for place in changed:
                 self._list(place)
-            self._is_complete = False
         if not self._is_complete:
-            self._give({folder for folders in self._listed.values() for folder in folders}, is_last=is_last)
+            self._give(
+                {folder for found in self._listed.values() for folder in found.values()}, is_last=is_last
+            )
 
     def _expand(self) -> None:
         """Learn which folders are meant: patterns may match others by now, and what is missing is waited for."""
@@ -149,16 +150,20 @@ class Watch:
         # What could be listed before stays: the file system may be away for a short time.
         kept = [place for place in self._listed if place in self._wanted]
         places = dict.fromkeys((*kept, *(folder for folders in found.values() for folder in folders)))
-        self._listed = {place: self._listed.get(place, []) for place in places}
+        self._is_complete &= places.keys() == self._listed.keys()
+        self._listed = {place: self._listed.get(place, {}) for place in places}
 
     def _list(self, place: Path) -> None:
-        known = set(self._listed[place])
+        known = self._listed[place]
         try:
-            folders = [place] if is_run_folder(place) else [place / name for name in folders_in(place)]
+            names = [""] if is_run_folder(place) else folders_in(place)
         except OSError as error:
             self._node.failure(f"{place} cannot be listed: {error.strerror}")
             return
-        self._listed[place] = [folder for folder in folders if folder in known or is_run_folder(folder)]
+        found = {name: known.get(name) or place / name for name in names}
+        found = {name: folder for name, folder in found.items() if name in known or is_run_folder(folder)}
+        self._is_complete &= found.keys() == known.keys()
+        self._listed[place] = found
 
     def _give(self, there: set[Path], *, is_last: bool) -> None:
         for gone in self.runs.keys() - there:
@@ -253,6 +258,13 @@ class Watch:
         for file in run.files.values():
             del self.files[file.key]
         run.files.clear()
+
+
+def _changed_at(place: Path) -> int:
+    try:
+        return os.stat(place).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _quiet_for(run: RunFolder) -> float:
