@@ -9,6 +9,7 @@ ARGS ?=
 JOBS ?= 3
 MINUTES ?= 10
 CORPUS ?= ../shared/corpus
+QUESTION ?= diagnosis
 # Empty: install the newest versions instead of those in the lock file.
 LOCKED ?= yes
 # Which Python versions the release check installs the wheel on, and on which of them it also installs torch and trains.
@@ -31,7 +32,7 @@ READY_TO_RUN := $(firstword $(wildcard $(READY)) $(VENV)/.installed-training-das
 READY_TO_SHOW := $(firstword $(wildcard $(READY) $(READY_TO_RUN)) $(VENV)/.installed-dashboard)
 REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirements/*.txt)
 
-.PHONY: help run dashboard fleet test compiled faults fuzz docs check format bench diagnose-eval answers-eval forecast-eval agents-eval release-check lock sbom clean
+.PHONY: help run dashboard fleet test compiled faults fuzz docs check format bench evaluate release-check lock sbom clean
 .DELETE_ON_ERROR:
 
 help:  ## List the targets.
@@ -93,17 +94,8 @@ format: $(READY)  ## Format code and sort imports.
 bench: $(READY_TO_BENCH)  ## Benchmark us and our peers (ARGS=--quick for a short run).
 	@$(BIN)/python -m benchmarks $(ARGS)
 
-diagnose-eval: $(READY_TO_BENCH)  ## Score the detectors on labelled curves (CORPUS=DIR); writes docs/figures/detectors.md.
-	@$(BIN)/python -m benchmarks.diagnose_eval --corpus $(CORPUS) $(ARGS)
-
-answers-eval: $(READY)  ## Measure how often the answers about runs are right; writes docs/figures/answers.md (ARGS="--quick --only NAME").
-	@$(BIN)/python -m benchmarks.answers $(ARGS)
-
-forecast-eval: $(READY)  ## Measure how often forecasts are right (CORPUS=DIR); writes docs/figures/forecasts.md (ARGS=--fit: and the constants).
-	@$(BIN)/python -m benchmarks.forecast_eval --corpus $(CORPUS) $(ARGS)
-
-agents-eval: $(READY)  ## Ask the MCP server 80 questions and check every source; writes docs/figures/agents.md (ARGS=--quick).
-	@$(BIN)/python -m benchmarks.agents $(ARGS)
+evaluate: $(READY)  ## Measure how often an answer is right; writes docs/figures (QUESTION=diagnosis, CORPUS=DIR, ARGS="--quick --fit").
+	@$(BIN)/python -m evaluations $(QUESTION) --corpus $(CORPUS) $(ARGS)
 
 release-check: $(READY)  ## Build the packages, install them in new environments and try them (PYTHONS="3.11 3.12", TORCH_ON=3.11).
 	@$(BIN)/python -m tests.project.release_check --pythons "$(PYTHONS)" --torch-on "$(TORCH_ON)" $(ARGS)
@@ -116,7 +108,7 @@ sbom: $(READY)  ## Write what the lock file contains as a CycloneDX SBOM, build/
 
 clean:  ## Remove everything make, tests and tools created, except logs and trained weights.
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache *.egg-info
-	find toolkit dashboard tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+	find toolkit dashboard tests benchmarks evaluations -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One stamp per set of extras; it contains their names, so a new extra means a new stamp.
 # Where the lock file is for this Python and system, what the extras need of it is installed first. A file with another

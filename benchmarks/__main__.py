@@ -19,7 +19,6 @@ from benchmarks import (
     paced,
     span_cost,
     sql_answer,
-    sweep_truth,
     top_cost,
     trainers,
     under_fault,
@@ -45,7 +44,6 @@ _BENCHMARKS = (
     load,
     fleet,
     importers,
-    sweep_truth,
     top_cost,
     gpu_loop,
 )

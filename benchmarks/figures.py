@@ -46,7 +46,6 @@ def documents() -> dict[Path, str]:
     return {
         ROOT / "README.md": in_short(latest, gpu),
         ROOT / "docs" / "benchmarks.md": overview(latest, gpu, dashboard),
-        APPENDICES / "benchmarks.md": in_full(latest, gpu, dashboard),
         **{
             APPENDICES / name: alone(json.loads(path.read_text(encoding="utf-8")))
             for name, path in (("load.md", LOAD), ("fleet.md", FLEET))
@@ -151,27 +150,6 @@ def overview(
     if dashboard is not None:
         lines += ["", _dashboard_sentence(dashboard)]
     return "\n".join(lines)
-
-
-def in_full(
-    latest: Mapping[str, Any],
-    gpu: Mapping[str, Any] | None,
-    dashboard: Mapping[str, Any] | None = None,
-) -> str:
-    """Return every table as printed, with the project's targets."""
-    parts = [f"Each table was measured in one session: {_machine(latest)}."]
-    reports = [
-        report for name, report in latest.items() if name not in ("gpu_loop", "dashboard", "load", "fleet")
-    ]
-    reports += [report for report in (gpu, dashboard) if report is not None]
-    for report in reports:
-        parts.append(f"### {report['title']}")
-        parts.append(_table(report["columns"], report["rows"]))
-        if report["notes"]:
-            parts.append("\n".join(f"- {note}" for note in report["notes"]))
-        if report["claims"]:
-            parts.append("\n".join(_claim(claim) for claim in report["claims"]))
-    return "\n\n".join(parts)
 
 
 def alone(report: Mapping[str, Any]) -> str:

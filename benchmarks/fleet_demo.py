@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import secrets
 import shlex
 import shutil
 import signal
@@ -95,25 +94,22 @@ class Demo:
         engine.start()
         self._address = engine.address()
         set_up(self._address)
-        shared, key = self.folder / "shared", self.folder / "control.key"
+        shared = self.folder / "shared"
         shared.mkdir()
-        # The folder is the user's alone, and so is the file.
-        key.touch(mode=0o600)
-        key.write_bytes(secrets.token_hex(32).encode())
         self._options.write_text(
             "\n".join(
                 [
                     f'engine = "{self._address}"',
                     f'objects = "{shared.as_uri()}"',
                     f"folders = {[f'{node}/logs' for node in NODES]}",
-                    f'[dashboard]\nrequest-key = "{key.name}"',
+                    "deliver-requests = true",
                 ]
             )
         )
         for node in NODES:
             (self.folder / node / "logs").mkdir(parents=True)
             ship = ("-m", "toolkit.telemetry.cli", "ship", "logs", "--config", str(self._options))
-            self._run(node, *ship, "--deliver-requests", str(key))
+            self._run(node, *ship)
         which = () if port is None else ("--port", str(port))
         return prepare(parse_options(["--config", str(self._options), *which]))
 

@@ -6,7 +6,6 @@ does.
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
 import sys
@@ -49,14 +48,11 @@ def request_to_answer(address: Address, requests: int = 20) -> dict[str, float]:
     The engine at `address` has our tables.
     """
     with tempfile.TemporaryDirectory(prefix="bench-requests-") as place:
-        key = Path(place) / "control.key"
-        key.touch(mode=0o600)
-        key.write_bytes(os.urandom(32).hex().encode())
         logs = Path(place) / "logs"
         logs.mkdir()
-        ship = ("-m", "toolkit.telemetry.cli", "ship", logs, "--to", address, "--deliver-requests", key)
+        ship = ("-m", "toolkit.telemetry.cli", "ship", logs, "--to", address, "--deliver-requests")
         with _python(*ship), _python("-c", _TRAINING, logs):
-            store = ClickHouseStore(address, request_key=key.read_bytes())
+            store = ClickHouseStore(address)
             run_id = _wait_for_run(store, logs)
             taken = [_one(store, run_id) for _ in range(requests)]
     return {

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import quote
 
 from toolkit.telemetry.fleet.address import AddressError, address_of
-from toolkit.telemetry.fleet.object_store import PlaceError, object_store
 from toolkit.telemetry.fleet.options import add_engine_arguments, add_objects_arguments, file_path, fill_in
+from toolkit.telemetry.fleet.stores import PlaceError, store_at
 
 from .access.access_options import Access, AccessError, AccessOptions, decide
 from .access.login import Login, UserHeader
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 CANNOT_START = 2
 """The exit code, as of every command that could not do what it was asked."""
 
-_OF_A_STORE = ("password_file", "ca", "request_key", "objects", "objects_endpoint")
-_SECRETS = ("password_file", "request_key")
+_OF_A_STORE = ("password_file", "ca", "objects", "objects_endpoint")
+_SECRETS = ("password_file",)
 """Never taken for another store than they were given for."""
 _NAMED = re.compile(r"[A-Za-z0-9_.-]{1,40}=clickhouse:")
 _PACKAGE = Path(__file__).resolve().parent
@@ -133,7 +133,7 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-d
     except AddressError as error:
         parser.error(_printable(str(error)))
     if not engines and flags:
-        parser.error("--password-file, --ca, --request-key, --objects and --objects-endpoint need --store")
+        parser.error("--password-file, --ca, --objects and --objects-endpoint need --store")
     return LaunchOptions(
         settings=DashboardSettings(
             log_dirs=log_dirs,
@@ -195,13 +195,6 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         "show the runs that were shipped to ClickHouse instead (docs/fleet.md); can be repeated, "
         "as NAME=clickhouse://…, with the other options of each store in the same order",
         action="append",
-    )
-    parser.add_argument(
-        "--request-key",
-        action="append",
-        type=file_path,
-        metavar="FILE",
-        help="the key that shippers of --store have: show only what is signed with it, and sign requests to runs",
     )
     add_objects_arguments(parser, "where `telemetry ship` stores sample images and other files", "append")
     parser.add_argument(
@@ -317,11 +310,10 @@ def _check_engine(engine: EngineSettings) -> str | None:
     """Return why an engine does not answer, which may be temporary. Raises LaunchError for everything else."""
     from toolkit.telemetry.fleet.engine import Engine, EngineError, UnreachableError
     from toolkit.telemetry.fleet.schema import require_tables
-    from toolkit.telemetry.fleet.signed_requests import read_key
 
     try:
         if engine.objects is not None:
-            object_store(engine.objects, engine.objects_endpoint)
+            store_at(engine.objects, engine.objects_endpoint)
     except PlaceError as error:
         raise LaunchError(f"--objects: {_printable(str(error))}") from error
     try:
@@ -335,11 +327,6 @@ def _check_engine(engine: EngineSettings) -> str | None:
         return f"--store: {_printable(str(error))}"
     except (AddressError, EngineError) as error:
         raise LaunchError(f"--store: {_printable(str(error))}") from error
-    try:
-        if engine.request_key is not None:
-            read_key(engine.request_key)
-    except AddressError as error:
-        raise LaunchError(f"--request-key: {_printable(str(error))}") from error
     return None
 
 

@@ -75,8 +75,7 @@ def _store(chosen: DashboardSettings, labels: str | None) -> RunStore:
 def _engine_store(engine: EngineSettings, read_only: bool) -> RunStore:
     # Imported here: a dashboard of folders opens a tenth of a second sooner without them.
     from toolkit.telemetry.fleet.address import address_of
-    from toolkit.telemetry.fleet.object_store import object_store
-    from toolkit.telemetry.fleet.signed_requests import read_key
+    from toolkit.telemetry.fleet.stores import store_at
     from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 
     return ClickHouseStore(
@@ -84,10 +83,9 @@ def _engine_store(engine: EngineSettings, read_only: bool) -> RunStore:
         read_only=read_only,
         read_only_reason=_viewer_reason,
         visitor=_visitor,
-        request_key=None if engine.request_key is None else read_key(engine.request_key),
         objects=None
         if engine.objects is None
-        else object_store(engine.objects, engine.objects_endpoint, tries=1),
+        else store_at(engine.objects, engine.objects_endpoint, tries=1),
     )
 
 

@@ -17,7 +17,7 @@ from .access.login import AllowList, LoginError
 SETTINGS_VARIABLE = "TELEMETRY_DASHBOARD_SETTINGS"
 CACHE_DIR_VARIABLE = "TELEMETRY_DASHBOARD_CACHE_DIR"
 
-_FILES = ("password_file", "ca", "request_key")
+_FILES = ("password_file", "ca")
 _WAYS_IN = ("anyone", "token", "login", "header")
 
 
@@ -55,8 +55,6 @@ class EngineSettings:
     """What it is called if several are shown."""
     password_file: Path | None = None
     ca: Path | None = None
-    request_key: Path | None = None
-    """The file with the key that signs requests to runs; None for none."""
     objects: str | None = None
     """Where sample images and other files are stored; keys stay in the environment or in their file."""
     objects_endpoint: str | None = None

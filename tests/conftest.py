@@ -13,7 +13,6 @@ from itertools import chain
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.git_once import git_is_asked_once
 from tests.leftovers import recover_only_runs_below, remove_journals_of_runs_below
 from tests.lengths import is_long, longer
 from tests.same_worker import make_scheduler, when_it_begins
@@ -23,7 +22,7 @@ from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.runfolder.records import OF_THE_JOB
 
-__all__ = ["git_is_asked_once", "pytest_timeout_cancel_timer", "pytest_timeout_set_timer"]
+__all__ = ["pytest_timeout_cancel_timer", "pytest_timeout_set_timer"]
 
 # Read once, when a framework is imported: nothing is fetched from anywhere.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -95,10 +94,6 @@ def _state_of_the_process_is_restored():
     hooks = sys.excepthook, threading.excepthook
     # A page that is run in this process takes the place of the main module, which a process that is started would run.
     sys.modules["__main__"] = _MAIN
-    start_record = sys.modules.get("toolkit.telemetry.logger.session.start_record")
-    if start_record is not None:
-        # Loggers that are made within some seconds share a look at the machine, and those of two tests must not.
-        start_record._newest = None
     yield
     for log, level, is_disabled, propagate in before:
         log.setLevel(level)

@@ -189,11 +189,9 @@ def serve() -> None:
     for name in modules:
         _import(name)
     if "toolkit.telemetry.logger.machine.environment" in sys.modules:
-        from tests.git_once import ask_git_once
         from tests.leftovers import recover_only_runs_below
         from toolkit.telemetry.logger.options import TelemetryOptions
 
-        ask_git_once()
         recover_only_runs_below()
         TelemetryOptions.__init__.__kwdefaults__["close_timeout"] = TIME_TO_CLOSE_S
     gc.freeze()

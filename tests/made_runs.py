@@ -104,10 +104,13 @@ def write_run(
     return folder
 
 
-def append(folder: Path, records: Iterable[Mapping[str, Any]], *, path: Path | None = None) -> None:
-    """Write `records` after what is in the folder's record file, or in `path`."""
-    with (path or folder / METRICS_JSONL).open("ab") as file:
+def append(folder: Path, records: Iterable[Mapping[str, Any]], *, path: Path | None = None) -> Path:
+    """Write `records` after what is in the folder's record file, or in `path`; return the folder, made if need be."""
+    path = path or folder / METRICS_JSONL
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("ab") as file:
         file.writelines(encode(dict(record)) for record in records)
+    return folder
 
 
 def step_record(step: int, *, session: int = 1, began: float = BEGAN, **metrics: Any) -> dict[str, Any]:

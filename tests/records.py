@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,11 @@ from tests.field_types import wrong_types
 from toolkit.telemetry.runfolder.records import ENVELOPE
 
 Record = dict[str, Any]
+
+
+def without_padding(table: Path) -> bytes:
+    """Return a table without the zeros that keep a number of a row that is being written whole."""
+    return re.sub(rb"(\.[0-9]+?)0+(?=[,\n])", rb"\1", table.read_bytes())
 
 
 def state_of(record: Record) -> Record:

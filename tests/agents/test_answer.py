@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.agents.checker import Problems, check, split
+from evaluations.mcp.checker import split
 from toolkit.telemetry.agents.answer import FEWEST_TOKENS, Answer, Cut, count_tokens, render
 from toolkit.telemetry.agents.runs import thinned
 
@@ -81,24 +80,3 @@ def test_thinning_keeps_the_extremes_and_values_that_are_no_numbers(values, most
     if most >= 6:
         assert {0, len(values) - 1} <= set(kept)
         assert np.isfinite(values).all() or not np.isfinite(shown).all()
-
-
-def test_the_checker_of_the_benchmark_finds_a_number_that_its_source_does_not_give(tmp_path):
-    lines = [{"event": "step", "session": 1, "global_step": step, "loss": step / 3} for step in (1, 2)]
-    path = tmp_path / "metrics.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    second = len(json.dumps(lines[0])) + 1
-
-    def wrong(value, offset, step=2):
-        table = {
-            "columns": ["metric", "value", "session", "step", "offset"],
-            "rows": [["loss", value, 1, step, offset]],
-        }
-        problems = Problems()
-        check({"run": "r", "files": [str(path)], "points": table}, {}, problems, "a question")
-        return len(problems)
-
-    assert wrong(2 / 3, second) == 0
-    assert (
-        wrong(2 / 3, 0) == wrong(2 / 3, second + 1) == wrong(0.5, second) == wrong(2 / 3, second, step=1) == 1
-    )

@@ -13,8 +13,8 @@ import time
 import anyio
 import pytest
 
-from benchmarks.agents.checker import Problems, check, rows_of, split
-from benchmarks.agents.client import server
+from evaluations.mcp.checker import Problems, check, rows_of, split
+from evaluations.mcp.client import server
 from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.agents.runs import Runs

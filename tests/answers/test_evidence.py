@@ -2,6 +2,7 @@
 
 import json
 
+from tests.made_runs import append
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.answers.evidence import read_evidence
 from toolkit.telemetry.diagnostics.metric_aliases import LOSS
@@ -71,7 +72,7 @@ def test_what_a_start_could_not_wait_for_is_part_of_it(tmp_path):
         {"event": "environment", "session": 1, "packages": {"torch": "2.0"}, "seeds": {"torch": 3}},
         {"event": "step", "session": 1, "global_step": 1, "train_loss": 1.0},
     ]
-    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    append(tmp_path, records)
 
     (session,) = read_evidence(tmp_path).sessions
 
@@ -82,13 +83,13 @@ def test_what_a_start_could_not_wait_for_is_part_of_it(tmp_path):
 
 def test_a_column_has_a_place_for_each_step(tmp_path):
     folder = tmp_path / "run"
-    folder.mkdir()
     records = [
         {"event": "step", "global_step": 1, "a": 1},
         {"event": "step", "global_step": 2, "b": 2.5, "a": True},
         {"event": "step", "global_step": 3, "a": None, "non_finite": {"a": "Infinity"}},
     ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records) + '{"ev')
+    with (append(folder, records) / "metrics.jsonl").open("a") as file:
+        file.write('{"ev')
     (folder / "run.json").write_text("{}")
 
     (session,) = read_evidence(folder).sessions

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from benchmarks.answers.resume_eval import contradictions
+from evaluations.resume import contradictions
 from toolkit.telemetry.diagnostics.resume.judge import (
     CHECKPOINT,
     DIFFERENT,

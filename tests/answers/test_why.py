@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.made_runs import append
 from toolkit.telemetry.answers.departure import find_departure
 from toolkit.telemetry.answers.differences import (
     COSMETIC,
@@ -47,9 +48,8 @@ def write(folder: Path, *, steps=range(1, 61), loss=_loss, lr=None, start=None, 
                 }
             )
     lines += [{"session": 1, **event} for event in events]
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
+    (folder / "metrics.jsonl").unlink(missing_ok=True)
+    return append(folder, lines)
 
 
 def keep_code(folder: Path, text: str) -> None:

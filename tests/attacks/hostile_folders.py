@@ -49,29 +49,15 @@ def outside(place: Path) -> Path:
 
 def an_ordinary_run(root: Path, name: str, **more: Any) -> Path:
     """Write a run with every kind of record."""
-    envelope = {"session": 1, "rank": 0}
+    span = {"id": "a", "name": "forward", "start": BEGAN, "duration": 0.5}
+    events = [
+        {"event": "error", "type": "ValueError", "message": "m"},
+        {"event": "sample", "global_step": 1, "path": "samples/0.png"},
+        {"event": "completion", "global_step": 1, "prompt": "p", "completion": "c"},
+        {"event": "span", **span},
+    ]
     extra = [
-        {"event": "error", "seq": 20, "time": BEGAN, "type": "ValueError", "message": "m", **envelope},
-        {"event": "sample", "seq": 21, "time": BEGAN, "global_step": 1, "path": "samples/0.png", **envelope},
-        {
-            "event": "completion",
-            "seq": 22,
-            "time": BEGAN,
-            "global_step": 1,
-            "prompt": "p",
-            "completion": "c",
-            **envelope,
-        },
-        {
-            "event": "span",
-            "seq": 23,
-            "time": BEGAN,
-            "id": "a",
-            "name": "forward",
-            "start": BEGAN,
-            "duration": 0.5,
-            **envelope,
-        },
+        {"seq": seq, "time": BEGAN, "session": 1, "rank": 0, **one} for seq, one in enumerate(events, 20)
     ]
     folder = write_run(
         root,

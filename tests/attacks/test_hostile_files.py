@@ -42,7 +42,6 @@ def contents(folder):
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-@in_make_faults
 def test_links_pipes_and_devices_in_place_of_files_are_neither_read_nor_written_nor_waited_for(
     tmp_path, record_property
 ):

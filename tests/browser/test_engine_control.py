@@ -20,7 +20,7 @@ from tests.browser.browser_helpers import (
 from tests.browser.growing_run import Training
 from tests.dashboard.serving import dashboard
 from tests.fleet.conftest import started
-from tests.fleet.requests_to_runs import start_shipper, write_key
+from tests.fleet.requests_to_runs import start_shipper
 from tests.fleet.shipped_runs import id_of
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
@@ -42,12 +42,10 @@ def engine(tmp_path_factory):
 def shown(engine, tmp_path_factory):
     """A dashboard over the engine, and a shipper that delivers its requests."""
     place = tmp_path_factory.mktemp("fleet")
-    key, logs = write_key(place), place / "logs"
+    logs = place / "logs"
     logs.mkdir()
-    shipper = start_shipper(engine, logs, key)
-    process = dashboard(
-        tmp_path_factory.mktemp("dashboard"), "--store", str(engine.address()), "--request-key", str(key)
-    )
+    shipper = start_shipper(engine, logs)
+    process = dashboard(tmp_path_factory.mktemp("dashboard"), "--store", str(engine.address()))
     try:
         process.wait_until_ready()
         yield Dashboard(process, logs)
@@ -61,7 +59,7 @@ def shown(engine, tmp_path_factory):
 def training(engine, shown, tmp_path):
     with Training(shown.root, "live", tmp_path) as training:
         connection, run_id = Engine(engine.address()), id_of(training.folder)
-        known = f"SELECT count() FROM deliveries WHERE run_id = {quote(run_id)}"
+        known = f"SELECT count() FROM runs WHERE run_id = {quote(run_id)} AND control = 'yes'"
         wait_until(lambda: connection.rows(known, "UInt64") != [(0,)], shown.process.process)
         connection.close()
         yield run_id

@@ -70,13 +70,6 @@ def test_where_there_is_nothing_to_show_the_reason_is_given(answered, capsys):
     assert "none of 21 completions contains 'elephant'" in capsys.readouterr().err
 
 
-def test_a_run_without_any_says_how_to_get_some(tmp_path, capsys):
-    TelemetryLogger("r", log_dir=tmp_path, system=False, csv=False).close()
-
-    assert main(["show", "--completions", str(tmp_path)]) == 1
-    assert "log.log_completion(step, prompt=…, completion=…) writes one" in capsys.readouterr().err
-
-
 def test_a_text_without_blanks_is_cut_in_its_middle_and_an_empty_one_has_its_name(tmp_path, capsys):
     with TelemetryLogger("r", log_dir=tmp_path, system=False, csv=False) as log:
         log.log_completion(1, prompt="为什么天空是蓝色的" * 20, completion="")

@@ -7,8 +7,8 @@ from functools import partial
 
 import pytest
 
+from tests.made_runs import append
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.runfolder.codec import encode
 
 
 @pytest.fixture
@@ -30,10 +30,7 @@ def log_run(folder, times, **options):
 
 
 def write(folder, *records, name="metrics.jsonl"):
-    path = folder / "made" / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(b"".join(map(encode, records)))
-    return folder / "made"
+    return append(folder / "made", records, path=folder / "made" / name)
 
 
 def hang(state, **fields):
@@ -112,26 +109,6 @@ def test_causes_output_and_memory_are_printed(tmp_path, errors):
 
     assert "    Cause:\n      raised from OSError: a\n          x.py:1 in f\n" in out
     assert "    Last output:\n      last\n    Memory:\n      rss_mb: 1.5\n" in out
-
-
-def test_hostile_records_send_no_control_characters_to_the_terminal(tmp_path, errors):
-    hostile = {
-        "event": "error",
-        "message": "\x1b[31mred",
-        "stack": "no list",
-        "frames": [7, {"locals": 3}],
-        "spans": {"a": 1},
-        "stacks": [None, {"threads": 1}],
-        "caused_by": 7,
-        "output": [1, ["x"]],
-    }
-    end = {"event": "end", "errors": [7, {"count": "many"}, {"fingerprint": "x", "count": 2}]}
-
-    code, out, _ = errors(write(tmp_path, hostile, {"event": "error", "stack": ["x" * 9000] * 500}, end))
-
-    assert code == 0
-    assert "\x1b" not in out
-    assert len(out) < 100_000
 
 
 def test_json_has_the_records_with_their_whole_count(tmp_path, errors):

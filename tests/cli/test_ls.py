@@ -113,19 +113,6 @@ def test_a_path_without_a_run_is_named(tmp_path, capsys):
     assert f"no run found in {tmp_path / 'nothing'} (it does not exist)" in err
 
 
-def test_a_name_with_terminal_codes_is_cleaned_and_links_are_not_followed(tmp_path, capsys, logs):
-    place = tmp_path / "logs"
-    folder = place / "a\x1b[31mred"
-    folder.mkdir(parents=True)
-    (folder / "run.json").write_text("[]")
-    (place / "link").symlink_to(logs / "good")
-
-    assert main(["ls", str(place)]) == 1
-    out, err = capsys.readouterr()
-    assert "\x1b" not in out + err
-    assert "good" not in out
-
-
 def test_on_a_terminal_rows_fit_its_width_and_have_colours_where_they_are_wanted(logs, capsys, monkeypatch):
     class Terminal(StringIO):
         def isatty(self) -> bool:

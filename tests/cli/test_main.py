@@ -211,18 +211,6 @@ def test_the_version_is_the_installed_one(capsys):
     assert capsys.readouterr().out.startswith("telemetry ")
 
 
-def test_one_subcommand_does_not_import_another():
-    code = (
-        "import sys; from toolkit.telemetry.cli.main import main\n"
-        "try: main(['repair', '--help'])\n"
-        "except SystemExit: pass\n"
-        "print('toolkit.telemetry.cli.commands.look.show' in sys.modules, 'pandas' in sys.modules)"
-    )
-    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-
-    assert finished.stdout.splitlines()[-1] == "False False"
-
-
 def test_every_file_in_commands_is_a_listed_subcommand():
     found = {
         group: {module.name.replace("_", "-") for module in pkgutil.iter_modules([f"{folder}/{group}"])}

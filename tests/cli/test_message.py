@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -127,15 +128,23 @@ def test_showing_sends_nothing_and_prints_what_would_be_sent(yaml_file, message,
     assert "s3cr3t" not in out
 
 
+def without_what_changes(shown):
+    """Return a printed request without its time, its id and the signature over both."""
+    return re.sub(r"[0-9a-f]{32,}|[0-9]{9,}[0-9.]*|\"sign\":\"[^\"]*", "", shown)
+
+
 @pytest.mark.parametrize("service", ["lark", "ntfy", "webhook"])
-def test_showing_shows_neither_secret_nor_signature(service, yaml_file, message, monkeypatch):
+def test_showing_shows_no_secret_and_signs_with_a_mask(service, yaml_file, message, monkeypatch):
     monkeypatch.setenv("HOOK", "https://example.org/x")
     monkeypatch.setenv("SECRET", "s3cr3t-word")
     code, out, _ = message("--show", yaml_file(one_receiver(service, ", secret_env: SECRET")))
 
+    monkeypatch.setenv("SECRET", "another-word")
+    _, other, _ = message("--show", yaml_file(one_receiver(service, ", secret_env: SECRET")))
+
     assert code == 0
     assert "s3cr3t" not in out
-    assert "***" in out.replace("org/***", "")
+    assert without_what_changes(out) == without_what_changes(other)
 
 
 # ------------------------------------------------------------ sending
@@ -159,7 +168,7 @@ def test_a_missing_variable_is_reported_and_the_other_receivers_are_tried(yaml_f
     assert code == 1
     assert out.splitlines()[0].startswith("webhook: delivered in ")
     assert out.splitlines()[1] == (
-        "slack: off: telemetry.messages[1].url_env: the environment variable NO_SUCH_HOOK is not set"
+        "slack: off: the environment variable that telemetry.messages[1].url_env names is not set or empty"
     )
 
 
@@ -220,9 +229,3 @@ def test_a_path_that_is_no_yaml_is_refused(path, tmp_path, message, monkeypatch)
 
     assert code == 2
     assert path in err
-
-
-def test_a_file_that_is_no_text_is_refused(tmp_path, message):
-    (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
-
-    assert message(tmp_path / "x.yaml")[0] == 2

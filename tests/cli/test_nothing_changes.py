@@ -40,7 +40,7 @@ COMMANDS = {
 }
 OTHERS = {
     "dashboard": "tests/dashboard/views/test_other_tools.py",
-    "mcp": "serves until it is stopped: benchmarks/agents looks for changes",
+    "mcp": "serves until it is stopped: evaluations/agents.py looks for changes",
     "metrics": "serves until it is stopped",
     "copy": "takes run folders of ours only: tests/fleet",
     "ship": "takes run folders of ours only: tests/fleet",

@@ -4,18 +4,14 @@ import json
 
 import pytest
 
+from tests.made_runs import BEGAN, append
 from tests.records import read_records
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
 
-BEGAN = 1_700_000_000.0
-
 
 def write(folder, records):
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = [json.dumps({"time": BEGAN + record["elapsed"], "session": 1, **record}) for record in records]
-    (folder / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    return folder
+    return append(folder, [{"time": BEGAN + record["elapsed"], "session": 1, **record} for record in records])
 
 
 @pytest.fixture

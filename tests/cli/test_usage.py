@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import shlex
-import subprocess
-import sys
 import textwrap
 from functools import partial
 
@@ -15,7 +11,7 @@ import pytest
 
 from tests.mirrors.messages.local_receivers import receiving
 from tests.mirrors.usage.posthog_server import KEY, KEY_ENV, arrived
-from tests.project.markdown import README, ROOT, blocks, commands
+from tests.project.markdown import ROOT, blocks
 from tests.telemetry.logged import make_logger
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.mirrors.usage.events import EVENTS, OF_THE_SERVICE
@@ -200,23 +196,6 @@ def test_sessions_that_differ_are_all_named(tmp_path, usage, monkeypatch):
 
 
 # ------------------------------------------------------------ the document
-
-
-def test_the_command_of_the_document_runs_next_to_the_run_of_the_readme(tmp_path):
-    (tmp_path / ".venv").symlink_to(sys.prefix)
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    first = blocks(README, "python")[0].text
-    subprocess.run(
-        [sys.executable, "-c", first], cwd=tmp_path, env=env, check=True, capture_output=True, timeout=100
-    )
-    [command] = commands(DOCUMENT)
-    ended = subprocess.run(
-        shlex.split(command), cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100
-    )
-
-    assert ended.returncode == 0, ended.stderr
-    assert [event["event"] for event in json.loads(ended.stdout)] == ["run-start", "run-end"]
-    assert ended.stderr == "Usage reports are off: telemetry.usage_reports is not enabled.\n"
 
 
 @pytest.mark.parametrize("event", EVENTS)

@@ -79,49 +79,6 @@ def test_the_users_own_interrupts_pass_through(error):
     assert guard.total == thing.guard.total == 0
 
 
-def test_a_guarded_call_gives_back_what_it_gives_and_none_where_it_fails():
-    thing = Guarded()
-
-    assert thing.work(5) == 5
-    assert thing.work(5, error=RuntimeError("bug")) is None
-    assert thing.work(5, nonsense=True) is None
-    assert thing.guard.counts == {"work: RuntimeError": 1, "work: MisuseError": 1}
-
-
-def test_a_call_of_what_is_not_live_does_nothing():
-    thing = Guarded(is_live=False)
-
-    assert thing.work(5) is None
-    assert thing.calls == 0
-
-
-def test_a_function_for_every_step_is_guarded():
-    thing = Guarded()
-
-    assert thing.step(ValueError("bug"), 2, 3, 4) is None
-    assert thing.guard.counts == {"log_step: ValueError": 1}
-
-
-def test_each_new_kind_of_failure_is_reported_to_the_run_once():
-    first_seen = []
-    guard = Guard(lambda doing, error: first_seen.append((doing, str(error))))
-    for _ in range(3):
-        guard.report("writing", OSError("disk full"))
-
-    assert first_seen == [("writing", "disk full")]
-
-
-def test_telling_that_fails_does_no_harm_and_does_not_go_round_in_circles():
-    def tell(doing, error):
-        guard.report("telling", RuntimeError("again"))
-        raise RuntimeError("no")
-
-    guard = Guard(tell)
-    guard.report("writing", OSError("disk full"))
-
-    assert guard.counts == {"writing: OSError": 1, "telling: RuntimeError": 1, "reporting a failure": 1}
-
-
 class Evil(Exception):
     def __str__(self):
         raise RuntimeError("no")

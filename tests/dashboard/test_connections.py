@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import gc
-
 import pytest
 
 from dashboard.connections import REQUEST_S, UNREAD_S, ConnectionLimits, accept_batch_size, max_connections
@@ -87,15 +85,6 @@ def test_where_all_are_busy_the_new_one_is_turned_away():
     assert closed(*busy, newest) == [False, False, True]
 
 
-def test_those_that_are_closing_do_not_count():
-    door = Door(limit=2)
-    first, second = door.open(Http()), door.open(Http())
-    third = door.open(Http())
-    fourth = door.open(Http())
-
-    assert closed(first, second, third, fourth) == [True, True, False, False]
-
-
 @pytest.mark.parametrize(
     ("connection", "is_closed"),
     [
@@ -116,16 +105,6 @@ def test_who_asks_for_nothing_is_hung_up_on_after_a_while(connection, is_closed)
     assert (before, connection.transport.closed) == (False, is_closed)
 
 
-def test_each_request_begins_the_wait_again():
-    door = Door()
-    connection = door.open(Http())
-    for _ in range(5):
-        door.pass_time(REQUEST_S - 0.1)
-        connection.cycle = Request(response_complete=True)
-
-    assert not connection.transport.closed
-
-
 @pytest.mark.parametrize("connection", [Http(Request()), WebSocket()], ids=["HTTP", "WebSocket"])
 def test_who_reads_nothing_of_what_was_sent_is_hung_up_on(connection):
     door = Door()
@@ -138,18 +117,6 @@ def test_who_reads_nothing_of_what_was_sent_is_hung_up_on(connection):
     door.pass_time(UNREAD_S)
 
     assert (reads_slowly, connection.transport.closed) == (False, True)
-
-
-def test_a_closed_connection_is_not_kept_in_mind():
-    door = Door()
-    connection = door.open(Http(Request()))
-    connection.cycle.owner = connection
-    door.pass_time(1)
-    door.connections.clear()
-    del connection
-    gc.collect()
-
-    assert len(door.limits._arrived) == len(door.limits._unchanged) == 0
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given
 
 pytest.importorskip("streamlit")
 
@@ -27,7 +26,6 @@ from dashboard.components.curve_chart import (
     view_data,
     view_in_url,
 )
-from tests.runfolder.plain_data import any_text, tries
 
 NASTY = '<img src=x onerror="alert(1)"><b>&\u202e'
 AXES = [("step", "Step"), ("time", "Time"), ("metric:tokens", "tokens")]
@@ -98,15 +96,6 @@ def test_names_stay_as_they_are_and_texts_lose_what_cannot_be_shown():
     assert len(curve["label"]) <= 300
 
 
-@tries
-@given(text=any_text)
-def test_any_text_can_be_sent(text):
-    mark = Mark(text=text, metric=text, step=1)
-    curve = CurveSpec(run=text, metric=text, label=text, name=text)
-
-    sent(ChartSpec(title=text, curves=(curve,), marks=(mark,), base=text, heading=text, axis=text))
-
-
 def test_only_the_newest_marks_are_sent():
     marks = tuple(Mark(text=str(number), step=number) for number in range(200))
 
@@ -125,14 +114,6 @@ def address(monkeypatch):
     found = Address()
     monkeypatch.setattr(curve_chart.st, "query_params", found)
     return found
-
-
-def test_links_of_before_still_work(address):
-    address.update(x="Time", smooth="5%", log="true", marks="false", **{"from": "10", "to": "20.5"})
-
-    assert view_in_url(AXES) == View(
-        axis="time", smoothing=0.05, log_y=True, marks=False, window=(10.0, 20.5)
-    )
 
 
 @pytest.mark.parametrize(
@@ -160,13 +141,6 @@ def test_what_the_browser_sends_comes_back_from_the_address(address, view):
     assert view_in_url(AXES) == view
     assert address["run"] == "project/run"
     assert len(address) == 1 or view != View()
-
-
-@pytest.mark.parametrize("odd", [{}, {"window": [1]}, {"window": ["a", None], "axis": 5, "smoothing": []}])
-def test_what_no_browser_sends_changes_nothing_for_the_worse(address, odd):
-    set_view_in_url(odd, AXES)
-
-    assert view_in_url(AXES) == View()
 
 
 @pytest.mark.skipif(not hasattr(time, "tzset"), reason="the zone of this process cannot be changed")

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from dashboard.components.curve_chart import Band, ChartSpec, Mark, chart_data
-from dashboard.components.evidence import around, metric_of, slope
+from dashboard.components.curve_chart import Band, ChartSpec, chart_data
+from dashboard.components.evidence import around, slope
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
 from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.runs.store import CurveSegment, MetricInfo, Series
@@ -60,15 +60,6 @@ def test_what_continues_is_shaded_to_the_end_and_marked_where_it_began():
     assert around(alert(start_step=None), info()) is None
 
 
-def test_a_late_notice_and_later_changes_are_in_sight():
-    changed = Mark(step=9_000.0, text="lr_scale 1.0 → 0.5", tone="info")
-
-    assert around(alert(noticed_step=8_000, end_step=None), info()).window[1] > 8_000
-    evidence = around(alert(end_step=None), info(), [changed])
-    assert evidence.window[1] > 9_000
-    assert changed in evidence.marks
-
-
 @pytest.mark.parametrize(
     ("kind", "numbers", "lines"),
     [
@@ -87,12 +78,6 @@ def test_the_level_it_was_measured_by_is_a_line(kind, numbers, lines):
     assert [(level.y, level.text) for level in found] == lines
 
 
-def test_the_noise_of_a_plateau_is_a_band_around_its_level():
-    evidence = around(alert("plateau", evidence={"level": 2.0, "noise": 0.1}), info())
-
-    assert (evidence.bands[1].low, evidence.bands[1].high) == (1.9, 2.1)
-
-
 def test_growth_is_a_line_along_the_curve_in_its_own_unit():
     x = np.arange(0.0, 10_000.0, 10.0)
     level = slope(alert("memory_growth", end_step=None), series(x, 2.0 + x / 1000))
@@ -102,14 +87,6 @@ def test_growth_is_a_line_along_the_curve_in_its_own_unit():
     assert level.text == "+1 per 1,000 steps"
     assert slope(alert("spike"), series(x, x)) is None
     assert slope(alert("memory_growth", start_step=9_990), series(x, x)) is None
-
-
-def test_the_metric_is_found_under_the_name_that_the_run_gives_it():
-    metrics = {name: info(name) for name in ("train_loss", "epoch/val_loss")}
-
-    assert metric_of(alert(metric="train_loss"), metrics).name == "train_loss"
-    assert metric_of(alert(metric="val_loss"), metrics).name == "epoch/val_loss"
-    assert metric_of(alert(metric="global_step"), metrics) is None
 
 
 @pytest.mark.parametrize("kind", CATALOGUE)

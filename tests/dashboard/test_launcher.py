@@ -28,7 +28,6 @@ from websockets.sync.client import connect
 
 from dashboard import launcher, listening, missing_packages
 from dashboard.access.tokens import AccessTokens, new_token
-from dashboard.network_guard import PublicUrl
 from dashboard.server import streamlit_options
 from dashboard.settings import DashboardSettings
 from tests.attacks.http_client import Visitor
@@ -392,26 +391,6 @@ def test_a_dashboard_is_exposed_without_a_token_only_on_request_and_with_a_warni
     assert status == 200
     for part in ("WARNING", "No token is required", "anyone", "stop"):
         assert part in started.err
-
-
-@pytest.mark.parametrize(
-    ("host", "url", "access", "words"),
-    [
-        ("localhost", "https://runs.example.org", AccessTokens(operator="x"), None),
-        ("localhost", "https://runs.example.org", None, "No token is required"),
-        ("localhost", "http://runs.example.org", AccessTokens(operator="x"), "not encrypted"),
-        ("0.0.0.0", "https://runs.example.org", AccessTokens(operator="x"), "not encrypted"),
-        ("0.0.0.0", None, AccessTokens(operator="x"), "not encrypted"),
-    ],
-)
-def test_an_exposed_dashboard_warns_unless_it_has_https_and_access_control(host, url, access, words):
-    listener = listening.listen(host, 0, public=PublicUrl.parse(url) if url else None)
-    listener.socket.close()
-
-    assert not listener.is_private
-    assert launcher._is_protected(listener, access) is (words is None)
-    if words:
-        assert words in launcher._warning(listener, access)
 
 
 def test_a_login_that_would_come_back_to_another_place_is_named(tmp_path):

@@ -97,10 +97,6 @@ def test_what_is_no_message_ends_the_connection_before_streamlit_sees_it(nonsens
     assert sent == [{"type": "websocket.close", "code": 1002, "reason": ""}]
 
 
-def test_an_empty_message_is_only_dropped():
-    assert deliver({"bytes": b""})[:2] == ([], 1000)
-
-
 SERVER = """
 import pathlib, sys
 from dashboard.access.tokens import AccessTokens

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from dashboard.access.login import AllowList
 from dashboard.settings import (
-    CACHE_DIR_VARIABLE,
     SETTINGS_VARIABLE,
     DashboardSettings,
     EngineSettings,
@@ -56,15 +55,6 @@ def test_a_folder_whose_name_is_not_utf8_survives_the_real_environment(monkeypat
         monkeypatch.setenv(name, value)
 
     assert DashboardSettings.from_environment() == settings
-
-
-def test_an_empty_environment_gives_the_defaults(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    settings = DashboardSettings.from_environment({})
-
-    assert settings.log_dirs == (tmp_path / "logs",)
-    assert not settings.read_only
-    assert settings.cache_dir.name == "ai-toolkit-telemetry"
 
 
 @pytest.mark.parametrize(
@@ -133,17 +123,3 @@ def test_only_false_makes_it_writable():
 
     assert odd != text
     assert DashboardSettings.from_environment({SETTINGS_VARIABLE: odd}).read_only
-
-
-def test_a_cache_folder_of_its_own():
-    assert DashboardSettings.from_environment({CACHE_DIR_VARIABLE: "/c"}).cache_dir == Path("/c")
-    assert DashboardSettings.from_environment({CACHE_DIR_VARIABLE: ""}).cache_dir is None
-    with pytest.raises(SettingsError, match="must be absolute"):
-        DashboardSettings.from_environment({CACHE_DIR_VARIABLE: "relative"})
-
-
-def test_a_login_without_a_list_of_guests_cannot_be_made():
-    with pytest.raises(SettingsError, match="an allow list"):
-        PageAccess(by="login")
-    with pytest.raises(SettingsError, match="an allow list"):
-        PageAccess(by="token", allow_list=AllowList(operators=("a@b.example",)))

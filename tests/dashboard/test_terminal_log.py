@@ -52,17 +52,3 @@ def test_other_errors_are_printed_next_to_it(printed):
 
     assert "ValueError: another one" in printed.getvalue()
     assert printed.getvalue().endswith("something else\n")
-
-
-def test_what_a_stranger_sent_commands_no_terminal(printed):
-    logging.getLogger("tests.some_library").error("who is %s", "\x1b]0;owned\x07")
-
-    assert printed.getvalue() == "who is '\\x1b]0;owned\\x07'\n"
-
-
-def test_afterwards_everything_is_as_before(printed, clock):
-    before = logging.getLogRecordFactory()
-    with concise_logging(clock.monotonic):
-        pass
-
-    assert logging.getLogRecordFactory() is before

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from tests.diagnostics.synthetic_runs import curve, detect, evaluated, run_of
@@ -13,7 +11,6 @@ from toolkit.telemetry.diagnostics.confidence import (
     TAKEN_BACK,
     USUAL,
     confidence_of,
-    counts_of,
     strength_of,
 )
 from toolkit.telemetry.diagnostics.confidence_table import KINDS, RUNS, STRENGTHS
@@ -89,24 +86,9 @@ def test_the_strength_of_the_evidence(finding, strength):
     assert confidence_of(finding) == STRENGTHS[strength][0]
 
 
-def test_a_nan_is_certain():
-    assert confidence_of(found("nan", "info")) == 1.0
-
-
 @pytest.mark.parametrize("kind", ["stalled", "memory_growth", "straggler", "dead_lora", "of a later version"])
 def test_a_kind_without_labelled_examples_has_no_confidence(kind):
     assert confidence_of(found(kind)) is None
-
-
-def test_the_counts_of_a_confidence_are_those_of_its_strength():
-    assert [counts_of(row[0]) for row in STRENGTHS] == [row[1:] for row in STRENGTHS]
-    assert counts_of(0.123) is None
-
-
-def test_a_finding_has_the_confidence_of_its_evidence():
-    (finding,) = detect(overfitting(RISES), "overfit")
-
-    assert (finding.severity, finding.confidence) == ("warning", STRENGTHS[USUAL][0])
 
 
 def test_what_is_taken_back_is_no_more_than_info():
@@ -124,12 +106,3 @@ def test_a_configured_severity_is_for_what_is_not_taken_back(vals, severity):
     (finding,) = (one for one in examine(overfitting(vals), policy) if one.kind == "overfit")
 
     assert finding.severity == severity
-
-
-def test_a_configured_severity_does_not_change_the_confidence():
-    usual, quiet = (
-        next(one for one in examine(overfitting(RISES), policy) if one.kind == "overfit")
-        for policy in (Policy(), Policy(severities={"overfit": "info"}))
-    )
-
-    assert quiet == replace(usual, severity="info")

@@ -8,16 +8,27 @@ import random
 
 import pytest
 
-from benchmarks.diagnose_eval import injected, injected_learning
 from tests.diagnostics.synthetic_runs import (
+    among_ranks,
     changed,
     clean_run,
     curve,
     detect,
     detect_in_chunks,
     evaluated,
+    paused,
     run_of,
 )
+from tests.diagnostics.test_data_repeated import epochs
+from tests.diagnostics.test_data_starvation import waiting
+from tests.diagnostics.test_dead_lora import adapter
+from tests.diagnostics.test_loss_scale import often_infinite
+from tests.diagnostics.test_reinforcement import explodes, rl_run
+from tests.diagnostics.test_start_of_run import leaking, still
+from tests.diagnostics.test_throughput import _slower as slower
+from tests.diagnostics.test_time_limit import limited, seconds_of
+from tests.diagnostics.test_underflow import norms
+from tests.diagnostics.test_vanishing_grad import vanish
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, REPORTED_BY_RUNS
 
 BEGINS = 2000
@@ -32,8 +43,36 @@ def _run(name, change):
     return changed(clean_run(3, noise=0.05, eval_every=10), name, change), BEGINS
 
 
+def _among_four_ranks():
+    def late(rank, step, part):
+        return 0.3 if rank == 2 and part == "data_loading" and step >= BEGINS else 0.0
+
+    return among_ranks(clean_run(1), random.Random(1), 4, late)
+
+
+LONG = clean_run(1, records=1000, eval_every=50, checkpoint_every=100)
+
 FAULTS = {
-    **{kind: next(faults(1)) for kind, faults in {**injected.FAULTS, **injected_learning.FAULTS}.items()},
+    "vanishing_grad": (vanish(0.1)(1), BEGINS),
+    "memory_growth": _run("cpu_mem_rss_mb", lambda step, rss: rss + max(0, step - BEGINS)),
+    "stalled": (paused(clean_run(1), BEGINS, 2000.0), BEGINS),
+    "lr_problem": (
+        changed(_run("lr", _from(BEGINS, lambda lr: 0.0))[0], "train_loss", _from(BEGINS, lambda loss: 1.2)),
+        BEGINS,
+    ),
+    "loss_scale": (often_infinite(1), BEGINS),
+    "straggler": (list(_among_four_ranks()), BEGINS),
+    "throughput_drop": (slower(clean_run(1), 0.5, from_step=BEGINS), BEGINS),
+    "data_starvation": (waiting(lambda step: 0.6 if step >= BEGINS else 0.05)(1), BEGINS),
+    "low_gpu_util": _run("gpu_util", _from(BEGINS, lambda util: 0.4 * util)),
+    "time_limit": (limited(LONG[: len(LONG) // 2], 0.7 * seconds_of(LONG)), 1),
+    "reward_hacking": (rl_run(1, kl=explodes), 240),
+    "policy_collapse": (rl_run(1, entropy=lambda part: 0.6 if part < 0.5 else 0.001), 200),
+    "label_leak": (run_of(leaking()), 11),
+    "dead_lora": (adapter([0.1] * 50 + [0.0] * 50), 51),
+    "lr_too_small": (still(2e-9), 1),
+    "data_repeated": (epochs(1, shuffled=False), 410),
+    "underflow": (run_of(curve(1), grad_norm=norms(0.5)), 101),
     "nan": _run("train_loss", _from(BEGINS, lambda value: math.nan)),
     "spike": _run("train_loss", lambda step, value: value * 8.0 if BEGINS <= step < BEGINS + 60 else value),
     "divergence": _run("train_loss", _from(BEGINS, lambda value: value * 7.0)),
@@ -54,7 +93,7 @@ FAULTS = {
 }
 """The records of a run with the fault, and the step at which it begins."""
 
-OF_SEVERAL_FILES = {"rank_nan", "rank_dead", "rank_silent"}
+OF_SEVERAL_FILES = {"rank_nan", "rank_dead", "rank_hung", "rank_silent"}
 """They need the files of other ranks, and have their own tests."""
 
 

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import random
-
-import pytest
+from functools import partial
 
 from tests.diagnostics.synthetic_runs import detect
+from tests.diagnostics.what_is_said import Saying, Seeds, contract_of
 
 
 def epochs(
@@ -30,55 +30,48 @@ def epochs(
     return records
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("fraction", [True, False])
-@pytest.mark.parametrize("per_epoch", [16, 40, 700])
-def test_data_in_the_same_order_each_epoch_is_info(seed, fraction, per_epoch):
-    records = epochs(seed, shuffled=False, fraction=fraction, per_epoch=per_epoch)
+SHUFFLED = [(fraction, mean) for fraction in (True, False) for mean in (True, False)]
+SAME_ORDER = [(fraction, length) for fraction in (True, False) for length in (16, 40, 700)]
+SAID = {
+    **{
+        f"the same order in epochs of {length}, {'by parts' if fraction else 'by whole numbers'}": (
+            Seeds(partial(epochs, shuffled=False, fraction=fraction, per_epoch=length), 3),
+            {
+                "severity": "info",
+                "start_step": 10 * length + 10,
+                "noticed_step": 30 * length + 10,
+                "message": Saying("same order"),
+                "state": "open",
+            },
+        )
+        for fraction, length in SAME_ORDER
+    },
+    "a loss that falls only between epochs": (
+        epochs(stairs=0.3, noise=0.03),
+        {"severity": "info", "message": Saying("learnt by heart")},
+    ),
+}
+SILENT = {
+    **{
+        f"shuffled data, {fraction=}, {mean=}": Seeds(
+            partial(epochs, epochs=12, fraction=fraction, mean=mean), 3
+        )
+        for fraction, mean in SHUFFLED
+    },
+    "two epochs": epochs(epochs=2, shuffled=False),
+    "short epochs": epochs(per_epoch=10, shuffled=False),
+    "no number of the epoch": [{**record, "epoch": None} for record in epochs(shuffled=False)],
+    "no epoch": [
+        {name: value for name, value in record.items() if name != "epoch"}
+        for record in epochs(shuffled=False)
+    ],
+    "one epoch": [{**record, "epoch": 3} for record in epochs(shuffled=False)],
+}
 
-    (finding,) = detect(records, "data_repeated")
-
-    assert finding.severity == "info"
-    assert finding.start_step == 10 * per_epoch + 10
-    assert finding.noticed_step == 30 * per_epoch + 10
-    assert "same order" in finding.message
-    assert finding.is_open
-
-
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("fraction", [True, False])
-@pytest.mark.parametrize("mean", [True, False])
-def test_shuffled_data_is_silent(seed, fraction, mean):
-    assert detect(epochs(seed, epochs=12, fraction=fraction, mean=mean), "data_repeated") == []
-
-
-def test_a_loss_that_falls_only_between_epochs_is_info():
-    (finding,) = detect(epochs(stairs=0.3, noise=0.03), "data_repeated")
-
-    assert finding.severity == "info"
-    assert "learnt by heart" in finding.message
-    assert "30 %" in finding.message
+test_one_finding_has_these_facts, test_nothing_is_found = contract_of("data_repeated", SAID, SILENT)
 
 
 def test_both_together_are_a_warning():
     findings = detect(epochs(stairs=0.3, noise=0.03, shuffled=False), "data_repeated")
 
     assert "warning" in {finding.severity for finding in findings}
-
-
-@pytest.mark.parametrize(
-    "records",
-    [
-        epochs(epochs=2, shuffled=False),
-        epochs(per_epoch=10, shuffled=False),
-        [{**record, "epoch": None} for record in epochs(shuffled=False)],
-        [
-            {name: value for name, value in record.items() if name != "epoch"}
-            for record in epochs(shuffled=False)
-        ],
-        [{**record, "epoch": 3} for record in epochs(shuffled=False)],
-    ],
-    ids=["two epochs", "short epochs", "no number", "no epoch", "one epoch"],
-)
-def test_too_little_to_compare_is_silent(records):
-    assert detect(records, "data_repeated") == []

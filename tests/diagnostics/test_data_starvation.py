@@ -2,55 +2,60 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
-from tests.diagnostics.synthetic_runs import added, clean_run, detect
-from tests.lengths import longer
+from tests.diagnostics.synthetic_runs import added, clean_run
+from tests.diagnostics.what_is_said import Between, Seeds, contract_of
 
 
-def _waiting(seed, share, **about):
-    dice = random.Random(seed)
-    return added(
-        clean_run(seed, **about),
-        "data_time_s",
-        lambda step: 0.4 * share(step) * dice.lognormvariate(0.0, 0.2),
-    )
+def waiting(share):
+    """A run that waits for data for this share of each step, a function of the step."""
+
+    def run(seed):
+        dice = random.Random(seed)
+        return added(
+            clean_run(seed),
+            "data_time_s",
+            lambda step: 0.4 * share(step) * dice.lognormvariate(0.0, 0.2),
+        )
+
+    return run
 
 
-@pytest.mark.parametrize("seed", range(longer(2, 5)))
-def test_waiting_for_data_from_the_start_is_reported_after_twenty_records(seed):
-    (finding,) = detect(_waiting(seed, lambda step: 0.6), "data_starvation")
-
-    assert finding.start_step <= 20
-    assert finding.noticed_step == 200
-    assert finding.severity == "warning"
-    assert abs(finding.evidence["share_pct"] - 60) < 10
-
-
-@pytest.mark.parametrize("seed", range(longer(2, 5)))
-def test_waiting_that_begins_in_the_middle_is_reported_from_there_and_ends(seed):
-    (finding,) = detect(_waiting(seed, lambda step: 0.6 if 2000 <= step < 3000 else 0.05), "data_starvation")
-
-    assert abs(finding.start_step - 2000) <= 20
-    assert 2200 <= finding.noticed_step <= 2300
-    assert abs(finding.end_step - 3000) <= 20
-    assert finding.resolved_step <= 3300
-
-
-@pytest.mark.parametrize("seed", range(longer(2, 5)))
-def test_a_short_wait_and_slow_first_batches_of_epochs_are_nothing(seed):
-    assert detect(_waiting(seed, lambda step: 0.95 if step % 200 < 40 else 0.15), "data_starvation") == []
-
-
-def test_a_loop_that_counts_waiting_apart_from_the_step_is_read_rightly():
-    assert detect(_waiting(1, lambda step: 1.2), "data_starvation")[0].evidence["share_pct"] < 65
-
-
-@pytest.mark.parametrize(("share", "found"), [(0.6, 1), (0.1, 0)])
-def test_the_ledgers_sum_over_several_steps_is_taken_for_one_of_them(share, found):
+def summed(share):
+    """A run whose ledger has the wait of ten steps in each record."""
     run = added(clean_run(1), "steps_folded", lambda step: 9)
-    run = added(run, "ledger/data_wait", lambda step: 10 * 0.4 * share)
+    return added(run, "ledger/data_wait", lambda step: 10 * 0.4 * share)
 
-    findings = detect(run, "data_starvation")
-    assert len(findings) == found
-    assert all(abs(finding.evidence["share_pct"] - 60) < 10 for finding in findings)
+
+SAID = {
+    "it waits from the start": (
+        Seeds(waiting(lambda step: 0.6)),
+        {
+            "start_step": Between(0, 20),
+            "noticed_step": 200,
+            "severity": "warning",
+            "share_pct": Between(50, 70),
+        },
+    ),
+    "it waits in the middle": (
+        Seeds(waiting(lambda step: 0.6 if 2000 <= step < 3000 else 0.05)),
+        {
+            "start_step": Between(1980, 2020),
+            "noticed_step": Between(2200, 2300),
+            "end_step": Between(2980, 3020),
+            "resolved_step": Between(3000, 3300),
+        },
+    ),
+    "a loop that counts waiting apart from the step": (
+        lambda: waiting(lambda step: 1.2)(1),
+        {"share_pct": Between(0, 65)},
+    ),
+    "the ledger's sum over several steps": (lambda: summed(0.6), {"share_pct": Between(50, 70)}),
+}
+SILENT = {
+    "short waits and slow first batches of epochs": Seeds(
+        waiting(lambda step: 0.95 if step % 200 < 40 else 0.15)
+    ),
+    "a ledger with little of it": lambda: summed(0.1),
+}
+
+test_one_finding_has_these_facts, test_nothing_is_found = contract_of("data_starvation", SAID, SILENT)

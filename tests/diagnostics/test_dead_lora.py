@@ -1,49 +1,39 @@
 from __future__ import annotations
 
-import pytest
-
-from tests.diagnostics.synthetic_runs import curve, detect, run_of
+from tests.diagnostics.synthetic_runs import curve, run_of
+from tests.diagnostics.what_is_said import Saying, contract_of
 
 
 def adapter(norms, lr=1e-4):
     return run_of(curve(1)[: len(norms)], lr=[lr] * len(norms), lora_B_grad_norm=norms)
 
 
-def test_an_adapter_without_gradients_from_the_start_is_a_warning():
-    (finding,) = detect(adapter([0.0] * 100), "dead_lora")
+SAID = {
+    "an adapter without gradients from the start": (
+        adapter([0.0] * 100),
+        {
+            "severity": "warning",
+            "start_step": 1,
+            "noticed_step": 20,
+            "count": 100,
+            "metric": "lora_B_grad_norm",
+        },
+    ),
+    "an adapter that stops learning": (
+        adapter([0.1] * 50 + [0.0] * 50),
+        {"start_step": 51, "message": Saying("was not before")},
+    ),
+    "the first gradient resolves it": (
+        adapter([0.0] * 50 + [0.1] * 5),
+        {"state": "resolved", "resolved_step": 51},
+    ),
+}
+SILENT = {
+    "a healthy adapter": adapter([0.1] * 100),
+    "no gradient now and then": adapter([0.0, 0.1] * 50),
+    "a short run": adapter([0.0] * 19),
+    "no learning rate": adapter([0.0] * 100, lr=0.0),
+    "no adapter": run_of(curve(1)),
+}
 
-    assert (finding.severity, finding.start_step, finding.noticed_step, finding.count) == (
-        "warning",
-        1,
-        20,
-        100,
-    )
-    assert finding.metric == "lora_B_grad_norm"
-
-
-def test_an_adapter_that_stops_learning_is_reported_as_such():
-    (finding,) = detect(adapter([0.1] * 50 + [0.0] * 50), "dead_lora")
-
-    assert finding.start_step == 51
-    assert "was not before" in finding.message
-
-
-def test_it_is_resolved_by_the_first_gradient():
-    (finding,) = detect(adapter([0.0] * 50 + [0.1] * 5), "dead_lora")
-
-    assert (finding.is_open, finding.resolved_step) == (False, 51)
-
-
-@pytest.mark.parametrize(
-    "records",
-    [
-        adapter([0.1] * 100),
-        adapter([0.0, 0.1] * 50),
-        adapter([0.0] * 19),
-        adapter([0.0] * 100, lr=0.0),
-        run_of(curve(1)),
-    ],
-    ids=["healthy", "now and then", "short", "no rate", "no adapter"],
-)
-def test_other_adapters_are_not_dead(records):
-    assert detect(records, "dead_lora") == []
+test_one_finding_has_these_facts, test_nothing_is_found = contract_of("dead_lora", SAID, SILENT)

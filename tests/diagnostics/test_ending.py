@@ -50,12 +50,6 @@ def ending(*records, of=None, rank_2=()):
     return endings.ending(of, time.time())
 
 
-def test_a_running_run_has_no_bad_ending():
-    found = ending(STEP, ERROR, of=manifest())
-
-    assert (found.status, found.is_bad, found.error, found.step) == ("running", False, None, 7)
-
-
 def test_a_run_that_hangs_says_where():
     spans = [{"event": "span_start", "session": 1, "id": str(n), "name": name} for n, name in enumerate("ab")]
     ended = {"event": "span", "session": 1, "id": "0", "name": "a"}
@@ -82,12 +76,6 @@ def test_an_error_that_steps_came_after_did_not_end_a_lost_run():
     assert ending(STEP, ERROR, of=lost).error.where == "train.py:9 in load"
 
 
-def test_a_run_that_failed_names_its_newest_error_whatever_came_after():
-    failed = {"event": "end", "session": 1, "status": "failed", "reason": "failed"}
-
-    assert ending(ERROR, STEP, failed).error.type == "ValueError"
-
-
 def test_a_session_after_a_failure_has_its_own_ending():
     failed = {"event": "end", "session": 1, "status": "failed", "reason": "failed"}
     resumed = [{**STEP, "session": 2}, {"event": "end", "session": 2, "status": "finished"}]
@@ -100,18 +88,6 @@ def test_an_end_record_of_an_earlier_session_is_not_this_ones():
     finished = {"event": "end", "session": 1, "status": "finished"}
 
     assert ending(STEP, finished, of=manifest(session=2, age_s=400.0)).status == "stalled"
-
-
-def test_a_rank_that_died_without_a_word_is_the_cause_of_a_lost_run():
-    later = {**ERROR, "time": 20.0, "message": "connection closed by peer"}
-    found = ending(STEP, later, of=manifest(status="lost"), rank_2=[STEP, ERROR])
-
-    assert (found.error.rank, found.error.message) == (2, "ValueError: x")
-
-
-def test_without_manifest_and_end_record_there_is_no_ending():
-    assert ending(STEP, ERROR) is None
-    assert ending() is None
 
 
 KEYS = ("event", "session", "id", "seq", "name", "status", "records", "errors", "spans", "stack", "frames")

@@ -219,11 +219,6 @@ def test_no_record_is_so_odd_that_the_examiner_raises(odd, seed):
         finding.to_fields()
 
 
-def test_a_run_without_records_has_no_findings():
-    assert list(examine([])) == []
-    assert Examiner().take([]) == []
-
-
 # ---------------------------------------------------------------- steps, sessions, ranks
 
 
@@ -286,17 +281,6 @@ def test_finding_records_are_no_part_of_what_is_examined():
         ]
 
     assert list(examine(mixed)) == findings
-
-
-def test_a_start_that_repeats_its_session_is_no_restart():
-    losses = curve(1)
-    losses[200:] = [9.0] * 100
-    records = run_of(losses)
-    records.insert(250, {"event": "start", "session": 1})
-
-    (finding,) = [each for each in examine(records) if each.kind == "divergence"]
-
-    assert finding.is_open
 
 
 def test_a_finding_belongs_to_the_session_in_which_it_began():
@@ -421,9 +405,3 @@ def test_a_kind_that_is_off_is_not_reported_and_explains_nothing():
     assert examine([_hang()], Policy(severities={"hang": "off"})) == []
     assert examine([_hang()], Policy(severities={"hang": "critical"}))[0].severity == "critical"
     assert examine([_hang(severity="info")], Policy(severities={"hang": "critical"}))[0].severity == "info"
-
-
-def test_no_more_of_them_are_kept_than_a_run_can_have():
-    many = [_hang(id=f"1-hang-{number}") for number in range(1_100)]
-
-    assert len(examine(many)) == 1_000

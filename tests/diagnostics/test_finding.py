@@ -52,15 +52,6 @@ def test_a_finding_survives_the_trip_through_a_record(finding):
     assert finding_from(record) == finding
 
 
-def test_the_session_in_which_it_began_counts_and_not_that_of_the_record():
-    record = {**OURS, "session": 7, "began_in_session": 2}
-
-    found = finding_from(record)
-
-    assert found is not None
-    assert found.session == 2
-
-
 def test_fields_that_may_be_absent_have_their_usual_values():
     needed = ("id", "kind", "severity", "metric", "start_step", "noticed_step", "message", "state")
 
@@ -107,7 +98,3 @@ def test_what_a_field_cannot_hold_is_left_out(name, odd, read):
 )
 def test_a_record_with_another_form_is_not_a_finding(change):
     assert finding_from({**OURS, **change}) is None
-
-
-def test_a_foreign_record_gives_none():
-    assert finding_from({"event": "step", "train_loss": 1.0}) is None

@@ -8,6 +8,7 @@ import pytest
 from tests.diagnostics.synthetic_runs import changed, clean_run
 from tests.fork_server import run_python
 from tests.lengths import in_make_faults
+from tests.made_runs import append
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.diagnostics.examiner import examine
 from toolkit.telemetry.diagnostics.history import diagnose
@@ -20,12 +21,6 @@ def broken_run(seed=1, **about):
     records = clean_run(seed, **about)
     records = changed(records, "train_loss", lambda step, loss: math.nan if 1000 <= step < 1100 else loss)
     return changed(records, "train_loss", lambda step, loss: loss * (40.0 if 3000 <= step < 3040 else 1.0))
-
-
-def write_run(folder, records):
-    folder.mkdir(parents=True)
-    (folder / "metrics.jsonl").write_bytes(b"".join(encode(record) for record in records))
-    return folder
 
 
 def kinds_of(diagnosis):
@@ -46,7 +41,7 @@ def logged(tmp_path):
 
 def test_a_run_longer_than_a_block_is_read_whole(tmp_path):
     records = broken_run(records=6000)
-    folder = write_run(tmp_path / "run", records)
+    folder = append(tmp_path / "run", records)
     assert (folder / "metrics.jsonl").stat().st_size > 2 * MAX_LINE_BYTES
     progress = []
 
@@ -55,14 +50,6 @@ def test_a_run_longer_than_a_block_is_read_whole(tmp_path):
     assert found.findings == examine(records)
     assert progress == sorted(set(progress))
     assert progress[-1] == found.records == len(records)
-
-
-def test_a_line_that_is_still_being_written_is_left_out(logged):
-    whole = diagnose(logged)
-    with (logged / "metrics.jsonl").open("ab") as file:
-        file.write(b'{"event":"step","global_step":61,"train_lo')
-
-    assert diagnose(logged) == whole
 
 
 def test_a_manifest_that_cannot_be_used_is_no_reason_to_say_nothing(logged):
@@ -95,7 +82,7 @@ for folder in sys.argv[1:]:
 def test_memory_does_not_grow_with_the_run(tmp_path):
     # Both are longer than the blocks in which they are read.
     folders = [
-        write_run(tmp_path / str(records), clean_run(records=records, with_system=False))
+        append(tmp_path / str(records), clean_run(records=records, with_system=False))
         for records in (10_000, 30_000)
     ]
     ended = run_python(["-c", ALONE, *folders], capture_output=True, text=True, check=True)
@@ -111,7 +98,7 @@ def slow_rank(folder, *, slow_from, skew_s=0.0, ranks=3):
     """A run in whose folder rank 2 becomes half as fast."""
     dice = random.Random(1)
     records = clean_run(1, with_rate=False, with_system=False)
-    write_run(folder, records)
+    append(folder, records)
     (folder / "ranks").mkdir()
     for rank in range(1, ranks + 1):
         lines = []
@@ -137,38 +124,21 @@ def test_other_ranks_are_read_with_the_first(tmp_path, skew_s):
     assert finding.noticed_step < 2500
 
 
-def test_ranks_that_keep_up_change_nothing(tmp_path):
-    found = diagnose(slow_rank(tmp_path / "run", slow_from=10**9))
-
-    assert found.findings == []
-    assert found.notes == ("there is no run.json",)
-
-
-def test_only_files_of_ranks_are_read_in_the_ranks_folder(tmp_path):
-    folder = slow_rank(tmp_path / "run", slow_from=10**9)
-    records = diagnose(folder).records
-    (folder / "ranks" / "notes.txt").write_text("x")
-    (folder / "ranks" / "12345.jsonl.bak").write_text("x")
-    (folder / "ranks" / "00009.jsonl").symlink_to(folder / "metrics.jsonl")
-
-    found = diagnose(folder)
-
-    assert (found.records, found.bad_lines) == (records, 0)
-
-
-def test_bad_lines_of_other_ranks_are_counted_too(tmp_path):
-    folder = slow_rank(tmp_path / "run", slow_from=10**9)
-    with (folder / "ranks" / "00001.jsonl").open("ab") as file:
-        file.write(b"nonsense\n")
-
-    assert diagnose(folder).bad_lines == 1
-
-
 # ------------------------------------------------------------ what a run is called
 
 
-def test_a_link_to_a_run_that_was_asked_for_is_followed(logged, tmp_path):
-    link = tmp_path / "latest"
-    link.symlink_to(logged)
+@pytest.mark.parametrize(
+    ("fields", "is_said"), [({}, True), ({"time/forward": 0.1, "time/backward": 0.2}, False)]
+)
+def test_of_ranks_without_timed_passes_it_says_which_lines_name_a_slow_one(tmp_path, fields, is_said):
+    folder = write_run(tmp_path / "run", clean_run(records=50))
+    (folder / "ranks").mkdir()
+    steps = [
+        {"event": "step", "session": 1, "global_step": step, "time": float(step), **fields}
+        for step in range(9)
+    ]
+    (folder / "ranks" / "00001.jsonl").write_bytes(b"".join(encode(record) for record in steps))
 
-    assert diagnose(link).name == "latest"
+    said = [note for note in diagnose(folder).notes if "with log.training.forward():" in note]
+
+    assert bool(said) == is_said

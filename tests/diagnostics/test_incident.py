@@ -37,22 +37,6 @@ def test_one_of_another_kind_metric_or_rank_is_not_its_return(other):
     assert len(incidents.by_id) == 2
 
 
-def test_two_that_begin_at_the_same_step_have_ids_of_their_own():
-    incidents = Incidents()
-
-    assert len({_open(incidents, 5).id for _ in range(5)}) == 5
-
-
-def test_what_was_worst_stays_and_what_was_not_known_is_added():
-    incidents = Incidents()
-    first = _open(incidents, 5, level=1.0, peak=9.0, seconds=5.0)
-    _close(incidents, first, 9)
-
-    _open(incidents, 12, level=2.0, peak=4.0, seconds=8.0, now=4.0)
-
-    assert first.evidence == {"level": 1.0, "peak": 9.0, "seconds": 8.0, "now": 4.0}
-
-
 def test_a_peak_keeps_its_step_and_its_ratio_to_the_first_level_when_the_incident_comes_back():
     incidents = Incidents()
     first = _open(incidents, 5, level=2.0, peak=9.0, peak_step=7, ratio=4.5)

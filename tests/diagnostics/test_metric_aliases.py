@@ -54,11 +54,6 @@ def test_of_a_norm_that_varied_between_two_records_the_largest_counts(name):
     assert len(row.values) == len(row.shape.fields)
 
 
-def test_a_signal_that_the_record_does_not_have_goes_by_its_own_name():
-    assert name_of(metric_aliases.LOSS, {"loss": "high"}) == "loss"
-    assert name_of(metric_aliases.GPU_UTIL, {}) == "gpu_util_pct"
-
-
 def test_gpu_memory_in_gib_is_converted_to_mib():
     assert _row(event="system", gpu_mem_allocated=2.0).values == {metric_aliases.GPU_MEMORY: 2048.0}
     assert _row(event="system", gpu_mem_mib=2.0).values == {metric_aliases.GPU_MEMORY: 2.0}
@@ -81,11 +76,6 @@ def test_a_step_is_a_whole_number(step, read):
     assert _row(last_step=42, global_step=step).step == read
 
 
-@pytest.mark.parametrize(("rank", "read"), [(3, 3), (0, 0), (None, 0), ("1", 0), (True, 0), (10**400, 0)])
-def test_what_names_no_rank_is_of_rank_0(rank, read):
-    assert _row(rank=rank).rank == read
-
-
 @pytest.mark.parametrize(
     ("record", "time"),
     [
@@ -99,10 +89,3 @@ def test_what_names_no_rank_is_of_rank_0(rank, read):
 )
 def test_the_time_is_the_first_clock_with_a_value(record, time):
     assert _row(**record).time == time
-
-
-def test_a_row_that_is_read_again_remembers_nothing():
-    row = _row(event="step", global_step=7, train_loss=1.0, time=3.0, rank=2)
-    row.read({}, 9)
-
-    assert (row.event, row.step, row.values, row.time, row.rank) == ("", 9, {}, None, 0)

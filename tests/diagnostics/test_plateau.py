@@ -110,13 +110,6 @@ def test_the_first_quarter_of_the_planned_steps_is_too_early_for_a_warning():
     assert finding.severity == "info"
 
 
-@pytest.mark.parametrize("seed", range(longer(2, 5)))
-def test_losses_around_zero_are_no_plateau(seed):
-    dice = random.Random(seed)
-
-    assert detect(run_of([dice.gauss(0.0, 1.0) for _ in range(1500)]), "plateau") == []
-
-
 def test_how_often_a_slow_gain_without_a_plan_is_misjudged_grows_no_further():
     warned = 0
     for seed in range(longer(8, 20)):

@@ -94,18 +94,23 @@ def test_a_folder_that_is_a_link_is_not_followed(tmp_path):
     assert read(RankFiles(tmp_path, session=1)) == []
 
 
-def test_of_further_ranks_only_records_with_nan_are_returned_by_turns(tmp_path, monkeypatch):
-    monkeypatch.setattr(rank_files, "MAX_RANKS", 2)
-    monkeypatch.setattr(rank_files, "_FURTHER_AT_ONCE", 1)
+def test_of_a_file_that_grows_faster_than_it_is_read_the_newest_steps_come(tmp_path, monkeypatch):
+    monkeypatch.setattr(rank_files, "_MOST_BEHIND", 10_000)
+    monkeypatch.setattr(rank_files, "_BLOCK_BYTES", 1_000)
     files = RankFiles(tmp_path, session=1)
-    bad = {**step(2), "train_loss": None, "non_finite": {"train_loss": "NaN"}}
-    for rank in (1, 2, 3):
-        write(tmp_path, rank, step(1), step(2))
-    write(tmp_path, 4, step(1), bad)
+    write(tmp_path, 1, step(1))
+    assert read(files) == [(1, 1)]
 
-    assert read(files) == [(1, 1), (1, 2), (2, 1), (2, 2)]
-    assert read(files) == [(4, 2)]
-    for rank in (3, 4):
-        write(tmp_path, rank, step(3))
-    assert read(files) == []
-    assert read(files) == [(4, 3)], "it may be finite again"
+    write(tmp_path, 1, *(step(number) for number in range(2, 500)))
+    newest = read(files)
+
+    assert newest[-1] == (1, 499)
+    assert len(newest) < 100
+    write(tmp_path, 1, step(500))
+    assert read(files) == [(1, 500)]
+
+
+def test_where_a_rank_hangs_and_that_it_ended_comes_as_well(tmp_path):
+    write(tmp_path, 1, {"event": "finding", "session": 1, "kind": "hang"}, {"event": "end", "session": 1})
+
+    assert [record["event"] for record in RankFiles(tmp_path, session=1).read(1 << 20)] == ["finding", "end"]

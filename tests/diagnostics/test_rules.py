@@ -8,12 +8,12 @@ import random
 import pytest
 
 from tests.diagnostics.synthetic_runs import evaluated, run_of
+from tests.made_runs import append
 from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.diagnostics.examiner import Examiner, examine
 from toolkit.telemetry.diagnostics.history import diagnose
 from toolkit.telemetry.diagnostics.policy import PolicyError, policy_from, policy_of_run
 from toolkit.telemetry.diagnostics.rules import read_rules
-from toolkit.telemetry.runfolder.codec import encode
 from toolkit.telemetry.runfolder.labels import ProjectSettings, write_project
 from toolkit.telemetry.runfolder.manifest import Manifest, write_manifest
 
@@ -155,9 +155,7 @@ def test_lines_of_a_folded_text_are_one():
 
 
 def test_the_doctor_follows_the_rules_of_the_run_and_of_its_project(tmp_path):
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "metrics.jsonl").write_bytes(b"".join(encode(record) + b"\n" for record in run_of(LOSSES)))
+    folder = append(tmp_path / "run", run_of(LOSSES))
     own = {"name": "own", "when": "train_loss > 4.5"}
     manifest = Manifest(
         run_id="r", name="run", display_name="run", created=1.0, project="p", diagnostics={"alerts": [own]}

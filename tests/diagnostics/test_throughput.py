@@ -210,14 +210,6 @@ def test_an_epoch_that_takes_longer_from_some_epoch_on_is_reported(fast, slow):
     assert detect(_epochs([*speeds[: fast + 2], *speeds[:fast]]), "throughput_drop") == [], "two long epochs"
 
 
-def test_an_epoch_may_be_logged_with_its_evaluation():
-    records = _epochs([1.0] * 15 + [0.6] * 9)
-
-    (finding,) = detect([{**record, "event": "eval"} for record in records], "throughput_drop")
-
-    assert finding.start_step == 16
-
-
 def test_a_short_run_of_short_steps_is_not_judged_by_a_second_of_them():
     speeds = [1.0] * 14 + [0.6] * 8
     records = _epochs(speeds, name="step_time_s", usual_s=0.05)

@@ -93,13 +93,6 @@ def test_a_job_that_was_requeued_is_expected_to_be_cut():
     assert {f.severity for f in detect(limited(run, 0.5 * seconds_of(run), job_restarts=1), KIND)} == {"info"}
 
 
-@pytest.mark.parametrize("limit", ["soon", None, -1, 1e300, float("nan"), [1]])
-def test_a_limit_that_is_no_time_is_ignored(limit):
-    run = clean_run(7)
-
-    assert detect([{**run[0], "job_end_time": limit}, *run[1:]], KIND) == []
-
-
 def test_a_run_without_planned_steps_is_not_judged():
     run = limited(clean_run(8), 100.0)
     del run[0]["max_steps"]

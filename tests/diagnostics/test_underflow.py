@@ -2,9 +2,8 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
-from tests.diagnostics.synthetic_runs import curve, detect, run_of
+from tests.diagnostics.synthetic_runs import curve, run_of
+from tests.diagnostics.what_is_said import Between, Seeds, contract_of
 
 
 def norms(share, *, seed=1, records=300, begins=100):
@@ -12,50 +11,32 @@ def norms(share, *, seed=1, records=300, begins=100):
     return [0.0 if place >= begins and dice.random() < share else 0.5 for place in range(records)]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_norms_that_are_often_zero_with_a_scale_at_its_minimum_are_a_warning(seed):
-    records = run_of(curve(1), grad_norm=norms(0.5, seed=seed), loss_scale=[1.0] * 300)
-
-    (finding,) = detect(records, "underflow")
-
-    assert finding.severity == "warning"
-    assert 101 <= finding.start_step <= 110
-    assert finding.is_open
+def logged(**others):
+    return run_of(curve(1), **others)
 
 
-def test_without_a_scale_they_are_info():
-    (finding,) = detect(run_of(curve(1), grad_norm=norms(0.5)), "underflow")
+SAID = {
+    "norms are often zero with a scale at its minimum": (
+        Seeds(lambda seed: logged(grad_norm=norms(0.5, seed=seed), loss_scale=[1.0] * 300), 3),
+        {"severity": "warning", "start_step": Between(101, 110), "state": "open"},
+    ),
+    "without a scale it is an info": (logged(grad_norm=norms(0.5)), {"severity": "info"}),
+    "norms that are back resolve it": (
+        logged(grad_norm=norms(0.5)[:200] + [0.5] * 100),
+        {"state": "resolved"},
+    ),
+    "a growing share of zero gradients": (
+        logged(zero_grad_share=[0.1] * 100 + [0.8] * 200),
+        {"severity": "warning", "start_step": 101, "noticed_step": 140},
+    ),
+}
+SILENT = {
+    "rare zeros": logged(grad_norm=norms(0.05)),
+    "nothing but zeros": logged(grad_norm=norms(1.0)),
+    "reinforcement learning": logged(grad_norm=norms(0.5), reward=[0.5] * 300),
+    "a short run": logged(grad_norm=norms(0.5, begins=0)[:30] + [None] * 270),
+    "the share was always so": logged(zero_grad_share=[0.8] * 300),
+    "only lately": logged(zero_grad_share=[0.1] * 270 + [0.8] * 30),
+}
 
-    assert finding.severity == "info"
-
-
-def test_norms_that_are_back_resolve_it():
-    records = run_of(curve(1), grad_norm=norms(0.5)[:200] + [0.5] * 100)
-
-    (finding,) = detect(records, "underflow")
-
-    assert not finding.is_open
-
-
-def test_a_growing_share_of_zero_gradients_is_a_warning():
-    shares = [0.1] * 100 + [0.8] * 200
-
-    (finding,) = detect(run_of(curve(1), zero_grad_share=shares), "underflow")
-
-    assert (finding.severity, finding.start_step, finding.noticed_step) == ("warning", 101, 140)
-
-
-@pytest.mark.parametrize(
-    "others",
-    [
-        {"grad_norm": norms(0.05)},
-        {"grad_norm": norms(1.0)},
-        {"grad_norm": norms(0.5), "reward": [0.5] * 300},
-        {"grad_norm": norms(0.5, begins=0)[:30] + [None] * 270},
-        {"zero_grad_share": [0.8] * 300},
-        {"zero_grad_share": [0.1] * 270 + [0.8] * 30},
-    ],
-    ids=["rare", "all", "rl", "short", "always", "one look"],
-)
-def test_other_zeros_are_no_underflow(others):
-    assert detect(run_of(curve(1), **others), "underflow") == []
+test_one_finding_has_these_facts, test_nothing_is_found = contract_of("underflow", SAID, SILENT)

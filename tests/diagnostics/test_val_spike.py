@@ -85,31 +85,6 @@ def test_a_level_that_stays_is_closed_and_is_no_second_spike():
     assert "was back" not in finding.message
 
 
-def test_an_evaluation_that_the_epoch_record_repeats_counts_once():
-    vals = _vals()
-    vals[10:12] = [5.0, 5.5]
-    records = []
-    for record in _run(vals):
-        records.append(record)
-        if record["event"] == "eval":
-            records.append({**record, "event": "epoch"})
-
-    (finding,) = detect(records, "val_spike")
-
-    assert finding.count == 2
-    assert finding.evidence["peak"] == 5.5
-
-
-def test_a_first_loss_below_zero_ends_it():
-    vals = _vals()
-    vals[10:12] = [9.0, 9.0]
-    vals[12:] = [val - 3.0 for val in vals[12:]]
-
-    (finding,) = detect(_run(vals), "val_spike")
-
-    assert (finding.state, finding.resolved_step) == ("resolved", 130)
-
-
 def test_evaluations_without_any_training_loss_are_judged_alike():
     vals = _vals()
     vals[10] *= 4.0

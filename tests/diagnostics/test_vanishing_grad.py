@@ -1,69 +1,65 @@
 from __future__ import annotations
 
-import pytest
-
-from tests.diagnostics.synthetic_runs import changed, clean_run, detect, run_of
-from tests.lengths import longer
+from tests.diagnostics.synthetic_runs import changed, clean_run, run_of
+from tests.diagnostics.what_is_said import Saying, Seeds, contract_of
 
 
-def _with_dead_gradients(seed, noise, *, from_step=2000, loss=1.7):
-    records = clean_run(seed, noise=noise)
-    records = changed(records, "grad_norm", lambda step, norm: norm * 1e-9 if step >= from_step else norm)
-    return changed(records, "train_loss", lambda step, value: loss if step >= from_step else value)
+def with_gradients(norm, loss, *, seed=1, noise=0.1):
+    """A run with other norms and losses: each a function of the step and the value."""
+    records = changed(clean_run(seed, noise=noise), "grad_norm", norm)
+    return changed(records, "train_loss", loss)
 
 
-@pytest.mark.parametrize("seed", range(longer(2, 5)))
-@pytest.mark.parametrize("noise", [0.02, 0.3])
-def test_gradients_that_vanish_while_the_loss_is_flat_are_reported(seed, noise):
-    (finding,) = detect(_with_dead_gradients(seed, noise), "vanishing_grad")
+def vanish(noise, loss=1.7):
+    def run(seed):
+        return with_gradients(
+            lambda step, norm: norm * 1e-9 if step >= 2000 else norm,
+            lambda step, value: loss if step >= 2000 else value,
+            seed=seed,
+            noise=noise,
+        )
 
-    assert finding.start_step == 2000
-    assert finding.noticed_step == 2190
-    assert finding.metric == "grad_norm"
-    assert finding.is_open
-    assert "stays at 1.7" in finding.message
-
-
-def test_a_solved_task_has_no_gradients_and_no_problem():
-    assert detect(_with_dead_gradients(1, 0.1, loss=0.001), "vanishing_grad") == []
+    return run
 
 
-def test_a_loss_that_falls_is_learnt_from_whatever_the_norm_says():
-    records = changed(clean_run(1), "grad_norm", lambda step, norm: 0.0)
+FROM_2000 = {
+    "start_step": 2000,
+    "noticed_step": 2190,
+    "metric": "grad_norm",
+    "state": "open",
+    "message": Saying("stays at 1.7"),
+}
+SAID = {
+    "gradients vanish while the loss is flat": (Seeds(vanish(0.02)), FROM_2000),
+    "gradients vanish while a noisy loss is flat": (Seeds(vanish(0.3)), FROM_2000),
+    "they are exactly 0 from the first record on": (
+        lambda: with_gradients(lambda step, norm: 0.0, lambda step, loss: 2.3),
+        {"start_step": 10, "noticed_step": 600, "message": Saying("from step 10 on")},
+    ),
+    "it is over when gradients come back": (
+        lambda: with_gradients(
+            lambda step, norm: 0.0 if 2000 <= step < 3000 else norm,
+            lambda step, loss: 1.5 if 2000 <= step < 3000 else loss,
+            seed=2,
+        ),
+        {"end_step": 2990, "resolved_step": 3040},
+    ),
+    **{
+        f"the unit of a norm does not matter: {unit}": (
+            run_of([2.0, 2.1] * 100, grad_norm=[unit] * 100 + [1e-5 * unit] * 100),
+            {"start_step": 101},
+        )
+        for unit in (1e-9, 1.0, 1e9)
+    },
+}
+SILENT = {
+    "a solved task has no gradients and no problem": lambda: vanish(0.1, loss=0.001)(1),
+    "a loss that falls is learnt from whatever the norm says": lambda: with_gradients(
+        lambda step, norm: 0.0, lambda step, loss: loss
+    ),
+    "single zeros are batches without a target": lambda: with_gradients(
+        lambda step, norm: 0.0 if step % 20 else norm, lambda step, loss: loss, seed=2
+    ),
+}
 
-    assert detect(records, "vanishing_grad") == []
-
-
-def test_gradients_of_exactly_0_from_the_first_record_on_are_reported_after_a_while():
-    records = changed(clean_run(1), "grad_norm", lambda step, norm: 0.0)
-    records = changed(records, "train_loss", lambda step, loss: 2.3)
-
-    (finding,) = detect(records, "vanishing_grad")
-
-    assert finding.start_step == 10
-    assert finding.noticed_step == 600
-    assert "from step 10 on" in finding.message
-
-
-def test_single_zeros_are_batches_without_a_target():
-    records = changed(clean_run(2), "grad_norm", lambda step, norm: 0.0 if step % 20 else norm)
-
-    assert detect(records, "vanishing_grad") == []
-
-
-def test_it_is_over_when_gradients_come_back():
-    records = changed(clean_run(2), "grad_norm", lambda step, norm: 0.0 if 2000 <= step < 3000 else norm)
-    records = changed(records, "train_loss", lambda step, loss: 1.5 if 2000 <= step < 3000 else loss)
-
-    (finding,) = detect(records, "vanishing_grad")
-
-    assert (finding.end_step, finding.resolved_step) == (2990, 3040)
-
-
-@pytest.mark.parametrize("unit", [1e-9, 1.0, 1e9])
-def test_the_unit_of_a_norm_does_not_matter(unit):
-    norms = [unit] * 100 + [1e-5 * unit] * 100
-
-    (finding,) = detect(run_of([2.0, 2.1] * 100, grad_norm=norms), "vanishing_grad")
-
-    assert finding.start_step == 101
+test_one_finding_has_these_facts, test_nothing_is_found = contract_of("vanishing_grad", SAID, SILENT)

@@ -14,9 +14,9 @@ import pytest
 from tests.exchange.commands import files_in, telemetry
 from tests.importers.reading import only_run
 from tests.lengths import in_make_faults
+from tests.made_runs import append
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.importers.source import NO_STEP, read_all
-from toolkit.telemetry.runfolder.codec import encode
 
 NAN = math.nan
 
@@ -24,8 +24,6 @@ NAN = math.nan
 @pytest.fixture
 def run(tmp_path):
     """A run with two sessions, the second from step 3 on, and values that are not finite."""
-    folder = tmp_path / "logs" / "lora"
-    folder.mkdir(parents=True)
     records = [{"event": "start", "session": 1, "config": {"lr": 0.1, "hf_token": "hf_" + "a" * 34}}]
     records += [
         {"event": "step", "session": 1, "global_step": step, "train_loss": step + 0.1, "is_warm": step < 1}
@@ -42,8 +40,7 @@ def run(tmp_path):
     records += [{"event": "end", "session": 2, "status": "finished"}]
     for seq, record in enumerate(records):
         record.update(seq=seq, time=1_700_000_000.125 + seq)
-    (folder / "metrics.jsonl").write_bytes(b"".join(map(encode, records)))
-    return folder
+    return append(tmp_path / "logs" / "lora", records)
 
 
 def points(prefixed, **more):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.children import LONGEST_PAUSE_S, PROGRAMS, repair
 from tests.faults.crash_checks import whole_run
-from tests.faults.fault_rules import Rules, set_rules
+from tests.faults.fault_rules import set_rules
 from tests.lengths import in_make_faults, longer
 from tests.records import with_event
 from tests.waiting import wait_until
@@ -182,22 +182,6 @@ def test_descriptors_that_a_script_closes_lose_nothing_and_its_new_files_stay_un
     assert ended.number("closed") >= 3, "the records', their lock's and the journal's"
     records = whole_run(tmp_path / "run", steps=range(600))
     assert not with_event(records, "lost")
-
-
-def test_the_rules_of_these_tests_do_what_they_say(tmp_path):
-    switch = tmp_path / "rules"
-    rules = Rules(switch)
-    met = [rules.meet("write", "/a/b")]
-    set_rules(switch, {"op": "write", "do": "EIO", "path": "/a/", "calls": 2}, {"op": "write", "do": "short"})
-    for _ in range(2):
-        with pytest.raises(OSError, match="Input/output"):
-            rules.meet("write", "/a/b")
-    met += [rules.meet("write", "/a/b"), rules.meet("fsync", "/a/b")]
-    switch.unlink()
-    met.append(rules.meet("write", "/a/b"))
-
-    assert met == [False, True, False, False]
-    assert rules.hits == 3
 
 
 def _rule(name):

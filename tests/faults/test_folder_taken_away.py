@@ -26,12 +26,11 @@ from tests.lengths import in_make_faults
 from tests.records import read_records, with_event
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger.options import OptionsError
-from toolkit.telemetry.mirrors import csv_mirror
-from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
 from toolkit.telemetry.runfolder.journal.journal import pending_lines
 from toolkit.telemetry.runfolder.journal.repair import journals_of
 from toolkit.telemetry.runfolder.manifest import read_manifest
 from toolkit.telemetry.runfolder.table.columns import SHORT
+from toolkit.telemetry.runfolder.table.csv_table import CsvTable
 
 
 @pytest.mark.parametrize("removed", ["the run folder", "all of log_dir"])
@@ -304,9 +303,7 @@ def test_a_table_that_is_lost_while_it_gets_new_columns_gets_all_its_rows_back(t
     lines += [{**line, "seq": line["seq"] + 50, "made_later": 1} for line in lines]
     texts = [json.dumps(line) + "\n" for line in lines]
     (tmp_path / "metrics.jsonl").write_text("".join(texts[:50]))
-    # On a machine that is busy elsewhere it may take long to write it again, and is then put off.
-    monkeypatch.setattr(csv_mirror, "_QUICK_S", 60.0)
-    mirror = CsvMirror(tmp_path, mode=0o600, form=SHORT)
+    mirror = CsvTable(tmp_path / "metrics.jsonl", tmp_path / "metrics.csv", form=SHORT)
     mirror.write(lines[:50])
     (tmp_path / "metrics.jsonl").write_text("".join(texts))
 

@@ -27,12 +27,11 @@ from tests.provision import NoTool, tool
 from tests.records import with_event
 from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
 from toolkit.telemetry.runfolder.codec import encode
 from toolkit.telemetry.runfolder.journal.repair import journals_of, repair_run
 from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
 from toolkit.telemetry.runfolder.reader import Cursor, read_from
-from toolkit.telemetry.runfolder.table.csv_table import ALL, build_table
+from toolkit.telemetry.runfolder.table.csv_table import CsvTable, build_table
 
 SYNC_INTERVAL_S = 0.4
 
@@ -303,7 +302,7 @@ def test_the_next_session_takes_rows_away_whose_records_went_with_the_power(tmp_
     build_table(tmp_path / "metrics.jsonl", tmp_path / "metrics.csv")
     (tmp_path / "metrics.jsonl").write_bytes(b"".join(left))
 
-    mirror = CsvMirror(tmp_path, mode=0o600, form=ALL)
+    mirror = CsvTable(tmp_path / "metrics.jsonl", tmp_path / "metrics.csv")
     offset = mirror.start_at()
     mirror.write(read_from(tmp_path / "metrics.jsonl", offset).records)
     mirror.close()

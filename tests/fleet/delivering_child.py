@@ -1,6 +1,6 @@
 """A shipper in a process of its own that kills itself after it wrote control.json and before the engine knows.
 
-`python -m tests.fleet.delivering_child ADDRESS LOGS KEYFILE MARKER`: it makes the file MARKER first.
+`python -m tests.fleet.delivering_child ADDRESS LOGS MARKER`: it makes the file MARKER first.
 """
 
 from __future__ import annotations
@@ -14,10 +14,9 @@ from pathlib import Path
 from toolkit.telemetry.fleet.address import address_of
 from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.fleet.shipping import courier, shipper
-from toolkit.telemetry.fleet.signed_requests import read_key
 
 
-def main(address: str, logs: str, key_file: str, marker: str) -> None:
+def main(address: str, logs: str, marker: str) -> None:
     deliver = courier.deliver
 
     def deliver_and_die(*arguments):
@@ -26,8 +25,7 @@ def main(address: str, logs: str, key_file: str, marker: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     courier.deliver = deliver_and_die
-    key = read_key(Path(key_file))
-    started = shipper.Shipper(Engine(address_of(address)), [Path(logs)], request_key=key)
+    started = shipper.Shipper(Engine(address_of(address)), [Path(logs)], delivers_requests=True)
     started.start()
     started.run(threading.Event())
 

@@ -12,20 +12,9 @@ from pathlib import Path
 
 from tests.fleet.engines import ROOT
 from tests.fleet.shipped_runs import make_run, write
-from toolkit.telemetry.fleet.binary_form import native_block
 from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
-from toolkit.telemetry.fleet.signed_requests import SignedRequest
 from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
-
-KEY = b"k" * 16 + bytes(range(65, 97))
-
-
-def write_key(folder: Path, key: bytes = KEY) -> Path:
-    path = folder / "control.key"
-    path.write_bytes(key + b"\n")
-    path.chmod(0o600)
-    return path
 
 
 def make_live_run(log_dir: Path, name: str) -> Path:
@@ -58,38 +47,24 @@ def answer(folder: Path, request_id: str) -> None:
     write(folder, json.dumps({**record, "status": "applied"}).encode() + b"\n")
 
 
-def put(
-    engine, run_id: str, request_id: str, *, key: bytes = KEY, mac: bytes | None = None, **changed
-) -> None:
-    """Insert a request; `changed` fields are signed as they are."""
+def put(engine, run_id: str, request_id: str, **changed) -> None:
+    """Insert a request."""
     now = time.time()
     fields = {"asked": now, "expires": now + 600, "by": b"ann", "body": b'{"log_every": 20}', **changed}
-    row = SignedRequest(run_id=run_id.encode(), id=request_id.encode(), **fields)
-    put_row(engine, replace(row, mac=row.signature(key) if mac is None else mac))
-
-
-def put_row(engine, row: SignedRequest) -> None:
-    block = native_block(
-        [
-            ("project", "String", [b""]),
-            *((name, "String", [getattr(row, name)]) for name in ("run_id", "id", "by", "body", "mac")),
-            *((name, "Float64", [getattr(row, name)]) for name in ("asked", "expires")),
-            ("created", "Date", [20_717]),
-        ]
-    )
+    types = dict.fromkeys(("run_id", "id", "by", "body"), "String")
+    types |= {"asked": "Float64", "expires": "Float64", "created": "Date"}
+    row = {**fields, "run_id": run_id, "id": request_id, "created": 20_717}
     connection = Engine(engine.address())
-    connection.insert(
-        "requests", ("project", "run_id", "id", "by", "body", "mac", "asked", "expires", "created"), block
-    )
+    connection.insert_rows("requests", types, [[row[name] for name in types]])
     connection.close()
 
 
 class Node:
     """A shipper that delivers requests, in this process, a round at a time."""
 
-    def __init__(self, engine, logs: Path, key: bytes = KEY) -> None:
+    def __init__(self, engine, logs: Path) -> None:
         self.said: list[str] = []
-        self.shipper = Shipper(Engine(engine.address()), [logs], say=self.said.append, request_key=key)
+        self.shipper = Shipper(Engine(engine.address()), [logs], say=self.said.append, delivers_requests=True)
         self.shipper.start()
         self.round()
 
@@ -98,12 +73,12 @@ class Node:
             pass
 
 
-def start_shipper(engine, logs: Path, key_file: Path) -> subprocess.Popen[str]:
-    """Start `telemetry ship` with the key."""
+def start_shipper(engine, logs: Path) -> subprocess.Popen[str]:
+    """Start `telemetry ship` that delivers requests."""
     return subprocess.Popen(
         [
             *(sys.executable, "-m", "toolkit.telemetry.cli", "ship", str(logs)),
-            *("--to", str(engine.address()), "--deliver-requests", str(key_file)),
+            *("--to", str(engine.address()), "--deliver-requests"),
         ],
         cwd=ROOT,
         stdout=subprocess.PIPE,

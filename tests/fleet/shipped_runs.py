@@ -12,6 +12,7 @@ import tempfile
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -19,9 +20,12 @@ import orjson
 from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.core.prometheus import Exposition
+from toolkit.telemetry.fleet.copy import copy_runs
 from toolkit.telemetry.fleet.engine import Engine, quote
+from toolkit.telemetry.fleet.engine_runs import EngineRuns
 from toolkit.telemetry.fleet.shipping.metrics import HELP, samples
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.fleet.stores import FolderStore, Store
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.manifest import Heartbeat, Manifest, Session, read_manifest, write_manifest
 from toolkit.telemetry.runfolder.metrics import metrics_of
@@ -147,6 +151,14 @@ def ship(engine: Any, *places: Path, **how: Any) -> Shipper:
     shipper.start()
     shipper.ship_all()
     return shipper
+
+
+def pull(connection: Engine, wanted: str, log_dir: Path, objects: Store | None = None) -> SimpleNamespace:
+    """Copy a run from the engine; return its folder, what came of it, and what was said."""
+    said: list[str] = []
+    runs = EngineRuns(connection, [wanted], objects)
+    done = copy_runs(runs, FolderStore(log_dir), runs.names, say=said.append)
+    return SimpleNamespace(folder=log_dir / runs.names[0], done=done, said=said)
 
 
 def drop_parts(engine: Any, table: str) -> None:

@@ -14,8 +14,8 @@ from pathlib import Path
 from toolkit.telemetry.fleet import objects
 from toolkit.telemetry.fleet.address import address_of
 from toolkit.telemetry.fleet.engine import Engine
-from toolkit.telemetry.fleet.object_store import S3Store, object_store
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.fleet.stores import S3Store, store_at
 
 
 def main(address: str, logs: str, place: str, seed: str) -> int:
@@ -40,7 +40,7 @@ def main(address: str, logs: str, place: str, seed: str) -> int:
     S3Store.write = deadly(S3Store.write)
     objects.ObjectShipper._insert = deadly(objects.ObjectShipper._insert)
     where = address_of(address)
-    shipper = Shipper(Engine(where), [Path(logs)], objects=objects.ObjectShipper(where, object_store(place)))
+    shipper = Shipper(Engine(where), [Path(logs)], objects=objects.ObjectShipper(where, store_at(place)))
     shipper.start()
     shipper.ship_all()
     return 1 if shipper.objects.totals.waiting else 0

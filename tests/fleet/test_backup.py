@@ -6,9 +6,8 @@ import re
 
 from tests.fleet.conftest import started
 from tests.fleet.engines import ROOT
-from tests.fleet.shipped_runs import id_of, log_run, make_run, record_bytes, ship
+from tests.fleet.shipped_runs import id_of, log_run, make_run, pull, record_bytes, ship
 from toolkit.telemetry.fleet.engine import Engine
-from toolkit.telemetry.fleet.pull import pull
 from toolkit.telemetry.fleet.schema import set_up
 from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore

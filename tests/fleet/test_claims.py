@@ -102,7 +102,6 @@ def test_of_two_that_took_a_run_at_once_one_gives_up_and_the_host_takes_it_back(
     one, two = started(engine, logs, "taker-1", "taker-2")
     steps = itertools.count(5)
     for shipper in (one, two):
-        shipper._finder.look()
         shipper.watch.look()
         shipper.sender.send_batch()
     for shipper in (one, two):

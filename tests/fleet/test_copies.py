@@ -18,11 +18,12 @@ from tests.fleet.shipped_runs import (
     make_run,
     metrics_text,
     newest_bytes,
+    pull,
     record_bytes,
     ship,
 )
 from tests.lengths import in_make_faults
-from toolkit.telemetry.fleet import commits, pull
+from toolkit.telemetry.fleet import engine_runs
 from toolkit.telemetry.fleet.engine import Engine, quote
 from toolkit.telemetry.fleet.schema import require_tables, set_up
 from toolkit.telemetry.fleet.shipping import sender
@@ -252,8 +253,7 @@ def test_what_is_rightly_left_alone_is_not_behind(engine, ask, logs, tmp_path):
     assert lags.keys() <= {"shipped", "z-copy"}
 
 
-def test_lines_without_a_commit_are_all_compared_however_many_there_are(engine, ask, logs, monkeypatch):
-    monkeypatch.setattr(commits, "_STRAYS_AT_ONCE", 3)
+def test_lines_without_a_commit_are_all_compared(engine, ask, logs):
     folder = make_run(logs, "many", 4)
     end = (folder / "metrics.jsonl").stat().st_size
     append(folder, range(4, 30))
@@ -274,7 +274,7 @@ def test_lines_without_a_commit_are_all_compared_however_many_there_are(engine, 
 
 
 def test_a_run_is_pulled_in_answers_of_bounded_size(engine, ask, logs, tmp_path, monkeypatch):
-    monkeypatch.setattr(pull, "_BYTES_AT_ONCE", 10_000)
+    monkeypatch.setattr(engine_runs, "_BYTES_AT_ONCE", 10_000)
     folder = make_run(logs, "long lines", 5)
     append(folder, range(5, 30), text="x" * 4_000)
     ship(engine, logs)
@@ -287,7 +287,7 @@ def test_a_run_is_pulled_in_answers_of_bounded_size(engine, ask, logs, tmp_path,
         return answer
 
     with mock.patch.object(Engine, "query", measured):
-        pulled = pull.pull(ask, id_of(folder), tmp_path / "back")
+        pulled = pull(ask, id_of(folder), tmp_path / "back")
 
     assert record_bytes(pulled.folder) == record_bytes(folder)
     assert len(sizes) > 10

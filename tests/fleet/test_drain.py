@@ -27,6 +27,24 @@ with TelemetryLogger("job", log_dir=log_dir, log_every=1, flush_interval=0.05, d
     if end == "failed":
         raise SystemExit("out of memory")
 """
+STOPPED = """
+import signal, sys, time
+from pathlib import Path
+from toolkit.telemetry import TelemetryLogger
+with TelemetryLogger("job", log_dir=sys.argv[1], log_every=1, flush_interval=0.05, diagnostics=False) as log:
+    log.log_start()
+    signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+    stop, step = [], 0
+    while not stop:
+        log.log_step(step, train_loss=1.0 / (step + 1))
+        step += 1
+        time.sleep(0.01)
+    # What a training does before it ends, such as a checkpoint.
+    for _ in range(100):
+        log.log_step(step, train_loss=1.0 / (step + 1))
+        step += 1
+        time.sleep(0.03)
+"""
 ENDS = {"finished": "finished", "failed": "failed", "killed": "lost"}
 
 
@@ -65,3 +83,28 @@ def test_a_job_whose_shipper_is_stopped_as_it_ends_is_shipped_whole(
         "measured",
         f"{jobs} jobs whose shipper got SIGTERM as they ended, 0 lines left behind",
     )
+
+
+def test_a_training_and_its_shipper_that_are_stopped_together_leave_nothing(engine, ask, logs, tmp_path):
+    said = tmp_path / "said"
+    with said.open("w") as stderr:
+        command = ["-m", "toolkit.telemetry.cli", "ship", logs, "--to", str(engine.address())]
+        shipper = start_python([*command, "--drain-timeout", "100"], SHIPPER, stderr=stderr)
+    training = start_python(["-c", STOPPED, logs])
+    folder = logs / "job"
+    known = "SELECT count() FROM runs WHERE run_id = {}"
+    wait_until(lambda: (folder / "run.json").exists(), training)
+    wait_until(lambda: ask.rows(known.format(quote(id_of(folder))), "UInt64") != [(0,)], shipper)
+
+    shipper.terminate()
+    training.terminate()
+
+    assert shipper.wait() == 0, said.read_text()
+    assert training.wait() == 0
+    assert said.read_text().count("\n") == 1
+    assert engine_bytes(ask, id_of(folder)) == {(0, 1): record_bytes(folder)["metrics.jsonl"]}
+    state = ask.rows(
+        f"SELECT argMax(status, version), argMax(behind, version) FROM runs WHERE run_id = {quote(id_of(folder))}",
+        *("String", "UInt64"),
+    )
+    assert state == [("finished", 0)]

@@ -31,7 +31,7 @@ def test_every_command_of_a_fleet_takes_its_options_from_one_file(engine, tmp_pa
     (tmp_path / "ca.pem").touch()
     (tmp_path / "fleet.toml").write_text(
         f'engine = "{engine.address()}"\nfolders = ["logs"]\nobjects = "none"\n'
-        '[dashboard]\nrequest-key = "control.key"\nca = "ca.pem"\n'
+        '[ship]\ndeliver-requests = true\n[dashboard]\nca = "ca.pem"\n'
     )
 
     for command in (["ship", "--once"], ["ship", "--status"], ["copy", id_of(folder), "--to", "back"]):
@@ -44,7 +44,7 @@ def test_every_command_of_a_fleet_takes_its_options_from_one_file(engine, tmp_pa
     assert (pulled / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
     assert (tmp_path / "shared" / folder.name / "run.json").exists()
     shown = parse_options([]).settings.engines[0]
-    assert (shown.url, shown.request_key) == (str(engine.address()), tmp_path / "control.key")
+    assert (shown.url, shown.ca) == (str(engine.address()), tmp_path / "ca.pem")
     assert parse_options(["--log-dir", "logs"]).settings.engines == ()
 
 
@@ -98,6 +98,7 @@ def test_a_flag_is_taken_before_a_variable_and_a_variable_before_the_file(tmp_pa
         ('keep-days = "30"', "keep-days must be a whole number above 0, got '30'"),
         ("drain-timeout = true", "drain-timeout must be a whole number above 0, got True"),
         ('folders = "logs"', "folders must be a list of paths, got 'logs'"),
+        ('deliver-requests = "x"', "deliver-requests must be true or false, got 'x'"),
         ('password-file = ""', "password-file must be a path, got ''"),
         ("engine = clickhouse", "fleet.toml: Invalid value (at line 1, column 10)"),
     ],

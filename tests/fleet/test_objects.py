@@ -18,18 +18,17 @@ from dashboard import launcher
 from dashboard.settings import DashboardSettings, EngineSettings
 from tests.fleet.engines import ROOT
 from tests.fleet.s3_server import BUCKET, SECRET
-from tests.fleet.shipped_runs import append, id_of, make_run, metrics_text, step_line, write
+from tests.fleet.shipped_runs import append, id_of, make_run, metrics_text, pull, step_line, write
 from tests.lengths import in_make_faults, longer
 from tests.waiting import wait_until
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.core import outbox
 from toolkit.telemetry.fleet import objects
 from toolkit.telemetry.fleet.engine import Engine, quote
-from toolkit.telemetry.fleet.object_store import FolderStore, PlaceError, StoreError, object_store
 from toolkit.telemetry.fleet.objects import MAX_BYTES, ObjectShipper, missing_objects, stored_objects
-from toolkit.telemetry.fleet.pull import pull
 from toolkit.telemetry.fleet.shipping import sender
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.fleet.stores import FolderStore, PlaceError, StoreError, store_at
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.telemetry.runs.store import Refused
 
@@ -40,7 +39,7 @@ PNG = b"\x89PNG" + bytes(range(200))
 def shared(tmp_path):
     folder = tmp_path / "shared"
     folder.mkdir()
-    return FolderStore(folder)
+    return FolderStore(folder, is_shared=True)
 
 
 def sample_line(step, path):
@@ -100,7 +99,7 @@ def test_a_page_and_pull_get_the_files_that_records_point_to(engine, ask, logs, 
         ClickHouseStore(engine.address()).read_file(key, "samples/same.png", max_bytes=1000)
 
     pulled = pull(Engine(engine.address()), key, tmp_path / "back", shared)
-    assert (pulled.objects, pulled.missing) == (2, ())
+    assert (pulled.done.files, pulled.said) == (4, [])
     for path in ("samples/same.png", "samples/one/ä b.txt", "metrics.jsonl", "run.json"):
         assert (pulled.folder / path).read_bytes() == (first / path).read_bytes()
 
@@ -164,8 +163,7 @@ def test_content_that_is_missing_or_wrong_is_refused_with_the_reason(engine, ask
         store.read_file(id_of(folder), "wrong.png", max_bytes=100)
     assert store.read_file(id_of(folder), "fine.png", max_bytes=100) == b"fine.png"
     pulled = pull(Engine(engine.address()), id_of(folder), tmp_path / "back", shared)
-    assert pulled.objects == 1
-    assert len(pulled.missing) == 2
+    assert (pulled.done.missing, len(pulled.said)) == (2, 2)
     assert not (pulled.folder / "wrong.png").exists()
 
 
@@ -206,11 +204,11 @@ def test_hostile_paths_are_neither_read_nor_written_outside(engine, ask, logs, s
     back = tmp_path / "back"
     pulled = pull(Engine(engine.address()), id_of(folder), back, shared)
 
-    found = {str(path.relative_to(back)) for path in back.rglob("*") if path.is_file()}
+    found = {str(path.relative_to(back)) for path in back.rglob("[!.]*") if path.is_file()}
     assert found == {f"hostile/{name}" for name in ("metrics.jsonl", "metrics.csv", "run.json", "fine.png")}
     assert (pulled.folder / "run.json").read_bytes() == (folder / "run.json").read_bytes()
     assert (pulled.folder / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
-    assert len(pulled.missing) == 10
+    assert pulled.done.missing == 5, pulled.said
     store = ClickHouseStore(engine.address(), objects=shared)
     for path in (*paths, "no-hash", "no-hash-either"):
         with pytest.raises(Refused):
@@ -236,7 +234,7 @@ def test_hostile_paths_are_neither_read_nor_written_outside(engine, ask, logs, s
 def test_an_invalid_place_is_one_sentence_without_a_secret(place, endpoint, reason, monkeypatch):
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     with pytest.raises(PlaceError, match=reason) as caught:
-        object_store(place, endpoint)
+        store_at(place, endpoint)
     assert SECRET not in str(caught.value)
 
 
@@ -338,18 +336,18 @@ def test_files_on_s3_from_the_command_to_the_page(engine, s3, logs, tmp_path, mo
     assert "2 files that shipped records point to, 0 of them not stored" in capsys.readouterr().out
     for name, value in s3.keys("page").items():
         monkeypatch.setenv(name, value)
-    reads = object_store(place)
+    reads = store_at(place)
     store = ClickHouseStore(engine.address(), objects=reads)
     assert store.read_file(id_of(folder), "samples/a.png", max_bytes=1000) == PNG
     with pytest.raises(
         StoreError, match=r"refused the key, or does not allow it to do this \(ACCESS_DENIED\)"
     ):
-        reads.write("objects/x", b"x")
+        reads.write("objects/x", io.BytesIO(b"x"))
     back = tmp_path / "back"
     assert main(["copy", id_of(folder), "--from", address, "--to", str(back), *files]) == 0
     assert (back / "on-s3" / "samples" / "a.png").read_bytes() == PNG
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-" + SECRET)
-    assert main(["copy", id_of(other), "--from", address, "--to", str(back), *files]) == 1
+    assert main(["copy", id_of(other), "--from", address, "--to", str(back), *files]) == 2
     said = capsys.readouterr()
     assert "refused the key" in said.err
     assert SECRET not in said.out + said.err
@@ -368,7 +366,7 @@ def test_with_s3_down_records_are_shipped_and_files_follow(engine, ask, s3, logs
     for name, value in s3.keys("ship").items():
         monkeypatch.setenv(name, value)
     folder = make_run(logs, "down")
-    store = ObjectShipper(engine.address(), object_store(f"s3://{BUCKET}/down"))
+    store = ObjectShipper(engine.address(), store_at(f"s3://{BUCKET}/down"))
     running = Shipper(Engine(engine.address()), [logs], objects=store)
     running.start()
     stop = threading.Event()

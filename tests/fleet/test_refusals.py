@@ -188,9 +188,11 @@ def test_the_command_ships_shows_how_far_and_pulls(engine, logs, tmp_path, capsy
     assert main(["ship", str(logs), "--once", "--to", address, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["lines"] == 0
     assert main(["copy", "by-command", "--from", address, "--to", str(tmp_path / "again"), "--json"]) == 0
-    (found,) = json.loads(capsys.readouterr().out)["runs"]
-    assert found["path"] == str(tmp_path / "again" / "by-command")
-    assert (found["lines"], found["record_files"], found["missing"]) == (12, 1, [])
+    found = json.loads(capsys.readouterr().out)
+    assert (found["runs"], found["files"], found["missing"]) == (1, 2, 0)
+    # What was trained here is not overwritten.
+    assert main(["copy", "by-command", "--from", address, "--to", str(logs)]) == 1
+    assert f"{logs} has a run by-command that is not a copy" in capsys.readouterr().err
     assert main(["ship", str(logs), "--to", address, "--json"]) == 2
     assert "--json needs --once" in capsys.readouterr().err
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 import traceback
 from dataclasses import replace
@@ -11,7 +12,7 @@ from unittest import mock
 import pytest
 
 from tests.fleet.engines import free_ports
-from tests.fleet.shipped_runs import append, id_of, make_run, ship
+from tests.fleet.shipped_runs import append, id_of, make_run, ship, write
 from tests.runs.sources.store_answers import comparable
 from toolkit.telemetry.fleet.address import address_of
 from toolkit.telemetry.fleet.engine import EngineError, UnreachableError, quote
@@ -46,7 +47,7 @@ def test_a_lost_run_of_another_machine_is_reported_again_only_when_it_changes(lo
     def report_it():
         run = read_run_folder(folder, "node")
         with mock.patch.object(time, "monotonic", return_value=1e9 * len(rounds)):
-            send(engine, "node", [(report, run, 0)], all_runs=False)
+            send(engine, "node", [(report, run, 0, "")], all_runs=False)
         rounds.append(len(engine.tables))
 
     rounds: list[int] = []
@@ -56,6 +57,7 @@ def test_a_lost_run_of_another_machine_is_reported_again_only_when_it_changes(lo
     assert (status.name, status.sure) == ("lost", False)
     assert rounds == [1, 1, 1]
     write_manifest(folder, _with_heartbeat(read_manifest(folder)))
+    report.has_changed = True
     report_it()
 
     assert rounds[-1] == 2
@@ -161,3 +163,18 @@ def test_a_run_without_a_manifest_is_listed_as_on_its_node(engine, logs):
 
     assert comparable(card) == comparable(LocalStore([logs], cache_dir=None).card("foreign"))
     assert (card.status.name, card.step) == ("lost", 2)
+
+
+def test_a_page_says_of_an_ended_run_that_not_all_of_it_is_shipped(engine, logs):
+    folder = make_run(logs, "stuck", 3)
+    write(folder, b"x" * 17 * 1024 * 1024)
+    append(folder, [4])
+    store = ClickHouseStore(engine.address(), patience_s=60.0)
+
+    for is_stuck in (True, False):
+        ship(engine, logs).sender.report(all_runs=True)
+        store._runs.look_again()
+        health = store.refresh(id_of(folder), wait_s=60.0)
+        assert (health.behind_bytes > 17_000_000, health.lag_s is not None) == (is_stuck, is_stuck)
+        os.truncate(folder / "metrics.jsonl", 500)
+        write(folder, b"\n")

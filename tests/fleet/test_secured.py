@@ -128,11 +128,11 @@ def test_what_is_wrong_is_one_sentence_of_shipper_and_dashboard(secured, logs, t
         ),
         (
             [secured.url(database="earlier"), *password, *trusted],
-            "have version 0 and this program needs version 3: let `telemetry ship --set-up` make a new database",
+            "have version 0 and this program needs version 4: let `telemetry ship --set-up` make a new database",
         ),
         (
             [secured.url(database="later"), *password, *trusted],
-            "have version 9 and this program needs version 3: upgrade this program",
+            "have version 9 and this program needs version 4: upgrade this program",
         ),
     )
     for (url, *how), said in cases:

@@ -21,6 +21,7 @@ from tests.fleet.shipped_runs import (
     log_run,
     make_run,
     newest_bytes,
+    pull,
     record_bytes,
     ship,
     step_line,
@@ -29,10 +30,10 @@ from tests.fleet.shipped_runs import (
 from toolkit.telemetry.core.ranks import node_name
 from toolkit.telemetry.fleet import tail as tail_module
 from toolkit.telemetry.fleet.engine import Engine, EngineError, quote
-from toolkit.telemetry.fleet.pull import PullError, pull
 from toolkit.telemetry.fleet.schema import VERSION, require_tables, set_up
 from toolkit.telemetry.fleet.shipping import sender as sender_module
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
+from toolkit.telemetry.fleet.stores import StoreError
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.table.csv_table import build_table, table_form
 
@@ -127,7 +128,7 @@ def test_hostile_names_are_only_data(engine, ask, logs, tmp_path):
         ]
         assert ask.rows(f"SELECT project FROM runs WHERE {where}", "String") == [(name,)]
         if number % 6 == 5:
-            assert pull(ask, run_id, tmp_path / "back").lines == 5
+            assert pull(ask, run_id, tmp_path / "back").done.files == 2
     assert {path.parent for path in (tmp_path / "back").iterdir()} == {tmp_path / "back"}
     ship(engine, logs)
     assert ask.query("SELECT 1") == b"1\n"
@@ -462,13 +463,12 @@ def test_pull_refuses_in_one_sentence(engine, ask, logs, tmp_path):
         make_run(logs / name, "twice", 2)
     ship(engine, logs / "twice", logs / "2")
 
-    with pytest.raises(PullError, match="no run with the id or name nothing"):
+    with pytest.raises(StoreError, match="no run with the id or name nothing"):
         pull(ask, "nothing", tmp_path)
-    with pytest.raises(PullError, match="2 runs are called twice; name one by its id: "):
+    with pytest.raises(StoreError, match="2 runs are called twice; name one by its id: "):
         pull(ask, "twice", tmp_path)
-    with pytest.raises(PullError, match="exists already"):
-        pull(ask, id_of(logs / "2" / "twice"), logs / "twice")
-    assert not list(tmp_path.glob(".*.pull"))
+    refused = pull(ask, id_of(logs / "2" / "twice"), logs / "twice")
+    assert refused.said == [f"twice is not copied: another run has the name twice in {logs / 'twice'}"]
 
 
 def test_tables_of_another_version_are_refused_by_name(engine, logs):

@@ -111,9 +111,9 @@ def test_the_shipper_of_a_job_runs_as_a_user_of_its_own_and_no_job_sees_a_secret
         etc.mkdir()
         (etc / "fleet.toml").write_text(
             'engine = "clickhouse://lab_ship@127.0.0.1:1/telemetry_lab"\n'
-            'deliver-requests = "lab.key"\npassword-file = "lab_ship.password"\n'
+            'password-file = "lab_ship.password"\n'
         )
-        for secret in ("lab.key", "lab_ship.password"):
+        for secret in ("lab_page.password", "lab_ship.password"):
             (etc / secret).write_text("hunter" * 10)
             (etc / secret).chmod(0o600)
         job |= {

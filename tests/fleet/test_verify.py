@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from unittest import mock
 
+import pytest
+
 from tests.fleet.shipped_runs import append, drop_parts, id_of, make_run, newest_bytes, record_bytes, ship
 from tests.waiting import wait_until
 from toolkit.telemetry.fleet.engine import Engine, EngineError, quote
@@ -20,10 +22,10 @@ def test_a_live_run_is_shipped_between_the_slices_of_a_verify(engine, ask, logs,
     monkeypatch.setattr(sender_module, "_VERIFY_AT_ONCE_S", 0.0)
     shipper = started(engine, logs)
     shipper.ship_round()
-    file = make_due(shipper, large)
+    run = make_due(shipper, large)
 
     rounds = 0
-    while not file.verified:
+    while not run.next_verify:
         rounds += 1
         append(live, [rounds])
         shipper.ship_round()
@@ -32,27 +34,41 @@ def test_a_live_run_is_shipped_between_the_slices_of_a_verify(engine, ask, logs,
     assert rounds > 3
 
 
-def test_what_a_shipper_sent_is_not_read_again_and_what_the_engine_lost_is_sent_again(engine, ask, logs):
+def test_what_a_shipper_sent_is_not_read_again_when_the_run_ends(engine, logs):
     folder = make_run(logs, "sent", 50)
-    run = quote(id_of(folder))
     shipper = started(engine, logs)
     shipper.ship_all()
-    file = make_due(shipper, folder)
+    shipper.runs[folder].report.has_ended = True
     with mock.patch.object(RecordTail, "read", side_effect=AssertionError("read again")):
         # A busy machine compares in several rounds.
-        wait_until(lambda: shipper.ship_round() or file.verified == file.signature)
+        wait_until(lambda: shipper.ship_round() or not shipper.runs[folder].report.has_ended)
 
-    drop_parts(engine, "points")
-    make_due(shipper, folder)
-    shipper.ship_round()
-    assert not shipper.totals.recent_error, "a file that did not change was compared again"
 
-    (folder / "metrics.jsonl").touch()
-    shipper.runs[folder].next_look = 0.0
-    make_due(shipper, folder)
-    wait_until(lambda: shipper.ship_round() or shipper.totals.recent_error)
-    assert "the engine lacked a part of it, and it is sent again" in shipper.totals.recent_error
-    assert ask.rows(f"SELECT uniqExact(metric, n) FROM points WHERE run_id = {run}", "UInt64") == [(100,)]
+@pytest.mark.parametrize("lost", ["points", "commits", "runs"])
+def test_an_ended_run_is_compared_again_and_what_the_engine_has_lost_of_it_is_sent(engine, ask, logs, lost):
+    folder = make_run(logs, f"lost {lost}", 50)
+    where = f"WHERE run_id = {quote(id_of(folder))}"
+    shipper = started(engine, logs)
+    shipper.ship_all()
+    run = shipper.runs[folder]
+    shipper.watch.active.clear()
+    drop_parts(engine, lost)
+
+    run.next_verify = 0.0
+    wait_until(lambda: shipper.ship_round() or run.next_verify)
+    wait_until(lambda: shipper.ship_round() or (run.report.is_known and not run.behind))
+
+    assert ask.rows(f"SELECT uniqExact(metric, n) FROM points {where}", "UInt64") == [(100,)]
+    assert ask.rows(f"SELECT max(lines) FROM commits {where}", "UInt64") == [(50,)]
+    assert ask.rows(f"SELECT uniqExact(name) FROM runs {where}", "UInt64") == [(1,)]
+    assert (
+        shipper.totals.recent_error
+        == {
+            "points": f"{folder / 'metrics.jsonl'}: the engine lacked a part of it, and it is sent again",
+            "commits": f"{folder / 'metrics.jsonl'}: the engine had lost how far it was taken; it is shipped again",
+            "runs": "",
+        }[lost]
+    )
 
 
 def test_a_verify_that_fails_holds_up_neither_lines_nor_runs_of_other_shippers(engine, ask, logs):
@@ -78,6 +94,5 @@ def started(engine, logs) -> Shipper:
 
 
 def make_due(shipper, folder):
-    run = shipper.runs[folder]
-    run.next_verify = 0.0
-    return run.files[0]
+    shipper.runs[folder].next_verify = 0.0
+    return shipper.runs[folder]

@@ -40,8 +40,9 @@ def test_folders_that_are_missing_are_waited_for_and_patterns_are_expanded_again
 
 
 def look_again(shipper):
-    shipper._finder._next_expansion = 0.0
-    shipper.watch._next_look_at_all = 0.0
+    shipper.watch._next_expansion = shipper.watch._next_listing = 0.0
+    for run in shipper.runs.values():
+        run.next_look = 0.0
     shipper.ship_round()
 
 
@@ -72,25 +73,18 @@ def test_runs_that_have_ended_are_left_alone_until_they_change(engine, ask, logs
     assert newest_bytes(ask, id_of(log.run_folder)) == record_bytes(log.run_folder)["metrics.jsonl"]
 
     write_labels(folders[0], Labels(notes="later"))
-    look_at(shipper, folders[0], looks=1)
+    look_again(shipper)
     (row,) = ask.rows(f"SELECT labels FROM labels WHERE run_id = {quote(id_of(folders[0]))}", "String")
     assert "later" in row[0]
 
     append(folders[1], [3])
-    look_at(shipper, folders[1], looks=12)
+    look_again(shipper)
     assert newest_bytes(ask, id_of(folders[1])) == record_bytes(folders[1])["metrics.jsonl"]
 
 
 def recheck(shipper):
     shipper.sender._next_recheck = 0.0
     shipper.ship_round()
-
-
-def look_at(shipper, folder, *, looks):
-    for _ in range(looks):
-        shipper.runs[folder].next_look = 1e-9
-        shipper.watch._next_look_at_all = 0.0
-        shipper.ship_round()
 
 
 def count_calls(monkeypatch) -> Counter:

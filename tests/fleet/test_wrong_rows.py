@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.fleet.shipped_runs import append, id_of, make_run, record_bytes, ship
+from tests.fleet.shipped_runs import append, id_of, make_run, pull, record_bytes, ship
 from toolkit.telemetry.fleet.engine import Engine, quote
-from toolkit.telemetry.fleet.pull import PullError, pull
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 
 PATIENCE_S = 120.0
@@ -34,8 +33,10 @@ def test_wrong_lines_are_refused_by_pull_and_found_and_repaired_by_verify(engine
     put(engine, "records", **common, next=len(line) + 1, event="step", line=line.replace("1.0", "9.0"))
     put(engine, "points", **common, metric="train_loss", n=1, value=9.0)
 
-    with pytest.raises(PullError, match="differs from the one that was shipped; `telemetry ship --verify`"):
-        pull(Engine(engine.address()), run_id, tmp_path / "refused")
+    refused = pull(Engine(engine.address()), run_id, tmp_path / "refused")
+    assert "differs from the one that was shipped" in refused.said[0]
+    assert "`telemetry ship --verify` on the node repairs it" in refused.said[0]
+    assert not (refused.folder / "metrics.jsonl").exists()
     repaired = shipper.verify()
 
     assert len(repaired) == 1

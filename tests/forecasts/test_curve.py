@@ -1,8 +1,6 @@
 import numpy as np
 import pytest
 
-from benchmarks.forecast_eval.__main__ import CONSTANTS, source_of
-from toolkit.telemetry.forecasts.constants import FITTED
 from toolkit.telemetry.forecasts.curve import Curve, Forecast, NoForecast, Plan, forecast_curve
 from toolkit.telemetry.forecasts.schedule import rest_of_schedule
 
@@ -130,12 +128,6 @@ def test_odd_values_give_finite_numbers_or_a_reason(values):
     if isinstance(answer, Forecast):
         assert np.isfinite([answer.low, answer.middle, answer.high, *np.ravel(answer.band)]).all()
         assert answer.low <= answer.middle <= answer.high
-
-
-def test_the_constants_are_as_the_evaluation_writes_them():
-    written = CONSTANTS.read_text(encoding="utf-8").splitlines()
-
-    assert source_of(FITTED).splitlines()[:-1] == written[:-1]
 
 
 @pytest.mark.parametrize(

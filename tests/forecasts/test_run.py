@@ -13,7 +13,7 @@ from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.forecasts.curve import Forecast, NoForecast
 from toolkit.telemetry.forecasts.ends import ExpectedTime, end_of, full_at
 from toolkit.telemetry.forecasts.run import Limit, RunForecast, forecast_run
-from toolkit.telemetry.forecasts.words import between, said_of, value_of
+from toolkit.telemetry.forecasts.words import said_of
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 DONE, PLANNED = 100, 200
@@ -86,23 +86,6 @@ def test_what_cannot_be_forecast_says_why(tmp_path):
         assert found.train.why.endswith(".")
 
 
-def test_a_request_that_left_the_training_alone_refuses_nothing(tmp_path):
-    folder = live_run(tmp_path)
-    save = {"event": "control_change", "status": "applied", "actions": ["save"], "global_step": 50}
-    append(folder, [{"time": time.time(), "session": 1, "seq": 900, **save}])
-
-    assert isinstance(forecast_of(folder).train, Forecast)
-
-
-def test_a_metric_can_be_named_if_it_is_a_loss(tmp_path):
-    folder = live_run(tmp_path, curves={"loss_b": loss, "accuracy": lambda step: step / DONE})
-
-    assert forecast_of(folder, metric="loss_b").train.metric == "loss_b"
-    for name in ("accuracy", "lr"):
-        assert f"{name} is not the name of a loss" in forecast_of(folder, metric=name).train.why
-    assert "no such_metric" in forecast_of(folder, metric="such_metric").train.why
-
-
 def test_a_validation_loss_has_one_interval_however_it_is_asked_for(tmp_path):
     folder = live_run(tmp_path, curves={"val_loss": loss})
     found, named = forecast_of(folder), forecast_of(folder, metric="val_loss").train
@@ -133,16 +116,6 @@ def test_without_a_project_a_run_is_compared_with_all_that_have_none(tmp_path):
 
     assert found.passing.run == "mine"
     assert said_of(found, 0.0)[-1].text.endswith("less than 2 % likely")
-
-
-def test_words_tell_the_ends_of_a_narrow_interval_apart():
-    known = {"metric": "loss", "at_step": 9.0, "from_step": 5.0, "records": 15, "band": (), "basis": ""}
-    said = [
-        value_of(Forecast(low=low, middle=middle, high=high, **known))
-        for low, middle, high in ((2.5082, 2.5101, 2.5123), (0.38, 0.41, 0.45), (0.0, 0.0, 0.0))
-    ]
-
-    assert said == ["2.5101 (2.5082 to 2.5123)", "0.41 (0.38 to 0.45)", "0 (0 to 0)"]
 
 
 def test_the_best_run_of_the_same_project_is_compared_with(tmp_path):
@@ -247,14 +220,6 @@ def test_a_trend_must_be_beyond_noise_and_must_not_level_off():
     assert full_at(times, 10.0 + np.cumsum(noise), 40.0) is None
     assert full_at(times, 13.0 - 3.0 * np.exp(-times / 150) + noise, 20.0) is None
     assert full_at(times[:100], 10.0 + times[:100], 200.0) is None
-
-
-def test_words_name_a_time_of_another_day_once():
-    noon = time.mktime((2026, 5, 4, 12, 0, 0, 0, 0, -1))
-
-    assert between(noon, noon + 600, noon) == "12:00 to 12:10"
-    assert between(noon, noon + 20, noon) == "12:00"
-    assert between(noon + 86400, noon + 90000, noon) == "2026-05-05 12:00 to 13:00"
 
 
 def test_the_command_prints_every_forecast_and_its_reason(tmp_path, capsys):

@@ -57,15 +57,6 @@ def test_runs_far_behind_at_the_same_step_can_be_stopped():
     assert "may still make up" in kept["near"]
 
 
-def test_of_an_accuracy_the_highest_is_the_best():
-    runs = [replace(run, curve=Curve(run.curve.steps, -run.curve.values)) for run in FAR]
-
-    found = which_to_stop(runs, metric="accuracy", direction="max")
-
-    assert [run.name for run in found.stoppable] == ["far", "farther"]
-    assert found.stoppable[0].why.startswith("-2.5")
-
-
 def early(run):
     return replace(run, curve=Curve(run.curve.steps[:5], run.curve.values[:5]), step=100.0)
 
@@ -129,12 +120,6 @@ def test_a_run_that_has_ended_is_compared_with_where_it_was_at_that_step():
     ]
 
     assert names([*ended, FAR[2]]) == ["far"]
-
-
-def test_a_lower_risk_stops_no_more_runs():
-    risks = [len(names(FAR, risk=risk)) for risk in (0.5, 0.1, 0.02)]
-
-    assert risks == sorted(risks, reverse=True)
 
 
 # ---------------------------------------------------------------- from run folders

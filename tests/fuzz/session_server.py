@@ -6,7 +6,6 @@ can be killed between two calls, or in the middle of a write. The parent waits f
 
 from __future__ import annotations
 
-import math
 import os
 import pickle
 import signal
@@ -125,13 +124,10 @@ def serve(commands: int, replies: int, mutation: str) -> None:
     # Imported once, here, so that a fork is all that a session costs.
     import toolkit.telemetry.logger.session.live_run  # noqa: F401
     from toolkit.telemetry.logger.writing import mirror
-    from toolkit.telemetry.runfolder.table import csv_table
 
     # Mirrors wait a second for bad lines to become good ones, as they do after a sync that failed; none fails here, and
     # the waiting was most of what a history took.
     mirror._PATIENCE_S = 0.0
-    # A machine that pauses must not have a small table taken for a large one, which gets its new columns late.
-    csv_table._QUICK_S = math.inf
     quiet = os.open(os.devnull, os.O_RDWR)
     os.dup2(quiet, 1)
     if "FUZZ_STDERR" not in os.environ:

@@ -37,7 +37,7 @@ from toolkit.telemetry.diagnostics.policy import policy_of_run
 from toolkit.telemetry.importers.training_yaml import read_training_yaml
 from toolkit.telemetry.logger.control.poller import ControlPoller
 from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions, options_from_config
-from toolkit.telemetry.mirrors.messages.address import AddressError, web_address
+from toolkit.telemetry.mirrors.messages.options import AddressError, web_address
 from toolkit.telemetry.mirrors.messages.services import SERVICES
 from toolkit.telemetry.mirrors.one_logger_file.exporter import OneLoggerFileExporter
 from toolkit.telemetry.mirrors.shared.scalars import scalars_of
@@ -60,7 +60,7 @@ from toolkit.telemetry.runfolder.reader import (
     records_in,
 )
 from toolkit.telemetry.runfolder.records import MAX_RECORD_BYTES, Record
-from toolkit.telemetry.runfolder.table.columns import ALL, SHORT
+from toolkit.telemetry.runfolder.table.columns import ALL, SHORT, Columns
 from toolkit.telemetry.runfolder.table.csv_table import build_table
 from toolkit.telemetry.runs.columns import line_parser
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
@@ -262,11 +262,13 @@ def fuzz_table_of_records(data: bytes) -> None:
     content = table.read_bytes()
     cells = list(csv.reader(io.StringIO(content.decode("utf-8"), newline="")))
     header = cells[0]
-    # Records of another program have no numbers.
-    seqs = [int(seq) for row in cells[1:] if (seq := row[header.index("seq")])]
+    shown, newest = iter(row[header.index("seq")] for row in cells[1:]), -1
+    for record in read_from(records).records:
+        if type(seq := record.get("seq")) is int and seq > newest:
+            newest = seq
+            assert not Columns(form).has_row(record) or str(seq) in shown, "a record without its row"
     assert len(set(header)) == len(header)
     assert len(cells) == rows + 1
-    assert seqs == sorted(set(seqs))
     assert all(len(row) == len(header) for row in cells)
     for cell in (cell for row in cells for cell in row):
         assert not cell.startswith(("=", "+", "@", "\t", "\r")), cell
@@ -287,8 +289,13 @@ def fuzz_manifest(data: bytes) -> None:
     folder = _scratch()
     (folder / MANIFEST).write_bytes(data)
     (folder / METRICS_JSONL).write_bytes(b"")
-    (found,), problems = RootListing(folder.parent).scan()
+    runs, problems = RootListing(folder.parent).scan()
     assert not problems
+    if not runs:
+        # Without one of our names it is another program's, such as Sacred's.
+        assert json.loads(data).keys().isdisjoint({"format", "run_id", "sessions"})
+        return
+    (found,) = runs
     card = card_of(found, 1e9)
     for by in ("last sign", "started", "name", "loss", "progress", "duration", "status"):
         order: SortBy = by  # type: ignore[assignment]  # each is one
@@ -799,11 +806,32 @@ def _extend(path: Path, content: bytes) -> None:
         file.write(content[file.tell() :])
 
 
+class _Word(str):
+    """NaN, Infinity or -Infinity, as another program writes it."""
+
+    __slots__ = ()
+
+
 def _is_the_record(line: bytes, record: Record) -> bool:
     try:
-        return bool(_same(json.loads(line.decode("utf-8")), record))
+        text = line.decode("utf-8")
+        plain = json.loads(text, parse_constant=lambda _: None)
+        words = dict(_words_in(json.loads(text, parse_constant=_Word)))
     except (ValueError, RecursionError):
         return False
+    if words and isinstance(plain, dict):
+        named = plain.get("non_finite")
+        words = {**(named if isinstance(named, dict) else {}), **words}
+        plain |= {"nan_inf_detected": True, "non_finite": words}
+    return bool(_same(plain, record))
+
+
+def _words_in(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in inside:
+        yield from _words_in(item, f"{path}/{key}" if path else str(key))
+    if isinstance(value, _Word):
+        yield path, str(value)
 
 
 def _same(theirs: Any, ours: Any) -> bool:

@@ -145,5 +145,5 @@ def test_an_old_run_can_be_repaired(copied):
     (copied / "metrics.csv").write_bytes(before[: len(before) // 2])
     repair = repair_run(copied)
 
-    assert (repair.recovered, repair.table.bad_lines, repair.in_use) == (0, 0, False)
+    assert (repair.recovered, repair.bad_lines, repair.in_use) == (0, 0, False)
     assert len(pd.read_csv(copied / "metrics.csv")) == before.count(b"\n") - 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import sqlite3
 import subprocess
 import sys
 import time
@@ -16,7 +15,6 @@ import pytest
 
 from tests.importers.reading import cold, only_run, points_in
 from tests.importers.samples import fingerprint, names, ours
-from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.importers import detect
 from toolkit.telemetry.importers.detect import FORMATS, find_sources
@@ -53,14 +51,6 @@ def test_one_folder_may_hold_every_format(tmp_path):
         sum("the same run is also in trackio_" in " ".join(source.info.notes) for source in found.runs) == 2
     )
     assert fingerprint(tmp_path) == before
-
-
-def test_a_run_folder_of_ours_is_left_alone_with_its_mirrors(tmp_path):
-    with TelemetryLogger("run", log_dir=tmp_path, tensorboard=True) as log:
-        log.log_step(1, train_loss=1.0)
-    assert list(tmp_path.glob("run/tensorboard/*"))
-
-    assert find_sources(tmp_path).runs == []
 
 
 def test_links_are_not_followed(tmp_path):
@@ -291,62 +281,12 @@ def test_a_session_of_clearml_is_named_as_not_supported(tmp_path):
         assert "an offline session of ClearML, which is not supported" in found.notes[0]
 
 
-def test_a_name_that_is_no_text_for_a_terminal_is_cleaned(tmp_path, capsys):
-    writer = sqlite3.connect(tmp_path / "loss_log.db")
-    writer.execute("CREATE TABLE steps (step INTEGER PRIMARY KEY, wall_time REAL)")
-    writer.execute("CREATE TABLE metrics (step INTEGER, key TEXT, value_real REAL, value_text TEXT)")
-    writer.execute("INSERT INTO metrics VALUES (1, ?, 1.0, NULL)", ("\x1b]0;owned\x07loss",))
-    writer.commit()
-    writer.close()
-
-    assert main(["show", str(tmp_path)]) == 0
-    assert "\x1b" not in capsys.readouterr().out
-
-
-def test_show_prints_the_series_of_another_tool(capsys):
-    code = main(["show", str(ours() / "comet" / "offline_3"), "--metrics", "train/*"])
-
-    printed = capsys.readouterr().out
-    assert code == 0
-    assert "comet, finished, 1 series" in printed
-    assert "train/loss" in printed
-    assert "process duration" not in printed
-
-
-@pytest.mark.parametrize("path", ["", "loss_log.db"])
-def test_doctor_examines_a_run_of_another_tool(path, capsys):
-    code = main(["doctor", str(ours() / "ai_toolkit" / "nan_values" / path), "--kinds", "nan"])
-
-    printed = capsys.readouterr().out
-    assert code == 1
-    assert "nan_values: 2 critical in 200 records" in printed
-    assert "loss/loss is NaN or infinite from step 120 on (2 records); it was 0.2683 before." in printed
-
-
 def test_formats_are_listed(capsys):
     assert main(["ls", "--formats", "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)["formats"]
     assert [entry["format"] for entry in listed] == [entry.name for entry in FORMATS]
     assert main(["ls", "--formats"]) == 0
     assert "TensorBoard event files (*tfevents*)" in capsys.readouterr().out
-
-
-def test_a_folder_without_runs_says_so(tmp_path, capsys):
-    assert main(["show", str(tmp_path)]) == 2
-    assert f"no run found in {tmp_path}" in capsys.readouterr().err
-
-
-def test_secrets_in_a_config_are_masked(tmp_path, capsys):
-    secret = "hf_" + "aB3dE5gH7jK9mN1pQ3sT5vX7zB9dF1hJ3l"
-    (tmp_path / "metrics.jsonl").write_text(
-        json.dumps({"event": "start", "time": 1.0, "hf_token": secret})
-        + "\n"
-        + json.dumps({"event": "step", "time": 2.0, "global_step": 1, "train_loss": 1.0})
-        + "\n"
-    )
-
-    assert main(["show", str(tmp_path), "--format", "ai-toolkit-fork", "--json"]) == 0
-    assert secret not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ["events.out.tfevents.1.host", "run-x.wandb", "metrics.csv", "loss_log.db"])

@@ -276,18 +276,6 @@ def test_runs_of_an_mlflow_database(has_nan, tmp_path):
     assert list(column.steps) == [9]
 
 
-def test_a_query_that_is_left_early_ends_quietly(tmp_path):
-    path = tmp_path / "loss_log.db"
-    writer = ai_toolkit(path, wal=False)
-    log(writer, range(5))
-    writer.close()
-    with opened(path, ("metrics",)) as database:
-        rows = database.rows("SELECT step FROM metrics")
-        assert next(rows) == (0,)
-    # An exception here could not be caught by anyone, and pytest would report it.
-    rows.close()
-
-
 def test_a_database_that_a_page_looks_at_for_hours_stays_readable(tmp_path, monkeypatch):
     path = tmp_path / "loss_log.db"
     writer = ai_toolkit(path, wal=False)

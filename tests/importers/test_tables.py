@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 
 import pytest
 
@@ -144,19 +143,3 @@ def test_a_quote_that_is_never_closed_does_not_take_the_rest_of_the_file(tmp_pat
 
     assert len(losses(path)[0]) > 2_000
     assert everything(path)[1][0] == {(0, "rows with a quote that is never closed"): 1}
-
-
-def test_a_last_line_counts_if_it_is_whole(tmp_path):
-    path = tmp_path / "x.csv"
-    for text, written, expected in (
-        ("1,0.5,0.1\n2,0.5,0.1", 1e9, [1, 2]),
-        ("1,0.5,0.1\n2,0.", 1e9, [1]),
-        # It may get more digits.
-        ("1,0.5,0.1\n2,0.5,0.1", None, [1]),
-    ):
-        path.write_text(f"step,loss,lr\n{text}")
-        os.utime(path, None if written is None else (written, written))
-        assert [step for step, _ in losses(path)[0]] == expected
-    path = tmp_path / "x.jsonl"
-    path.write_text('{"step": 1, "loss": 1.0}\n{"step": 2, "loss": NaN}')
-    assert [step for step, _ in losses(path)[0]] == [1, 2]

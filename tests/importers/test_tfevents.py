@@ -61,29 +61,6 @@ def test_points_are_those_of_tensorboard(has_numpy, tmp_path, monkeypatch):
     assert {metric: points for (_, _, metric), points in found.items()} == official(tmp_path)
 
 
-def test_a_file_that_was_rewritten_is_read_again(tmp_path):
-    path = write(tmp_path / "run")
-    source = only_run(tmp_path / "run")
-    cursor = source.read(None).cursor
-    assert not source.read(cursor).columns
-    path.write_bytes(content(10))
-
-    batch = source.read(cursor)
-
-    assert batch.replaced
-    assert {column.metric: len(column) for column in batch.columns} == {"loss": 10, "lr": 10, "eval/acc": 10}
-
-
-@pytest.mark.parametrize(
-    "cursor", [b"", b"x", b"{}", b'{"v":1,"s":{"a":[1]}}', b'{"v":1,"s":{"a":[-1,0,0,{}]}}']
-)
-def test_a_damaged_cursor_reads_from_the_start(cursor, tmp_path):
-    write(tmp_path)
-    source = only_run(tmp_path)
-
-    assert points_in([source.read(cursor)]) == cold(tmp_path)
-
-
 def test_a_damaged_value_is_left_out_and_counted(tmp_path):
     path = write(tmp_path)
     before = cold(tmp_path)

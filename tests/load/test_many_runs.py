@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.large_run import write_many_runs
 from benchmarks.load_runs import ORDERS, QUERIES, ask_for_nothing, one_look, touch, usage
-from tests.lengths import in_make_faults, is_long, longer
+from tests.lengths import in_make_faults, longer
 from tests.waiting import wait_until
 from toolkit.telemetry.runs.listing import run_listing
 from toolkit.telemetry.runs.sources.local_store import LocalStore
@@ -135,23 +135,3 @@ def test_what_is_held_for_a_run_does_not_grow_with_how_many_there_are(tmp_path):
 
     assert held[2] < 1.5 * held[0]
     assert held[2] < 30_000
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.skipif(not is_long(), reason="a browser with very many runs is for make faults")
-def test_a_browser_shows_the_list_of_very_many_runs(root, tmp_path, record_property):
-    pytest.importorskip("playwright")
-    from benchmarks import served
-    from benchmarks.browser import fresh_page, missing, open_browser, seconds_until_table
-
-    if missing():
-        pytest.skip(f"there is no {' and no '.join(missing())}")
-    with served.dashboard(root, tmp_path) as server, open_browser() as browser:
-        took = []
-        for _ in range(3):
-            with fresh_page(browser) as page:
-                took.append(seconds_until_table(page, server.url, RUNS))
-                page.screenshot(path=str(tmp_path / "runs.png"))
-        record_property("measured", f"{RUNS:,} runs drawn after {took[0]:.1f} s, then {min(took[1:]):.1f} s")
-        assert server.rss_mb < 1_000

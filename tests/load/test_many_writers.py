@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from benchmarks import load_writers
 from benchmarks.load_writers import look_into, write_together
 from tests.lengths import in_make_faults, longer
 from toolkit.telemetry.runfolder.layout import PRIVATE, claim_folder
@@ -37,20 +36,6 @@ def test_processes_that_start_together_in_one_directory_lose_and_mix_nothing(tmp
     assert (watched.bad_lines, watched.problems) == (0, 0)
     # Very many on two cores; this tells waiting for each other from waiting for the processor.
     assert max(one.start_s for one in wrote) < 60.0
-
-
-def _print_and_die(number: int, *_args: object) -> None:
-    printed = _args[-1]
-    with open(f"{printed}/{number}", "w", encoding="utf-8") as own:
-        own.write("no memory left")
-    os._exit(3)
-
-
-def test_processes_that_die_silently_are_noticed_and_what_they_printed_is_shown(tmp_path, monkeypatch):
-    monkeypatch.setattr(load_writers, "_work", _print_and_die)
-
-    with pytest.raises(RuntimeError, match=r"(?s)without an answer; exit codes .*3.*no memory left"):
-        write_together(tmp_path / "logs", processes=2, steps=1)
 
 
 @in_make_faults

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -337,27 +335,6 @@ def test_what_a_secret_variable_holds_is_hidden_wherever_it_appears():
     assert masked == {"note": "it is *** or ***", "where": "/home/someone", "x": "short"}
 
 
-def test_two_keys_that_are_secrets_stay_two_entries():
-    masked = mask_secrets({HF: 1, HF[:-1] + "Z": 2})
-
-    assert sorted(masked.values()) == [1, 2]
-    assert "hf_" not in repr(masked)
-
-
-def test_the_original_is_not_changed():
-    config = {"a": {"hf_token": "abc"}, "b": [1]}
-
-    masked = mask_secrets(config)
-    masked["b"].append(2)
-
-    assert config == {"a": {"hf_token": "abc"}, "b": [1]}
-
-
-def test_a_path_keeps_its_type_unless_it_holds_a_secret():
-    assert mask_secrets({"p": Path("a/b")}) == {"p": Path("a/b")}
-    assert HF not in str(mask_secrets({"p": Path("a") / HF}))
-
-
 def test_a_configuration_that_contains_itself_ends():
     config: dict = {"lr": 1}
     config["self"] = config
@@ -410,14 +387,6 @@ def test_masking_never_raises_and_masking_twice_changes_nothing_more(value):
     once = mask_secrets(value)
 
     assert mask_secrets(once) == once
-
-
-@settings(deadline=None)
-@given(
-    st.dictionaries(st.text(alphabet="abcdefghij", max_size=6), st.integers() | st.floats(allow_nan=False))
-)
-def test_numbers_come_through(metrics):
-    assert mask_secrets(metrics) == metrics
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,7 @@ def make(*arguments):
 
 def test_help_lists_the_targets():
     listed = make("help").stdout
-    targets = (
-        "run dashboard fleet test faults fuzz docs check bench diagnose-eval answers-eval forecast-eval agents-eval "
-        "release-check lock clean"
-    )
+    targets = "run dashboard fleet test faults fuzz docs check bench evaluate release-check lock clean"
 
     assert [target for target in targets.split() if f"make {target} " not in listed] == []
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 
-import pytest
-
 from tests.project.markdown import ROOT
 
 COVERED = (
@@ -17,6 +15,7 @@ COVERED = (
     "ai_toolkit_telemetry.py",
     "setup.py",
     "benchmarks",
+    "evaluations",
     "config",
     "docs",
     "requirements",
@@ -146,38 +145,3 @@ def test_no_test_is_named_with_a_private_word():
     ]
 
     assert not unwanted, "\n".join(unwanted)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("it stands on the page", ["stands"]),
-        ("def told_before(self):", ["told"]),
-        ("a number that is none", ["is none"]),
-        ("the first step if there is none", []),
-        ("if value is None:", []),
-        ("the run understands it, and told.py is a file", ["told"]),
-        ("- `tests/a.py::test_nobody_is_told`: 3 cases", ["nobody", "told"]),
-        ("a run that is gone on with", ["gone on with"]),
-    ],
-)
-def test_what_counts_as_a_use(text, words):
-    assert [word for _, word, _ in uses(text)] == words
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("at that moment", ["moment"]),
-        ("the optimizer's moments", []),
-        ("a file beside it, besides others", ["beside"]),
-        ("the lines behind it", ["behind"]),
-        ("for a dashboard behind a proxy, which is behind the others", []),
-        ("a stretch of steps", ["stretch"]),
-        ('st.columns(2, width="stretch")', []),
-        ("self._take(self._look_at(row))", ["_take"]),
-        ("tail.let_go()", ["let_go"]),
-    ],
-)
-def test_what_counts_as_a_use_of_a_private_word(text, words):
-    assert [word for _, word, _ in private_uses(text)] == words

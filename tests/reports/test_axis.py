@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit.telemetry.reports.document import Chart, Curve, Line, Point
-from toolkit.telemetry.reports.svg import chart_html, look, tick_text, x_axis, y_axis
+from toolkit.telemetry.reports.svg import chart_html, look, x_axis, y_axis
 
 FINITE = st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=30)
 
@@ -28,24 +28,6 @@ def test_a_few_high_values_make_the_axis_logarithmic_and_a_constant_is_in_the_mi
     assert not y_axis([0.0] * 50 + [9.0]).log
     assert y_axis([1e-4]).share(1e-4) == pytest.approx(0.5)
     assert y_axis([1e8]).share(1e8) == pytest.approx(0.5)
-
-
-def test_ticks_are_short():
-    assert [tick_text(value) for value in (0, 0.05, 1e-4, 1500, 20_000, 1_500_000)] == [
-        "0",
-        "0.05",
-        "1e-4",
-        "1,500",
-        "20k",
-        "1.5M",
-    ]
-
-
-def test_an_axis_is_logarithmic_or_not_as_asked():
-    assert y_axis([1.0, 2.0], log=True).log
-    assert not y_axis([1.0, 1.0, 1.0, 1000.0], log=False).log
-    assert y_axis([-1.0, 0.0, 1.0, 10.0], log=True).low > 0
-    assert not y_axis([-1.0, -2.0], log=True).log, "there is nothing to draw on one"
 
 
 def chart(**more):

@@ -18,19 +18,9 @@ def test_a_share_is_given_with_its_counts():
     )
 
 
-def test_a_nan_is_certain():
-    assert sure_text("nan", 1.0) == "certain"
-    assert basis_text("nan", 1.0) == "The value is in the record."
-
-
 def test_a_kind_without_labelled_examples_is_not_calibrated():
     assert sure_text("stalled", None) == "not calibrated"
     assert basis_text("stalled", None).endswith("no labelled run has one.")
-
-
-@pytest.mark.parametrize("kind", ["overfit", "error", "of a later version"])
-def test_nothing_is_said_where_a_record_has_no_confidence(kind):
-    assert (sure_text(kind, None), basis_text(kind, None)) == ("", "")
 
 
 @pytest.mark.parametrize("kind", ["overfit", "of a later version"])

@@ -33,7 +33,7 @@ def test_a_table_that_lacks_rows_or_was_cut_is_replaced(repaired):
     for cut in (0, 20, whole.index("\n") + 1, len(whole) - 1, len(whole) - 60):
         (repaired / "metrics.csv").write_text(whole[:cut])
 
-        assert repair_run(repaired).table.kept is None
+        assert repair_run(repaired).kept_table is None
         assert (repaired / "metrics.csv").read_text() == whole
     assert names(repaired) == ["metrics.csv", "metrics.jsonl"]
 
@@ -52,12 +52,12 @@ def test_a_table_with_more_in_it_is_kept(repaired, change):
     head, newline, rows = built.partition("\n")
     fuller = change(head + newline + rows)
     (repaired / "metrics.csv").write_text(fuller)
-    kept = repair_run(repaired).table.kept
+    kept = repair_run(repaired).kept_table
 
     assert kept == repaired / "metrics.earlier.csv"
     assert kept.read_text() == fuller
     assert (repaired / "metrics.csv").read_text() == built
-    assert repair_run(repaired).table.kept is None
+    assert repair_run(repaired).kept_table is None
 
 
 def test_each_one_is_kept_under_a_name_of_its_own(repaired):
@@ -65,7 +65,7 @@ def test_each_one_is_kept_under_a_name_of_its_own(repaired):
         with (repaired / "metrics.csv").open("a") as table:
             table.write(f"step,{number}\n")
 
-        assert repair_run(repaired).table.kept == repaired / name
+        assert repair_run(repaired).kept_table == repaired / name
     assert (repaired / "metrics.earlier.csv").read_text().endswith("step,0\n")
 
 
@@ -73,5 +73,5 @@ def test_a_table_whose_records_are_gone_is_kept(repaired):
     table = (repaired / "metrics.csv").read_bytes()
     (repaired / "metrics.jsonl").write_bytes(b"")
 
-    assert repair_run(repaired).table.kept is not None
+    assert repair_run(repaired).kept_table is not None
     assert (repaired / "metrics.earlier.csv").read_bytes() == table

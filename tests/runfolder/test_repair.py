@@ -21,7 +21,6 @@ from toolkit.telemetry.runfolder.journal.repair import (
 )
 from toolkit.telemetry.runfolder.manifest import Manifest, Session, write_manifest
 from toolkit.telemetry.runfolder.portable import try_lock
-from toolkit.telemetry.runfolder.table.columns import SHORT
 from toolkit.telemetry.runfolder.table.csv_table import build_table
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="recovery needs record locks")
@@ -61,7 +60,7 @@ def test_what_is_only_in_the_journal_is_written_out_and_the_journal_removed(tmp_
     leave_journal(tmp_path, line(1), line(2), line(3))
     repair = repair_run(tmp_path)
 
-    assert (repair.recovered, repair.table.rows, repair.table.bad_lines, repair.in_use) == (2, 4, 0, False)
+    assert (repair.recovered, repair.rows, repair.bad_lines, repair.in_use) == (2, 4, 0, False)
     assert seqs(tmp_path) == [0, 1, 2, 3]
     assert list(journals_in(tmp_path)) == []
     assert pd.read_csv(tmp_path / "metrics.csv")["seq"].tolist() == [0, 1, 2, 3]
@@ -238,7 +237,7 @@ def test_a_run_in_another_log_directory_is_left_to_its_own(tmp_path, shared):
 def test_a_folder_without_records_has_nothing_to_repair(tmp_path):
     repair = repair_run(tmp_path)
 
-    assert (repair.recovered, repair.table.rows) == (0, 0)
+    assert (repair.recovered, repair.rows) == (0, 0)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -287,10 +286,3 @@ def test_records_of_a_foreign_hand_become_rows_too(tmp_path, foreign):
 
     assert (built.rows, built.bad_lines) == (3, 0)
     assert pd.read_csv(tmp_path / "metrics.csv")["seq"].tolist() == [0, 5, 6]
-
-
-def test_a_record_without_a_row_takes_none_from_those_after_it(tmp_path):
-    records = tmp_path / "metrics.jsonl"
-    records.write_bytes(line(0) + encode({"event": "span", "seq": 9}) + line(1) + line(2))
-
-    assert build_table(records, tmp_path / "metrics.csv", form=SHORT).rows == 3

@@ -1,7 +1,6 @@
 """A deleted run can be brought back whole, and nothing outside its folder is ever touched."""
 
 import errno
-import json
 import os
 
 import pytest
@@ -62,8 +61,6 @@ def test_the_trash_lists_newest_first_with_what_it_holds(tmp_path):
         (second, "new", 2000.0, 15),
         (first, "old", 1000.5, 15),
     ]
-    note = json.loads((tmp_path / ".trash" / first / "deleted.json").read_bytes())
-    assert (note["name"], note["deleted"]) == ("old", 1000.5)
 
 
 def test_measuring_a_run_of_very_many_files_ends(tmp_path, monkeypatch):
@@ -151,16 +148,6 @@ def test_a_run_is_restored_once(tmp_path):
 
     with pytest.raises(TrashError, match="no longer in the trash"):
         trash.restore(tmp_path, token)
-
-
-def test_a_run_may_be_called_like_the_note(tmp_path):
-    before = content(make_run(tmp_path, "deleted.json"))
-
-    token = trash.move_to_trash(tmp_path, "deleted.json")
-
-    assert [run.name for run in trash.list_trash(tmp_path)] == ["deleted.json"]
-    assert trash.restore(tmp_path, token) == "deleted.json"
-    assert content(tmp_path / "deleted.json") == before
 
 
 def test_a_move_that_fails_leaves_the_run_where_it_is(tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 
@@ -55,26 +54,6 @@ def test_the_newest_of_many_are_found_first(write):
     assert steps(find(fresh, first=3_950))[-1] == 0
 
 
-def test_a_file_of_another_run_in_its_place_is_read_again(write):
-    reader = write([completion(step) for step in range(5)])
-    find(reader)
-    reader.log.path.unlink()
-    append(reader.log.path.parent, [completion(100), completion(200)])
-
-    assert steps(find(reader)) == [200, 100]
-
-
-def test_a_file_that_is_gone_or_empty_has_none(write):
-    reader = write([])
-    assert find(reader).known == 0
-
-    reader.log.path.unlink()
-    assert find(reader).known == 0
-
-    append(reader.log.path.parent, [completion(7)])
-    assert steps(find(reader)) == [7]
-
-
 def test_steps_and_rewards_sort_and_filter_them(write):
     rewards = [0.5, math.nan, -1.0, None, 2.0, 0.5]
     fields = [{} if reward is None else {"reward": reward} for reward in rewards]
@@ -117,20 +96,6 @@ def test_a_search_continues_where_it_was_and_finds_all(write):
     assert steps(found)[:3] == [2997, 2994, 2991]
 
 
-def test_the_others_of_a_prompt_are_known(write):
-    reader = write(
-        [completion(step, f"{step}", prompt=f"prompt {step % 2}", reward=step) for step in range(6)]
-    )
-    newest = find(reader).rows[0]
-
-    others = reader.siblings(newest)
-
-    assert [(other.step, other.reward) for other in others] == [(3, 3.0), (1, 1.0)]
-    assert reader.at(others[0].place).answers == {"completion": "3"}
-    assert len(reader.siblings(newest, limit=1)) == 1
-    assert reader.siblings(completion_of({"completion": "no prompt"}, 0)) == ()
-
-
 def test_only_where_a_completion_begins_there_is_one(write):
     text = 'x\n{"event":"completion","completion":"not a record of its own"}\n'
     reader = write([step_record(1), completion(2, text)])
@@ -153,24 +118,6 @@ def test_the_newest_word_on_those_dropped_counts(write):
 
     append(reader.log.path.parent, [dropped(100, 50), dropped(200, "many"), dropped(300, -5)])
     assert find(reader).dropped == 82
-
-
-def test_any_value_under_its_names_can_be_shown(write):
-    odd = [
-        {"event": "completion"},
-        {"event": "completion", "global_step": "7", "prompt": 7, "completion": None, "reward": "high"},
-        {"event": "completion", "global_step": 1.5, "prompt": ["a"], "completion": {"a": 1}, "reward": True},
-        {"event": "completion", "global_step": 10**400, "reward": 10**400, "kind": 5, "cut": "prompt"},
-        {"event": "completion", "time": "now", "text": "older form", "rewards/a": 1, "rewards/b": 2.5},
-    ]
-    rows = [completion_of(record, place) for place, record in enumerate(odd)]
-
-    assert [row.kind for row in rows] == ["completion"] * 5
-    assert rows[1].prompt == "7"
-    assert rows[2].step == 1
-    assert math.isnan(rows[3].reward)
-    assert (rows[4].answer, rows[4].reward_name, rows[4].reward) == ("older form", "sum of rewards", 3.5)
-    assert find(write([{**record, "global_step": 1} for record in odd])).known == 5
 
 
 @pytest.mark.parametrize(
@@ -272,12 +219,3 @@ def test_texts_with_nothing_in_common_are_not_marked_and_take_no_time():
     assert diff.too_different
     assert not diff.is_same
     assert diff.before == (DiffPart(before, False),)
-
-
-@pytest.mark.parametrize("session", [[], {}, None, "1"])
-def test_a_count_of_dropped_ones_by_an_odd_session_is_no_trouble(tmp_path, session):
-    path = tmp_path / "metrics.jsonl"
-    record = {"event": "completions_dropped", "seq": 1, "session": session, "from_step": 1, "dropped": 4}
-    path.write_text(json.dumps(record) + "\n")
-
-    assert CompletionReader(RunLog(path, None)).find(CompletionQuery()).dropped == 4

@@ -12,7 +12,6 @@ from tests.timing.span_run import SpanRun, many_spans, write_span_run
 from tests.timing.test_span_record import begun, span
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.columns.run_log import RunLog
-from toolkit.telemetry.runs.columns.span_reader import MOST_NAMES, OTHER_NAMES
 from toolkit.telemetry.runs.spans import (
     SpanTable,
     last_steps,
@@ -37,10 +36,6 @@ def write(tmp_path):
     return write_records
 
 
-def labels(table):
-    return ["  " * table.depth[number] + table.names[number].label for number in table.order]
-
-
 def test_what_is_appended_is_added_and_an_end_closes_its_beginning(write):
     log = write([begun("aa", start=100.0, session=1), span("bb", "aa", start=101.0, session=1)])
     before = read(log).duration.tolist()
@@ -51,21 +46,6 @@ def test_what_is_appended_is_added_and_an_end_closes_its_beginning(write):
     assert before[1:] == [1.0]
     assert after.duration.tolist() == [7.0, 1.0, 1.0]
     assert after.start.tolist() == [100.0, 101.0, 108.0]
-
-
-def test_a_beginning_and_its_end_in_one_read_are_one_row(write):
-    table = read(write([begun("aa", start=100.0), span("bb", "aa"), span("aa", start=100.0, duration=3.0)]))
-
-    assert table.duration.tolist() == [3.0, 1.0]
-
-
-def test_a_file_that_was_replaced_is_read_from_its_start(write):
-    log = write([span("aa", name="old")])
-    assert [name.label for name in read(log).names] == ["old"]
-    log.path.unlink()
-    append(log.path.parent, [span("bb", name="new"), span("cc", name="newer")])
-
-    assert [name.label for name in read(log).names] == ["new", "newer"]
 
 
 def test_spans_of_a_cached_log_are_the_same(tmp_path):
@@ -94,35 +74,6 @@ def test_a_large_log_is_taken_in_parts_and_nothing_is_read_twice(write):
     assert [len(part) for part in parts] == sorted({len(part) for part in parts})
     assert len(parts[-1]) == 15_001
     assert len(log.spans(0.0)) == 15_001
-
-
-def test_names_that_are_part_of_each_other_all_have_a_row(write):
-    table = read(
-        write(
-            [
-                span("aa", "bb", name="x"),
-                span("bb", "aa", name="y"),
-                span("cc", "cc", name="z"),
-                span("dd", "aa"),
-            ]
-        )
-    )
-
-    assert sorted(label.strip() for label in labels(table)) == ["work", "x", "y", "z"]
-
-
-def test_a_log_that_invents_a_name_a_span_has_a_row_for_the_rest(write):
-    table = read(write([span(f"{n:x}", name=f"name {n}") for n in range(MOST_NAMES + 50)]))
-
-    assert len(table.names) == MOST_NAMES + 1
-    assert table.names[-1].label == OTHER_NAMES
-    assert len(table) == MOST_NAMES + 50
-
-
-def test_the_device_s_clock_has_a_row_of_its_own(write):
-    table = read(write([span("aa", name="forward"), span("bb", name="forward", clock="cuda")]))
-
-    assert [name.label for name in table.names] == ["forward", "forward (cuda)"]
 
 
 def test_a_neighbour_that_reaches_into_the_window_is_not_counted_to_it(write):

@@ -10,7 +10,6 @@ from tests.fork_server import ROOT
 from tests.records import read_records
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger.machine import environment, start_look
-from toolkit.telemetry.logger.session.start_record import EnvironmentProbe
 
 PATIENCE_S = 60.0
 """How long a test waits for what comes soon, unless the machine pauses."""
@@ -48,7 +47,7 @@ def records_of(log, event=None, *, of_any_type=False):
 def describe_at_once(monkeypatch, found):
     """Have `found` be all that loggers find of the machine, and known when they start: no record of it comes late."""
     monkeypatch.setattr(environment, "describe_environment", lambda guard: dict(found))
-    monkeypatch.setattr(EnvironmentProbe, "start", lambda probe: probe.job.take_turn())
+    monkeypatch.setattr(start_look.Look, "start", lambda look: look._job.take_turn())
     monkeypatch.setattr(start_look, "settings", dict)
 
 

@@ -72,21 +72,21 @@ def imports(monkeypatch, name, file):
     monkeypatch.setitem(sys.modules, name, module)
 
 
-def keeper_of(folder, session=1, said=None, guard=None):
+def keeper_of(folder, session=1, said=None, guard=None, *, with_changes=True):
     folder.mkdir(exist_ok=True)
     of_session = SimpleNamespace(session=session, started=time.time())
     return CodeKeeper(
         SimpleNamespace(folder=folder, modes=PRIVATE, session=of_session),
-        SimpleNamespace(is_done=lambda timeout_s: True, result=lambda: {"git": describe_repository()}),
         lambda fields, is_last: is_last and (said.append(fields) if said is not None else True) is not False,
         guard or Guard(),
+        with_changes=with_changes,
     )
 
 
-def keep(folder, session=1):
+def keep(folder, session=1, *, with_changes=True):
     """Keep the code as a session does, and return what is read of it, and the record."""
     said, guard = [], Guard()
-    keeper = keeper_of(folder, session, said, guard)
+    keeper = keeper_of(folder, session, said, guard, with_changes=with_changes)
     keeper.job.start()
     keeper.close(PATIENCE_S)
     assert guard.counts == {}
@@ -105,6 +105,17 @@ def test_a_clean_repository_is_kept_as_commit_script_and_modules(repository, tmp
     assert (code.diff, code.left_out, code.problem) == (None, {}, None)
     assert record["path"] == "code/1.json"
     assert (record["files"], record["bytes"], record["commit"]) == (2, 29, code.commit)
+
+
+def test_without_the_changes_no_program_is_started(repository, tmp_path, monkeypatch):
+    (repository / "train.py").write_text("lr = 2\n")
+    (repository / "new.py").write_text("")
+    monkeypatch.setattr(subprocess, "Popen", None)
+
+    code, _ = keep(tmp_path / "run", with_changes=False)
+
+    assert (code.kind, code.branch, code.dirty, code.diff) == ("git", "main", None, None)
+    assert set(code.files) == {"train.py", "lib/x.py"}
 
 
 def test_changes_and_new_sources_are_kept_and_what_is_left_out_is_named(repository, tmp_path):
@@ -250,21 +261,19 @@ def test_a_git_that_gives_no_list_of_new_files_is_named(repository, monkeypatch,
     real = subprocess.run(["which", "git"], capture_output=True, text=True, check=True).stdout.strip()
     slow.write_text(f'#!/bin/sh\ncase "$*" in *ls-files*) exec /bin/sleep 60;; esac\nexec {real} "$@"\n')
     slow.chmod(0o755)
-    described = describe_repository()
     monkeypatch.setenv("PATH", str(slow.parent))
-    monkeypatch.setattr(repository_module, "GIT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(repository_module, "GIT_TIMEOUT_S", 1.0)
 
-    changes = repository_module.changes_in(repository, is_dirty=False)
+    changes = repository_module.changes_in(repository)
 
-    assert described["dirty"] is False
-    assert changes.left_out == {"new files": "git did not list them within 0.1 s"}
+    assert changes.left_out == {"new files": "git did not list them within 1 s"}
 
 
 def test_of_a_very_long_diff_the_first_part_is_kept(repository, monkeypatch):
     (repository / "train.py").write_text("line\n" * 4_000)
     monkeypatch.setattr(repository_module, "MOST_DIFF_BYTES", 1_000)
 
-    changes = repository_module.changes_in(repository, is_dirty=True)
+    changes = repository_module.changes_in(repository)
 
     assert len(changes.diff) <= 1_000
     assert changes.diff.endswith("+line\n")

@@ -498,7 +498,7 @@ def bug(*_, **__):
         "toolkit.telemetry.core.periodic.PeriodicTasks.close",
         "toolkit.telemetry.logger.machine.samplers.sampling.SystemSampling.stop",
         "toolkit.telemetry.logger.writing.pipeline.RecordPipeline.beat",
-        "toolkit.telemetry.mirrors.csv_mirror.CsvMirror.close",
+        "toolkit.telemetry.runfolder.table.csv_table.CsvTable.close",
     ],
 )
 def test_one_part_of_the_end_that_fails_does_not_affect_the_others(make, monkeypatch, target):

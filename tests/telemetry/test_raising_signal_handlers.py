@@ -11,7 +11,7 @@ import pytest
 from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.logger.session.start_record import EnvironmentProbe
+from toolkit.telemetry.logger.machine.start_look import Look
 
 RAISED = TimeoutError("the script's own limit")
 
@@ -203,7 +203,7 @@ def test_an_exception_with_a_hostile_class_is_still_examined():
 def test_a_logger_that_is_interrupted_while_it_is_made_leaves_no_thread_behind(tmp_path, monkeypatch):
     before = set(threading.enumerate())
     # Its writer has begun by then.
-    monkeypatch.setattr(EnvironmentProbe, "start", lambda probe: signal.raise_signal(signal.SIGUSR1))
+    monkeypatch.setattr(Look, "start", lambda look: signal.raise_signal(signal.SIGUSR1))
     with handled_by(by_function), pytest.raises(TimeoutError):
         TelemetryLogger("run", log_dir=tmp_path, system=False)
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.lengths import longer
 from tests.telemetry.logged import describe_at_once, make_logger, records_of
-from toolkit.telemetry.integrations.batch_sizes import BatchSizes, size_of
+from toolkit.telemetry.integrations.logger_setup import share_of_last_step
 from toolkit.telemetry.logger import training
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.testing import MemorySink, settle, steps_of
@@ -276,42 +276,8 @@ def test_an_evaluation_whose_end_is_never_logged_ends_with_the_next_step(make, c
     assert found[2]["time/forward"] == pytest.approx(0.5)
 
 
-# ---------------------------------------------------------------- how many samples a batch has
-
-
-class _Batch:
-    def __init__(self, count):
-        self.file_items = [object()] * count
-
-
 @pytest.mark.parametrize(
-    ("batch", "size"),
-    [
-        (torch.zeros(3, 5), 3),
-        ({"input_ids": torch.zeros(4, 7), "labels": torch.zeros(4)}, 4),
-        ({"name": "text", "input_ids": torch.zeros(4, 7)}, 4),
-        ([torch.zeros(2, 3), torch.zeros(2)], 2),
-        ((torch.zeros(2, 3), torch.zeros(2)), 2),
-        (["a", "b"], 2),
-        (_Batch(6), 6),
-        (torch.zeros(()), None),
-        ({}, None),
-        ([], None),
-        (None, None),
-        ("text", None),
-        ([[[[[[torch.zeros(2)]]]]]], None),
-    ],
+    ("data", "samples", "share"), [(range(10), 4, 0.5), (range(8), 4, 1), (iter("ab"), 4, 1), ("ab", None, 1)]
 )
-def test_the_samples_of_a_batch_are_counted_where_they_can_be_seen(batch, size):
-    assert size_of(batch) == size
-
-
-def test_a_step_is_measured_by_the_fullest_one_so_far():
-    sizes = BatchSizes()
-    found = []
-    for step in ([4, 4], [4, 4], [4, 2], [4]):
-        sizes.count([torch.zeros(count) for count in step])
-        found.append(sizes.share())
-
-    assert found == [1.0, 1.0, 0.75, 0.5]
-    assert sizes.share() == 1.0
+def test_the_last_step_of_an_epoch_counts_for_its_share(data, samples, share):
+    assert share_of_last_step(data, samples) == share

@@ -15,7 +15,7 @@ from toolkit.telemetry.core.background import Job
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine import environment, start_look
 from toolkit.telemetry.logger.machine.software import cuda_version, determinism, installed_packages, seeds
-from toolkit.telemetry.logger.machine.start_look import StartLook, data_paths, settings
+from toolkit.telemetry.logger.machine.start_look import data_paths, look_at_start, settings
 from toolkit.telemetry.logger.session.start_record import with_room
 from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.runfolder.codec import MAX_RECORD_BYTES
@@ -102,7 +102,7 @@ def test_data_is_found_in_what_is_given_and_in_the_configuration():
 
 
 def look_at(paths):
-    look = StartLook(data_paths(paths, None), Guard(), with_settings=False)
+    look = look_at_start(data_paths(paths, None), Guard(), with_settings=False)
     assert look.is_done(PATIENCE_S)
     return look.result()["data"]
 

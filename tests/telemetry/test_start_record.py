@@ -11,8 +11,8 @@ from tests.telemetry.logged import PATIENCE_S, make_logger
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine import environment
-from toolkit.telemetry.logger.session import start_record
-from toolkit.telemetry.logger.session.start_record import environment_probe, samples_per_step, start_fields
+from toolkit.telemetry.logger.machine.start_look import look_at_machine
+from toolkit.telemetry.logger.session.start_record import samples_per_step, start_fields
 
 TOKEN = "hf_" + "a1B2" * 9
 
@@ -128,11 +128,6 @@ def test_samples_of_a_step_are_counted_where_they_can_be(given, samples):
     assert samples_per_step(given) == samples
 
 
-def found_by(probe):
-    assert probe.is_done(PATIENCE_S)
-    return probe.result()
-
-
 def test_a_script_that_is_over_before_its_machine_is_described_has_it_in_its_records(monkeypatch, tmp_path):
     may_answer = threading.Event()
 
@@ -155,53 +150,12 @@ def test_a_machine_that_cannot_be_described_is_counted(monkeypatch):
 
     monkeypatch.setattr(environment, "describe_environment", fail)
     guard = Guard()
-    probe = environment_probe(guard)
-    probe.start()
+    look = look_at_machine(guard)
+    look.start()
 
-    assert found_by(probe) == {}
+    assert look.is_done(PATIENCE_S)
+    assert look.result() == {}
     assert guard.counts == {"describing the machine: RuntimeError": 1}
-
-
-def test_loggers_that_are_made_together_look_at_the_machine_once(monkeypatch, tmp_path):
-    asked = []
-
-    def describe(guard):
-        asked.append(guard)
-        return {"host": "here"}
-
-    def found():
-        probe = environment_probe(Guard())
-        probe.start()
-        return found_by(probe)
-
-    monkeypatch.setattr(environment, "describe_environment", describe)
-    monkeypatch.setattr(start_record, "_SHARED_WITHIN_S", 1e9)
-    assert found() == found() == {"host": "here"}
-    assert len(asked) == 1
-
-    # Another repository may be around another folder.
-    monkeypatch.chdir(tmp_path)
-    assert found() == {"host": "here"}
-    assert len(asked) == 2
-
-    monkeypatch.setattr(start_record, "_SHARED_WITHIN_S", 0.0)
-    assert found() == {"host": "here"}
-    assert len(asked) == 3
-
-
-def test_what_one_logger_failed_to_find_the_next_one_asks_for_again(monkeypatch):
-    def fail(guard):
-        raise RuntimeError("no")
-
-    monkeypatch.setattr(environment, "describe_environment", fail)
-    monkeypatch.setattr(start_record, "_SHARED_WITHIN_S", 1e9)
-    for _ in range(2):
-        guard = Guard()
-        probe = environment_probe(guard)
-        probe.start()
-
-        assert found_by(probe) == {}
-        assert guard.total == 1
 
 
 def test_the_job_of_a_scheduler_is_in_the_start_record_and_can_be_searched_for(tmp_path, monkeypatch, capsys):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -146,20 +145,6 @@ def test_a_run_that_writes_meanwhile_does_not_spoil_its_trace(tmp_path):
     found = check_trace(first + b"".join(pieces))
 
     assert len(slices(found)) == 3_000
-
-
-def test_a_run_without_spans_is_a_trace_too(tmp_path):
-    assert slices(check_trace(b"".join(trace_of_folder(write_run(tmp_path, "r"))))) == []
-
-
-@pytest.mark.parametrize("odd", [[], {}, ["step"], 7, None])
-def test_a_record_of_no_kind_is_passed_over(odd):
-    assert trace({"event": odd, "seq": 1, "session": 1, "time": 1_700_000_000.0}) == trace()
-
-
-def test_a_run_without_records_says_so(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        b"".join(trace_of_folder(tmp_path / "gone"))
 
 
 ALONE = """

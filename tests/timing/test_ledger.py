@@ -72,12 +72,6 @@ def test_nothing_read_is_an_empty_ledger():
     assert ledger.sessions == ()
 
 
-def test_a_session_lasts_from_its_start_to_its_end_record(records):
-    records.put(0.0, "start").step(10.0, 1, training=4.0).put(12.0, "end").put(99.0, "error")
-
-    assert ledger_of(records, now=BEGAN + 500.0).wall_s == 12.0
-
-
 def test_a_live_session_lasts_until_now(records):
     records.put(0.0, "start").step(10.0, 1, training=4.0)
 
@@ -104,26 +98,6 @@ def test_a_session_without_records_lasts_as_the_manifest_says():
 
     assert ledger.wall_s == 3.0
     assert entries(ledger) == {"unaccounted": 3.0}
-
-
-def test_a_process_that_began_before_its_logger_began_with_its_application_span(records):
-    records.put(0.0, "start")
-    records.put(0.0, "span_start", id="a", name="application", start=BEGAN - 30.0)
-    records.step(10.0, 1, training=2.0).put(10.0, "end")
-    ledger = ledger_of(records)
-
-    assert ledger.wall_s == 40.0
-    assert entries(ledger) == {"startup": 38.0, "training": 2.0}
-
-
-def test_a_session_does_not_reach_back_into_the_one_before(records):
-    records.put(0.0, "start").step(10.0, 1).put(20.0, "end")
-    records.begin(2, BEGAN + 25.0)
-    records.put(0.0, "span_start", id="a", name="application", start=BEGAN - 60.0).put(5.0, "end")
-    ledger = ledger_of(records)
-
-    assert [session.wall_s for session in ledger.sessions] == [20.0, 10.0]
-    assert ledger.between_sessions_s == 0.0
 
 
 def test_sleep_of_the_machine_is_noted_and_not_counted(records):
@@ -315,34 +289,6 @@ def test_seconds_that_fit_in_no_segment_are_left_out_and_noted(records):
 # ------------------------------------------------------------ runs without recorded seconds
 
 
-def test_a_plain_loop_is_startup_then_training(records):
-    records.put(0.0, "start")
-    for number in range(5):
-        records.step(30.0 + 2.0 * number, number + 1)
-    records.put(40.0, "end")
-    ledger = ledger_of(records)
-
-    # The first step took as long as the others.
-    assert entries(ledger) == {"startup": 28.0, "training": 12.0}
-    assert [line.entry for line in ledger.lines if line.inferred] == ["training", "startup"]
-
-
-def test_a_checkpoint_of_a_plain_loop_takes_the_seconds_it_says(records):
-    records.put(0.0, "start").step(10.0, 1).step(20.0, 2)
-    records.put(26.0, "checkpoint", global_step=2, seconds=5.0).step(35.0, 3).put(35.0, "end")
-
-    assert entries(ledger_of(records))["checkpoint"] == 5.0
-
-
-def test_a_checkpoint_with_a_span_is_not_counted_twice(records):
-    records.put(0.0, "start").step(10.0, 1, training=1.0)
-    records.span(12.0, 17.0, "checkpoint_save_sync", global_step=1)
-    records.put(17.0, "checkpoint", global_step=1, seconds=5.0)
-    records.step(20.0, 2, training=3.0, checkpoint=5.0).put(20.0, "end")
-
-    assert entries(ledger_of(records))["checkpoint"] == 5.0
-
-
 def test_of_nested_spans_the_inner_one_has_its_seconds(records):
     records.put(0.0, "start").step(10.0, 1).step(20.0, 2)
     records.span(23.0, 25.0, "sampling", "b").span(21.0, 29.0, "validation_loop", "a").step(30.0, 3)
@@ -366,26 +312,6 @@ def test_spans_of_other_threads_and_of_the_device_take_nothing_from_the_loop(rec
 # ------------------------------------------------------------ killed
 
 
-def test_a_killed_session_was_in_the_span_that_never_ended(records):
-    records.put(0.0, "start").step(10.0, 1, training=1.0).step(12.0, 2, training=2.0)
-    records.put(13.0, "span_start", id="v", name="validation_loop", start=BEGAN + 13.0, global_step=2)
-    records.put(40.0, "system")
-    found = entries(ledger_of(records))
-
-    assert found["validation"] == 27.0
-    assert found["unaccounted"] == 1.0
-
-
-def test_a_span_that_ended_after_the_last_recorded_seconds_counts_too(records):
-    records.put(0.0, "start").step(10.0, 1, training=1.0)
-    records.put(10.0, "span_start", id="v", name="sampling", start=BEGAN + 10.0)
-    records.span(10.0, 14.0, "sampling", "v").put(20.0, "system")
-    found = entries(ledger_of(records))
-
-    assert found["sampling"] == 4.0
-    assert found["unaccounted"] == 6.0
-
-
 # ------------------------------------------------------------ stalled
 
 
@@ -394,22 +320,6 @@ def steady(records, steps, seconds=1.0, **fields):
     for number in range(1, steps + 1):
         records.step(number * seconds, number, **fields)
     return records
-
-
-def test_a_hung_data_loader_is_a_stall_and_the_training_next_to_it_is_not(records):
-    steady(records, 10, training=0.75, data_wait=0.25)
-    records.step(210.0, 11, training=0.75, data_wait=199.25).put(210.0, "end")
-    found = entries(ledger_of(records))
-
-    assert found["stalled"] == 199.0
-    assert found["training"] == 11 * 0.75
-    assert found["data_wait"] == 11 * 0.25
-
-
-def test_a_long_validation_is_no_stall(records):
-    steady(records, 10, training=1.0).step(410.0, 11, training=1.0, validation=399.0).put(410.0, "end")
-
-    assert entries(ledger_of(records)) == {"training": 11.0, "validation": 399.0}
 
 
 def test_under_a_minute_nothing_is_a_stall(records):
@@ -431,18 +341,6 @@ def test_a_run_that_hangs_now_is_stalled_now(records):
 
 
 # ------------------------------------------------------------ lost and done again
-
-
-def test_work_after_the_step_that_the_next_session_began_from_is_redone(records):
-    steady(records, 100, training=1.0)
-    records.begin(2, BEGAN + 200.0, resumed_from_step=60).step(1.0, 61, training=1.0).put(1.0, "end")
-    ledger = ledger_of(records)
-
-    assert entries(ledger) == {"training": 61.0, "redone": 40.0}
-    assert [entries(session) for session in ledger.sessions] == [
-        {"training": 60.0, "redone": 40.0},
-        {"training": 1.0},
-    ]
 
 
 def test_inside_a_segment_the_loss_is_in_proportion_to_the_steps(records):
@@ -478,14 +376,6 @@ def test_a_checkpoint_recorded_within_its_span_is_not_rework_either(records):
     assert entries(ledger_of(records)) == {"training": 10.0, "checkpoint": 4.0, "redone": 10.0}
 
 
-def test_what_was_done_after_the_last_step_record_is_lost_too(records):
-    records.put(0.0, "start").step(1.0, 1, training=1.0)
-    records.put(6.0, "ledger", global_step=6, **{"ledger/training": 5.0})
-    records.begin(2, BEGAN + 200.0, resumed_from_step=2).put(0.0, "end")
-
-    assert entries(ledger_of(records)) == {"training": 2.0, "redone": 4.0}
-
-
 def test_an_abandoned_session_takes_nothing_from_the_one_that_was_resumed(records):
     steady(records, 100, training=1.0)
     records.put(100.0, "checkpoint", global_step=100)
@@ -495,32 +385,7 @@ def test_an_abandoned_session_takes_nothing_from_the_one_that_was_resumed(record
     assert entries(ledger_of(records)) == {"training": 105.0, "redone": 5.0}
 
 
-def test_startup_and_stalls_of_lost_work_stay_what_they_are(records):
-    records.put(0.0, "start").put(10.0, "ledger", **{"ledger/startup": 10.0})
-    for number in range(1, 11):
-        records.step(10.0 + number, number, training=1.0)
-    records.step(220.0, 11, training=200.0)
-    records.begin(2, BEGAN + 500.0, resumed_from_step=0).put(0.0, "end")
-
-    assert entries(ledger_of(records)) == {"startup": 10.0, "stalled": 199.0, "redone": 11.0}
-
-
 # ------------------------------------------------------------ energy
-
-
-def test_energy_is_what_the_gpus_drew_in_the_seconds_of_an_entry(records):
-    records.put(0.0, "start").put(0.0, "system", **{"gpu/0/power_w": 60.0, "gpu/1/power_w": 40.0})
-    records.step(10.0, 1, training=4.0, startup=6.0)
-    records.put(10.0, "system", **{"gpu/0/power_w": 300.0, "gpu/1/power_w": None})
-    records.step(20.0, 2, training=9.0, validation=1.0).put(20.0, "end")
-    ledger = ledger_of(records)
-
-    assert {line.entry: line.kwh for line in ledger.lines} == pytest.approx(
-        dict.fromkeys(ENTRIES, 0.0)
-        | {"startup": 600.0 / 3.6e6, "training": (400.0 + 2700.0) / 3.6e6, "validation": 300.0 / 3.6e6}
-    )
-    assert ledger.kwh == pytest.approx(4000.0 / 3.6e6)
-    assert ledger.notes == ()
 
 
 def test_a_power_sample_is_valid_for_a_minute_and_the_rest_is_noted_as_unknown(records):

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 import streamlit as st
 
-from toolkit.telemetry.diagnostics.catalogue import RANK_DEAD, RANK_SILENT
+from toolkit.telemetry.diagnostics.catalogue import RANK_DEAD, RANK_HUNG, RANK_SILENT
 from toolkit.telemetry.diagnostics.finding import ranks_in
 from toolkit.telemetry.runs.findings.health import findings_of
 from toolkit.telemetry.runs.formatting import clock, count, md
@@ -125,12 +125,19 @@ def _name_slowest(grid: RankGrid) -> None:
 
 _DIED: Final = "✕ died"
 _SILENT: Final = "… silent"
+_HANGS: Final = "✕ hangs"
 _NAN: Final = "⚠ NaN"
 _HAD_NAN: Final = "⚠ had NaN"
 _SLOW: Final = "▲ slow"
 _WRITES: Final = "✓ writes"
 _ENDED: Final = "■ ended"
-_MARK_OF: Final = {"straggler": _SLOW, "rank_nan": _NAN, RANK_SILENT: _SILENT, RANK_DEAD: _DIED}
+_MARK_OF: Final = {
+    "straggler": _SLOW,
+    "rank_nan": _NAN,
+    RANK_SILENT: _SILENT,
+    RANK_HUNG: _HANGS,
+    RANK_DEAD: _DIED,
+}
 """Mildest first: of several, the worst counts."""
 _MAX_RANK_LINES: Final = 4
 

@@ -11,14 +11,8 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-import streamlit as st
 
 import dashboard
-from dashboard.access.login import AllowList
-from dashboard.settings import DashboardSettings, PageAccess
-from tests.dashboard.views.pages import is_well, open_page, said
-from tests.lengths import longer
-from tests.made_runs import write_run
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 
@@ -51,30 +45,3 @@ def test_no_page_changes_a_file_by_itself():
         by_name = {name.rpartition(".")[2] for name in called}
 
         assert not (called | by_name) & BARE, path
-
-
-@pytest.mark.parametrize(
-    "access",
-    [
-        PageAccess(by="token"),
-        PageAccess(by="login", allow_list=AllowList(operators=("test@example.com", "ann@lab.example"))),
-    ],
-    ids=["token", "login"],
-)
-@pytest.mark.parametrize("page", ["runs", "overview", "config_notes"][:: longer(3, 1)])
-def test_an_unauthenticated_page_shows_the_login_and_nothing_else(tmp_path, monkeypatch, access, page):
-    logs = tmp_path / "logs"
-    logs.mkdir()
-    write_run(logs, "secret-run")
-    settings = DashboardSettings(log_dirs=(logs,), cache_dir=tmp_path / "cache", access=access)
-    for name, value in settings.to_environment().items():
-        monkeypatch.setenv(name, value)
-    st.cache_resource.clear()
-    # Without a server in front there is neither a gate that wrote down rights nor a cookie that it signed.
-    tab = open_page(page, "secret-run")
-    shown = said(tab)
-
-    assert is_well(tab)
-    assert "secret-run" not in shown
-    assert str(logs) not in shown
-    assert "Log in" in shown or "Access denied" in shown

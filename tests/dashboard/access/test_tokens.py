@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 
 import pytest
 
@@ -95,11 +94,6 @@ def test_wishes_that_contradict_each_other_are_named(options, environ, parts):
     assert GOOD not in str(caught.value)
 
 
-def test_a_viewer_token_is_refused_where_control_is_off():
-    with pytest.raises(AccessError, match="--read-only"):
-        asked(read_only=True, reader_token=True)
-
-
 # ---------------------------------------------------------------- which ones are good
 
 
@@ -154,14 +148,3 @@ def test_what_is_no_file_of_text_is_refused_in_words(tmp_path, secret):
     ):
         with pytest.raises(SecretFileError, match=words):
             read_secret_file(path, "--token-file")
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes with names here")
-def test_a_token_may_come_through_a_pipe(tmp_path):
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe, 0o600)
-    writer = threading.Thread(target=pipe.write_text, args=(GOOD,), daemon=True)
-    writer.start()
-
-    assert read_secret_file(pipe, "--token-file") == GOOD
-    writer.join(30)

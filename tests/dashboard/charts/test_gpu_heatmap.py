@@ -44,13 +44,6 @@ def test_regular_samples_leave_no_gap_however_many_there_are(samples):
         assert set(rows[0].tolist()) == {80.0}
 
 
-def test_new_samples_move_no_cell():
-    short, long = (rows_of(figure_of({0: series_of(np.arange(n), np.arange(n) % 100)})) for n in (100, 120))
-
-    assert long[0][: len(short[0])] == short[0]
-    np.testing.assert_array_equal(long[1][0, : len(short[0])], short[1][0])
-
-
 def test_only_the_window_counts():
     utilization = {0: series_of(range(100), [10.0] * 50 + [90.0] * 50)}
     figure = figure_of(utilization, window=(60.0, 80.0))
@@ -60,10 +53,3 @@ def test_only_the_window_counts():
     assert min(x) >= 60
     assert set(rows[0].tolist()) == {90.0}
     assert figure_of(utilization, window=(200.0, 300.0)) is None
-
-
-def test_impossible_percentages_stay_in_the_scale():
-    _, rows = rows_of(figure_of({0: series_of([0, 2, 4], [-5, 1e300, np.inf])}))
-
-    assert np.nanmin(rows) >= 0
-    assert np.nanmax(rows) <= 100

@@ -2,26 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
-
 from dashboard.charts.ledger import bar_of, table_of
 from dashboard.charts.palette import DARK, LIGHT
 from tests.dashboard.timed_runs import ledger
 from toolkit.telemetry.timing.names import ENTRIES
-
-
-def test_the_parts_of_a_bar_add_up_in_the_order_of_the_ledger():
-    parts = bar_of(ledger(training=0.7, data_wait=0.2, redone=0.1).lines)
-
-    assert [part["words"] for part in parts] == [
-        "training",
-        "waiting for data",
-        "rework after a crash",
-    ]
-    assert sum(part["share"] for part in parts) == pytest.approx(1.0)
-    assert parts[0]["title"] == "training: 11 m 40 s, 70 %"
 
 
 def test_what_is_too_narrow_has_no_number_in_it_and_what_is_hatched_has_none():
@@ -54,17 +38,3 @@ def test_the_table_has_every_entry_that_holds_time_and_their_sum():
         ["validation", "400 ms", "< 0.1 %"],
         ["total", "16 m 40 s", "100 %"],
     ]
-
-
-def test_energy_has_a_column_where_it_is_known():
-    plain = ledger(training=0.5, validation=0.5)
-    lines = tuple(
-        replace(line, kwh=1.5 if line.entry == "training" else None, inferred=line.entry == "training")
-        for line in plain.lines
-    )
-
-    table = table_of(replace(plain, lines=lines, kwh=1.5))
-
-    assert table["head"][-1] == "kWh"
-    assert [row["cells"][0] for row in table["rows"]] == ["training *", "validation", "total"]
-    assert [row["cells"][-1] for row in table["rows"]] == ["1.5", "–", "1.5"]  # noqa: RUF001

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.charts.palette import DARK, LIGHT, RUN_COLOURS, free_colours, looks_of_runs, run_colour
+from dashboard.charts.palette import DARK, LIGHT, RUN_COLOURS, free_colours, looks_of_runs
 from toolkit.telemetry.runfolder.status import Status
 from toolkit.telemetry.runs.store import RunCard
 
@@ -55,10 +55,6 @@ def test_the_colours_that_runs_are_given_are_far_from_each_other(theme):
     for one, two in combinations(given_out, 2):
         channels = [[int(theme[name][at : at + 2], 16) for at in (1, 3, 5)] for name in (one, two)]
         assert sum(abs(a - b) for a, b in zip(*channels, strict=True)) > 60, (one, two)
-
-
-def test_a_chosen_colour_is_drawn_as_it_is():
-    assert run_colour(replace(cards_called("a")[0], colour="#ff8000")) == "#ff8000"
 
 
 def test_both_themes_know_every_colour():

@@ -11,13 +11,9 @@ from dashboard.charts.spans import Bar, SpanBars, bars_figure, span_color, spans
 from tests.dashboard.timed_runs import ledger
 from toolkit.telemetry.reports.ledger_labels import label_of
 from toolkit.telemetry.timing.names import (
-    BACKWARD,
     CHECKPOINT_SAVE_FINALIZATION,
-    DATA_LOADING,
     ENTRIES,
     ENTRY_OF,
-    FORWARD,
-    OPTIMIZER_UPDATE,
     TRAINING_ITERATION,
 )
 
@@ -40,13 +36,6 @@ def bars(name="forward", state="done", texts=("40 ms",), **changed):
 
 def figure(*groups):
     return spans_figure(groups, ["forward"], (1.7e9, 1.7e9 + 2), "r")
-
-
-def test_the_parts_of_a_step_have_colours_of_their_own_and_every_name_keeps_its_own():
-    parts = {span_color(name) for name in (FORWARD, BACKWARD, OPTIMIZER_UPDATE, DATA_LOADING)}
-
-    assert len(parts) == 4
-    assert span_color("my own") == span_color("my own")
 
 
 def test_a_span_has_the_colour_of_its_entry_in_the_ledger():
@@ -79,29 +68,6 @@ def test_failed_open_and_died_spans_look_different():
     assert "pattern" not in looks["done"]
     assert looks["open"]["pattern"]["shape"] == "/"
     assert looks["died"]["line"]["color"] == "@critical"
-
-
-def test_a_name_or_an_attribute_that_looks_like_markup_is_text():
-    trace = figure(bars(name="<b>%{x}</b>", texts=["a = <i>1</i>\nb"]))["data"][0]
-
-    assert trace["text"] == ["a = &lt;i&gt;1&lt;/i&gt;<br>b"]
-    assert "%{x}" not in trace["hovertemplate"].removesuffix("%{text}<extra></extra>")
-    assert "<b>%" not in trace["name"]
-
-
-def test_in_a_row_a_rank_each_name_is_in_the_legend_once():
-    drawn = figure(*(bars(legend="forward", row=[row]) for row in range(3)))
-
-    assert [trace["showlegend"] for trace in drawn["data"]] == [True, False, False]
-    assert len({trace["legendgroup"] for trace in drawn["data"]}) == 1
-
-
-def test_what_is_in_view_is_shaded_below_the_events():
-    events = [Bar("sessions", 1.7e9, 100.0, "session 1")]
-
-    assert bars_figure(events, "r")["layout"]["shapes"] == []
-    shape = bars_figure(events, "r", shaded=(1.7e9 + 10, 1.7e9 + 20))["layout"]["shapes"][0]
-    assert shape["x1"] - shape["x0"] == 10_000
 
 
 def test_bars_and_short_events_are_drawn_on_rows_of_their_own():

@@ -21,18 +21,6 @@ def alert(kind, severity):
     return Finding(id=kind, kind=kind, severity=severity, message="m", state="open", start_step=5)
 
 
-def test_a_critical_finding_is_announced_with_its_count(logs):
-    write_run(logs, "r", with_findings(steps("divergence")))
-
-    tab = open_page("metrics", "r")
-    data = announced(tab)
-
-    assert is_well(tab)
-    assert (data["count"], data["critical"]) == (1, True)
-    assert data["say"].startswith("Critical: Divergence. train_loss left its level")
-    assert not data["live"], "a run that has ended notifies no one"
-
-
 def test_what_was_muted_is_not_announced(logs):
     write_run(logs, "r", with_findings(steps("divergence")), labels=Labels(muted=("divergence",)))
 

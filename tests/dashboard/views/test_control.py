@@ -114,20 +114,6 @@ def test_a_folder_that_cannot_be_written_to_is_not_asked(run, monkeypatch):
     assert not controls(tab)
 
 
-def test_odd_declarations_break_no_more_than_the_control_box(logs):
-    odd = {
-        "log_every_now": "x",
-        "actions": 7,
-        "knobs": {"a": 7, "b": {"type": "int", "low": "x", "high": []}},
-    }
-    write_run(logs, "r", status="running", control=odd)
-
-    tab = open_page("overview", "r")
-
-    assert not tab.exception
-    assert tab.get("bidi_component")
-
-
 # ---------------------------------------------------------------- asked and answered
 
 

@@ -11,10 +11,8 @@ pytest.importorskip("streamlit")
 from dashboard import session
 from tests.dashboard.views.pages import (
     badges,
-    button,
     choose,
     downloads,
-    go_to,
     is_well,
     name_shown,
     open_page,
@@ -117,21 +115,6 @@ def test_a_deleted_run_goes_to_the_trash_and_settings_brings_it_back(logs):
     assert folder.exists()
     assert "Deleted runs stay here" in said(open_settings())
     assert sorted(names(open_page("runs"))) == ["My run", "other"]
-
-
-@pytest.mark.parametrize("others", [(), ("other",)])
-def test_the_list_offers_to_undo_a_deletion(logs, others):
-    folder = write_run(logs, "r", display_name="My run")
-    for name in others:
-        write_run(logs, name)
-    tab = choose(open_page("overview", "r"), "Delete")
-
-    go_to(tab, "runs")
-    button(tab, "Undo").click().run()
-
-    assert is_well(tab)
-    assert folder.exists()
-    assert "moved to the trash" not in said(tab)
 
 
 def test_a_live_run_is_not_deleted(logs):

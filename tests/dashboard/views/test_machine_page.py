@@ -12,7 +12,6 @@ pytest.importorskip("streamlit")
 from tests.dashboard.views.pages import (
     button,
     chart_data,
-    charts,
     downloads,
     is_well,
     open_page,
@@ -224,32 +223,3 @@ def test_a_run_that_offers_it_is_asked_to_record_its_next_steps(logs):
     assert is_well(tab)
     assert json.loads((folder / "control.json").read_text())["actions"] == ["trace"]
     assert "Record next steps" not in said(open_page("machine", "s"))
-
-
-@pytest.mark.parametrize("odd", [None, "x", [], {}, -1, 1e300, True, "<b>%{x}</b>"])
-def test_odd_spans_break_nothing(logs, odd):
-    good = {
-        "event": "span",
-        "id": "a" * 16,
-        "name": "work",
-        "start": BEGAN,
-        "duration": 1.0,
-        "time": BEGAN + 1,
-    }
-    fields = ("id", "parent_id", "name", "start", "duration", "clock", "session", "global_step", "thread")
-    records = [{**good, name: odd} for name in (*fields, "attributes", "error", "kept")]
-    records += [{"event": "span_summary", "time": BEGAN, "span_times": odd, "session": odd}]
-    records += [
-        {
-            "event": "span_summary",
-            "time": BEGAN,
-            "session": 3,
-            "span_times": {"work": odd, "b": {"count": odd}},
-        }
-    ]
-    write_run(logs, "r", [*records, {**good, "event": "span_start", "id": odd}, good])
-
-    tab = open_page("machine", "r")
-
-    assert is_well(tab)
-    assert charts(tab) == 2

@@ -171,11 +171,3 @@ def test_points_are_there_as_csv_and_those_in_view_as_a_table_on_the_axis_of_the
     # The first is outside, so that the line reaches the edge.
     assert shown.value["value"].tolist() == [6.0, 7.0, 8.0, 9.0]
     assert shown.value["progress"].tolist()[1:] == pytest.approx([700 / 9, 800 / 9, 100.0])
-
-
-@pytest.mark.parametrize("columns", ["1", "4", "9", "x"])
-def test_any_number_of_columns_in_the_url_is_drawn_or_left_out(several, columns):
-    tab = open_page("metrics", "r", cols=columns)
-
-    assert is_well(tab)
-    assert charts(tab) == 5

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import time
 
 import pytest
@@ -45,26 +44,6 @@ def gpu_samples(gpus=2, **changed):
 
 def sent_charts(tab):
     return [json.loads(text) for text in chart_data(tab)]
-
-
-ODD = (math.nan, math.inf, -5.0, 0.0, 1e300)
-
-
-@pytest.mark.parametrize(
-    "odd", [ODD[:3], ODD[3:], ODD], ids=["three", "two", "so many that they share a table"]
-)
-def test_odd_figures_of_gpus_break_nothing(logs, odd):
-    samples = gpu_samples(len(odd) + (odd == ODD))
-    names = ("util", "mem_used_gb", "mem_total_gb", "temp_c", "power_w", "power_limit_w")
-    for sample in samples:
-        for gpu, value in enumerate(odd):
-            sample |= {f"gpu/{gpu}/{name}": value for name in names}
-    write_run(logs, "r", status="running", extra=samples)
-
-    for span in ("5 m", "1 h", "All"):
-        tab = open_page("machine", "r", span=span)
-        assert is_well(tab)
-    assert odd != ODD or len(tables(tab)[0]) == 6
 
 
 def test_more_than_four_gpus_share_a_table_and_a_heat_map(logs):

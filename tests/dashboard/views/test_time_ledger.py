@@ -133,22 +133,3 @@ def test_what_spans_put_on_the_step_records_is_no_metric_of_its_own(logs):
     assert "mine" in shown.splitlines()
     assert "ledger/" not in shown
     assert "time/forward" not in shown
-
-
-def test_spans_do_not_push_what_happened_off_the_latest_events(logs):
-    spans = [
-        {
-            "event": "span",
-            "seq": 200 + n,
-            "session": 1,
-            "time": 1.7e9,
-            "elapsed": 1.0,
-            "name": "x",
-            "duration": 1.0,
-        }
-        for n in range(100)
-    ]
-    saved = {"event": "checkpoint", "seq": 199, "session": 1, "time": 1.7e9, "elapsed": 1.0, "global_step": 7}
-    write_run(logs, "r", extra=[saved, *spans])
-
-    assert "Checkpoint at step 7" in said(open_page("overview", "r"))

@@ -8,10 +8,8 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-import streamlit as st
 
 from tests.dashboard.views.pages import (
-    ESCAPED,
     OF_A_RUN,
     choose,
     go_to,
@@ -22,39 +20,10 @@ from tests.dashboard.views.pages import (
     tables,
 )
 from tests.made_runs import write_run
-from toolkit.telemetry.runs.formatting import md
 
 # A link, all of it over several lines, and what is no letter; tests/attacks/test_poisoned_pages.py has 45 kinds.
 
 # What is left of a text once every escaped character is taken out must hold none of these.
-
-
-_LINK = "![x](https://evil.example/x.png)"
-
-
-def test_a_hostile_name_is_text_in_the_navigation_too(logs, monkeypatch):
-    sections = []
-    navigation = st.navigation
-
-    def spy(pages, **options):
-        sections.extend(pages)
-        return navigation(pages, **options)
-
-    write_run(logs, "r", display_name=_LINK)
-    monkeypatch.setattr(st, "navigation", spy)
-
-    open_page("overview", "r")
-
-    assert f"Run · {md(_LINK, 28)}" in sections
-    assert not any("![" in ESCAPED.sub("", section) for section in sections)
-
-
-@pytest.mark.parametrize("name", ["Dashboard", "  ", "Run"])
-def test_a_run_called_like_a_part_of_the_navigation_takes_no_page_away(logs, name):
-    write_run(logs, "r", display_name=name)
-
-    for page in ("overview", "runs"):
-        assert is_well(open_page(page, "r"))
 
 
 def test_a_name_of_5000_characters_is_cut_and_the_others_are_still_listed(logs):

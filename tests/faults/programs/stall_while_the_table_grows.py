@@ -10,11 +10,8 @@ import sys
 import threading
 import time
 
-import toolkit.telemetry.mirrors.csv_mirror
 from tests.faults.child_program import Acknowledged, TelemetryLogger
 
-# A table that takes long to write again, as on a machine that is busy elsewhere, is otherwise put off.
-toolkit.telemetry.mirrors.csv_mirror._QUICK_S = 60.0
 log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
 acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
 for step in range(10):

@@ -13,8 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from toolkit.telemetry.mirrors.messages.address import web_address
-from toolkit.telemetry.mirrors.messages.options import MessageOptions
+from toolkit.telemetry.mirrors.messages.options import MessageOptions, web_address
 from toolkit.telemetry.mirrors.messages.receiver import Receiver
 
 
@@ -154,7 +153,7 @@ def to(url, service="webhook", *, secret=None, per_minute=60):
     """Return a receiver at `url`."""
     address = web_address(url)
     options = MessageOptions(to=service, name=service, url=address, per_minute=per_minute)
-    return Receiver(options=options, address=address, secret=secret)
+    return Receiver(options, address, secret)
 
 
 def certificate(folder, name="localhost", days=30):

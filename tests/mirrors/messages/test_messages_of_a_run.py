@@ -208,13 +208,10 @@ def test_a_variable_that_is_not_set_is_reported_at_the_start(tmp_path, caplog, m
         log.log_step(1, train_loss=0.5)
         errors = [record["message"] for record in records_of(log, "error")]
 
-    assert "telemetry.messages[0].url_env: the environment variable NO_SUCH_HOOK is not set" in errors[0]
-    assert "telemetry.messages[1].url_env: the environment variable EMPTY_HOOK is empty" in errors[1]
-    assert (
-        "telemetry.messages[2].url_env (WRONG_HOOK) goes to hooks.slack.com over unencrypted http"
-        in errors[2]
-    )
-    assert "NO_SUCH_HOOK" in caplog.text
+    assert "the environment variable that telemetry.messages[0].url_env names is not set" in errors[0]
+    assert "telemetry.messages[1].url_env names is not set or empty" in errors[1]
+    assert "telemetry.messages[2].url_env goes to hooks.slack.com over unencrypted http" in errors[2]
+    assert "messages[0].url_env names is not set" in caplog.text
     assert "s3cr3t" not in caplog.text + json.dumps(errors)
     assert deliveries(log) == []
 

@@ -39,8 +39,8 @@ def bytes_of(message):
     """Return what each service is sent of `message`, as it goes over the wire."""
     parts = []
     for service in SERVICES.values():
-        request = service.request(message, SECRET)
-        parts += [*(f"{name}: {value}".encode() for name, value in request.headers.items()), request.body]
+        body, headers = service.request(message, SECRET)
+        parts += [*(f"{name}: {value}".encode() for name, value in headers.items()), body]
     return b"\n".join(parts)
 
 
@@ -60,8 +60,8 @@ def test_what_signs_a_message_is_in_none_but_ntfys_own_header():
     redactor = Redactor(environ=ENVIRON)
     for message in messages_about("plain", redactor):
         for name, service in SERVICES.items():
-            request = service.request(message, SECRET)
-            shown = b"\n".join([*(value.encode() for value in request.headers.values()), request.body])
+            body, headers = service.request(message, SECRET)
+            shown = b"\n".join([*(value.encode() for value in headers.values()), body])
 
             assert (SECRET.encode() in shown) is (name == "ntfy")
 

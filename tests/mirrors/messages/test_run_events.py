@@ -8,7 +8,7 @@ import pytest
 
 from toolkit.telemetry.core.formatting import cut, duration
 from toolkit.telemetry.mirrors.messages.message import RunState
-from toolkit.telemetry.mirrors.messages.milestones import MilestoneWatch, milestone_from
+from toolkit.telemetry.mirrors.messages.milestones import milestone_from
 from toolkit.telemetry.mirrors.messages.run_events import RunEventReader
 
 _seq = itertools.count()
@@ -235,17 +235,13 @@ def test_odd_records_do_no_harm(odd):
 # ------------------------------------------------------------ milestones
 
 
-def reached(watch, *records):
-    return [name for one in records for _, name, _ in watch.take(one)]
-
-
-def watch(*texts):
-    return MilestoneWatch([milestone_from("m", text) for text in texts])
+def reached(run, *records):
+    return [name for message in reported(run, *records) if message.milestone for name in message.about]
 
 
 @pytest.mark.parametrize("event", ["step", "eval", "epoch", "system"])
 def test_metrics_are_looked_for_where_metrics_are(event):
-    assert reached(watch("m > 1"), record(event, m=2)) == ["milestone:m > 1"]
+    assert reached(story("m > 1"), record(event, m=2)) == ["milestone:m > 1"]
 
 
 NO_METRICS = [
@@ -256,11 +252,11 @@ NO_METRICS = [
 
 @pytest.mark.parametrize("one", NO_METRICS)
 def test_what_is_no_metric_reaches_nothing(one):
-    assert reached(watch("m > 1"), one) == []
+    assert reached(story("m > 1"), one) == []
 
 
 def test_steps_are_reported_each_time_they_are_passed_whatever_is_logged():
-    looking = watch("every 1000 steps")
+    looking = story("every 1000 steps")
     steps = [1, *range(70, 3500, 70)]
 
     assert reached(looking, *map(step, steps)) == [
@@ -269,17 +265,17 @@ def test_steps_are_reported_each_time_they_are_passed_whatever_is_logged():
 
 
 def test_a_resumed_run_does_not_reach_what_it_has_already_passed():
-    assert reached(watch("every 1000 steps"), step(2500), step(2990), step(3000)) == [
+    assert reached(story("every 1000 steps"), step(2500), step(2990), step(3000)) == [
         "milestone:every 1000 steps:3000"
     ]
 
 
 def test_a_first_record_that_folds_steps_reports_the_milestone_among_them():
-    assert reached(watch("every 100 steps"), step(105, steps_folded=9)) == ["milestone:every 100 steps:100"]
+    assert reached(story("every 100 steps"), step(105, steps_folded=9)) == ["milestone:every 100 steps:100"]
 
 
 def test_steps_that_go_back_are_not_reported_again():
-    looking = watch("every 10 steps")
+    looking = story("every 10 steps")
 
     assert len(reached(looking, step(1), step(10), step(5), step(10), step(20))) == 2
 

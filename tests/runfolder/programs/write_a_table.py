@@ -9,12 +9,11 @@ import random
 import sys
 from pathlib import Path
 
-from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
 from toolkit.telemetry.runfolder.codec import encode
-from toolkit.telemetry.runfolder.table.columns import ALL
+from toolkit.telemetry.runfolder.table.csv_table import CsvTable
 
 folder, rng, seq = Path(sys.argv[1]), random.Random(5), 0
-mirror = CsvMirror(folder, mode=0o600, form=ALL)
+mirror = CsvTable(folder / "metrics.jsonl", folder / "metrics.csv")
 with (folder / "metrics.jsonl").open("ab", buffering=0) as records:
     while True:
         batch = []

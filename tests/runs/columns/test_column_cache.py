@@ -1,12 +1,8 @@
 """A second opening shows what the first one did without reading the log again, and believes nothing the log denies."""
 
-import json
 import math
 import os
 import stat
-import threading
-import time
-from pathlib import Path
 
 import numpy as np
 import orjson
@@ -15,7 +11,7 @@ import pytest
 
 from tests.made_runs import append, step_record, write_run
 from toolkit.telemetry.runfolder import reader
-from toolkit.telemetry.runs.columns import column_cache, run_log
+from toolkit.telemetry.runs.columns import run_log
 from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.columns.run_log import RunLog
 
@@ -135,18 +131,6 @@ def test_what_is_appended_to_a_cached_log_counts_as_if_it_had_been_read_at_once(
     assert everything(warm) == everything(cold)
 
 
-def test_the_cache_is_renewed_when_the_log_has_grown_by_much(path, cache):
-    opened(path, cache)
-    before = file_in(cache).stat().st_ino
-    append(path.parent, [step_record(900 + i, session=2, train_loss=1.0) for i in range(2000)])
-    warm = RunLog(path, cache)
-    warm.refresh(WAIT_S)
-    warm.wait_until_saved(WAIT_S)
-
-    assert file_in(cache).stat().st_ino != before
-    assert everything(opened(path, cache)[0]) == everything(warm)
-
-
 # ---------------------------------------------------------------- what the log denies
 
 
@@ -192,17 +176,6 @@ def test_a_log_that_is_not_what_was_cached_is_read_again(path, cache, change):
 
     assert not health.from_cache
     assert everything(log) == everything(opened(path, None)[0])
-
-
-def test_another_log_is_not_taken_for_this_one(path, cache, tmp_path):
-    opened(path, cache)
-    other = tmp_path / "logs" / "other" / "metrics.jsonl"
-    other.parent.mkdir()
-    os.link(path, other)
-    own = file_in(cache)
-    os.replace(own, cache._path(other))
-
-    assert cache.load(other) is None
 
 
 # ---------------------------------------------------------------- what is no cache
@@ -362,16 +335,6 @@ def test_nothing_is_kept_in_a_folder_that_others_can_write(path, tmp_path):
     assert "can be written by others (mode 0777)" in cache.distrusted()
 
 
-def test_a_folder_that_is_a_link_of_ours_is_used(path, tmp_path):
-    (tmp_path / "large disk").mkdir(mode=0o700)
-    (tmp_path / "cache").symlink_to(tmp_path / "large disk", target_is_directory=True)
-    cache = ColumnCache(tmp_path / "cache")
-    opened(path, cache)
-
-    assert cache.distrusted() is None
-    assert opened(path, cache)[1].from_cache
-
-
 # ---------------------------------------------------------------- what may happen to it
 
 
@@ -397,27 +360,6 @@ def test_a_cache_folder_that_cannot_be_written_is_harmless(path, tmp_path):
     assert everything(log) == everything(opened(path, None)[0])
 
 
-def test_a_full_disk_leaves_no_half_file(path, cache, monkeypatch):
-    def full(*args):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(column_cache.os, "replace", full)
-    opened(path, cache)
-
-    assert list(cache.folder.iterdir()) == []
-
-
-@pytest.mark.skipif(os.name != "posix", reason="names that are no text are POSIX's")
-def test_a_folder_whose_name_is_no_text_is_cached_too(path, cache):
-    odd = Path(os.fsdecode(os.fsencode(path.parent) + b"\xff"))
-    path.parent.rename(odd)
-
-    opened(odd / "metrics.jsonl", cache)
-    _, health = opened(odd / "metrics.jsonl", cache)
-
-    assert health.from_cache
-
-
 def test_numbers_too_large_to_keep_leave_the_log_uncached_and_readable(path, cache):
     append(path.parent, [{"event": "lost", "records": 2**63} for _ in range(4)])
 
@@ -438,22 +380,6 @@ def test_no_one_else_can_read_the_cache(path, cache):
     assert stat.S_IMODE(file_in(cache).stat().st_mode) == 0o600
 
 
-def test_nothing_in_it_is_ever_run(path, cache):
-    opened(path, cache)
-    source = Path(column_cache.__file__).read_text()
-
-    assert "pickle" not in source
-    assert file_in(cache).read_bytes()[:6] == b"ARROW1"
-    schema = pa.ipc.open_file(file_in(cache)).schema
-    assert {str(field.type) for field in schema} <= {
-        "large_list<item: double>",
-        "large_list<item: int8>",
-        "large_list<item: int32>",
-        "large_list<item: int64>",
-    }
-    assert json.loads(schema.metadata[b"about"])["records"] > 1000
-
-
 def test_the_oldest_make_room_for_the_newest(tmp_path):
     cache = ColumnCache(tmp_path / "cache", max_bytes=1)
     logs = []
@@ -463,48 +389,3 @@ def test_the_oldest_make_room_for_the_newest(tmp_path):
         logs.append(folder / "metrics.jsonl")
 
     assert [cache.load(log) is not None for log in logs] == [False, False, True]
-
-
-def test_a_small_log_is_not_worth_a_file(path, cache, monkeypatch):
-    monkeypatch.setattr(run_log, "MIN_CACHED_BYTES", 8 * 1024 * 1024)
-
-    opened(path, cache)
-
-    assert not cache.folder.exists()
-
-
-def test_threads_that_open_a_cached_log_together_see_each_record_once(path, cache, monkeypatch):
-    opened(path, cache)
-    append(path.parent, [step_record(900 + i, session=2, train_loss=math.sin(i)) for i in range(3000)])
-    monkeypatch.setattr(run_log, "_BLOCK_BYTES", 64 * 1024)
-    monkeypatch.setattr(reader, "MAX_LINE_BYTES", 64 * 1024)
-    expected = everything(opened(path, None)[0])
-    loads, load = [], cache.load
-
-    def slow_load(log):
-        loads.append(log)
-        time.sleep(0.05)
-        return load(log)
-
-    monkeypatch.setattr(cache, "load", slow_load)
-    for long_s in (60.0, 0.0, 60.0):
-        monkeypatch.setattr(run_log, "_LONG_S", long_s)
-        loads.clear()
-        log = RunLog(path, cache)
-        gate = threading.Barrier(6)
-
-        def look(log=log, gate=gate):
-            gate.wait()
-            log.refresh(0.001)
-            log.series("train_loss", "step", None, 600)
-            log.refresh(WAIT_S)
-
-        threads = [threading.Thread(target=look) for _ in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        log.refresh(WAIT_S)
-
-        assert len(loads) == 1
-        assert everything(log) == expected

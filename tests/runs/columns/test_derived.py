@@ -99,16 +99,6 @@ def test_a_formula_that_takes_too_many_operations_is_refused_before_it_runs(log,
     )
 
 
-def test_a_new_session_forgets_the_one_before(log):
-    _append(log.path, {"global_step": 4, "loss": 10.0, "session": 2})
-    log.refresh(5.0)
-
-    assert log.recent("= mean(loss, 100)", 1).tolist() == [10.0]
-    assert log.recent("= min(loss)", 1).tolist() == [0.8]
-    series = log.series("= loss + 0", "step", None, 600)
-    assert [segment.x.tolist() for segment in series.superseded] == [[4.0, 5.0]]
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -123,12 +113,6 @@ def test_a_formula_without_a_curve_says_why(log, text, said):
     assert log.formula_column(text) == (None, said)
     assert log.series(text, "step", None, 600).segments == ()
     assert log.recent(text, 3).tolist() == []
-
-
-def test_settings_are_those_of_the_run(log):
-    log.setting = {"lr": 0.5}.get
-
-    assert log.recent("= tokens * config.lr", 1).tolist() == [25.0]
 
 
 def test_counters_that_rise_come_first_among_the_axes():

@@ -89,22 +89,6 @@ def test_absent_nan_and_infinity_are_three_things_in_the_csv():
         to_csv({"a": np.array([1.0]), "b": np.array([1.0, 2.0])})
 
 
-def test_a_header_with_commas_and_quotes_stays_one_header():
-    names = ["a,b", 'say "x"', "two\nlines"]
-
-    assert list(read_csv(to_csv({name: np.array([1.0, 2.0]) for name in names})).columns) == names
-
-
-@tries
-@given(name=any_text)
-def test_any_metric_name_can_be_exported(name):
-    columns = {name: np.array([1.0]), "other one": np.array([2.0])}
-
-    assert to_csv(columns).endswith(b"\n1,2\n")
-    one = np.array([1.0])
-    assert metrics_to_parquet(Rows(1, **{name: one, "other one": one}), "r", [name, "other one"])
-
-
 def test_a_table_is_written_a_few_rows_at_a_time(monkeypatch):
     there = np.arange(7) % 3 > 0
     store = Rows(7, a=masked(np.arange(7.0) / 3, there), b=masked(np.full(7, np.nan), ~there))

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from tests.lengths import longer
 from toolkit.telemetry.runfolder.codec import encode
 from toolkit.telemetry.runfolder.reader import Block, Cursor
-from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
 from toolkit.telemetry.runs.columns import line_parser
 from toolkit.telemetry.runs.columns.line_parser import LineParser
 from toolkit.telemetry.runs.record_source import parse_event
@@ -181,17 +180,6 @@ def test_what_an_earlier_block_taught_does_not_show_in_a_later_one(first, second
     assert_same(parser.parse(first), one_by_one(first))
 
 
-def test_lines_that_are_alike_are_read_at_once():
-    parser = AtOnce()
-    lines = plain_lines(flag=True, note="text with a\u2028separator")
-    parsed = parser.parse(lines)
-
-    assert parser.taken == 1
-    assert_same(parsed, one_by_one(lines))
-    assert list(parsed.metrics) == ["train_loss", "lr", "flag"]
-    assert parsed.metrics["flag"][1].tolist() == [1.0] * 600
-
-
 def test_other_records_among_them_do_not_slow_the_rest():
     parser = AtOnce()
     lines = plain_lines()
@@ -221,49 +209,6 @@ def test_a_field_that_comes_late_is_not_lost_and_the_next_block_is_quick_again()
     assert parsed.metrics["grad_norm"][0].tolist() == [300]
     assert_same(parser.parse(lines), one_by_one(lines))
     assert parser.taken == 1
-
-
-@pytest.mark.parametrize(
-    "field", [b'"time":"noon"', b'"elapsed":"1.5"', b'"global_step":"7"', b'"epoch":"two"', b'"session":"1"']
-)
-def test_a_text_where_a_number_belongs_is_no_number_and_no_crash(field):
-    parser = AtOnce()
-    lines = [b'{"event":"step",%s,"train_loss":%d}' % (field, i) for i in range(500)]
-
-    parsed = parser.parse(lines)
-
-    assert parser.taken == 1
-    assert_same(parsed, one_by_one(lines))
-
-
-def test_the_bare_words_of_other_programs_are_read_either_way():
-    lines = plain_lines()
-    lines[7] = lines[7].replace(b'"lr":0.0001', b'"lr":NaN')
-    lines[9] = lines[9].replace(b'"lr":0.0001', b'"lr":-Infinity')
-    assert b"NaN" in lines[7]
-
-    for parsed in (AtOnce().parse(lines), one_by_one(lines)):
-        rates = parsed.metrics["lr"][1]
-        assert (len(parsed.bad), parsed.records) == (0, 600)
-        assert np.flatnonzero(~np.isfinite(rates)).tolist() == [7, 9]
-        assert np.isnan(rates[7])
-        assert rates[9] == -np.inf
-
-
-def test_a_line_over_the_limit_is_a_bad_line_among_many_too():
-    lines = plain_lines(note="")
-    lines[7] = lines[7].replace(b'"note":""', b'"note":"%s"' % (b"x" * MAX_LINE_BYTES))
-
-    parsed = AtOnce().parse(lines)
-
-    assert [line.reason for line in parsed.bad] == [f"longer than {MAX_LINE_BYTES} bytes"]
-    assert parsed.records == 599
-
-
-def test_a_record_without_its_event_is_one_bad_line():
-    parsed = LineParser().parse(block([b'{"train_loss":1.0}', b'{"event":3}']))
-
-    assert (parsed.records, len(parsed.bad)) == (0, 2)
 
 
 def test_places_of_events_and_of_bad_lines_are_places_in_the_file():

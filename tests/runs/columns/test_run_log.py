@@ -2,27 +2,19 @@
 
 import math
 import os
-import subprocess
-import sys
-import textwrap
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.lengths import in_make_faults
 from tests.made_runs import append, step_record, write_run
 from toolkit.telemetry.runfolder import reader
 from toolkit.telemetry.runfolder.metrics import MAX_METRICS
 from toolkit.telemetry.runs.columns import run_log
 from toolkit.telemetry.runs.columns.run_log import RunLog
 
-posix = pytest.mark.skipif(os.name != "posix", reason="links, FIFOs and devices are POSIX's")
-
 WAIT_S = 60.0
-ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -68,16 +60,6 @@ def test_only_what_was_appended_is_read(log, folder, monkeypatch):
     assert len(losses(log)) == 2001
 
 
-def test_a_log_of_several_blocks_is_read_to_its_end_by_one_refresh(log, folder, monkeypatch):
-    monkeypatch.setattr(run_log, "_BLOCK_BYTES", 1024 * 1024)
-    append(folder, [step_record(i, train_loss=float(i), note="x" * 1000) for i in range(10, 3000)])
-
-    health = log.refresh(WAIT_S)
-
-    assert health.bytes_read == log.path.stat().st_size > 3 * 1024 * 1024
-    assert losses(log) == [float(i) for i in range(3000)]
-
-
 def test_a_replaced_log_that_is_larger_than_a_block_is_read_to_its_end(log, folder, monkeypatch):
     monkeypatch.setattr(run_log, "_BLOCK_BYTES", 1024 * 1024)
     log.refresh(WAIT_S)
@@ -88,37 +70,6 @@ def test_a_replaced_log_that_is_larger_than_a_block_is_read_to_its_end(log, fold
 
     assert health.bytes_read == log.path.stat().st_size
     assert len(losses(log)) == 3000
-
-
-def test_bad_lines_are_counted_and_the_first_of_them_kept(log, folder):
-    with log.path.open("ab") as file:
-        for _ in range(150):
-            file.write(b'torn {"event"\n')
-    append(folder, [step_record(10, train_loss=10.0)])
-
-    health = log.refresh(WAIT_S)
-
-    assert (health.bad_count, len(health.bad_lines), health.records) == (150, 100, 11)
-    assert "not strict JSON" in health.bad_lines[0].reason
-    assert losses(log)[-1] == 10.0
-
-
-def test_what_the_run_lost_is_added_up_with_its_reasons(log, folder):
-    lost = {"event": "lost", "session": 1, "time": 1.0}
-    append(
-        folder,
-        [
-            {**lost, "records": 7, "reason": "queue full"},
-            {**lost, "records": 5, "reason": "queue full"},
-            {**lost, "records": "many", "reason": "disk full"},
-            lost,
-        ],
-    )
-
-    health = log.refresh(WAIT_S)
-
-    assert health.lost_records == 12
-    assert health.lost_reasons == ("queue full", "disk full", "no reason given")
 
 
 def test_a_flood_of_names_is_counted_and_does_not_fill_the_memory(log, folder):
@@ -139,18 +90,6 @@ def test_a_flood_of_names_is_counted_and_does_not_fill_the_memory(log, folder):
 # ---------------------------------------------------------------- another file of the same name
 
 
-def test_a_log_that_was_replaced_by_a_longer_one_is_said_and_read_again(log, folder):
-    log.refresh(WAIT_S)
-    other = folder / "other"
-    append(folder, [step_record(i, train_loss=-1.0) for i in range(50)], path=other)
-    os.replace(other, log.path)
-
-    health = log.refresh(WAIT_S)
-
-    assert health.replaced_at is not None
-    assert losses(log) == [-1.0] * 50
-
-
 def test_a_log_that_vanishes_is_a_problem_until_it_is_back(log, folder):
     log.refresh(WAIT_S)
     data = log.path.read_bytes()
@@ -167,74 +106,6 @@ def test_a_log_that_vanishes_is_a_problem_until_it_is_back(log, folder):
 
 
 # ---------------------------------------------------------------- what is no log
-
-
-def _fifo(path):
-    os.mkfifo(path)
-
-
-def _link(path):
-    outside = path.parent.parent / "outside.jsonl"
-    append(path.parent, [step_record(0, train_loss=1.0)], path=outside)
-    path.symlink_to(outside)
-
-
-def _device(path):
-    try:
-        os.mknod(path, 0o600 | 0o020000, os.makedev(1, 5))  # /dev/zero, which never ends
-    except PermissionError:
-        pytest.skip("only root makes devices")
-
-
-@posix
-@pytest.mark.timeout(120)
-@pytest.mark.parametrize(
-    ("put", "what"),
-    [(_fifo, "a FIFO"), (_link, "a symbolic link"), (os.mkdir, "a folder"), (_device, "a device")],
-)
-def test_what_is_no_file_is_said_and_not_waited_for(log, put, what):
-    log.path.unlink()
-    put(log.path)
-
-    health = log.refresh(WAIT_S)
-    again = log.refresh(WAIT_S)
-
-    assert f"is {what}, not a regular file" in health.problem
-    assert again.problem == health.problem
-    assert log.metrics() == []
-    assert log.events(None, 10) == []
-
-
-@in_make_faults
-@posix
-def test_a_line_of_a_hundred_megabytes_is_passed_over_without_being_held(tmp_path):
-    script = """
-        import resource, sys
-        from pathlib import Path
-        from toolkit.telemetry.runs.columns.run_log import RunLog
-
-        log = RunLog(Path(sys.argv[1]), None)
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        health = log.refresh(100.0)
-        grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-        assert (health.records, health.bad_count) == (2, 1), health
-        assert health.bad_lines[0].length == 100_000_000, health
-        assert [m.last for m in log.metrics()] == [2.0]
-        assert grown < 80_000, grown
-    """
-    path = tmp_path / "metrics.jsonl"
-    append(tmp_path, [step_record(0, train_loss=1.0)])
-    with path.open("ab") as file:
-        for _ in range(100):
-            file.write(b"[" * 1_000_000)
-        file.write(b"\n")
-    append(tmp_path, [step_record(1, train_loss=2.0)])
-
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), str(path)], capture_output=True, text=True, cwd=ROOT
-    )
-
-    assert done.returncode == 0, done.stderr
 
 
 # ---------------------------------------------------------------- answering
@@ -340,17 +211,6 @@ def test_a_refresh_that_takes_too_long_goes_on_behind(log, folder, monkeypatch):
     assert took < 25, "the block comes after 30 s"
     assert first.records == 0
     assert second.records == 10
-
-
-def test_a_log_that_is_still_being_opened_is_not_complete(folder, monkeypatch):
-    opened = threading.Event()
-    monkeypatch.setattr(RunLog, "_open_cached", lambda self: opened.wait(30))
-    log = RunLog(folder / "metrics.jsonl", None)
-
-    assert not log.refresh(0.05).complete
-
-    opened.set()
-    assert log.refresh(WAIT_S).complete
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -5,7 +5,6 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -174,39 +173,6 @@ def _kind(value):
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
 
 
-@pytest.mark.parametrize("axis", AXES)
-def test_thousands_of_separate_nans_are_merged_and_still_counted(axis):
-    values = np.ones(9000)
-    values[::3] = np.nan
-    values[1::9] = np.inf
-    values[4::900] = -np.inf
-    columns = columns_of(values)
-
-    series = build(columns, axis=axis)
-
-    assert len(series.non_finite) <= 1000
-    places = build(columns, axis=axis, buckets=9000).segments[0].x
-    for kind, mask in (
-        ("NaN", np.isnan(values)),
-        ("Infinity", np.isposinf(values)),
-        ("-Infinity", np.isneginf(values)),
-    ):
-        runs = [run for run in series.non_finite if run.kind == kind]
-        assert sum(run.count for run in runs) == mask.sum()
-        if axis == "epoch":
-            continue  # nothing was said of epochs, so there is no place to cover
-        first, last = np.array([run.first_x for run in runs]), np.array([run.last_x for run in runs])
-        x = places[mask]
-        assert ((first[:, None] <= x) & (x <= last[:, None])).any(axis=0).all()
-
-
-def test_a_metric_that_was_never_logged_is_an_empty_curve():
-    series = build(columns_of([1.0]), metric="nope")
-
-    assert series.empty
-    assert series.segments == ()
-
-
 # ---------------------------------------------------------------- sessions
 
 
@@ -365,16 +331,3 @@ def assert_same(one, other):
         np.testing.assert_array_equal(xs(mine), xs(theirs))
         np.testing.assert_array_equal(ys(mine), ys(theirs))
     assert repr(replace(one, segments=(), superseded=())) == repr(replace(other, segments=(), superseded=()))
-
-
-def test_a_system_sample_before_the_first_step_is_where_its_session_begins():
-    columns = RunColumns()
-    columns.add(parsed([Row(1, "step", float(i), i, i, math.nan, {"loss": 1.0}) for i in range(10)]))
-    columns.add(parsed([Row(2, "system", math.nan, 20, 0, math.nan, {"gpu": 1.0})]))
-    before = build(columns, metric="gpu")
-    columns.add(parsed([Row(2, "step", 4.0, 21, 1, math.nan, {"loss": 1.0})]))
-
-    assert xs(before.segments).tolist() == [9.0]
-    assert xs(build(columns, metric="gpu").segments).tolist() == [4.0]
-    assert xs(build(columns).segments).tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
-    assert xs(build(columns).superseded).tolist() == [4.0, 5.0, 6.0, 7.0, 8.0, 9.0]

@@ -11,9 +11,7 @@ from dashboard.charts.heatmaps import histogram_figure
 from toolkit.telemetry.runs.files.logged_tables import (
     MAX_ROWS,
     histogram_map,
-    matching_rows,
     read_csv,
-    table_of,
 )
 
 
@@ -35,31 +33,10 @@ def test_rows_of_any_length_and_columns_of_one_name_are_kept():
     assert found.columns["a "] == [None, 2.0]
 
 
-def test_a_file_without_columns_or_of_one_endless_cell_is_no_table():
-    assert read_csv(b"") is None
-    assert read_csv(b'a,b\n"' + b"x" * 200_000) is None
-    assert read_csv(b"\xff\xfe,b\n1,2\n").total == 1
-
-
 def test_a_long_table_is_cut_and_says_how_long_it_is():
     found = read_csv(b"a\n" + b"1\n" * (MAX_ROWS + 7))
 
     assert (len(found.columns["a"]), found.total) == (MAX_ROWS, MAX_ROWS + 7)
-
-
-def test_a_table_in_a_record_is_a_list_of_mappings():
-    found = table_of([{"a": 1, "b": "x"}, {"a": 2.5, "c": True}, "no row"])
-
-    assert found.columns == {"a": [1.0, 2.5], "b": ["x", ""], "c": ["", "True"]}
-    assert table_of([1, 2]) is None
-    assert table_of({"a": 1}) is None
-    assert table_of([]) is None
-
-
-def test_rows_are_found_by_any_cell():
-    found = matching_rows(read_csv(b"name,n\nA cat,1\na dog,2\n"), "cat")
-
-    assert (found.columns, found.total) == ({"name": ["A cat"], "n": [1.0]}, 1)
 
 
 def histogram(step, counts, edges, **more):
@@ -92,14 +69,6 @@ def test_the_largest_edges_of_tensorboard_do_not_count():
     assert (found.edges[0], found.edges[-1]) == (-2.5, 3.0)
 
 
-def test_all_values_at_one_place_are_drawn_there():
-    found = histogram_map([histogram(1, [5], [0.0, 0.0]), histogram(2, [5], [1e-4, 1e-4])])
-
-    assert found.share.sum(axis=0) == pytest.approx([1.0, 1.0])
-    alone = histogram_map([histogram(1, [5], [2.0, 2.0])])
-    assert alone.edges[0] < 2.0 < alone.edges[-1]
-
-
 @pytest.mark.parametrize(
     ("counts", "edges"),
     [
@@ -126,12 +95,6 @@ def test_what_is_no_histogram_is_left_out(counts, edges):
         return
     assert histogram_map([histogram(1, counts, edges)]) is None
     assert histogram_map([histogram(1, counts, edges), readable]).logged == 1
-
-
-def test_of_many_steps_some_are_drawn_the_first_and_the_last_among_them():
-    found = histogram_map([histogram(step, [1], [0.0, 1.0]) for step in range(999, -1, -1)])
-
-    assert (len(found.steps), found.steps[0], found.steps[-1], found.logged) == (200, 0, 999, 1_000)
 
 
 def test_the_heat_map_has_one_edge_more_than_columns_and_rows():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.made_runs import append, write_run
-from toolkit.telemetry.runs.files.samples import matching_series, sample_series, samples_of_run, thinned
+from toolkit.telemetry.runs.files.samples import sample_series, samples_of_run
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 
@@ -77,14 +77,6 @@ def test_a_step_that_was_done_again_by_a_later_session_stays_in_its_series():
     assert [steps(one) for one in found] == [[10, 10]]
 
 
-def test_thousands_without_a_step_are_one_series_or_a_few():
-    found = series_of(*[{"path": f"{n}.png", "prompt": "a cat"} for n in range(2_000)])
-
-    assert len(found) == 16
-    assert sum(len(one.samples) for one in found) == 2_000
-    assert {sample.step for one in found for sample in one.samples} == {None}
-
-
 def test_records_that_are_no_samples_are_left_out_and_odd_values_stay_text():
     found = series_of(
         {"path": 7, "prompt": "a"},
@@ -96,18 +88,6 @@ def test_records_that_are_no_samples_are_left_out_and_odd_values_stay_text():
     assert [one.title for one in found] == ["(no prompt)", "\ufffd \ufffd"]
     assert found[0].samples[0].about == "seed NaN · cfg 4"
     assert {sample.step for one in found for sample in one.samples} == {None}
-
-
-def test_the_search_looks_at_titles_names_and_captions():
-    found = series_of(
-        {"path": "a.png", "prompt": "A Cat"},
-        {"path": "b.png", "name": "val", "prompt": "a dog", "caption": "a dog"},
-        {"path": "c.png", "name": "val", "prompt": "a cow", "caption": "a cow", "global_step": 2},
-    )
-
-    assert [one.title for one in matching_series(found, "cat")] == ["A Cat"]
-    assert [one.title for one in matching_series(found, "dog")] == ["val"]
-    assert len(matching_series(found, "")) == 2
 
 
 def test_samples_of_a_run_are_worked_out_again_once_there_are_new_ones(tmp_path):
@@ -122,10 +102,3 @@ def test_samples_of_a_run_are_worked_out_again_once_there_are_new_ones(tmp_path)
     append(folder, [{**record, "global_step": 2}])
     store.refresh("r", wait_s=60)
     assert [sample.step for sample in samples_of_run(store, "r")[0].samples] == [1, 2]
-
-
-def test_thinning_keeps_the_first_and_the_last():
-    [one] = series_of(*[{"path": f"{n}.png", "prompt": "p", "global_step": n} for n in range(50)])
-
-    assert [sample.step for sample in thinned(one.samples, 4)] == [0, 16, 33, 49]
-    assert thinned(one.samples, 50) == list(one.samples)

@@ -12,7 +12,6 @@ from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runfolder.manifest import read_manifest, write_manifest
 from toolkit.telemetry.runs.findings.alerts import alerts_of, is_dismissed
-from toolkit.telemetry.runs.findings.health import findings_of
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 
@@ -48,27 +47,6 @@ def test_how_far_an_open_one_has_come_is_known_between_two_records_of_it(tmp_pat
     assert "150 records" in after.message
 
 
-def test_its_own_severity_stays(tmp_path, store):
-    records = [
-        {**record, "severity": "info"} if record["event"] == "finding" else record
-        for record in with_findings(steps("divergence"))
-    ]
-    write_run(tmp_path, "r", records)
-
-    assert [alert.severity for alert in read(store)] == ["info"]
-
-
-def test_nan_is_known_before_the_detectors_have_come_to_it(tmp_path, store):
-    write_run(tmp_path, "r", steps("nan"))
-
-    (early,) = read(store, examined=False)
-    (late,) = read(store)
-
-    assert "NaN or infinite 200 times, first at step 200" in early.message
-    assert early.severity == late.severity == "critical"
-    assert late.id == "1-nan-train_loss-200"
-
-
 def test_the_worst_comes_first_and_open_before_over(tmp_path, store):
     write_run(tmp_path, "r", steps("spike"))
     finding = {"event": "finding", "kind": "x", "metric": "m", "message": "", "noticed_step": 5}
@@ -92,13 +70,6 @@ def test_the_worst_comes_first_and_open_before_over(tmp_path, store):
         "mild",
     ]
     assert found[0].kind == "error"
-
-
-def test_records_without_an_id_are_alerts_of_their_own(tmp_path, store):
-    odd = {"event": "finding", "severity": "warning", "message": "x"}
-    write_run(tmp_path, "r", extra=[{**odd, "seq": 900}, {**odd, "seq": 901}, {"event": "finding"}])
-
-    assert len({alert.id for alert in read(store)}) == 3
 
 
 # ---------------------------------------------------------------- what the store keeps
@@ -133,13 +104,6 @@ def test_what_the_runs_own_yaml_silenced_stays_silent(tmp_path, store):
     store._rescan()
 
     assert [alert.severity for alert in read(store)] == ["info"]
-
-
-def test_findings_are_not_read_until_a_user_examines(tmp_path, store):
-    write_run(tmp_path, "r", steps("divergence"))
-    store.refresh("r", wait_s=60.0)
-
-    assert findings_of(store, "r") == []
 
 
 def test_values_around_a_time_are_those_just_before_and_just_after(tmp_path, store):
@@ -203,15 +167,6 @@ def test_an_error_is_over_once_a_later_session_got_beyond_it(
 
     assert alert.state == state
     assert alert.resolved_step == (300 if state == "resolved" else None)
-
-
-def test_an_error_that_came_again_is_one_alert_that_says_how_often(tmp_path, store):
-    again = error(seq=950, count=10, message="ValueError: another batch")
-    write_run(tmp_path, "r", [*steps(), error(), again])
-
-    (alert,) = read(store)
-
-    assert (alert.count, alert.message) == (10, "ValueError: another batch")
 
 
 def test_how_often_an_error_came_in_all_is_what_the_end_record_says(tmp_path, store):

@@ -12,7 +12,6 @@ from toolkit.telemetry.diagnostics.catalogue import CATALOGUE
 from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.runs.findings.remedies import (
     effects_on,
-    knob_changes_text,
     own_answer,
     remedy_for,
 )
@@ -67,13 +66,6 @@ def test_a_knob_that_cannot_be_lowered_is_left_and_the_next_remedy_taken(declare
     assert remedy.request == {"actions": ("save_and_stop",)}
     assert remedy.stops
     assert remedy.saves
-
-
-def test_a_learning_rate_without_a_value_is_the_one_that_was_logged():
-    control = {"knobs": {"lr": knob(None, low=None, high=None)}}
-
-    assert remedy_for(alert(), control, 2e-4).request == {"knobs": {"lr": 1e-4}}
-    assert remedy_for(alert(), control, None) is None
 
 
 def test_the_first_remedy_that_the_run_has_is_taken():
@@ -182,12 +174,3 @@ def test_what_a_finding_asked_of_its_own_run_is_found_by_its_id(tmp_path):
 
     assert own_answer(store, "r", replace(alert("nan"), id="1-nan-a/b-5"))["global_step"] == 7
     assert own_answer(store, "r", alert("nan")) is None
-
-
-def test_what_was_turned_is_said_nested_or_flat():
-    assert knob_changes_text(
-        {"knobs": {"a": {"old": None, "new": 2}}, "knobs/b/old": 1.0, "knobs/b/new": 2e-5}
-    ) == ("b 1 → 2e-5, a → 2")
-    assert knob_changes_text({"knobs": {"a": 7}}) == "a"
-    assert knob_changes_text({"knobs": [1]}) == ""
-    assert knob_changes_text({}) == ""

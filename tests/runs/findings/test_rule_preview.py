@@ -8,16 +8,12 @@ import random
 import pytest
 
 from tests.made_runs import write_run
-from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.diagnostics.examiner import examine
 from toolkit.telemetry.diagnostics.policy import policy_of_run
 from toolkit.telemetry.diagnostics.rules import Rule
-from toolkit.telemetry.runfolder.labels import ProjectSettings, parse_project, read_project
-from toolkit.telemetry.runs.findings.alerts import alerts_of
+from toolkit.telemetry.runfolder.labels import parse_project
 from toolkit.telemetry.runs.findings.rule_preview import preview
 from toolkit.telemetry.runs.sources.local_store import LocalStore
-
-RULE = Rule(name="too high", when="loss > 3", lasts=2, severity="critical")
 
 
 @pytest.fixture
@@ -31,18 +27,6 @@ def store(tmp_path):
     store = LocalStore([tmp_path], cache_dir=None)
     store.refresh("r", wait_s=60.0)
     return store
-
-
-def test_a_rule_is_tried_before_it_is_kept(store):
-    assert preview(store, "r", RULE) == "Would have fired 2 times in this run, first at step 4."
-    once = Rule(name="a", when="loss > 3", lasts=3)
-    assert preview(store, "r", once) == "Would have fired once in this run, first at step 5."
-    never = Rule(name="a", when="loss > 9")
-    assert preview(store, "r", never) == "Would not have fired in this run."
-    wrong = Rule(name="a", when="los > 9")
-    assert preview(store, "r", wrong) == (
-        "Cannot be followed in this run: There is no metric 'los' (character 3); did you mean loss?"
-    )
 
 
 @pytest.mark.parametrize("lasts", [1, 3])
@@ -83,20 +67,6 @@ def test_the_page_says_what_the_live_rule_finds(tmp_path, when, lasts):
     said = preview(store, "r", rule)
     assert times
     assert said.startswith("Would have fired " + ("once" if times == 1 else f"{times} times"))
-
-
-def test_a_rule_of_the_project_is_followed_from_then_on(store, tmp_path):
-    store.examine("r", wait_s=60.0)
-    assert [alert for alert in alerts_of(store, "r") if alert.kind == RULE.kind] == []
-
-    store.set_project_settings(store.card("r").project, ProjectSettings(alerts=(RULE.to_mapping(),)))
-    store.examine("r", wait_s=60.0)
-    found = [alert for alert in alerts_of(store, "r") if alert.kind == RULE.kind]
-
-    assert [(title_of(alert), alert.severity, alert.start_step, alert.repeats) for alert in found] == [
-        ("too high", "critical", 3, 1)
-    ]
-    assert read_project(tmp_path, store.card("r").project).alerts == (RULE.to_mapping(),)
 
 
 def test_settings_with_anything_in_them_are_read_as_far_as_they_go():

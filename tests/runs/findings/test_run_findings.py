@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import os
 
 import pytest
 
-from tests.dashboard.troubled_runs import steps, with_findings
+from tests.dashboard.troubled_runs import steps
 from tests.made_runs import append, write_run
 from toolkit.telemetry.diagnostics.examiner import Examiner, examine
 from toolkit.telemetry.diagnostics.policy import Policy
@@ -66,17 +65,6 @@ def test_it_finds_what_an_examination_of_all_records_at_once_finds(tmp_path, tro
     assert bool(at_once) == bool(trouble)
 
 
-def test_findings_of_the_run_itself_change_nothing(tmp_path):
-    plain = findings_of(write_run(tmp_path, "plain", steps("divergence")))
-    live = findings_of(write_run(tmp_path, "live", with_findings(steps("divergence"))))
-
-    until_done(plain)
-    until_done(live)
-
-    assert plain.findings == live.findings
-    assert plain.findings
-
-
 def test_a_long_file_is_examined_in_slices_and_says_how_far_it_is(tmp_path):
     findings = findings_of(write_run(tmp_path, "r", steps(count=2_000)))
 
@@ -87,16 +75,6 @@ def test_a_long_file_is_examined_in_slices_and_says_how_far_it_is(tmp_path):
     assert len(parts) >= 10
     assert parts == sorted(parts)
     assert 0.0 < parts[0] < 0.2
-
-
-def test_a_file_larger_than_a_block_is_not_done_after_its_first(tmp_path, monkeypatch):
-    monkeypatch.setattr(record_source, "LONGEST", 10_000)
-    findings = findings_of(write_run(tmp_path, "r", steps(count=9_000, note="x" * 60)))
-
-    first = findings.advance(0.0)
-
-    assert 0.1 < first < 0.9
-    assert findings.advance(60.0) == 1.0
 
 
 def test_each_record_is_shown_once_however_often_the_file_grows(tmp_path, shown):
@@ -119,22 +97,6 @@ def test_each_record_is_shown_once_however_often_the_file_grows(tmp_path, shown)
     assert len(shown) == len(records), "nothing was appended"
 
 
-def test_a_line_that_is_being_written_is_left_for_later_and_not_waited_for(tmp_path, shown):
-    folder = write_run(tmp_path, "r", steps(count=10))
-    with (folder / METRICS_JSONL).open("ab") as file:
-        file.write(b'{"event":"step","global_step":10,')
-    findings = findings_of(folder)
-
-    assert findings.advance(60.0) == 1.0
-    number = len(shown)
-
-    with (folder / METRICS_JSONL).open("ab") as file:
-        file.write(b'"train_loss":1.0}\n')
-    findings.advance(60.0)
-
-    assert len(shown) == number + 1
-
-
 @pytest.mark.parametrize("replaced", [True, False])
 def test_a_run_that_was_replaced_or_truncated_is_examined_again(tmp_path, replaced):
     folder = write_run(tmp_path, "r", steps("nan"))
@@ -149,27 +111,6 @@ def test_a_run_that_was_replaced_or_truncated_is_examined_again(tmp_path, replac
         append(folder, steps(count=50))
 
     assert until_done(findings)
-    assert findings.findings == ()
-
-
-def test_bad_and_endless_lines_are_passed_over(tmp_path):
-    records = steps("nan")
-    folder = write_run(tmp_path, "r", records[:100])
-    with (folder / METRICS_JSONL).open("ab") as file:
-        file.write(b"\xff not JSON\n" + b"x" * 3_000_000 + b"\n")
-    append(folder, records[100:])
-    findings = findings_of(folder)
-
-    until_done(findings)
-
-    assert [finding.kind for finding in findings.findings] == ["nan"]
-    assert findings.findings[0].count == sum(math.isnan(record.get("train_loss", 0.0)) for record in records)
-
-
-def test_a_file_that_is_not_there_holds_nothing(tmp_path):
-    findings = RunFindings(FileSource(tmp_path / "none.jsonl"))
-
-    assert findings.advance(1.0) == 1.0
     assert findings.findings == ()
 
 

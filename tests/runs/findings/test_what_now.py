@@ -12,7 +12,6 @@ from toolkit.telemetry.runs.findings.what_now import what_now
 from toolkit.telemetry.runs.listing.run_start import start_of, training_settings
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 
-OURS = {"config": {"name": "neon", "process": [{"type": "tiny_lora_trainer", "training_folder": "output"}]}}
 AI_TOOLKIT = {
     "trainer": "ai-toolkit",
     "save_root": "/data/output/flux",
@@ -41,16 +40,6 @@ def checkpoint(step, path=None):
         "bytes": 1000,
         "checkpoint_path": path or f"output/neon/{step}.safetensors",
     }
-
-
-def test_a_killed_run_names_the_span_it_was_in_and_its_last_checkpoint(store, tmp_path):
-    opened = {"event": "span_start", "session": 1, "id": "s1", "name": "validation_loop", "time": 1.7e9}
-
-    known = asked(store, tmp_path, extra=[checkpoint(50), checkpoint(90), opened])
-
-    assert known.ending.inside == ("validation_loop",)
-    assert (known.checkpoint.step, known.checkpoint.path) == (90, "output/neon/90.safetensors")
-    assert known.newer is None
 
 
 @pytest.mark.parametrize("survived", [False, True])
@@ -120,11 +109,6 @@ def test_another_script_is_not_claimed_to_resume(store, tmp_path):
     assert not known.resume.resumes
     assert known.resume.command == "python /train.py --hf-token '***'"
     assert any("Secrets" in note for note in known.resume.notes)
-
-
-@pytest.mark.parametrize("line", ["run.py", [], [1, 2], None, [["run.py"]]])
-def test_a_command_line_that_is_no_list_of_words_is_not_recorded(store, tmp_path, line):
-    assert asked(store, tmp_path, start={"command_line": line}).resume is None
 
 
 def test_the_start_records_of_one_session_complete_each_other(store, tmp_path):

@@ -7,14 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from tests.runs.listing.test_run_table import card
-from toolkit.telemetry.diagnostics.metric_aliases import metric_key
 from toolkit.telemetry.runs.columns.group_curve import group_curve
 from toolkit.telemetry.runs.listing.compared_runs import (
-    ALL_BUT_SEED,
-    BY_TAG,
-    group_choices,
-    grouped,
     joined_metrics,
 )
 from toolkit.telemetry.runs.settings import setting_names, setting_text
@@ -37,16 +31,6 @@ def infos(**counts):
     ]
 
 
-def test_names_of_one_quantity_have_one_key_and_others_do_not():
-    assert {metric_key(name) for name in ("val_loss", "val/loss", "eval_loss", "validation_loss")} == {
-        "val_loss"
-    }
-    assert {metric_key(name) for name in ("train/loss", "loss", "Loss")} == {"train_loss"}
-    assert metric_key("val/Accuracy") == metric_key("val_accuracy") == "val_accuracy"
-    assert metric_key("samples_per_sec") != metric_key("tokens_per_sec")
-    assert metric_key("///")
-
-
 def test_metrics_are_joined_under_the_name_that_most_runs_give_them():
     found = joined_metrics(
         {
@@ -61,36 +45,6 @@ def test_metrics_are_joined_under_the_name_that_most_runs_give_them():
         "train/loss": {"a": "train_loss", "b": "train/loss", "c": "train/loss"},
         "x": {"a": "x"},
     }
-
-
-CARDS = [
-    card(f"r{number}", config={"learning_rate": rate, "lora_rank": rank, "seed": number}, tags=tags)
-    for number, (rate, rank, tags) in enumerate(
-        [(1e-4, 16, ("a",)), ("1e-4", 16, ("a", "b")), (1e-3, 8, ()), (1e-3, 16, ()), (1.0001e-3, 16, ())]
-    )
-]
-
-
-def test_runs_are_grouped_by_several_settings_by_all_but_the_seed_and_by_tag():
-    assert group_choices(CARDS) == [ALL_BUT_SEED, BY_TAG, "learning_rate", "lora_rank", "seed"]
-    assert {group.label: group.runs for group in grouped(CARDS, ["lora_rank"])} == {
-        "8": ("r2",),
-        "16": ("r0", "r1", "r3", "r4"),
-    }
-    found = {group.label: group.runs for group in grouped(CARDS, [ALL_BUT_SEED])}
-    assert list(found.values()) == [("r0", "r1"), ("r2",), ("r3",), ("r4",)], "in the order of the numbers"
-    assert len(found) == 4, "no two labels are equal, though two rates read the same"
-    assert next(iter(found)) == "learning_rate 1e-4, lora_rank 16"
-    assert {group.label: len(group.runs) for group in grouped(CARDS, [BY_TAG])} == {
-        "a": 2,
-        "b": 1,
-        "no tag": 3,
-    }
-
-
-def test_runs_that_differ_in_nothing_are_one_group():
-    assert [group.label for group in grouped([card("a"), card("b")], [ALL_BUT_SEED])] == ["all runs"]
-    assert group_choices([card("a"), card("b")]) == []
 
 
 def test_a_setting_has_one_name_and_one_text():

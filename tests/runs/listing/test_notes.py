@@ -72,9 +72,3 @@ def test_nothing_else_is_more_than_text(text):
 
     without_code = re.sub(r"(`{3,})text\n.*?\n\1|`[^`\n]*`", "", _ESCAPED.sub("", shown), flags=re.DOTALL)
     assert not _LIVE.search(without_code), without_code
-
-
-def test_words_with_underscores_and_products_stay_as_they_are():
-    assert _ESCAPED.sub(lambda found: found[0][1], notes_markdown("snake_case_name 2 * 3 * 4")) == (
-        "snake_case_name 2 * 3 * 4  "
-    )

@@ -16,7 +16,6 @@ from toolkit.telemetry.runs.listing.search import (
     QueryError,
     matches,
     names_in,
-    page_of,
     parse,
     select_runs,
     sort_cards,
@@ -107,10 +106,6 @@ def test_a_number_that_is_absent_or_no_number_matches_no_bound():
     assert matches(parse("loss>1"), card(loss=math.inf))
 
 
-def test_the_summary_steps_in_for_what_the_card_lacks():
-    assert matches(parse("samples_per_sec>3"), card(summary={"samples_per_sec": 4.0}))
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -194,21 +189,6 @@ def test_each_order_puts_first_what_a_person_looks_for():
     assert order("status", d, a, b, c) == ["z", "Run-2", "run-10", "y"]
 
 
-def test_a_critical_finding_comes_before_any_number_of_warnings():
-    few = card("few", summary={"findings_critical": 1})
-    many = card("many", summary={"findings_warning": 40})
-
-    assert order("alerts", card("none", summary={}), many, few) == ["few", "many", "none"]
-    assert order("-alerts", few, many, card("none", summary={})) == ["none", "many", "few"]
-
-
-@tries
-@given(runs=st.lists(cards, max_size=4))
-def test_any_runs_can_be_put_in_order(runs):
-    for by in ("last sign", "started", "name", "loss", "progress", "duration", "status"):
-        assert len(sort_cards(runs, by)) == len(runs)
-
-
 def test_an_unknown_order_is_refused():
     with pytest.raises(
         ValueError, match="cannot sort by 'colour': no run has it. Allowed: last sign, started"
@@ -246,30 +226,6 @@ def test_a_query_finds_the_runs_for_which_all_of_it_holds(query, found):
 
 
 @pytest.mark.parametrize(
-    ("page", "per_page", "number", "shown"),
-    [
-        (1, None, 1, 10),
-        (1, 3, 1, 3),
-        (4, 3, 4, 1),
-        (5, 3, 4, 1),
-        (0, 3, 1, 3),
-        (-7, 3, 1, 3),
-        (1, 0, 1, 0),
-        (2, 10, 1, 10),
-    ],
-)
-def test_a_page_beyond_the_last_one_is_the_last_one(page, per_page, number, shown):
-    found = [card(key=str(i)) for i in range(10)]
-
-    assert page_of(found, RunQuery(page=page, per_page=per_page))[0] == number
-    assert len(page_of(found, RunQuery(page=page, per_page=per_page))[1]) == shown
-
-
-def test_an_empty_list_has_one_empty_page():
-    assert page_of([], RunQuery(page=3, per_page=10)) == (1, [])
-
-
-@pytest.mark.parametrize(
     ("text", "said"),
     [
         ("optimiser:adam", "unknown name 'optimiser'; did you mean optimizer"),
@@ -281,18 +237,6 @@ def test_an_empty_list_has_one_empty_page():
 def test_an_unknown_name_is_refused_with_the_nearest_ones(text, said):
     with pytest.raises(QueryError, match=said):
         select_runs([card()], RunQuery(text=text), NOW)
-
-
-def test_a_name_of_a_run_that_looks_like_a_comparison_is_found():
-    assert len(select_runs([card()], RunQuery(text="grey-jacket-=v2"), NOW)) == 1
-    assert len(select_runs([card("a:b")], RunQuery(text="a:b"), NOW)) == 1
-
-
-def test_a_name_that_some_run_has_is_known_though_others_lack_it():
-    runs = [card(), card(key="b", config={"beta": 2})]
-
-    assert [run.key for run in select_runs(runs, RunQuery(text="beta>1"), NOW)] == ["b"]
-    assert [run.key for run in select_runs(runs, RunQuery(text="-beta>1"), NOW)] == ["grey-jacket-=v2"]
 
 
 def test_runs_are_sorted_by_settings_and_metrics_with_missing_ones_last():

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
-from dashboard.charts.palette import LIGHT, RUN_COLOURS, free_colours, run_colour
 from toolkit.telemetry.runfolder.labels import ProjectSettings
 from toolkit.telemetry.runfolder.manifest import Evaluation
 from toolkit.telemetry.runfolder.status import Status
@@ -15,18 +12,9 @@ from toolkit.telemetry.runs.listing.run_table import (
     default_columns,
     differences_of,
     groups_of,
-    metrics_of,
     primary_of,
 )
 from toolkit.telemetry.runs.store import RunCard
-
-
-def test_metrics_are_in_the_order_of_the_runs_that_have_them():
-    names = [f"eval/{letter}" for letter in "zyxwvutsrq"]
-    score = Evaluation(last=1.0, best=1.0, direction="max")
-    cards = [card(name, evaluations={name: score}) for name in names]
-
-    assert metrics_of([*cards, *cards]) == names
 
 
 def card(key, *, val=None, config=None, **changes):
@@ -68,32 +56,6 @@ def test_settings_that_differ_are_columns_and_the_others_can_be_chosen():
     assert set(default_columns(SWEEP, primary)) <= set(columns_of(SWEEP, primary))
 
 
-def test_differences_are_known_again_without_counting(monkeypatch):
-    found = differences_of(SWEEP)
-    monkeypatch.setattr("toolkit.telemetry.runs.listing.run_table._differences", lambda configs: None)
-
-    assert differences_of([*SWEEP]) is found
-
-
-def test_the_primary_metric_is_the_projects_if_a_run_has_it():
-    chosen = ProjectSettings(primary_metric="train_loss", direction="max")
-
-    assert primary_of(SWEEP, ProjectSettings()) == Primary(metric="val_loss", direction="min")
-    assert primary_of(SWEEP, chosen) == Primary(metric="train_loss", direction="max")
-    assert primary_of(SWEEP, ProjectSettings(primary_metric="gone")).metric == "val_loss"
-    assert primary_of([], ProjectSettings()) is None
-
-
-def test_the_best_run_is_one_with_a_finite_value():
-    primary = Primary(metric="val_loss", direction="min")
-    broken = card("nan")
-    broken.evaluations["val_loss"] = Evaluation(last=math.nan, direction="min")
-
-    assert primary.best_card([*SWEEP, broken]).key == "b"
-    assert primary.best_card([broken]) is None
-    assert primary_of([card("e")], ProjectSettings()).metric == "train_loss"
-
-
 def test_cells_show_numbers_as_people_write_them():
     run = card("r", val=0.25, config={"learning_rate": 1e-4, "quantize": True, "model": "flux"})
 
@@ -115,14 +77,3 @@ def test_groups_have_mean_spread_and_best_and_a_search_that_finds_them():
     assert groups[0].mean == (0.2 + 0.1) / 2
     assert groups[0].best.key == "b"
     assert groups[1].spread is None
-
-
-def test_a_run_keeps_its_colour_and_new_ones_get_free_colours():
-    runs = [card(f"r{number}") for number in range(len(RUN_COLOURS) - 3)]
-    kept = card("kept", colour="#123456")
-
-    assert run_colour(kept) == "#123456"
-    assert run_colour(card("odd", colour="run-999")) in LIGHT
-    assert [run_colour(run) for run in runs] == [run_colour(run) for run in reversed(runs)][::-1]
-    assert len(set(free_colours([*runs, kept]).values())) == len(runs)
-    assert "kept" not in free_colours([*runs, kept])

@@ -5,15 +5,12 @@ import math
 import os
 import re
 import shutil
-import subprocess
-import sys
 import time
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from tests.made_runs import BEGAN, append, step_record, write_run
+from tests.made_runs import BEGAN, append, write_run
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runfolder.layout import rank_file
@@ -22,7 +19,7 @@ from toolkit.telemetry.runs.listing import run_listing
 from toolkit.telemetry.runs.listing.run_folders import RunFolders
 from toolkit.telemetry.runs.sources import local_store, store_queries
 from toolkit.telemetry.runs.sources.local_store import LocalStore
-from toolkit.telemetry.runs.store import CacheState, Refused, RunQuery, UnknownRun
+from toolkit.telemetry.runs.store import Refused, RunQuery, UnknownRun
 
 posix = pytest.mark.skipif(os.name != "posix", reason="links, FIFOs and odd names are POSIX's")
 
@@ -43,41 +40,11 @@ def store(root, monkeypatch):
     return LocalStore([root], cache_dir=None)
 
 
-@pytest.fixture
-def child():
-    """Start a process that lives as long as the test."""
-    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    yield process
-    process.kill()
-    process.communicate()
-
-
 def keys(store):
     return [card.key for card in store.list_runs().cards]
 
 
 # ---------------------------------------------------------------- statuses
-
-
-def test_a_run_of_a_living_process_is_running_and_lost_once_it_is_gone(root, store, child):
-    write_run(root, "r", status="running", pid=child.pid)
-    alive = store.card("r").status
-    child.kill()
-    child.wait()
-
-    assert alive.name == "running"
-    assert store.card("r").status.name == "lost"
-    assert str(child.pid) in store.card("r").status.why
-
-
-@pytest.mark.parametrize(("age_s", "status"), [(1, "running"), (60, "stalled"), (4000, "lost")])
-def test_a_run_of_another_machine_is_judged_by_its_age_and_not_for_sure(root, store, age_s, status):
-    write_run(root, "r", status="running", host="elsewhere", age_s=age_s)
-
-    card = store.card("r")
-
-    assert (card.status.name, card.status.sure, card.host) == (status, False, "elsewhere")
-    assert "elsewhere" in card.status.why
 
 
 def test_a_folder_without_a_manifest_is_a_run_of_which_little_is_known(root, store):
@@ -106,25 +73,6 @@ def test_a_manifest_that_cannot_be_used_is_an_unreadable_run_and_no_failure(root
     assert card.step == store.card("good").step is not None
     assert store.card("good").status.name == "finished"
     assert store.refresh("r", wait_s=60.0).records > 0
-
-
-@posix
-@pytest.mark.timeout(120)
-def test_a_manifest_that_is_no_file_is_not_waited_for(root, store):
-    for name, make in (
-        ("fifo", os.mkfifo),
-        ("folder", os.mkdir),
-        ("link", lambda path: os.symlink("/etc/passwd", path)),
-    ):
-        folder = write_run(root, name)
-        (folder / "run.json").unlink()
-        make(folder / "run.json")
-
-    cards = {card.key: card for card in store.list_runs().cards}
-
-    assert {card.status.name for card in cards.values()} == {"unreadable"}
-    assert "a FIFO" in cards["fifo"].problem
-    assert "root:" not in repr(cards)
 
 
 def test_labels_that_cannot_be_read_leave_the_run_as_it_is_and_are_not_written_over(root, store):
@@ -349,21 +297,6 @@ def test_a_query_finds_some_and_the_counts_are_of_all(root, store):
         assert one.places == (str(root),)
 
 
-def test_a_metric_of_several_runs_is_the_metric_of_each(root, store):
-    for name in ("a", "b", "c"):
-        write_run(root, name, curves={"train_loss": lambda step, name=name: ord(name) + step})
-        store.refresh(name, wait_s=60.0)
-
-    found = store.series_of(["c", "none", "a"], "train_loss", buckets=7)
-
-    assert list(found) == ["c", "a"]
-    for key, series in found.items():
-        alone = store.series(key, "train_loss", buckets=7)
-        for one, other in zip(series.segments, alone.segments, strict=True):
-            np.testing.assert_array_equal(one.y, other.y)
-        assert series.total == alone.total == 100
-
-
 def test_the_records_are_given_back_byte_for_byte(root, store):
     folder = write_run(root, "r", ranks={3: {"sec_per_step": float}})
     with (folder / "metrics.jsonl").open("ab") as file:
@@ -374,44 +307,6 @@ def test_the_records_are_given_back_byte_for_byte(root, store):
     assert b"".join(store.record_lines("r", rank=3)) == rank_file(folder, 3).read_bytes()
     with pytest.raises(Refused, match="could not be read"):
         list(store.record_lines("r", rank=4))
-
-
-def test_it_says_what_is_behind_it_and_what_it_keeps(root, tmp_path):
-    write_run(root, "r")
-    kept = LocalStore([root], cache_dir=tmp_path / "kept")
-
-    assert LocalStore([root], cache_dir=None).cache_state() == CacheState(place=None)
-    assert kept.cache_state() == CacheState(place=str(tmp_path / "kept"))
-    assert (kept.state().kind, kept.state().places) == ("folders", (str(root),))
-
-
-@posix
-def test_a_link_to_a_run_is_not_followed_and_said(root, store, tmp_path):
-    write_run(tmp_path, "outside")
-    (root / "link").symlink_to(tmp_path / "outside")
-    (root / "nowhere").symlink_to(tmp_path / "nope")
-
-    found = store.list_runs()
-
-    assert found.cards == ()
-    assert sorted(found.problems) == [
-        "link is a symbolic link and is not followed",
-        "nowhere is a symbolic link and is not followed",
-    ]
-    with pytest.raises(UnknownRun):
-        store.refresh("link", wait_s=60.0)
-
-
-@pytest.mark.parametrize(
-    "key", ["", ".", "..", "../logs/r", "/etc", "r/", "r\0", "2~x", "~r", "\ud800", ".hidden"]
-)
-def test_no_key_leads_anywhere_but_to_a_listed_run(root, store, key):
-    write_run(root, "r")
-    write_run(root, ".hidden")
-
-    for ask in (store.card, store.meta, store.refresh, store.metrics, store.record_lines):
-        with pytest.raises(UnknownRun):
-            ask(key)
 
 
 # ---------------------------------------------------------------- one run
@@ -494,35 +389,6 @@ def test_trends_that_take_too_long_come_later(root, store, monkeypatch):
 # ---------------------------------------------------------------- asking and labelling
 
 
-@pytest.mark.parametrize("status", ["finished", "failed", "lost"])
-def test_no_request_reaches_a_run_that_has_ended(root, store, status):
-    folder = write_run(root, "r", status=status)
-
-    with pytest.raises(Refused, match=f"the run is {status}"):
-        store.ask("r", {"log_every": 20})
-    assert not (folder / "control.json").exists()
-
-
-@pytest.mark.parametrize("request_", [{}, {"log_every": "often"}, {"knobs": {"bad name!": 1}}])
-def test_an_invalid_request_is_refused_with_its_reason(root, store, request_):
-    write_run(root, "r", status="running")
-
-    with pytest.raises(Refused, match=r"\w+ \w+"):
-        store.ask("r", request_)
-
-
-def test_labels_that_cannot_be_written_are_refused(root, store, monkeypatch):
-    write_run(root, "r")
-
-    def full(*args, **options):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(local_store, "write_labels", full)
-
-    with pytest.raises(Refused, match="No space left on device"):
-        store.label("r", Labels())
-
-
 # ---------------------------------------------------------------- the trash
 
 
@@ -536,16 +402,6 @@ def test_a_run_of_the_second_log_directory_comes_back_to_it(tmp_path):
     assert [run.name for run in store.trash()] == ["Renamed"]
     assert store.restore(token) == "b~r"
     assert sorted(keys(store)) == ["a~r", "b~r"]
-
-
-@posix
-def test_a_run_whose_name_is_no_text_comes_back_under_its_key(root, store):
-    write_run(root, "a\udcff")
-    (key,) = keys(store)
-
-    back = store.restore(store.delete(key))
-
-    assert keys(store) == [back]
 
 
 @pytest.mark.parametrize(
@@ -614,52 +470,6 @@ def test_a_file_inside_the_folder_is_read(store, files):
     assert read(store, "samples/a.png", max_bytes=7) == read(store, "./samples//a.png") == b"picture"
     with pytest.raises(Refused, match="7 bytes, more than the limit of 6"):
         read(store, "samples/a.png", max_bytes=6)
-
-
-@pytest.mark.parametrize(
-    ("relative", "why"),
-    [
-        *(
-            (path, "is not a path inside")
-            for path in ("", ".", "/", "..", "../r/samples/a.png", "//etc/passwd")
-        ),
-        *((path, "is not a path inside") for path in ("samples/../../../secret", "/etc/passwd")),
-        *(
-            (path, None)
-            for path in ("a\0b", "nope", "samples/nope", "samples", "samples/a.png/x", "x" * 5000)
-        ),
-        *((path, "is not a valid file name") for path in ("samples/\ud800.png",) if os.name == "posix"),
-    ],
-)
-def test_a_path_that_leads_out_or_is_no_file_is_refused(store, files, relative, why):
-    with pytest.raises(Refused, match=why):
-        read(store, relative)
-
-
-@posix
-def test_ranks_through_a_link_are_no_ranks(root, store, tmp_path):
-    folder = write_run(root, "r")
-    outside = tmp_path / "outside.jsonl"
-    append(folder, [step_record(0, secret=1.0)], path=outside)
-    (folder / "ranks").mkdir()
-    (folder / "ranks" / "00001.jsonl").symlink_to(outside)
-
-    assert store.ranks("r") == [0]
-    assert "symbolic link" in store.refresh("r", rank=1).problem
-    assert store.metrics("r", rank=1) == []
-
-
-@posix
-def test_a_folder_of_ranks_that_is_a_link_is_not_followed(root, store, tmp_path):
-    folder = write_run(root, "r")
-    outside = tmp_path / "outside"
-    outside.mkdir()
-    append(folder, [step_record(0, secret=1.0)], path=outside / "00001.jsonl")
-    (folder / "ranks").symlink_to(outside)
-
-    assert store.ranks("r") == [0]
-    with pytest.raises(Refused, match="ranks is a symbolic link"):
-        store.refresh("r", rank=1)
 
 
 def test_of_very_many_links_some_are_named_and_the_others_counted(root, store):

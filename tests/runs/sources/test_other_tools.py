@@ -22,7 +22,7 @@ from toolkit.telemetry.importers.detect import find_sources
 from toolkit.telemetry.importers.summary import summarise
 from toolkit.telemetry.runs.listing import foreign_runs
 from toolkit.telemetry.runs.sources.local_store import LocalStore
-from toolkit.telemetry.runs.store import NO_END, Refused, RunQuery, UnknownRun
+from toolkit.telemetry.runs.store import NO_END, RunQuery, UnknownRun
 
 TABLE = "step,loss,lr\n"
 
@@ -275,22 +275,6 @@ def test_delete_hides_it_until_it_is_restored(open_store, table):
     assert store.restore(token) == key
     assert only_key(store) == key
     assert samples.fingerprint(table.parent.parent) == before
-
-
-def test_it_cannot_be_controlled_and_a_viewer_changes_nothing(open_store, table):
-    store = open_store(table.parent.parent)
-    key = only_key(store)
-    with pytest.raises(Refused, match="logged by CSV or JSONL: it cannot be controlled from here"):
-        store.ask(key, {"log_every": 5})
-    viewer = open_store(table.parent.parent, read_only=True)
-    only_key(viewer)
-    for change in (
-        lambda: viewer.label(key, viewer.meta(key).labels),
-        lambda: viewer.delete(key),
-        lambda: viewer.ask(key, {}),
-    ):
-        with pytest.raises(Refused, match="--read-only"):
-            change()
 
 
 def test_secrets_in_a_foreign_configuration_and_in_its_name_are_masked(open_store, tmp_path):

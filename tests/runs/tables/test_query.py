@@ -142,16 +142,6 @@ def test_the_columns_that_a_statement_names_are_those_of_the_whole_table(tables,
     ] == [[True] * len(some)] * len(whole)
 
 
-def test_a_whole_row_a_natural_join_and_a_count_do_not_depend_on_the_columns_that_are_read(tables):
-    assert rows("select s from steps s where s.run = 'short'", tables)[0]["s"]["loss"] == 0.25
-    assert rows("select count(*) n from steps", tables) == [{"n": 41}]
-    assert query("select 1 as a, 2 as a, 3 as A", tables).to_pylist() == [{"a": 1, "a_2": 2, "A_3": 3}]
-    joined = rows("select count(*) n from steps natural join evals", tables)
-    assert joined == [{"n": 0}]
-    assert "steps" in {row["name"] for row in rows("show tables", tables)}
-    assert {"loss", ODD} <= {row["column_name"] for row in rows("describe steps", tables)}
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -265,18 +255,6 @@ def test_a_statement_ends_in_time_and_memory(tables):
         query(f"select {'+'.join(['loss'] * 2_000)} from steps", tables)
 
 
-def test_another_column_called_run_does_not_choose_a_run(tables):
-    """Only the run after `where run = …` is read, and only the columns named: not if these are other ones."""
-    assert rows(
-        "select min(n) n from (select run || 'x' as run, loss n from steps) where run = 'shortx'", tables
-    ) == [{"n": 0.25}]
-    others = "select count(*) n from steps s, (select 'none' as run) t where t.run = 'none'"
-    assert rows(others, tables) == [{"n": 41}]
-    assert rows("select count(*) n from steps s(loss, run) where run = '1'", tables) == [{"n": 26}]
-    assert rows("select #1 from steps where run = 'short'", tables) == [{"run": "short"}]
-    assert rows("select train_loss from steps where run = 'short'", tables) == [{"train_loss": None}]
-
-
 def test_the_name_of_a_column_does_not_depend_on_other_runs(tmp_path):
     for name, metrics in (
         ("both", {"Acc": 1.0, "acc": 2.0}),
@@ -300,18 +278,6 @@ def test_the_name_of_a_column_does_not_depend_on_other_runs(tmp_path):
     assert found == {"both": (2.0, 1.0, None), "upper": (3.0, None, 4.0), "none": (None, None, None)}
     assert notes == ["none: 1 lines are not records"]
     assert rows("select acc from steps where run = 'upper'", tables) == [{"Acc": 3.0}]
-
-
-def test_new_records_are_in_the_next_answer(tmp_path):
-    with TelemetryLogger("live", log_dir=tmp_path, log_every=1, system=False) as log:
-        log.log_step(1, train_loss=1.0)
-        log.flush()
-        tables = RunTables([tmp_path], cache_dir=tmp_path / "cache")
-        before = rows("select step from steps", tables)
-        log.log_step(2, train_loss=0.5)
-        log.flush()
-
-        assert (before, rows("select step from steps", tables)) == ([{"step": 1}], [{"step": 1}, {"step": 2}])
 
 
 def test_small_logs_are_kept_together_and_read_on_where_they_grew(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""A script that is left with a code other than 0 has failed; one that catches its exit has not."""
+"""A script that is left with a code other than 0 has failed; one that continues after its exit has not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from tests.telemetry.logged import make_logger, records_of
 from toolkit.telemetry.core.lifetime import code_of, exit_code
-from toolkit.telemetry.logger.errors.exits import EXITS
 
 
 @pytest.mark.parametrize(
@@ -34,13 +33,7 @@ def how_it_ends(log):
     return reason, code_of(error)
 
 
-@pytest.fixture
-def left(monkeypatch):
-    """Have it look as if the interpreter was ending by an exception, which the script has not caught."""
-    monkeypatch.setattr(EXITS, "is_left", lambda: True)
-
-
-def test_the_last_exit_counts(tmp_path, left, capsys):
+def test_the_last_exit_counts(tmp_path):
     with make_logger(tmp_path) as log:
         assert how_it_ends(log) == ("exit", None)
         assert call(sys.exit, 3).code == 3
@@ -53,18 +46,10 @@ def test_the_last_exit_counts(tmp_path, left, capsys):
         assert how_it_ends(log) == ("exit", None)
 
 
-def test_an_exit_that_the_training_survived_does_not_count(tmp_path, left):
+def test_an_exit_that_the_training_survived_does_not_count(tmp_path):
     with make_logger(tmp_path, log_every=1) as log:
         call(sys.exit, 3)
         log.log_step(1, train_loss=1.0)
-
-        assert how_it_ends(log) == ("exit", None)
-
-
-def test_a_script_that_ends_with_its_last_line_was_not_left(tmp_path, monkeypatch):
-    with make_logger(tmp_path) as log:
-        call(sys.exit, 3)
-        monkeypatch.setattr(EXITS, "is_left", lambda: False)
 
         assert how_it_ends(log) == ("exit", None)
 

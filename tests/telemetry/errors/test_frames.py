@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gc
-import threading
 from pathlib import Path
 
 import pytest
 
 from tests.fork_server import run_python
-from toolkit.telemetry.logger.errors.stack import frame_of_main_thread, frames_of_threads
+from toolkit.telemetry.logger.errors.stack import frames_of_threads
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = Path(__file__).parent / "programs" / "collect_while_frames_are_read.py"
@@ -36,19 +35,3 @@ def test_the_collector_is_left_as_it_was(is_on):
         assert gc.isenabled() == is_on
     finally:
         (gc.enable if before else gc.disable)()
-
-
-def test_the_main_thread_is_found_from_itself_and_from_another_thread():
-    def innermost(frame):
-        return frame.f_code.co_name
-
-    found = []
-    thread = threading.Thread(target=lambda: found.append(frame_of_main_thread()))
-    thread.start()
-    thread.join()
-
-    assert (
-        innermost(frame_of_main_thread())
-        == "test_the_main_thread_is_found_from_itself_and_from_another_thread"
-    )
-    assert found[0] is not None

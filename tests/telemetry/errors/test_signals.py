@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import signal
 import subprocess
@@ -137,16 +136,6 @@ def test_a_handler_that_calls_ours_decides_itself_what_comes_next(tmp_path, hand
 
         assert log.is_live
     assert handled == [signal.SIGTERM]
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says which signals have a handler in C")
-def test_a_handler_in_c_is_left_alone(tmp_path):
-    faulthandler.register(signal.SIGTERM, file=sys.__stderr__.fileno(), chain=True)
-    try:
-        with make_logger(tmp_path):
-            assert not is_ours()
-    finally:
-        faulthandler.unregister(signal.SIGTERM)
 
 
 def test_a_signal_that_is_ignored_is_left_alone(tmp_path):

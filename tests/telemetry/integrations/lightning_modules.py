@@ -69,19 +69,6 @@ class TwoOptimizers(Regression):
         ]
 
 
-class BatchwiseValidation(Regression):
-    """Logs single batches of its validation, and hands something to the logger itself."""
-
-    def validation_step(self, batch, batch_idx):
-        self.log("val_loss", self.loss_of(batch), on_step=True, on_epoch=True)
-        self.log("val_last", float(batch_idx), on_step=True, on_epoch=False)
-        self.log("score", 2.5, on_step=True, on_epoch=True)
-
-    def on_validation_epoch_end(self):
-        if self.logger is not None and not self.trainer.sanity_checking:
-            self.logger.log_metrics({"handed": 7.0, "epoch": self.current_epoch})
-
-
 class SlowValidation(Regression):
     """Takes its time with the validation."""
 

@@ -139,7 +139,7 @@ class Lightning:
     spans = {
         "application": 1,
         "model_init": 1,
-        "dataloader_init": 2,
+        "dataloader_init": 1,
         "training_loop": 1,
         "training_iteration": 4,
         "validation_loop": 2,
@@ -147,10 +147,9 @@ class Lightning:
         "checkpoint_save_sync": 2,
     }
     parts = {"data_loading": 4, "forward": 4, "zero_grad": 4, "backward": 4, "optimizer_update": 4}
-    wrapped = {"training_step", "optimizer_step", "_on_before_fetch"}
+    wrapped = {"start", "stop"}
     calls = (
         "__init__",
-        "take_requests",
         "log_start",
         "log_step",
         "log_eval",
@@ -171,7 +170,7 @@ class Lightning:
 
             def training_step(self, batch, _):
                 loop = self.trainer.fit_loop
-                own.patched |= patched_of(self.trainer, loop, loop.epoch_loop, self)
+                own.patched |= patched_of(self.trainer, loop, loop.epoch_loop, self, self.trainer.profiler)
                 if at_step is not None:
                     at_step(self.global_step + 1)
                 loss = (self.layer(batch) ** 2).mean()
@@ -204,7 +203,7 @@ class Lightning:
             try:
                 trainer.fit(model, loader, other, ckpt_path=resume)
             finally:
-                own.left = patched_of(trainer, trainer.fit_loop, trainer.fit_loop.epoch_loop, model)
+                own.left = patched_of(trainer, trainer.fit_loop, model, trainer.profiler)
         own.weights = torch.nn.utils.parameters_to_vector(model.parameters()).tolist()
         return own
 

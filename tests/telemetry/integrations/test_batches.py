@@ -13,8 +13,8 @@ from tests.lazy_module import LazyModule
 from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.integrations.ai_toolkit.steps import Steps
+from toolkit.telemetry.integrations.framework_run import FrameworkRun
 from toolkit.telemetry.integrations.method_patches import MethodPatches
-from toolkit.telemetry.integrations.open_phases import OpenPhases
 from toolkit.telemetry.runfolder.evidence.batches import read_batches
 
 torch = pytest.importorskip("torch")
@@ -264,8 +264,9 @@ def test_ai_toolkit_keeps_the_files_of_its_batches(tmp_path):
     items = [SimpleNamespace(path=f"/data/faces/{name}.png") for name in ("a", "b")]
     process = SimpleNamespace(step_num=3, hook_train_loop=lambda _: 0.5)
     with TelemetryLogger("r", tmp_path, **QUIET) as log:
-        patches = MethodPatches(log.guard)
-        Steps(process, log, OpenPhases()).watch(patches)
+        patches, run = MethodPatches(log.guard), FrameworkRun(log)
+        run.open_run("r")
+        Steps(process, run, patches)
         process.hook_train_loop([SimpleNamespace(file_items=items)])
         patches.undo()
 

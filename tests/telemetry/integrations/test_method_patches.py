@@ -40,9 +40,36 @@ def broken(*_, **__):
     raise RuntimeError("ours")
 
 
+def broken_after(*_, **__):
+    """Fail after the call, also after one that has failed."""
+    try:
+        yield
+    finally:
+        broken()
+
+
+def test_what_runs_around_a_call_has_its_arguments_its_result_and_its_exception():
+    trainer, seen = Trainer(), []
+
+    def follow(path, *, is_last=False):
+        seen.append((path, is_last))
+        try:
+            seen.append((yield))
+        except ValueError as error:
+            seen.append(str(error))
+            raise
+
+    MethodPatches(Guard()).follow(trainer, "save", follow)
+    trainer.save("a", is_last=True)
+    with pytest.raises(ValueError, match="no path"):
+        trainer.save(None)
+
+    assert seen == [("a", True), "one saved a, True", (None, False), "no path"]
+
+
 def test_a_later_patch_of_another_package_stays():
     trainer = Trainer()
-    patches = MethodPatches()
+    patches = MethodPatches(Guard())
     patches.wrap(trainer, "save", lambda _: lambda: "ours")
     trainer.save = lambda: "another's"
     patches.undo()
@@ -53,7 +80,8 @@ def test_a_later_patch_of_another_package_stays():
 def test_failing_hooks_are_counted_and_do_not_reach_the_caller():
     trainer, guard = Trainer(), Guard()
     patches = MethodPatches(guard)
-    patches.around(trainer, "save", before=broken, after=broken, failed=broken)
+    patches.follow(trainer, "save", broken)
+    patches.follow(trainer, "save", broken_after)
     patches.time(trainer, "save", broken)
 
     assert trainer.save("a") == "one saved a, False"
@@ -65,9 +93,9 @@ def test_failing_hooks_are_counted_and_do_not_reach_the_caller():
 def test_what_cannot_be_patched_is_left_alone():
     slotted, guard = Slotted(), Guard()
     patches = MethodPatches(guard)
-    patches.around(slotted, "save", before=broken)
-    patches.around(slotted, "missing", before=broken)
-    patches.around(None, "save", before=broken)
+    patches.follow(slotted, "save", broken)
+    patches.follow(slotted, "missing", broken)
+    patches.follow(None, "save", broken)
 
     assert slotted.save() == "saved"
     assert guard.counts == {"patching save: TypeError": 1}
@@ -75,8 +103,8 @@ def test_what_cannot_be_patched_is_left_alone():
 
 def test_hooks_are_not_called_after_undo_through_a_kept_reference():
     trainer, seen = Trainer(), []
-    patches = MethodPatches()
-    patches.around(trainer, "save", before=lambda *_, **__: seen.append("called"))
+    patches = MethodPatches(Guard())
+    patches.follow(trainer, "save", lambda *_, **__: seen.append("called"))
     kept = trainer.save
     patches.undo()
 
@@ -87,8 +115,8 @@ def test_hooks_are_not_called_after_undo_through_a_kept_reference():
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
 def test_copies_of_the_object_have_their_own_methods(copied):
     trainer, seen = Trainer(), []
-    patches = MethodPatches()
-    patches.around(trainer, "save", before=lambda *_, **__: seen.append("called"))
+    patches = MethodPatches(Guard())
+    patches.follow(trainer, "save", lambda *_, **__: seen.append("called"))
     other = copied(trainer)
     if copied is not copy.copy:
         other.name = "other"
@@ -100,8 +128,8 @@ def test_copies_of_the_object_have_their_own_methods(copied):
 
 def test_a_patched_method_keeps_its_name_and_signature():
     trainer = Trainer()
-    patches = MethodPatches()
-    patches.around(trainer, "save", before=lambda *_, **__: None)
+    patches = MethodPatches(Guard())
+    patches.follow(trainer, "save", lambda *_, **__: None)
 
     assert trainer.save.__name__ == "save"
     assert inspect.signature(trainer.save) == inspect.signature(Trainer().save)

@@ -5,7 +5,7 @@ with unknown noise Lindon and others, "Anytime-valid linear models", 2022; Grün
 testing", 2024; Wang and Ramdas, "Anytime-valid t-tests", 2024). Its evidence is the ratio of how likely the results are
 if effects are spread around zero by `_SPREADS`, and if there is none. Without an effect that ratio ever reaches 1/level
 with at most the chance `level` (Ville 1939), however many runs are added. Such a bound leaves room: it also holds for a
-look before `FEWEST` runs. `_ROOM` is how much of it is needed, by simulation (docs/figures/answers.md).
+look before `FEWEST` runs. `_ROOM` is how much of it is needed, by simulation (docs/figures/verdict.md).
 
 The chance of a false *better* in a whole loop is shared out beforehand to its tries, which are the changes that are
 compared with the best one, and not to the looks at one of them (online testing: Foster and Stine 2008; Javanmard and

@@ -10,6 +10,7 @@ from itertools import pairwise
 from statistics import fmean, median
 from typing import Any, Final, Literal
 
+from toolkit.telemetry.answers.order import alternate, depends_on_order
 from toolkit.telemetry.answers.repeats import Result, differing, groups_of, result_of
 from toolkit.telemetry.answers.sequential_test import (
     ALPHA,
@@ -36,7 +37,7 @@ HOPELESS: Final = 0.05
 _WHOLE: Final = 0.95
 """The share of its steps from which on a run that did not finish has a result."""
 _LESS_NOISE: Final = 10.0
-"""Seeds differ by up to so many times more than the evaluations within a run do (docs/figures/answers.md)."""
+"""Seeds differ by up to so many times more than the evaluations within a run do (docs/figures/verdict.md)."""
 _FEWEST_POINTS: Final = 4
 """Of the second half of a run."""
 _HEADS: Final[Mapping[Answer, str]] = {
@@ -262,6 +263,9 @@ def verdict(
     elif answer == "not decided":
         chances = dict(enumerate(forecast(values[0], values[1], noise, more=more, tries=tries), 1))
         answer, end, needed = _what_next(chances, counted, names)
+    order = _order(counted, whole, group_of) if answer in ("better", "worse") else ""
+    if order:
+        answer, end, needed = "not decided", f", but {order}", "Run both again, in turns."
     if answer == "better" and diverged:
         answer = "not decided"
         needed = f"{_plural(len(diverged), 'run')} of {names[0]} diverged: find out why first."
@@ -382,6 +386,18 @@ def _noise(
     deviation = math.sqrt(fmean(known))
     source = f"{_LESS_NOISE:g} times that of the evaluations within the runs ({short_number(deviation)})"
     return Noise(_LESS_NOISE * deviation, freedom), source
+
+
+def _order(counted: Sequence[Sequence[Result]], others: Sequence[Result], group_of: Mapping[str, str]) -> str:
+    """Return how the repeats depend on when they were started; nothing if the two groups were run in turns."""
+    starts = [[run.created for run in group if run.created is not None] for group in counted]
+    if alternate(*starts):
+        return ""
+    groups: dict[str, list[tuple[float, float]]] = {}
+    for run in (*counted[0], *counted[1], *others):
+        if run.created is not None:
+            groups.setdefault(group_of[run.key], []).append((run.created, run.value or 0.0))
+    return depends_on_order(list(groups.values()))
 
 
 def _within(points: Sequence[float]) -> float | None:

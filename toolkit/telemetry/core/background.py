@@ -19,6 +19,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
 
+from toolkit.telemetry.core.clock import wait_until
+
 WRITING: Final = "telemetry-writing"
 """Takes records to their file."""
 FILES: Final = "telemetry-files"
@@ -33,7 +35,6 @@ _EARLY_S: Final = 0.02
 """Jobs that are due within this time run together, so that one wake-up serves many."""
 _LINGER_S: Final = 0.5
 """How long a thread without jobs stays."""
-_NOTICE_WITHIN_S: Final = 0.25
 _LONGEST_WAIT_S: Final = 3600.0
 
 Turn = Callable[[], "float | None"]
@@ -62,12 +63,8 @@ class Job:
         self._thread: int | None = None
         self._free = deque([None])
         """Taken out in one step by the thread that takes a turn."""
-        self._flushed = threading.Condition()
         self._flushes_asked = self._flushes_done = 0
         self._is_flushed = False
-        # Held until it is over. Not an event: what a signal handler raises may leave the lock in one held for ever.
-        self._under_way = threading.Lock()
-        self._under_way.acquire()
 
     def start(self, after_s: float = 0.0) -> None:
         """Take the first turn in `after_s` seconds. Called again, ask once more for a thread that was refused.
@@ -91,12 +88,10 @@ class Job:
         """Wait, at most `timeout_s`, for a turn that began after this call and called `note_flushed`."""
         if not self.is_started:
             return False
-        with self._flushed:
-            self._flushes_asked += 1
-            wanted = self._flushes_asked
-            self.wake()
-            self._flushed.wait_for(lambda: self._flushes_done >= wanted or self.is_over, timeout_s)
-            return self._flushes_done >= wanted
+        wanted = self._flushes_asked = self._flushes_asked + 1
+        self.wake()
+        wait_until(lambda: self._flushes_done >= wanted or self.is_over, timeout_s)
+        return self._flushes_done >= wanted
 
     def note_flushed(self) -> None:
         """Note, in a turn, that it leaves nothing undone of what was there when it began."""
@@ -117,36 +112,19 @@ class Job:
         return began is not None and now - began > _HELD_UP_S
 
     def join(self, timeout_s: float) -> bool:
-        """Wait, at most `timeout_s`, until it is over; return whether it is.
-
-        Python notices a signal that arrives just before it waits for a lock only when that wait is over. So a long wait
-        is split into short ones.
-        """
-        deadline = time.monotonic() + timeout_s
-        while (
-            not self.is_over
-            and self._thread != threading.get_ident()
-            and (left_s := deadline - time.monotonic()) > 0.0
-        ):
-            if self._under_way.acquire(timeout=min(left_s, _NOTICE_WITHIN_S)):
-                self._under_way.release()
+        """Wait, at most `timeout_s`, until it is over, unless its own turn waits; return whether it is."""
+        wait_until(lambda: self.is_over or self._thread == threading.get_ident(), timeout_s)
         return self.is_over
 
     def close(self, timeout_s: float) -> bool:
         """Have the last turns taken, on this thread where the system grants no other; return whether it is over."""
         self.is_closing = True
         self.wake()
-        if not self.is_started:
-            self._run_here(timeout_s)
-        return self.join(timeout_s)
-
-    def _run_here(self, timeout_s: float) -> None:
-        """Take the turns that are left on the calling thread, for `timeout_s`: the system grants no other."""
         deadline = time.monotonic() + timeout_s
-        while not self.is_over and (now := time.monotonic()) < deadline:
+        while not self.is_started and (left_s := deadline - time.monotonic()) > 0.0:
             self.take_turn()
-            if not self.is_over:
-                time.sleep(max(0.0, min(self.due - now, _NOTICE_WITHIN_S)))
+            time.sleep(max(0.0, min(self.due - time.monotonic(), left_s)))
+        return self.join(deadline - time.monotonic())
 
     def take_turn(self) -> None:
         """Take one turn, unless another thread is taking one."""
@@ -164,17 +142,12 @@ class Job:
                 pause_s = self._turn()
         finally:
             self.ended = time.monotonic()
-            if pause_s is not None:
-                self.due = self.ended + pause_s
-            elif not self.is_over:
-                self.is_over = True
-                self._under_way.release()
+            self.due = self.ended + (pause_s or 0.0)
+            if self._is_flushed:
+                self._flushes_done = max(self._flushes_done, flushes)
+            self.is_over = self.is_over or pause_s is None
             self._thread = self.began = None
             self._free.append(None)
-            with self._flushed:
-                if self._is_flushed:
-                    self._flushes_done = max(self._flushes_done, flushes)
-                self._flushed.notify_all()
 
 
 class Worker:
@@ -200,10 +173,12 @@ class Worker:
         if self._rung.empty():
             self._rung.put(None)
 
-    def _wait(self, timeout_s: float) -> None:
-        """Wait until it is woken, an hour at most."""
+    def _wait(self, timeout_s: float) -> bool:
+        """Wait until it is woken, an hour at most; return whether it was."""
         with suppress(Empty):
             self._rung.get(timeout=max(0.0, min(timeout_s, _LONGEST_WAIT_S)))
+            return True
+        return False
 
     @property
     def was_granted_a_thread(self) -> bool:
@@ -223,9 +198,9 @@ class Worker:
     def have_thread(self) -> None:
         """Have a thread that runs the jobs. Raises RuntimeError where the system refuses it."""
         if not _is_alive(self._thread):
-            self.start_thread()
+            self._start_thread()
 
-    def start_thread(self) -> None:
+    def _start_thread(self) -> None:
         """Start a thread, which takes the place of one that is held up. Raises RuntimeError where it is refused."""
         before = self._thread
         # Whoever starts one at the same time makes one too many, which then ends.
@@ -249,7 +224,7 @@ class Worker:
         is_available = _is_alive(self._thread) and not (job is not None and job.is_held_up(now))
         if not is_available and any(job.is_due(now) for job in self.jobs):
             with suppress(RuntimeError, MemoryError):
-                self.start_thread()
+                self._start_thread()
 
     def _serve(self) -> None:
         thread = threading.current_thread()
@@ -264,7 +239,8 @@ class Worker:
                 elif self.jobs:
                     waiting = [job.due for job in self.jobs if job.began is None]
                     self._wait(min(waiting, default=math.inf) - now)
-                elif not self._gets_a_job():
+                # The end of a run may need it when no thread can be started any more.
+                elif not self._wait(_LINGER_S):
                     self._thread = None
                     # After that: who adds a job from now on starts a thread.
                     if self.jobs:
@@ -276,13 +252,6 @@ class Worker:
                 self.help_out(math.inf)
             # The turn of a thread that was replaced is over, and its job may be due.
             self.ring()
-
-    def _gets_a_job(self) -> bool:
-        """Wait a little for another job, which the end of a run may need when no thread can be started any more."""
-        until = time.monotonic() + _LINGER_S
-        while not self.jobs and (left_s := until - time.monotonic()) > 0.0:
-            self._wait(left_s)
-        return bool(self.jobs)
 
     def _next(self, now: float) -> Job | None:
         """Return the job that is due and has waited longest since its last turn."""

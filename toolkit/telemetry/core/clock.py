@@ -69,6 +69,22 @@ class Countdown:
         self._end = min(self._end, time.monotonic() + seconds)
 
 
+_ASK_EVERY_S: Final = 0.002
+
+
+def wait_until(is_so: Callable[[], bool], timeout_s: float) -> bool:
+    """Wait, at most `timeout_s`, until `is_so` returns true; return whether it does.
+
+    It takes no lock: a signal handler may interrupt it, and wait for the same.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        if (left_s := deadline - time.monotonic()) <= 0.0:
+            return False
+        time.sleep(min(left_s, _ASK_EVERY_S))
+    return True
+
+
 SET_S: Final = 0.2
 """A synchronised clock drifts by less than this; a larger jump means that it was set, or that the machine slept."""
 _MOST: Final = 64

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from toolkit.telemetry.core.background import held_up_disks
+from toolkit.telemetry.core.clock import wait_until
 
 
 class Closable(Protocol):
@@ -46,16 +47,9 @@ class CloseOnce:
     """Lets a run end once, even if several threads, signal handlers and exit handlers end it at the same time."""
 
     def __init__(self, *, is_over: bool = False) -> None:
-        self._ender: dict[str, tuple[int, ...]] = {}
+        self._ender: dict[str, tuple[int, ...]] = {_FIRST: ()} if is_over else {}
         """The thread that came first."""
-        # Held until it has ended. Not an event: a signal handler that waits for one may have interrupted its own thread
-        # in the middle of such a wait, and would find the event's inner lock held forever.
-        self._under_way = threading.Lock()
         self._is_over = is_over
-        if is_over:
-            self._ender[_FIRST] = ()
-        else:
-            self._under_way.acquire()
 
     def begin(self) -> bool:
         """Return whether the caller is the first, who ends it."""
@@ -66,17 +60,11 @@ class CloseOnce:
     def done(self) -> None:
         """Release all waiting threads."""
         self._is_over = True
-        try:
-            self._under_way.release()
-        except RuntimeError:
-            # In a forked child no thread waits.
-            pass
 
     def wait(self, timeout_s: float) -> None:
         """Wait until it has ended, unless the caller's own thread is ending it."""
-        is_mine = self._ender.get(_FIRST) == (threading.get_ident(),)
-        if not is_mine and not self._is_over and self._under_way.acquire(timeout=timeout_s):
-            self._under_way.release()
+        if self._ender.get(_FIRST) != (threading.get_ident(),):
+            wait_until(lambda: self._is_over, timeout_s)
 
 
 def close_at_exit(

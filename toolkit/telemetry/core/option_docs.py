@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -35,7 +34,6 @@ _SECTIONS: Final = (
         "The keys of the YAML that `run.py` trains. See [trainer.md](trainer.md).",
     ),
 )
-_WIDTH: Final = 110
 _PAGE: Final = "docs/options.md"
 _TYPES: Final = "toolkit/telemetry/logger/options/options_dict.py"
 
@@ -83,9 +81,6 @@ def options_types(cls: type) -> str:
     types = {item.name: item.type for item in dataclasses.fields(cls)}
     for name, about in sorted(options_of(cls).items()):
         lines.append(f"    {name}: {about.check.accepts or types[name]}")
-        lines += textwrap.wrap(
-            f'"""{about.description}"""', _WIDTH, initial_indent="    ", subsequent_indent="    "
-        )
     return "\n".join(lines) + "\n"
 
 

@@ -8,9 +8,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
+from toolkit.telemetry.core.background import own_thread_job
 from toolkit.telemetry.core.guard import Guard
 
 _T = TypeVar("_T")
@@ -57,6 +59,9 @@ class Delivery(Generic[_T]):
     item: _T
     attempts: int = 0
     began: float = field(default_factory=time.monotonic)
+    tried: float = 0.0
+    pause_s: float = 0.0
+    """From the last attempt to the next one."""
 
 
 class Outbox(Generic[_T]):
@@ -64,7 +69,6 @@ class Outbox(Generic[_T]):
 
     `put` never waits. A `NotSentError` of `send` is retried after a pause, up to five times. Items beyond `per_minute`
     or a hundred that wait become one by `combine`; without it, those beyond a hundred are left out.
-    A forked child has no such thread.
     """
 
     def __init__(
@@ -85,116 +89,98 @@ class Outbox(Generic[_T]):
         self._first_pause_s = first_pause_s
         self._combine = combine
         self._per_minute = per_minute
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
         self._waiting: list[_T] = []
         self._in_flight: Delivery[_T] | None = None
         self._sent_at: deque[float] = deque()
         """When something was sent in the last minute."""
-        self._is_closing = False
         self._is_over = False
-        self._thread: threading.Thread | None = None
+        self._job = own_thread_job(f"telemetry-{name.replace(' ', '-')}", self._turn)
 
     def start(self) -> None:
-        """Start the thread; else the first item does, which an interpreter that is shutting down may not."""
-        with self._changed:
-            if self._thread is None:
-                thread_name = f"telemetry-{self._name.replace(' ', '-')}"
-                self._thread = threading.Thread(target=self._run, name=thread_name, daemon=True)
-                self._thread.start()
+        """Start the thread, which the end of a process may not; raises RuntimeError where the system refuses one."""
+        self._job.start()
 
     def put(self, item: _T) -> None:
         """Queue `item`."""
-        with self._changed:
-            if self._is_over:
+        with self._lock:
+            is_full = len(self._waiting) >= _MOST_WAITING
+            if self._is_over or (is_full and self._combine is None):
                 return
-            if len(self._waiting) >= _MOST_WAITING:
-                if self._combine is None:
-                    return
+            if is_full and self._combine is not None:
                 self._waiting = [self._combine(self._waiting)]
             self._waiting.append(item)
-            self._changed.notify_all()
-        self.start()
+        # Where the system still refuses a thread, the item is reported at the end.
+        with suppress(RuntimeError):
+            self._job.start()
+        self._job.wake()
 
     def hurry(self) -> None:
         """Send what waits now, at once and as one item if that can be; pauses become short."""
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify_all()
+        self._job.is_closing = True
+        self._job.wake()
 
     def close(self, deadline: float) -> None:
         """Wait until `deadline` (monotonic) for what is to be sent, and report the rest; nothing is sent later."""
         self.hurry()
-        with self._changed:
-            self._changed.wait_for(self._is_idle, max(0.0, deadline - time.monotonic()))
-            if self._in_flight is not None and not self._is_over:
+        if self._job.is_started:
+            self._job.join(deadline - time.monotonic())
+        with self._lock:
+            in_flight, self._in_flight, self._is_over = self._in_flight, None, True
+            if in_flight is not None:
                 left = NotSentError("no response before the run closed; it may have arrived")
-                self._on_result(self._in_flight, left)
-            if self._waiting:
-                for item in self._all_that_wait():
-                    self._on_result(Delivery(item), NotSentError("not sent before the run closed"))
-            self._is_over = True
-            self._changed.notify_all()
+                self._on_result(in_flight, left)
+            while self._waiting:
+                self._on_result(self._first(), NotSentError("not sent before the run closed"))
 
-    def _is_idle(self) -> bool:
-        return not (self._waiting or self._in_flight) or self._thread is None or not self._thread.is_alive()
+    def _turn(self) -> float | None:
+        """Send what may be sent now; return the seconds until the next attempt, or None when it is over."""
+        with self._lock:
+            now, is_closing = time.monotonic(), self._job.is_closing
+            while self._sent_at and now - self._sent_at[0] >= _MINUTE_S:
+                self._sent_at.popleft()
+            if self._in_flight is None and self._waiting and not self._is_over:
+                allowed = math.inf if is_closing else self._per_minute - len(self._sent_at)
+                if allowed <= 0:
+                    return self._sent_at[0] + _MINUTE_S - now
+                self._in_flight = self._first(is_all=is_closing or len(self._waiting) > allowed)
+                self._sent_at.append(now)
+            delivery = self._in_flight
+            if delivery is None:
+                return None if is_closing else math.inf
+            pause_s = min(delivery.pause_s, _LAST_PAUSE_S) if is_closing else delivery.pause_s
+        if (left_s := delivery.tried + pause_s - now) > 0.0:
+            return left_s
+        self._try(delivery)
+        return 0.0
 
-    def _run(self) -> None:
-        while (delivery := self._next()) is not None:
-            failure: NotSentError | None = NotSentError("not sent because of an internal error")
-            with self._guard.catch(f"sending {self._name}"):
-                failure = self._deliver(delivery)
-            with self._changed:
-                # What was not sent in time is reported already.
-                if not self._is_over:
-                    self._on_result(delivery, failure)
-                self._in_flight = None
-                self._changed.notify_all()
+    def _first(self, *, is_all: bool = True) -> Delivery[_T]:
+        """Take out the first item that waits, or, if they can be combined, all of them as one."""
+        if is_all and self._combine is not None:
+            self._waiting = [self._combine(self._waiting)]
+        return Delivery(self._waiting.pop(0))
 
-    def _next(self) -> Delivery[_T] | None:
-        """Wait for the next item that may be sent; None when it is over."""
-        with self._changed:
-            while not self._is_over:
-                now = time.monotonic()
-                while self._sent_at and now - self._sent_at[0] >= _MINUTE_S:
-                    self._sent_at.popleft()
-                allowed = self._per_minute - len(self._sent_at)
-                if self._waiting and (self._is_closing or allowed > 0):
-                    if self._is_closing or len(self._waiting) > allowed:
-                        self._waiting = self._all_that_wait()
-                    self._in_flight = Delivery(self._waiting.pop(0))
-                    self._sent_at.append(now)
-                    return self._in_flight
-                if self._is_closing:
-                    return None
-                self._changed.wait(self._sent_at[0] + _MINUTE_S - now if self._waiting else None)
-            return None
-
-    def _all_that_wait(self) -> list[_T]:
-        waiting, self._waiting = self._waiting, []
-        return waiting if self._combine is None else [self._combine(waiting)]
-
-    def _deliver(self, delivery: Delivery[_T]) -> NotSentError | None:
-        """Send an item, with a limited number of attempts; return the last failure if it was not delivered."""
-        while True:
-            delivery.attempts += 1
+    def _try(self, delivery: Delivery[_T]) -> None:
+        """Send an item, and report it unless it is to be tried again."""
+        delivery.attempts += 1
+        failure: NotSentError | None = NotSentError("not sent because of an internal error", most_attempts=1)
+        with self._guard.catch(f"sending {self._name}"):
             try:
                 self._send(delivery.item)
+                failure = None
             except NotSentError as error:
-                if delivery.attempts >= error.most_attempts or not self._pause(delivery, error):
-                    return error
-            else:
-                return None
-
-    def _pause(self, delivery: Delivery[_T], error: NotSentError) -> bool:
-        """Wait before the next attempt; False if there is no more time for one."""
-        usual_s = backoff_s(
-            delivery.attempts, first_s=self._first_pause_s, longest_s=3600.0, growth=3.0, spread=0.5
-        )
-        pause_s = max(usual_s, min(error.retry_after_s, _LONGEST_ASKED_S))
-        with self._changed:
-            if self._changed.wait_for(lambda: self._is_closing or self._is_over, pause_s):
-                self._changed.wait_for(lambda: self._is_over, min(pause_s, _LAST_PAUSE_S))
-            return not self._is_over
+                failure = error
+        delivery.tried = time.monotonic()
+        if failure is not None and delivery.attempts < failure.most_attempts:
+            first_s = self._first_pause_s
+            pause_s = backoff_s(delivery.attempts, first_s=first_s, longest_s=3600.0, growth=3.0, spread=0.5)
+            delivery.pause_s = max(pause_s, min(failure.retry_after_s, _LONGEST_ASKED_S))
+            return
+        with self._lock:
+            # What was not sent in time is reported already.
+            if not self._is_over:
+                self._in_flight = None
+                self._on_result(delivery, failure)
 
 
 FIRST_S: Final = 1.0

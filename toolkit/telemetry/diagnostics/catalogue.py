@@ -21,13 +21,16 @@ HANG: Final = "hang"
 RANK_DEAD: Final = "rank_dead"
 RANK_SILENT: Final = "rank_silent"
 RANK_DIFFERS: Final = "rank_differs"
+RANK_HUNG: Final = "rank_hung"
 WRONG_CALL: Final = "wrong_call"
 RESUME_MISMATCH: Final = "resume_mismatch"
-REPORTED_BY_RUNS: Final = frozenset({HANG, RANK_DEAD, RANK_SILENT, RANK_DIFFERS, WRONG_CALL, RESUME_MISMATCH})
+REPORTED_BY_RUNS: Final = frozenset(
+    {HANG, RANK_DEAD, RANK_HUNG, RANK_SILENT, RANK_DIFFERS, WRONG_CALL, RESUME_MISMATCH}
+)
 """Kinds that a live run detects and reports itself; detectors, which see only records, take them over."""
 RULE: Final = "rule:"
 """In front of the name of a rule of one's own: together they are the kind of its findings."""
-OF_RANKS: Final = frozenset({"straggler", "rank_nan", RANK_DEAD, RANK_SILENT, RANK_DIFFERS})
+OF_RANKS: Final = frozenset({"straggler", "rank_nan", RANK_HUNG, RANK_DEAD, RANK_SILENT, RANK_DIFFERS})
 """Kinds about single ranks, which need the records of the other ranks."""
 
 
@@ -367,7 +370,7 @@ CATALOGUE: Final[dict[str, Kind]] = {
         ),
         advice=(
             "Read the main thread's stack from its last line upwards: that is where the training is stuck.",
-            "With `ranks: all` each rank writes its own stacks; look at the one that is stuck elsewhere.",
+            "With `ranks: all` the rank that the others wait for is named.",
             "Put a span around what may take long (`validation_loop`, `checkpoint_save_sync`, `sampling`): it then explains the pause.",
         ),
     ),
@@ -533,6 +536,23 @@ CATALOGUE: Final[dict[str, Kind]] = {
             "Look at its last records and open spans on the page Time and machine.",
             "Check whether its node answers.",
         ),
+    ),
+    RANK_HUNG: Kind(
+        title="A rank hangs",
+        severity=CRITICAL,
+        message="No rank advances since step {start}, because of {who}.",
+        variants={"together": "No rank advances since step {start}, and each waits for the others."},
+        causes=(
+            "It waits for something else: a loader, a lock, a disk, a network, a device that does not answer.",
+            "It took another path through the script, and makes another collective, one fewer, or one with other shapes.",
+            "If each waits for the others, the network between them fails, or they wait in turn.",
+        ),
+        advice=(
+            "Read the line that it is at; its own `hang` record has the stack of every thread.",
+            "Look for a condition that is not the same on all ranks.",
+            "Stop the others: they wait until the time limit of the process group.",
+        ),
+        remedies=(STOP,),
     ),
     RANK_DIFFERS: Kind(
         title="Ranks differ",

@@ -1,4 +1,7 @@
-"""How often findings were right on labelled runs; written by `make diagnose-eval`."""
+"""How often findings were right on labelled runs.
+
+Written by `make evaluate QUESTION=confidence` on 2026-11-18.
+"""
 
 from __future__ import annotations
 

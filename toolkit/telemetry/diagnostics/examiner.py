@@ -12,12 +12,13 @@ from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, HANG, REPORTED_BY
 from toolkit.telemetry.diagnostics.confidence import confidence_of
 from toolkit.telemetry.diagnostics.detector import Detector
 from toolkit.telemetry.diagnostics.finding import INFO, RESOLVED, WARNING, Finding, finding_from
+from toolkit.telemetry.diagnostics.hung_ranks import HungRanks
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
 from toolkit.telemetry.diagnostics.metric_aliases import FARTHEST, LOSS, Row
 from toolkit.telemetry.diagnostics.plugins import make_plugins
 from toolkit.telemetry.diagnostics.policy import Policy
 from toolkit.telemetry.diagnostics.thresholds import CONFIDENCE_TO_WARN
-from toolkit.telemetry.runfolder.records import ENVIRONMENT, FINDING, START, STEP, Record
+from toolkit.telemetry.runfolder.records import END, ENVIRONMENT, FINDING, START, STEP, Record
 from toolkit.telemetry.runfolder.untrusted import mapping_in, whole_in
 
 _LOOP_EVENTS: Final = (STEP, "")
@@ -62,6 +63,8 @@ class Examiner:
         self._made_late: set[str] = set()
         self._plans: dict[tuple[bool, tuple[str, ...]], _Plan] = {}
         self._reported_by_run: dict[str, Finding] = {}
+        self._hung_ranks = HungRanks()
+        self._other_ranks: set[int] = set()
 
     def take(self, records: Iterable[Record]) -> list[Finding]:
         """Read `records`; return the findings that are new, changed or resolved since the last call."""
@@ -72,7 +75,9 @@ class Examiner:
     def _examine(self, record: Record) -> None:
         row, incidents = self._row, self._incidents
         row.read(record, self._last_step)
-        if row.event == FINDING:
+        if row.event in (FINDING, END):
+            self._take_hang(record, row.rank)
+        if row.event == FINDING or (row.event == END and row.rank):
             if row.rank == 0:
                 self._add_reported(record)
             return
@@ -89,6 +94,7 @@ class Examiner:
                     incidents.first_train_loss = loss
         else:
             self._make_late(detectors.SEVERAL_RANKS)
+            self._other_ranks.add(row.rank)
         values, shape = row.values, row.shape
         if row.event == STEP and is_rank_0 and row.step > self._last_step and values:
             # The common case: the loop advances.
@@ -171,6 +177,7 @@ class Examiner:
         if type(session) is int and self._incidents.session < session < FARTHEST:
             self._incidents.session = session
             self._close_reported()
+            self._hung_ranks, self._other_ranks = HungRanks(), set()
             self._restart()
 
     def _follow_steps(self, row: Row) -> None:
@@ -189,6 +196,15 @@ class Examiner:
         reported = finding_from(record)
         if reported is not None and reported.kind in REPORTED_BY_RUNS:
             self.add(reported)
+
+    def _take_hang(self, record: Record, rank: int) -> None:
+        if record.get("session", self._incidents.session) != self._incidents.session:
+            return
+        found = self._hung_ranks.take(record, rank, known=self._other_ranks, world=self._incidents.ranks)
+        if found is not None:
+            self.add(found)
+            if found.id in self._reported_by_run:
+                self._incidents.mark_changed(self._incidents.by_id[found.id])
 
     def add(self, reported: Finding) -> None:
         """Take a finding that needs more than records: of the live run itself, or of the files of other ranks."""

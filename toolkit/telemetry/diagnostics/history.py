@@ -15,7 +15,6 @@ from toolkit.telemetry.diagnostics.ending import Endings
 from toolkit.telemetry.diagnostics.examiner import Examiner
 from toolkit.telemetry.diagnostics.finding import latest_findings
 from toolkit.telemetry.diagnostics.policy import policy_of_run
-from toolkit.telemetry.diagnostics.rank_files import MAX_RANKS
 from toolkit.telemetry.diagnostics.silent_ranks import (
     findings_about,
     lost_ranks,
@@ -33,11 +32,24 @@ from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_m
 from toolkit.telemetry.runfolder.node_folders import record_files
 from toolkit.telemetry.runfolder.reader import BadLine, blocks_of, lines_of, parse_line
 from toolkit.telemetry.runfolder.reader import records_in as records_of_block
-from toolkit.telemetry.runfolder.records import STEP, Record
+from toolkit.telemetry.runfolder.records import END, FINDING, STEP, Record
 from toolkit.telemetry.runfolder.status import LOST, RUNNING, STALLED
 
 _CHUNK: Final = 2_000
+MAX_RANKS: Final = 128
+"""Other ranks whose steps are read together with those of rank 0."""
 _OF_LINES: Final = ("lines ", "rows ")
+
+_PASSES: Final = frozenset(
+    clock + span
+    for clock in ("time/", "device_time/")
+    for span in ("forward", "backward", "training_iteration")
+)
+"""Fields of a step by which ranks that wait for each other are compared."""
+_NO_PASSES: Final = (
+    "a slow rank can only be named if the ranks do not wait for each other: put `with log.training.forward():` around "
+    "the forward pass and `with log.training.backward():` around the backward pass"
+)
 
 OnRecords = Callable[[int], None]
 """Called with the number of records read so far."""
@@ -75,6 +87,8 @@ class _Reading:
         self._bad_lines = 0
         self._notes: list[str] = []
         self._files: dict[int, Path] = {}
+        self._has_steps = self._has_passes = False
+        """Whether other ranks have steps, and the times of their passes."""
         self._endings = Endings()
 
     def diagnosis(self) -> Diagnosis:
@@ -114,6 +128,8 @@ class _Reading:
             self._notes.append("its last records are still in a journal; `telemetry repair` recovers them")
         if len(self._files) > 1:
             self._find_lost_ranks(is_live=ending is not None and ending.status in (RUNNING, STALLED))
+        if self._has_steps and not self._has_passes:
+            self._notes.append(_NO_PASSES)
         return Diagnosis(
             name=self._name,
             path=self._path,
@@ -200,7 +216,9 @@ class _Reading:
                         self._bad_lines += 1
                         continue
                     self._endings.take((record,), rank)
-                    if record.get("event") == STEP:
+                    self._has_steps |= record.get("event") == STEP
+                    self._has_passes = self._has_passes or not _PASSES.isdisjoint(record)
+                    if record.get("event") in (STEP, FINDING, END):
                         record["rank"] = rank
                         yield record
         except OSError as error:

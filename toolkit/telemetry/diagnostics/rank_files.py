@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -17,108 +16,68 @@ from toolkit.telemetry.runfolder.reader import (
     read_block,
     tail_cursor,
 )
-from toolkit.telemetry.runfolder.records import STEP, Record
-
-MAX_RANKS: Final = 128
-"""Ranks whose steps are all read together with rank 0's."""
-_FURTHER_AT_ONCE: Final = 64
-"""Of further ranks so many are read at a time, in turn: a thousand within half a minute."""
+from toolkit.telemetry.runfolder.records import END, FINDING, STEP, Record
 
 _BLOCK_BYTES: Final = 64 * 1024
+_MOST_BEHIND: Final = 1024 * 1024
+"""Of a file that grows faster than it is read, the newest lines are read, and those before them are left out."""
+_EVENTS: Final = (b'{"event":"step"', b'{"event":"finding"', b'{"event":"end"')
+"""Steps, where a rank hangs, and that it has ended."""
 _EVENT: Final = b'{"event":"'
-_STEP_EVENT: Final = b'{"event":"step"'
-_NON_FINITE: Final = b'"non_finite"'
 
 
 class RankFiles:
-    """Reads what the other ranks have appended since the last call, in one session of a run.
-
-    Of ranks beyond the first `MAX_RANKS` only the newest records are read, and of these the ones with NaN or infinity;
-    once a rank has had one, its later steps as well.
-    """
+    """Reads what the other ranks have appended since the last call, in one session of a run."""
 
     def __init__(self, folder: Path, *, session: int) -> None:
         self._folder = folder
         self._session = session
         self._cursors: dict[int, Cursor] = {}
-        self._had_nan: set[int] = set()
-        self._next_turn = 0
+        self._read_at: dict[int, int] = {}
+        """In which call each rank was read last."""
+        self._calls = 0
 
     def read(self, max_bytes: int) -> list[Record]:
-        """Return the new step records, with their rank; at most about `max_bytes` of lines, the rest next time.
+        """Return new steps, findings and ends, with their rank; at most about `max_bytes` of lines, the rest next time.
 
-        Ranks that are furthest behind come first. A rank that cannot be read is skipped.
+        Ranks that were read the longest ago come first. A rank that cannot be read is skipped.
         """
-        try:
-            everyone = other_ranks(self._folder)
-        except OSError:
-            return []
-        ranks, further = everyone[:MAX_RANKS], everyone[MAX_RANKS:]
+        self._calls += 1
         found: list[Record] = []
         left = max_bytes
-        for rank in sorted(ranks, key=self._offset):
+        try:
+            ranks = sorted(other_ranks(self._folder), key=lambda rank: self._read_at.get(rank, 0))
+        except OSError:
+            return []
+        for rank in ranks:
             if left <= 0:
                 break
             try:
                 left -= self._read_one(rank, found)
             except OSError:
                 continue
-        for rank in self._in_turn(further):
-            try:
-                self._read_newest(rank, found)
-            except OSError:
-                continue
         return found
-
-    def _in_turn(self, further: list[int]) -> list[int]:
-        if not further:
-            return []
-        first = self._next_turn % len(further)
-        self._next_turn = first + _FURTHER_AT_ONCE
-        return (further[first:] + further[:first])[:_FURTHER_AT_ONCE]
-
-    def _offset(self, rank: int) -> int:
-        cursor = self._cursors.get(rank)
-        return -1 if cursor is None else cursor.offset
 
     def _read_one(self, rank: int, found: list[Record]) -> int:
         path = rank_file(self._folder, rank)
+        size = os.stat(path).st_size
         cursor = self._cursors.get(rank)
         if cursor is None:
             # Earlier sessions may be long, and are not compared any more.
             cursor = Cursor(offset_after(path, self._session - 1, field="session"))
-        elif os.stat(path).st_size == cursor.offset:
+        elif size == cursor.offset:
             return 0
-        block = read_block(path, cursor, max_bytes=_BLOCK_BYTES)
-        self._cursors[rank] = block.cursor
-        self._add(rank, lines_of(block), found)
-        return len(block.data)
-
-    def _read_newest(self, rank: int, found: list[Record]) -> None:
-        path = rank_file(self._folder, rank)
-        size = os.stat(path).st_size
-        cursor = self._cursors.get(rank, Cursor())
-        if size == cursor.offset:
-            return
-        if cursor.offset < size - _BLOCK_BYTES:
+        if size - cursor.offset > _MOST_BEHIND:
             cursor = tail_cursor(path, _BLOCK_BYTES)
         block = read_block(path, cursor, max_bytes=_BLOCK_BYTES)
-        self._cursors[rank] = block.cursor
-        if rank in self._had_nan:
-            self._add(rank, lines_of(block), found)
-        elif _NON_FINITE in block.data:
-            before = len(found)
-            self._add(rank, (each for each in lines_of(block) if _NON_FINITE in each[1]), found)
-            if len(found) > before:
-                self._had_nan.add(rank)
-
-    def _add(self, rank: int, lines: Iterable[tuple[int, bytes]], found: list[Record]) -> None:
-        for position, line in lines:
-            if line.startswith(_EVENT) and not line.startswith(_STEP_EVENT):
+        self._cursors[rank], self._read_at[rank] = block.cursor, self._calls
+        for position, line in lines_of(block):
+            if line.startswith(_EVENT) and not line.startswith(_EVENTS):
                 continue
             record = parse_line(position, line)
-            if isinstance(record, BadLine) or record.get("event") != STEP:
+            if isinstance(record, BadLine) or record.get("event") not in (STEP, FINDING, END):
                 continue
             if record.get("session", self._session) == self._session:
                 record["rank"] = rank
                 found.append(record)
+        return len(block.data)

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import groupby
-from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from toolkit.telemetry.fleet.binary_form import types_of
 from toolkit.telemetry.fleet.engine import Asks, Engine, chunks, quote
 from toolkit.telemetry.fleet.tail import (
-    LINE_HASH,
-    LONGEST_LINE,
+    LINE_SUM,
     SUMMARY_TYPES,
     Counter,
     Position,
     Summary,
-    line_hash,
 )
-from toolkit.telemetry.runfolder.portable import pread
-from toolkit.telemetry.runfolder.safefile import open_regular
 
 FileKey = tuple[str, int]
 """Run id and rank."""
 
 _LAST_GENERATION: Final = 2**16 - 1
-_STRAYS_AT_ONCE: Final = 60_000
-"""More rows than one batch: mostly all that was sent and not committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,59 +145,33 @@ def counters_at(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, dict
     return found
 
 
-Stray = tuple[int, int, int, int, int]
-"""A line that was taken and is not covered by a commit, as when a shipper was killed in between: its generation, where
-it begins, where the next one does, and the length and the hash of its bytes without a newline."""
+class Strays(NamedTuple):
+    """Lines of a generation that were taken and are after its commit, as when a shipper was killed in between."""
+
+    end: int
+    """Where the last of them ends."""
+    lines: int
+    low: int
+    """The sum of LINE_SUM of each, of lines at the same place that with the least; `high` with the greatest."""
+    high: int
 
 
-def strays_after(
-    engine: Engine, ends: Iterable[tuple[FileKey, int, int]]
-) -> Iterator[tuple[FileKey, list[Stray]]]:
-    """Yield the lines of each file after a generation's end, and those of later generations, some at a time."""
-    for some in chunks(ends):
+def strays_after(engine: Engine, commits: Iterable[Commit]) -> dict[tuple[str, int, int], Strays]:
+    """Return the lines after each commit, and those of later generations, by run, rank and generation."""
+    found = {}
+    for some in chunks(commits):
         files = " OR ".join(
-            f"(run_id = {quote(run_id)} AND rank = {rank} AND (gen > {gen} OR (gen = {gen} AND at >= {end})))"
-            for (run_id, rank), gen, end in some
+            f"(run_id = {quote(one.run_id)} AND rank = {one.rank} AND "
+            f"(gen > {one.gen} OR (gen = {one.gen} AND at >= {one.end})))"
+            for one in some
         )
-        rest = ""
-        while True:
-            rows = engine.rows(
-                f"SELECT run_id, rank, gen, at, next, length(line) AS size, {LINE_HASH} AS hash "
-                f"FROM records WHERE ({files}){rest} "
-                "GROUP BY run_id, rank, gen, at, next, size, hash "
-                f"ORDER BY run_id, rank, gen, at LIMIT {_STRAYS_AT_ONCE}",
-                *("String", "UInt32", "UInt16", "UInt64", "UInt64", "UInt64", "UInt64"),
-            )
-            for key, group in groupby(rows, key=lambda row: (row[0], row[1])):
-                yield key, [row[2:] for row in group]
-            if len(rows) < _STRAYS_AT_ONCE:
-                break
-            # From the last line on again: there may be several rows of it.
-            run_id, rank, gen, at = rows[-1][:4]
-            order = ">=" if rows[0][:4] != rows[-1][:4] else ">"
-            rest = (
-                f" AND (run_id > {quote(run_id)} OR (run_id = {quote(run_id)} AND (rank > {rank} "
-                f"OR (rank = {rank} AND (gen > {gen} OR (gen = {gen} AND at {order} {at}))))))"
-            )
-
-
-def gens_not_in(path: Path, strays: Iterable[Stray]) -> set[int]:
-    """Return the generations that have a line which the file does not have at its place.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    found = set()
-    descriptor = open_regular(path)
-    try:
-        for gen, at, after, length, known_hash in strays:
-            size = after - at
-            data = pread(descriptor, size, at) if length <= size <= LONGEST_LINE else b""
-            line, newline = data[:length], data[length:]
-            if len(data) != size or newline not in (b"", b"\n") or line_hash(line) != known_hash:
-                found.add(gen)
-    finally:
-        os.close(descriptor)
+        for run_id, rank, gen, *strays in engine.iterate(
+            "SELECT run_id, rank, gen, max(after), count(), sum(low), sum(high) FROM ("
+            f"SELECT run_id, rank, gen, at, max(next) AS after, min({LINE_SUM}) AS low, max({LINE_SUM}) AS high "
+            f"FROM records WHERE {files} GROUP BY run_id, rank, gen, at) GROUP BY run_id, rank, gen",
+            *("String", "UInt32", "UInt16", "UInt64", "UInt64", "UInt64", "UInt64"),
+        ):
+            found[run_id, rank, gen] = Strays(*strays)
     return found
 
 

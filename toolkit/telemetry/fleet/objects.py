@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
@@ -22,8 +23,8 @@ from toolkit.telemetry.core.outbox import Backoff, Failures
 from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.binary_form import types_of
 from toolkit.telemetry.fleet.engine import Asks, Engine, EngineError, chunks, quote
-from toolkit.telemetry.fleet.object_store import DifferentError, ObjectStore, StoreError
 from toolkit.telemetry.fleet.schema import require_tables
+from toolkit.telemetry.fleet.stores import FileError, Store, StoreError, read_at_most
 from toolkit.telemetry.fleet.tail import FILE_EVENTS, RunKey, file_in
 from toolkit.telemetry.runfolder.evidence.code_snapshot import CODE
 from toolkit.telemetry.runfolder.layout import (
@@ -44,7 +45,7 @@ MAX_BYTES: Final = 20_000_000
 EVERY_S: Final = 2.0
 _ROWS_AT_ONCE: Final = 100
 _TRIES: Final = 8
-"""How often a file is looked for that is missing: two minutes, then again when the run is verified."""
+"""How often a file is tried that is missing: for two minutes, then again when the run is verified."""
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 OWN_NAMES: Final = frozenset(
     {CODE, CONTROL, LABELS, MANIFEST, METRICS_CSV, METRICS_JSONL, OUTPUT_LOG, OUTPUT_TIMES, RANKS}
@@ -106,15 +107,15 @@ def stored_objects(engine: Asks, run_ids: Iterable[str]) -> dict[str, dict[str, 
     return found
 
 
-def read_object(store: ObjectStore, wanted: StoredObject, max_bytes: int) -> bytes:
+def read_object(store: Store, wanted: StoredObject, max_bytes: int) -> bytes:
     """Return the content of a stored file, as it was shipped.
 
     Raises:
         StoreError: the store does not answer, has no such file, or has another content.
     """
-    data = store.read(wanted.name, max_bytes)
+    data = read_at_most(store, wanted.name, max_bytes)
     if hashlib.sha256(data).hexdigest() != wanted.sha256:
-        raise DifferentError(f"{wanted.name} in {store} differs from what was shipped")
+        raise FileError(f"{wanted.name} in {store} differs from what was shipped")
     return data
 
 
@@ -163,14 +164,19 @@ class ObjectTotals(Failures):
     waiting: int = 0
 
 
+class _Wanted(Backoff):
+    """A file that waits to be stored."""
+
+    tries = 0
+
+
 @dataclass(slots=True)
 class _Run:
     key: RunKey
     folder: Path
     stored: dict[str, StoredObject] | None = None
     """None until the engine was asked."""
-    waiting: dict[str, Backoff] = field(default_factory=dict)
-    tries: dict[str, int] = field(default_factory=dict)
+    waiting: dict[str, _Wanted] = field(default_factory=dict)
     checks_store: bool = False
     """Whether the store is asked for files that have a row, too."""
 
@@ -178,9 +184,7 @@ class _Run:
 class ObjectShipper:
     """Stores the files of the runs that were added."""
 
-    def __init__(
-        self, address: Address, store: ObjectStore, *, say: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, address: Address, store: Store, *, say: Callable[[str], None] | None = None) -> None:
         self.store = store
         self.totals = ObjectTotals()
         self._engine = Engine(address)
@@ -267,21 +271,18 @@ class ObjectShipper:
         assert run.stored is not None
         known = run.stored.get(path)
         # At the back of the others, if the store does not take it.
-        run.waiting[path] = run.waiting.pop(path)
+        wanted = run.waiting[path] = run.waiting.pop(path)
+        wanted.tries += 1
         try:
             found = self._store_file(run, path, known)
         except NotInside as error:
             reason = f"{run.folder}: {error}"
-            tries = run.tries[path] = run.tries.get(path, 0) + 1
-            if error.is_missing and tries < _TRIES:
-                run.waiting[path].failed(reason)
-            else:
+            wanted.failed(reason)
+            if not error.is_missing or wanted.tries >= _TRIES:
                 del run.waiting[path]
-            if tries == 1:
-                self._failure(f"a file that a record points to is not stored: {reason}")
+            self._failure(f"a file that a record points to is not stored: {reason}")
             return
         del run.waiting[path]
-        run.tries.pop(path, None)
         if found != known:
             self._rows.append((run, path, found))
 
@@ -298,7 +299,7 @@ class ObjectShipper:
         version = max(changed, known.version + 1 if known is not None else 0)
         found = StoredObject(sha256, len(data), version)
         if self.store.size(found.name) != len(data):
-            self.store.write(found.name, data)
+            self.store.write(found.name, BytesIO(data))
             self.totals.bytes += len(data)
         return known if known is not None and known.sha256 == sha256 else found
 
@@ -324,16 +325,14 @@ class ObjectShipper:
             self._runs[key.run_id] = _Run(key, folder)
 
     def _want(self, run_id: str, paths: Iterable[str]) -> None:
-        run = self._runs.get(run_id)
-        for path in paths if run is not None else ():
-            assert run is not None
-            run.waiting.setdefault(path, Backoff())
+        if run_id in self._runs:
+            for path in paths:
+                self._runs[run_id].waiting.setdefault(path, _Wanted())
 
     def _recheck(self, run_id: str) -> None:
         run = self._runs.get(run_id)
         if run is not None:
             run.stored, run.checks_store = None, True
-            run.tries.clear()
 
     def _failure(self, reason: str) -> None:
         self.totals.add(reason, self._say)

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.fleet.address import PASSWORD_VARIABLE, Address, AddressError, address_of
-from toolkit.telemetry.fleet.object_store import FORMS, ObjectStore, object_store
+from toolkit.telemetry.fleet.stores import FORMS, Store, store_at
 
 VARIABLE: Final = "TELEMETRY_FLEET"
 """Names the file; followed by _ and a key in capitals, it is the variable for that key."""
 KEYS: Final[Mapping[str, str]] = {
     "folders": "a list of paths",
     **dict.fromkeys(("engine", "objects", "objects-endpoint", "metrics"), "a text"),
-    **dict.fromkeys(("password-file", "ca", "deliver-requests", "request-key"), "a path"),
+    **dict.fromkeys(("password-file", "ca"), "a path"),
     **dict.fromkeys(("keep-days", "drain-timeout"), "a whole number above 0"),
+    "deliver-requests": "true or false",
 }
 """What a file may say, and what the value is."""
 COMMANDS: Final = ("copy", "dashboard", "set-up", "ship", "status")
@@ -89,13 +90,13 @@ def chosen_engine(args: argparse.Namespace) -> Address:
     return address_of(args.engine, password_file=args.password_file, ca=args.ca)
 
 
-def chosen_objects(args: argparse.Namespace) -> ObjectStore | None:
+def chosen_objects(args: argparse.Namespace) -> Store | None:
     """Return the store that was given, None if there is none.
 
     Raises:
         PlaceError: it is invalid.
     """
-    return None if args.objects in (None, "none") else object_store(args.objects, args.objects_endpoint)
+    return None if args.objects in (None, "none") else store_at(args.objects, args.objects_endpoint)
 
 
 def file_path(text: str) -> Path:
@@ -123,6 +124,8 @@ def fill_in(args: argparse.Namespace, command: str) -> None:
             key = name.removeprefix(f"{VARIABLE}_").lower().replace("_", "-")
             is_number = KEYS.get(key, "").endswith("above 0") and value.isascii() and value.isdigit()
             parts: Any = value.split(os.pathsep) if key == "folders" else int(value) if is_number else value
+            if KEYS.get(key) == "true or false":
+                parts = {"true": True, "1": True, "false": False, "0": False}.get(value, value)
             found[key] = _checked(key, parts, name, Path.cwd())
             sources.append(name)
     for key, value in found.items():
@@ -176,6 +179,8 @@ def _checked(key: str, value: Any, where: str, folder: Path) -> Any:
         return [folder / os.path.expanduser(one) for one in value]
     if form in ("a text", "a path") and isinstance(value, str) and value:
         return folder / os.path.expanduser(value) if form == "a path" else value
+    if form == "true or false" and isinstance(value, bool):
+        return value
     if form == "a whole number above 0" and type(value) is int and value > 0:
         return value
     raise AddressError(f"{where}: {key} must be {form}, got {value!r}")

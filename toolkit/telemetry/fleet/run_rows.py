@@ -53,7 +53,7 @@ _RUN_TYPES: Final = types_of(
     "project String, run_id String, version UInt64, name String, node String, folder String, status String, "
     "why String, sure UInt8, heartbeat Float64, step Float64, manifest String, trend Array(Float32), "
     "behind UInt64, created Date, problem String, last_sign Float64, shown String, tags Array(String), "
-    "tagged String, searched String, facts String, card String"
+    "tagged String, searched String, facts String, card String, control String"
 )
 LABELS_TABLE: Final = "labels"
 LABEL_TYPES: Final = types_of(
@@ -83,10 +83,8 @@ class RunReport:
     has_ended: bool = False
     """Whether the run was seen to end; the shipper then verifies it."""
     _sent: tuple[Any, ...] = ()
-    _seen: Signature = ()
-    """Of the file that shows whether the run changed, when its state was sent."""
-    may_have_labels: bool = True
-    """Whether labels.json may have changed since it was sent; that of a live run is looked at every time."""
+    has_changed: bool = True
+    """Whether something in its folder has changed since its state was sent."""
     _labels_sent: Signature = ()
     next_due: float = 0.0
     """When the state of a live run is sent again, by the monotonic clock."""
@@ -96,26 +94,25 @@ class RunReport:
         """Whether the run is live, as far as is known."""
         return self.status is None or self.status.name in (RUNNING, STALLED)
 
-    @property
-    def is_live(self) -> bool:
-        """Whether the run may still change its state by itself."""
-        return self.is_running or (self.status is not None and not self.status.sure)
-
     def is_quiet(self, run: RunFolder) -> bool:
-        """Return whether there is nothing to send until the run's folder changes."""
-        is_sent = not self.is_running and not self.has_ended and _essence(run) == self._sent
-        return self.is_known and (self.is_deleted or run.is_part or (is_sent and not self.may_have_labels))
+        """Return whether there is nothing to send of a run that is shipped, until its folder changes."""
+        is_sent = (
+            not (self.is_running or self.has_ended or self.has_changed) and _essence(run, 0) == self._sent
+        )
+        return self.is_known and (self.is_deleted or run.is_part or is_sent)
 
-    def is_due(self, run: RunFolder) -> bool:
+    def is_due(self, run: RunFolder, behind: int) -> bool:
         """Return whether the state of the run has to be sent now."""
         if self.is_deleted or run.is_part:
             return False
-        if _essence(run) != self._sent:
+        if _essence(run, behind) != self._sent:
             return True
-        if not self.is_live or time.monotonic() < self.next_due:
-            return False
         # A log directory may have thousands of lost runs of other machines: only those that change are sent again.
-        return self.is_running or _seen(run) != self._seen
+        return time.monotonic() >= self.next_due and (self.is_running or self.has_changed)
+
+    def forget(self) -> None:
+        """Ask the engine again what it has of the run, and send its state again."""
+        self.is_known, self._sent, self.has_changed = False, (), True
 
 
 def ask(engine: Engine, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
@@ -145,35 +142,36 @@ def ask(engine: Engine, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
 
 
 def send(
-    engine: Engine, node: str, runs: Sequence[tuple[RunReport, RunFolder, int]], *, all_runs: bool
+    engine: Engine, node: str, runs: Sequence[tuple[RunReport, RunFolder, int, str]], *, all_runs: bool
 ) -> None:
     """Send the state of the runs that changed, and of live ones every 15 s; or of `all_runs`.
 
-    With each run comes how many of its bytes are not shipped yet.
+    With each run comes how many of its bytes are not shipped yet, and whether requests are delivered to it.
 
     Raises:
         EngineError: it was not taken.
     """
     due = [
-        (report, run, behind)
-        for report, run, behind in runs
+        (report, run, behind, control)
+        for report, run, behind, control in runs
         if report.is_known
-        and (report.is_due(run) or (all_runs and not report.is_deleted and not run.is_part))
+        and (report.is_due(run, behind) or (all_runs and not report.is_deleted and not run.is_part))
     ]
+    _send_labels(engine, node, [(report, run) for report, run, *_ in runs])
     states, rows = [], []
-    for report, run, behind in due:
+    for report, run, behind, control in due:
         status, version = status_of(run), max(int(time.time() * 1000), report.version + 1)
         states.append((status, version))
-        rows.append(_run_row(run, status, version, node, behind))
+        rows.append(_run_row(run, status, version, node, behind, control))
     if rows:
         engine.insert_rows("runs", _RUN_TYPES, rows)
     # Only what was taken counts as sent.
-    for (report, run, _), (status, version) in zip(due, states, strict=True):
-        report.has_ended = report.status is not None and report.is_live and is_final(status)
-        report.status, report.version = status, version
-        report._sent, report._seen = _essence(run), _seen(run)  # noqa: SLF001 - of its own kind
+    for (report, run, behind, _), (status, version) in zip(due, states, strict=True):
+        was_over = report.status is None or is_final(report.status)
+        report.has_ended = is_final(status) and not was_over
+        report.status, report.version, report.has_changed = status, version, False
+        report._sent = _essence(run, behind)  # noqa: SLF001 - of its own kind
         report.next_due = time.monotonic() + _EVERY_S
-    _send_labels(engine, node, [(report, run) for report, run, _ in runs])
 
 
 def last_report(engine: Engine, node: str) -> int:
@@ -234,21 +232,21 @@ def is_final(status: Status) -> bool:
     return status.sure and status.name not in (RUNNING, STALLED)
 
 
-def _essence(run: RunFolder) -> tuple[Any, ...]:
-    """Return what of a manifest is sent at once when it changes: all but the heartbeat of every few seconds."""
+def _essence(run: RunFolder, behind: int) -> tuple[Any, ...]:
+    """Return what is sent at once when it changes: all of run.json but the heartbeat of every few seconds.
+
+    And of a run that has ended, that not all of it is shipped.
+    """
     manifest = run.manifest
     latest = manifest.latest if manifest is not None else None
     if manifest is None or latest is None or latest.status != RUNNING:
-        return (run.folder, run.signature)
+        return (run.folder, run.signature, behind > 0)
     return (run.folder, latest.session, latest.status, manifest.control)
 
 
-def _seen(run: RunFolder) -> Signature:
-    """Return what changes while the run is written: run.json has its heartbeat."""
-    return run.signature or signature_of(run.folder / METRICS_JSONL)
-
-
-def _run_row(run: RunFolder, status: Status, version: int, node: str, behind: int) -> tuple[Any, ...]:
+def _run_row(
+    run: RunFolder, status: Status, version: int, node: str, behind: int, control: str
+) -> tuple[Any, ...]:
     beat = run.manifest.heartbeat if run.manifest is not None else None
     try:
         manifest = manifest_bytes(run.folder)
@@ -268,7 +266,7 @@ def _run_row(run: RunFolder, status: Status, version: int, node: str, behind: in
         *(beat.time if beat is not None else math.nan, math.nan if step is None else step),
         *(manifest, trend, behind, run.key.day, problem, fields.get("last_sign") or 0.0),
         *(sorted_text(fields["name"]), *_tags(fields.get("tags", ())), BETWEEN.join(searched).casefold()),
-        *(_facts(fields, values_at_the_end(run.folder)), encode_fields(fields)),
+        *(_facts(fields, values_at_the_end(run.folder)), encode_fields(fields), control),
     )
 
 
@@ -363,7 +361,7 @@ def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunF
     looked_at = [
         (report, run)
         for report, run in runs
-        if (report.may_have_labels or report.is_running)
+        if (report.has_changed or report.is_running)
         and report.is_known
         and not (report.is_deleted or run.is_part)
     ]
@@ -392,8 +390,6 @@ def _send_labels(engine: Engine, node: str, runs: Iterable[tuple[RunReport, RunF
             )
     if rows:
         engine.insert_rows(LABELS_TABLE, LABEL_TYPES, rows)
-    for report, _ in looked_at:
-        report.may_have_labels = False
     for report, signature, version in sent:
         report.labels_version = version
         report._labels_sent = signature  # noqa: SLF001

@@ -10,7 +10,7 @@ from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError
 from toolkit.telemetry.runfolder.untrusted import parse_object
 
-VERSION: Final = 3
+VERSION: Final = 4
 """Of the tables. Programs and tables of different versions refuse each other: a new version is a new database."""
 
 PART_BYTES: Final = 4 * 1024 * 1024
@@ -81,7 +81,7 @@ TABLES: Final = (
             why String, sure UInt8, heartbeat Float64, step Float64, manifest String CODEC(ZSTD(3)),
             trend Array(Float32), behind UInt64, received DateTime DEFAULT now(), created Date,
             problem String, last_sign Float64, shown String, tags Array({LC}), tagged String, searched String,
-            facts JSON, card String, INDEX by_id run_id TYPE bloom_filter GRANULARITY 1""",
+            facts JSON, card String, control {LC}, INDEX by_id run_id TYPE bloom_filter GRANULARITY 1""",
         engine="ReplacingMergeTree(version)",
         # By day first: only the rows of recent days have to be merged when a list is read.
         key="(created, run_id)",
@@ -97,16 +97,13 @@ TABLES: Final = (
     ),
     _Table(
         name="requests",
-        columns="""project {LC}, run_id String, id String, asked Float64, expires Float64, by String, body String,
-            mac String, created Date""",
+        columns="""run_id String, id String, asked Float64, expires Float64, by String, body String, created Date""",
         engine="ReplacingMergeTree",
-        # With the signature: whoever does not have the key cannot replace a request.
-        key="(run_id, id, mac)",
+        key="(run_id, id)",
     ),
     _Table(
         name="deliveries",
-        columns="""project {LC}, run_id String, id String, version UInt64, node {LC}, key_id String, state String,
-            received DateTime DEFAULT now(), created Date""",
+        columns="run_id String, id String, version UInt64, state String, created Date",
         engine="ReplacingMergeTree(version)",
         key="(run_id, id)",
     ),

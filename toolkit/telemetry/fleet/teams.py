@@ -13,6 +13,7 @@ from typing import Final
 
 from toolkit.telemetry.fleet.address import Address, AddressError, read_password
 from toolkit.telemetry.fleet.engine import Engine, EngineError
+from toolkit.telemetry.fleet.schema import TABLES
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
 _MIN_CHARS: Final = 16
@@ -34,11 +35,16 @@ def team_address(address: Address, team: str) -> Address:
 def grants(database: str, team: str) -> Iterator[str]:
     """Yield the statements that let the users of a team do what they need in its database, and nothing elsewhere."""
     yield f"GRANT SELECT ON {database}.* TO {team}_ship, {team}_page, {team}_reader"
-    yield f"GRANT INSERT ON {database}.* TO {team}_ship, {team}_page"
+    # A page writes labels and requests alone, and a node everything else: its password steers no run.
+    for table in TABLES:
+        users = {"requests": f"{team}_page", "labels": f"{team}_ship, {team}_page"}.get(
+            table.name, f"{team}_ship"
+        )
+        yield f"GRANT INSERT ON {database}.{table.name} TO {users}"
 
 
 def make_team(address: Address, team: str, folder: Path) -> tuple[list[str], list[str]]:
-    """Make the users that are missing, and files in `folder`: their passwords, the key for requests and fleet.toml.
+    """Make the users that are missing, and files in `folder`: their passwords and fleet.toml.
 
     Return what was done, in words, and the statements that an administrator has to run, if this user may not.
     Passwords and files that exist are kept.
@@ -51,7 +57,7 @@ def make_team(address: Address, team: str, folder: Path) -> tuple[list[str], lis
     engine = Engine(replace(address, database="default"))
     statements, refusal = [], None
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    said = [_new_file(folder / f"{team}.key"), _new_file(folder / "fleet.toml", _options(address, team))]
+    said = [_new_file(folder / "fleet.toml", _options(address, team))]
     try:
         known = {name for (name,) in engine.rows("SELECT name FROM system.users", "String")}
     except EngineError as error:
@@ -92,9 +98,8 @@ def _password(path: Path) -> str:
 
 def _options(address: Address, team: str) -> str:
     """Return the fleet.toml of a team; the other files are in the same folder."""
-    keys = {"request-key": f"{team}.key", **({"ca": address.ca.name} if address.ca else {})}
     # Before the first table, or it would belong to that.
-    lines = ['# folders = ["/scratch/*/logs"]', *(f'{key} = "{name}"' for key, name in keys.items())]
+    lines = ['# folders = ["/scratch/*/logs"]', *([f'ca = "{address.ca.name}"'] if address.ca else [])]
     for table, user in {"ship": "ship", "status": "ship", "dashboard": "page", "copy": "reader"}.items():
         of_user = replace(address, user=f"{team}_{user}")
         lines += [f'\n[{table}]\nengine = "{of_user}"', f'password-file = "{of_user.user}.password"']

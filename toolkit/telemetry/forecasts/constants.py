@@ -1,4 +1,7 @@
-"""What was fitted on open training curves; `make forecast-eval ARGS=--fit` writes this file."""
+"""What was fitted on open training curves.
+
+Written by `make evaluate QUESTION=forecasts` on 2026-11-18.
+"""
 
 from typing import Final
 
@@ -32,4 +35,3 @@ FITTED: Final = Fitted(
     ),
     held_out=1.299,
 )
-"""Fitted on 2026-11-18; docs/figures/forecasts.md says on which curves and how often it is right."""

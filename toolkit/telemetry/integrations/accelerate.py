@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Final
 
 from accelerate.tracking import GeneralTracker
@@ -69,11 +70,11 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             # The script itself decides what to log and when: nothing is left out.
             log = {"log_every": 1, **(log or {})}
         self._run = FrameworkRun(log, run_name=run_name, phases=phases, **options)
-        self._run_id = run_id_in(resume_from)
-        self._resumed_from_step = resumed_from_step
+        self._run.run_id = run_id_in(resume_from) or self._run.run_id
+        self._resume_from, self._resumed_from_step = resume_from, resumed_from_step
         self._accelerator: Any = None
         self._save_to: str | None = None
-        self._patches = MethodPatches(self.guard)
+        self._patches: MethodPatches | None = None
         self._handles: list[Any] = []
         self._parts: AcceleratorPhases | None = None
         self._saving: tuple[float, int, str] | None = None
@@ -85,9 +86,9 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy, in this process or another, writes and watches nothing yet.
-        given = self._run.given or self._run.options
-        state = {"_run": self._run, "_run_id": self._run_id, "_resumed_from_step": self._resumed_from_step}
-        return type(self), (given,), state
+        given, others = self._run.given or self._run.options, {"resumed_from_step": self._resumed_from_step}
+        others |= {"run_name": self._run.run_name, "phases": self._run.wants_phases}
+        return partial(type(self), given, resume_from=self._resume_from, **others), ()
 
     @property
     def guard(self) -> Guard:
@@ -159,7 +160,9 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         with self.guard.catch("restoring Accelerate's methods"):
             self._unwatch()
         self._run.end_run(error)
-        self._has_start, self._resumed_from_step = False, None
+        # A run is resumed once; the next training of this process begins another.
+        self._has_start, self._run.run_id = False, None
+        self._resume_from = self._resumed_from_step = None
 
     # Called by scripts.
 
@@ -190,8 +193,11 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             if not accelerator.is_main_process:
                 # Accelerate skips trackers on the other ranks, which have to stop and save at the same step.
                 self._open()
-                self._patches.around(accelerator, "log", before=self._log_other_rank)
-                self._patches.around(accelerator, "end_training", before=lambda *_, **__: self.finish())
+                self._patches = MethodPatches(self.guard)
+                self._patches.follow(
+                    accelerator, "log", lambda values, step=None, *_, **__: self.log(values, step)
+                )
+                self._patches.follow(accelerator, "end_training", lambda *_, **__: self.finish())
             self._handles.append(accelerator.register_save_state_pre_hook(self._begin_save))
             self._handles.append(accelerator.register_load_state_pre_hook(self._begin_load))
             # Private: Accelerate has no public list of what `prepare` was given.
@@ -210,12 +216,9 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
     def _open(self) -> None:
         if self.is_live or not self._run.options.enabled:
             return
-        # A run is resumed once; the next training of this process begins another.
-        run_id, self._run_id = self._run_id, None
-        self._run.open_run("accelerate", run_id=run_id)
+        self._run.open_run("accelerate", run_id=self._run.run_id)
         if not self._run.is_live:
             return
-        self._patches.guard = self.guard
         self._run.begin_application()
         self._step, self._can_stop, self._has_state = self._resumed_from_step or 0, False, False
         if self._accelerator is not None:
@@ -229,7 +232,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             self._parts = AcceleratorPhases(self._accelerator, self._run, self._begin_loop)
 
     def _begin_loop(self) -> None:
-        if not self._run.phases.has(TRAINING_LOOP):
+        if not self._run.has_phase(TRAINING_LOOP):
             self._run.begin_loop(self._resumed_from_step or 0)
 
     def _save_on_request(self) -> None:
@@ -258,20 +261,17 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
 
     # Internal: hooks of the accelerator and its optimizers.
 
-    def _log_other_rank(self, values: Mapping[str, Any], step: int | None = None, *_: Any, **__: Any) -> None:
-        self.log(values, step)
-
     @guarded
     def _begin_update(self, *_: Any) -> None:
         self._record_saved_and_loaded()
         if not self._has_state:
             self._put_state("start", None, None)
         if self._parts is not None:
-            self._run.phases.begin(OPTIMIZER_UPDATE, self._run.opened.training.optimizer_update())
+            self._run.begin_phase(OPTIMIZER_UPDATE)
 
     @guarded
     def _end_update(self, *_: Any) -> None:
-        self._run.phases.end(OPTIMIZER_UPDATE)
+        self._run.end_phases(OPTIMIZER_UPDATE)
 
     @guarded
     def _begin_save(self, _: Any, __: Any, folder: Any) -> None:
@@ -285,8 +285,8 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             if self.is_live:
                 self._record_saved_and_loaded()
                 self._loaded = folder
-            elif self._run_id is None:
-                self._run_id = run_id_in(folder)
+            elif self._run.run_id is None:
+                self._run.run_id = run_id_in(folder)
 
     def _record_saved_and_loaded(self) -> None:
         """Record what was saved or loaded since the last hook; nothing was trained in between."""
@@ -329,7 +329,8 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
 
     def _unwatch(self) -> None:
         """Remove the patches and hooks from the accelerator."""
-        self._patches.undo()
+        if self._patches is not None:
+            self._patches.undo()
         if self._parts is not None:
             self._parts.stop()
             self._parts = None

@@ -6,13 +6,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from toolkit.telemetry.core.guard import Guard, guarded
 from toolkit.telemetry.integrations.framework_run import FrameworkRun
-from toolkit.telemetry.integrations.method_patches import MethodPatches
+from toolkit.telemetry.integrations.method_patches import Following, MethodPatches
 from toolkit.telemetry.logger.logger_internals import internals
-from toolkit.telemetry.logger.records.loader_batches import LoaderBatches
 from toolkit.telemetry.runfolder.evidence.batches import BatchRow
-from toolkit.telemetry.timing.names import FORWARD, OPTIMIZER_UPDATE, TRAINING_ITERATION, TRAINING_LOOP
+from toolkit.telemetry.timing.names import FORWARD, OPTIMIZER_UPDATE, TRAINING_ITERATION
 
 
 class AcceleratorPhases:
@@ -20,26 +18,23 @@ class AcceleratorPhases:
 
     def __init__(self, accelerator: Any, run: FrameworkRun, begin_loop: Callable[[], None]) -> None:
         log = run.opened
-        self.guard: Guard = log.guard
-        self.is_live = True
         self.grad_norm: Any = None
         """The last one, until it is recorded."""
-        self._accelerator, self._log, self._open, self._begin_loop = accelerator, log, run.phases, begin_loop
+        self._accelerator, self._run, self._begin_loop = accelerator, run, begin_loop
         self._batch: BatchRow | None = None
+        self._loaders = internals(log).loader_batches(self._keep_batch)
         self._patches = patches = MethodPatches(log.guard)
-        self._loaders: LoaderBatches | None = internals(log).loader_batches(self._keep_batch)
         patches.time(accelerator, "load_state", log.training.checkpoint_load)
         patches.time(accelerator, "backward", log.training.backward)
-        patches.around(accelerator, "backward", before=self._end_forward)
-        patches.around(accelerator, "clip_grad_norm_", after=self._keep_norm)
+        patches.follow(accelerator, "backward", self._end_forward)
+        patches.follow(accelerator, "clip_grad_norm_", self._keep_norm)
         patches.wrap(accelerator, "accumulate", self._timing_batches)
-        patches.around(accelerator, "prepare", after=self._follow_prepared)
-        patches.around(accelerator, "skip_first_batches", after=self._follow_prepared)
-        self._follow(*getattr(accelerator, "_dataloaders", ()))
+        for name in ("prepare", "skip_first_batches"):
+            patches.follow(accelerator, name, self._follow_prepared)
+        self._follow(getattr(accelerator, "_dataloaders", ()))
 
     def stop(self) -> None:
         """Restore the methods."""
-        self.is_live = False
         self._patches.undo()
         if self._loaders is not None:
             self._loaders.stop()
@@ -47,46 +42,41 @@ class AcceleratorPhases:
     def _timing_batches(self, accumulate: Callable[..., Any]) -> Callable[..., Any]:
         @contextmanager
         def timed(*models: Any) -> Iterator[Any]:
-            self._begin_batch()
-            try:
-                with accumulate(*models) as given:
-                    yield given
-            except BaseException as error:
-                with self.guard.catch("ending an iteration that failed"):
-                    self._open.end_all(error, within=TRAINING_LOOP)
-                raise
-            self._end_batch()
+            guard = self._run.guard
+            guard.call("beginning an iteration", self._begin_batch)
+            with accumulate(*models) as given:
+                yield given
+            guard.call("ending an iteration", self._end_batch)
 
         return timed
 
-    @guarded
     def _begin_batch(self) -> None:
         self._begin_loop()
-        if not self._open.has(TRAINING_ITERATION):
-            self._open.begin(TRAINING_ITERATION, self._log.training.training_iteration())
-        self._open.begin(FORWARD, self._log.training.forward())
+        if not self._run.has_phase(TRAINING_ITERATION):
+            self._run.begin_phase(TRAINING_ITERATION)
+        self._run.begin_phase(FORWARD)
 
-    @guarded
     def _end_batch(self) -> None:
-        self._open.end(OPTIMIZER_UPDATE, FORWARD)
+        self._run.end_phases(OPTIMIZER_UPDATE, FORWARD)
         # Gradients that are not synchronised are still being accumulated.
         if self._accelerator.sync_gradients:
-            self._open.end(TRAINING_ITERATION)
+            self._run.end_phases(TRAINING_ITERATION)
 
     def _end_forward(self, *_: Any, **__: Any) -> None:
-        self._open.end(FORWARD)
+        self._run.end_phases(FORWARD)
         batch, self._batch = self._batch, None
-        if batch is not None:
-            internals(self._log).keep_batch(batch)
+        internals(self._run.opened).keep_batch(batch)
 
-    def _keep_norm(self, norm: Any, *_: Any, **__: Any) -> None:
+    def _keep_norm(self, *_: Any, **__: Any) -> Following:
+        norm = yield
         # None while gradients are being accumulated.
         self.grad_norm = norm if norm is not None else self.grad_norm
 
-    def _follow_prepared(self, prepared: Any, *_: Any, **__: Any) -> None:
-        self._follow(*(prepared if isinstance(prepared, tuple) else (prepared,)))
+    def _follow_prepared(self, *_: Any, **__: Any) -> Following:
+        prepared = yield
+        self._follow(prepared if isinstance(prepared, tuple) else (prepared,))
 
-    def _follow(self, *loaders: Any) -> None:
+    def _follow(self, loaders: Any) -> None:
         if self._loaders is not None:
             for loader in loaders:
                 self._loaders.follow(loader)

@@ -20,7 +20,7 @@ from toolkit.telemetry.core.guard import Guard, guarded
 from toolkit.telemetry.core.lifetime import code_of
 from toolkit.telemetry.integrations.framework_run import FrameworkRun
 from toolkit.telemetry.integrations.logger_setup import CLOCK_STEP_S, run_id_in
-from toolkit.telemetry.integrations.method_patches import MethodPatches
+from toolkit.telemetry.integrations.method_patches import Following, MethodPatches
 from toolkit.telemetry.integrations.transformers import TelemetryCallback
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.options import OptionsError
@@ -102,9 +102,8 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
         """Open the run: of Axolotl's commands, only `train` loads data this way."""
         if preprocess:
             return
-        log = self.open(cfg)
-        if log is not None:
-            self._run.phases.begin(DATALOADER_INIT, log.training.dataloader_init())
+        if self.open(cfg) is not None:
+            self._run.begin_phase(DATALOADER_INIT)
 
     @guarded
     def pre_model_load(self, cfg: Any) -> None:
@@ -112,41 +111,43 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
         if self.log is None:
             self._loading = {"began": time.time()}
         else:
-            self._run.phases.end(DATALOADER_INIT)
-            self._run.phases.begin(MODEL_INIT, self.log.training.model_init())
+            self._run.end_phases(DATALOADER_INIT)
+            self._run.begin_phase(MODEL_INIT)
 
     @guarded
     def pre_lora_load(self, cfg: Any, model: Any) -> None:
         """Begin to time loading the adapter; Axolotl calls this for models without one, too."""
         if self.log is not None and cfg.get("adapter"):
-            self._run.phases.begin(_ADAPTER_LOAD, self.log.span(_ADAPTER_LOAD, adapter=cfg.get("adapter")))
+            self._run.begin_phase(_ADAPTER_LOAD, self.log.span(_ADAPTER_LOAD, adapter=cfg.get("adapter")))
 
     @guarded
     def post_lora_load(self, cfg: Any, model: Any) -> None:
         """End loading the adapter."""
-        self._run.phases.end(_ADAPTER_LOAD)
+        self._run.end_phases(_ADAPTER_LOAD)
 
     @guarded
     def post_model_load(self, cfg: Any, model: Any) -> None:
         """End loading the model."""
         self._loading["ended"] = time.time()
-        self._run.phases.end(MODEL_INIT)
+        self._run.end_phases(MODEL_INIT)
 
     @guarded(otherwise=[])
     def add_callbacks_post_trainer(self, cfg: Any, trainer: Any) -> list[TrainerCallback]:
         """Return a callback that opens the run, if it is not open yet, and watches the training."""
         patches = MethodPatches(self.guard)
 
-        def end(*_: Any, **__: Any) -> None:
-            patches.undo()
+        def train(*_: Any, **__: Any) -> Following:
+            try:
+                yield
+            except BaseException as error:
+                # Neither the Trainer's callbacks nor Axolotl's plugins are called then.
+                self._close(error)
+                raise
+            finally:
+                patches.undo()
             self._begin_final_save(cfg, trainer.state.global_step)
 
-        def fail(error: BaseException) -> None:
-            patches.undo()
-            self._close(error)
-
-        # Neither the Trainer's callbacks nor Axolotl's plugins are called when the training fails.
-        patches.around(trainer, "train", after=end, failed=fail)
+        patches.follow(trainer, "train", train)
         callback = _JobCallback(phases=self._run.wants_phases)
         callback.open_log = partial(self.open, cfg)
         return [callback]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.ranks import find_rank
-from toolkit.telemetry.integrations.logger_setup import GivenLog, options_of, resuming
-from toolkit.telemetry.integrations.open_phases import OpenPhases, exit_arguments
+from toolkit.telemetry.integrations.logger_setup import GivenLog, options_of
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.options import OptionsError
@@ -39,14 +39,17 @@ class FrameworkRun:
             log = {"enabled": log.is_live or find_rank().rank > 0}
         self.options = options_of(log, **options)
         self.run_name = run_name
+        self.run_id = None if given is None else given.run_id
+        """Of the last run."""
         self.log: TelemetryLogger | None = given
         """The logger of the run; None before the first training."""
         self.guard = Guard() if given is None else given.guard
         self.is_live = False
         """Whether a training is being recorded."""
-        self.phases = OpenPhases()
         self.iteration: AnySpan | None = None
         """The open iteration of the training loop."""
+        self._phases: dict[str, AbstractContextManager[Any]] = {}
+        """The open phases, each inside the one before."""
         self._begin_part: Callable[[str], AnySpan] = lambda _: NO_SPAN
         self._end_iteration: Callable[[AnySpan], None] = lambda _: None
 
@@ -62,27 +65,80 @@ class FrameworkRun:
         return self.log
 
     def open_run(self, name: str, config: Any = None, run_id: str | None = None) -> TelemetryLogger:
-        """Open the run of a training that begins; an earlier one whose end was not reported has failed."""
+        """Open the run of a training that begins, or resume the one with this id, unless the options name another.
+
+        An earlier one whose end was not reported has failed.
+        """
         self.end_run(InterruptedError("the previous training ended without a report"))
         if self.given is None:
-            self.log = TelemetryLogger(self.run_name or name, resuming(self.options, run_id), config=config)
+            options = self.options
+            if run_id is not None and options.run_id is None:
+                options = options.changed(run_id=run_id)
+            self.log = TelemetryLogger(self.run_name or name, options, config=config)
         log = self.opened
         # The other ranks write nothing, but carry out rank 0's requests at the same step.
         self.guard, self.is_live = log.guard, log.is_live or find_rank().rank > 0
+        self.run_id = log.run_id or run_id
         return log
+
+    def end_run(self, error: BaseException | None, status: str | None = None) -> None:
+        """End what is open, and close the run if it was opened here: as the error or `status` says; once."""
+        if not self.is_live:
+            return
+        self.is_live, log = False, self.opened
+        with self.guard.catch("ending the phases of a training"):
+            self.drop_iteration(error)
+            self.end_phases_inside(None, error)
+        with self.guard.catch("closing the run of a training"):
+            if self.given is not None:
+                if error is not None:
+                    log.training.on_error(error)
+            elif status is not None:
+                log.close(status)
+            else:
+                log.__exit__(None, error, None)
+
+    # Phases that hooks begin and end, where a `with` block does not fit.
 
     def begin_application(self, began_msec: float | None = None) -> None:
         """Begin the job; a logger that was given may already be inside one."""
         if self.given is None:
-            self.phases.begin(APPLICATION, self.opened.training.application(start_time_msec=began_msec))
+            self.begin_phase(APPLICATION, self.opened.training.application(start_time_msec=began_msec))
 
     def begin_loop(self, first_step: int = 0, last_step: int | None = None) -> None:
         """Begin the training loop."""
         training = self.opened.training
         # Looked up once: both are called in each step.
         self._begin_part, self._end_iteration = internals(self.opened).begin_part, training.end_iteration
-        loop = training.training_loop(first_step, train_iterations_target=last_step)
-        self.phases.begin(TRAINING_LOOP, loop)
+        self.begin_phase(TRAINING_LOOP, training.training_loop(first_step, train_iterations_target=last_step))
+
+    def has_phase(self, name: str) -> bool:
+        """Return whether such a phase is open."""
+        return name in self._phases
+
+    def begin_phase(self, name: str, phase: AbstractContextManager[Any] | None = None) -> None:
+        """Begin a phase, by default the one that is called so; an open one of the same name ends."""
+        self.end_phases(name)
+        self._phases[name] = phase = phase or getattr(self.opened.training, name)()
+        phase.__enter__()
+
+    def begin_part(self, name: str) -> None:
+        """Begin a part of a step, in fewer calls than a phase."""
+        self._phases[name] = self._begin_part(name)
+
+    def end_phases(self, *names: str) -> None:
+        """End those of the named phases that are open."""
+        for name in names:
+            phase = self._phases.pop(name, None)
+            if phase is not None:
+                phase.__exit__(None, None, None)
+
+    def end_phases_inside(self, outer: str | None, error: BaseException | None = None) -> None:
+        """End all phases, or those inside `outer`, normally or because `error` was raised."""
+        for name in reversed([*self._phases]):
+            if name == outer:
+                return
+            self._phases.pop(name).__exit__(None, error, None)
 
     def begin_iteration(self) -> None:
         """Begin an iteration of the loop."""
@@ -101,20 +157,3 @@ class FrameworkRun:
             self.opened.training.end_failed(iteration, error)
         elif iteration is not None:
             iteration.stop()
-
-    def end_run(self, error: BaseException | None, status: str | None = None) -> None:
-        """End what is open, and close the run if it was opened here: as the error or `status` says; once."""
-        if not self.is_live:
-            return
-        self.is_live, log = False, self.opened
-        with self.guard.catch("ending the phases of a training"):
-            self.drop_iteration(error)
-            self.phases.end_all(error)
-        with self.guard.catch("closing the run of a training"):
-            if self.given is not None:
-                if error is not None:
-                    log.training.on_error(error)
-            elif status is not None:
-                log.close(status)
-            else:
-                log.__exit__(*exit_arguments(error))

@@ -14,7 +14,6 @@ from omegaconf import OmegaConf
 from toolkit.telemetry.core.config_mapping import resolved
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.integrations.logger_setup import in_project, options_of
-from toolkit.telemetry.integrations.open_phases import exit_arguments
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.options import TelemetryOptions
 
@@ -62,4 +61,4 @@ class TelemetryCallback(Callback):
         """Close the run: failed if the job raised an exception."""
         with Guard().catch("closing the run of a job of Hydra"):
             error = getattr(job_return, "_return_value", None)
-            _jobs.pop().__exit__(*exit_arguments(error if isinstance(error, BaseException) else None))
+            _jobs.pop().__exit__(None, error if isinstance(error, BaseException) else None, None)

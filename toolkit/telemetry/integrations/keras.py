@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import sys
 import time
@@ -19,7 +18,7 @@ from keras.callbacks import Callback
 from toolkit.telemetry.core.guard import guarded
 from toolkit.telemetry.integrations.framework_run import FrameworkRun
 from toolkit.telemetry.integrations.logger_setup import GivenLog
-from toolkit.telemetry.integrations.method_patches import MethodPatches
+from toolkit.telemetry.integrations.method_patches import Following, MethodPatches
 from toolkit.telemetry.integrations.metric_names import split, with_known_names
 
 _PLAIN: Final = (bool, int, float, str)
@@ -36,7 +35,7 @@ class TelemetryCallback(FrameworkRun, Callback):  # type: ignore[misc]  # Keras 
         """Make a callback; no folder is created yet. Raises OptionsError if an option is unknown or invalid."""
         Callback.__init__(self)
         FrameworkRun.__init__(self, log, run_name=run_name, **options)
-        self._patches = MethodPatches(self.guard)
+        self._patches: MethodPatches | None = None
         self._step = 0
         self._epoch, self._epoch_began = 0, 0.0
 
@@ -79,7 +78,7 @@ class TelemetryCallback(FrameworkRun, Callback):  # type: ignore[misc]  # Keras 
         log = self.open_run(model.name, config)
         if not self.is_live:
             return
-        self._patches = MethodPatches(log.guard)
+        self._patches = patches = MethodPatches(log.guard)
         with self.guard.catch("writing the start record"):
             log.log_start(
                 config=config,
@@ -99,17 +98,21 @@ class TelemetryCallback(FrameworkRun, Callback):  # type: ignore[misc]  # Keras 
             )
             log.declare_action("stop")
         # Not `on_train_batch_end`: because of that hook Keras would wait for the device in every step.
-        record = functools.partial(self._record_step, model)
-        self._patches.around(model, "train_function", after=record, failed=self.end_run)
+        patches.follow(model, "train_function", self._follow_step)
         for name in ("save", "save_weights"):
-            self._patches.around(model, name, after=self._record_checkpoint)
+            patches.follow(model, name, self._follow_save)
         if "callbacks" in fit:
             # The list is gone once `fit` is, also after an exception in the data or in another callback.
-            weakref.finalize(fit["callbacks"], self._close_if, self._patches).atexit = False
+            weakref.finalize(fit["callbacks"], self._close_if, patches).atexit = False
 
-    def _record_step(self, model: Any, result: Any, *_: Any, **__: Any) -> None:
+    def _follow_step(self, *_: Any, **__: Any) -> Following:
         """Record a step with the metrics that Keras shows: means since the epoch began."""
-        log = self.opened
+        log, model = self.opened, self.model
+        try:
+            result = yield
+        except BaseException as error:
+            self.end_run(error)
+            raise
         self._step += model.steps_per_execution
         # With JAX, the state comes with them.
         logs = result[0] if isinstance(result, tuple) else result
@@ -123,7 +126,8 @@ class TelemetryCallback(FrameworkRun, Callback):  # type: ignore[misc]  # Keras 
 
     def end_run(self, error: BaseException | None, status: str | None = None) -> None:
         """Restore Keras's methods, and close the run if it was opened here."""
-        self._patches.undo()
+        if self._patches is not None:
+            self._patches.undo()
         super().end_run(error, status)
 
     def _close_if(self, patches: MethodPatches) -> None:
@@ -131,7 +135,8 @@ class TelemetryCallback(FrameworkRun, Callback):  # type: ignore[misc]  # Keras 
             if self._patches is patches:
                 self.end_run(InterruptedError("fit ended with an exception"))
 
-    def _record_checkpoint(self, _: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
+    def _follow_save(self, filepath: Any, *_: Any, **__: Any) -> Following:
+        yield
         self.opened.log_checkpoint(self._step, filepath)
 
 

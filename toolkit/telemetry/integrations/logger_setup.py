@@ -33,18 +33,21 @@ def options_of(given: TelemetryOptions | Mapping[str, Any] | None, **options: An
     return TelemetryOptions.from_mapping(given or {}, **options)
 
 
-def resuming(options: TelemetryOptions, run_id: str | None) -> TelemetryOptions:
-    """Return options that resume the run with this id, unless they name another."""
-    if run_id is None or options.run_id is not None:
-        return options
-    return options.changed(run_id=run_id)
-
-
 def in_project(options: TelemetryOptions, project: str, *tags: str) -> TelemetryOptions:
     """Return the options of one run of a sweep: in its project, unless they name another, and with further tags."""
     return options.changed(
         project=options.project or project, tags=tuple(dict.fromkeys((*options.tags, *tags)))
     )
+
+
+def share_of_last_step(data: Any, samples: int | None) -> float:
+    """Return the size of an epoch's last step relative to the others, which have `samples`; 1 if unknown."""
+    try:
+        left = len(data) % samples if samples else 0
+    except TypeError:
+        # A stream has no length.
+        left = 0
+    return left / samples if samples and left else 1.0
 
 
 def remember_run(checkpoint: Any, log: TelemetryLogger) -> None:

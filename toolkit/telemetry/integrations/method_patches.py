@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from types import SimpleNamespace
+from collections.abc import Callable, Generator
+from contextlib import suppress
 from typing import Any, Final
 
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.integrations.open_phases import exit_arguments
 from toolkit.telemetry.logger.training.phases import Phase
 
 Method = Callable[..., Any]
+Following = Generator[None, Any, None]
+"""What runs around one call of a method: its `yield` returns the result or raises the exception."""
 _MISSING: Final = object()
 
 
@@ -22,45 +23,30 @@ class MethodPatches:
     A method that the object does not have is skipped. A copy of the object gets its own, unpatched methods.
     """
 
-    def __init__(self, guard: Guard | None = None) -> None:
-        self.guard = guard or Guard()
+    def __init__(self, guard: Guard) -> None:
+        self.guard = guard
+        self._is_active = True
         self._patches: list[tuple[Any, str, Method, Any]] = []
-        self._session = SimpleNamespace(is_active=True)
 
-    def around(
-        self,
-        owner: Any,
-        name: str,
-        *,
-        before: Callable[..., object] | None = None,
-        after: Callable[..., object] | None = None,
-        failed: Callable[[BaseException], object] | None = None,
-        ended: Callable[[BaseException | None], object] | None = None,
-    ) -> None:
-        """Call `before` with the method's arguments, `after` with its result and arguments, or `failed`, and `ended`.
+    def follow(self, owner: Any, name: str, hook: Callable[..., Following | None]) -> None:
+        """Run `hook` with the arguments of each call: up to its `yield` before the call, and on from there after it.
 
-        Failures in these hooks are swallowed and counted. Once the patch is removed they are no longer called, even
-        through a reference to the patched method.
+        Without a `yield` it runs before the call. Its failures are swallowed and counted. After `undo` it is no longer
+        called, even through a reference to the patched method.
         """
-        session, doing = self._session, f"following {name}"
+        doing = f"following {name}"
 
         def patch(original: Method) -> Method:
             def call(*args: Any, **kwargs: Any) -> Any:
-                if not session.is_active:
+                if not self._is_active:
                     return original(*args, **kwargs)
-                if before is not None:
-                    self.guard.call(doing, before, *args, **kwargs)
+                following = self.guard.call(doing, _begin, hook, args, kwargs)
                 try:
                     result = original(*args, **kwargs)
                 except BaseException as error:
-                    for hook in (failed, ended):
-                        if hook is not None:
-                            self.guard.call(doing, hook, error)
+                    self.guard.call(doing, _fail, following, error)
                     raise
-                if after is not None:
-                    self.guard.call(doing, after, result, *args, **kwargs)
-                if ended is not None:
-                    self.guard.call(doing, ended, None)
+                self.guard.call(doing, _end, following, result)
                 return result
 
             return call
@@ -69,21 +55,12 @@ class MethodPatches:
 
     def time(self, owner: Any, name: str, make: Callable[[], Phase]) -> None:
         """Put a phase from `make` around each call of a method."""
-        running: list[Phase | None] = []
 
-        def begin(*_: Any, **__: Any) -> None:
-            # One for each call, also if it cannot begin.
-            running.append(None)
-            phase = make()
-            phase.__enter__()
-            running[-1] = phase
+        def timed(*_: Any, **__: Any) -> Following:
+            with make():
+                yield
 
-        def end(error: BaseException | None) -> None:
-            phase = running.pop()
-            if phase is not None:
-                phase.__exit__(*exit_arguments(error))
-
-        self.around(owner, name, before=begin, ended=end)
+        self.follow(owner, name, timed)
 
     def wrap(self, owner: Any, name: str, patch: Callable[[Method], Method]) -> None:
         """Replace a method by `patch(method)`, which has to call it and must not fail by itself."""
@@ -102,9 +79,8 @@ class MethodPatches:
             own[name] = method
 
     def undo(self) -> None:
-        """Restore the methods, except where another patch was put on top since."""
-        self._session.is_active = False
-        self._session = SimpleNamespace(is_active=True)
+        """Restore the methods, for good, except where another patch was put on top since."""
+        self._is_active = False
         while self._patches:
             owner, name, method, before = self._patches.pop()
             own = vars(owner)
@@ -112,6 +88,36 @@ class MethodPatches:
                 del own[name]
             elif own.get(name) is method:
                 own[name] = before
+
+
+def _begin(hook: Callable[..., Following | None], args: Any, kwargs: Any) -> Following | None:
+    following = hook(*args, **kwargs)
+    if following is not None:
+        next(following, None)
+    return following
+
+
+def _end(following: Following | None, result: Any) -> None:
+    if following is not None:
+        with suppress(StopIteration):
+            following.send(result)
+
+
+def _fail(following: Following | None, error: BaseException) -> None:
+    if following is None:
+        return
+    trace = error.__traceback__
+    try:
+        following.throw(error)
+    except StopIteration:
+        pass
+    except BaseException as raised:
+        # A generator raises `StopIteration` as the cause of another exception.
+        if raised is not error and raised.__cause__ is not error:
+            raise
+    finally:
+        # The hook's frames are no part of what the method raised.
+        error.__traceback__ = trace
 
 
 class _PatchedMethod(functools.partial[Any]):

@@ -58,13 +58,3 @@ def _known_names(names: tuple[str, ...]) -> list[tuple[str, str]]:
         if known not in names and name is not None:
             found.append((known, name))
     return found
-
-
-def split_losses(losses: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the training loss of an ai-toolkit step, `loss` or else the first, and the others as it logs them."""
-    if not isinstance(losses, Mapping):
-        return losses, {}
-    others = {f"loss/{name}": value for name, value in losses.items() if name != "loss"}
-    if "loss" in losses:
-        return losses["loss"], others
-    return next(iter(losses.values()), None), others

@@ -9,8 +9,7 @@ from typing import Any
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.integrations.logger_setup import in_project, options_of
-from toolkit.telemetry.integrations.method_patches import MethodPatches
-from toolkit.telemetry.integrations.open_phases import exit_arguments
+from toolkit.telemetry.integrations.method_patches import Following, MethodPatches
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.options import TelemetryOptions
 
@@ -56,7 +55,8 @@ class TelemetryCallback:
                 log.guard.call("writing the start of a trial", _start, log, study, trial)
                 return log
 
-            def report(_: Any, value: Any, step: int) -> None:
+            def report(value: Any, step: int) -> Following:
+                yield
                 steps.append(step)
                 begin().log_eval(step, _named(study, value))
 
@@ -67,10 +67,10 @@ class TelemetryCallback:
                     begin()
                     if error is None:
                         _end(log, max(steps, default=0), _named(study, values))
-                    log.__exit__(*exit_arguments(error))
+                    log.__exit__(None, error, None)
 
             patches = MethodPatches(log.guard)
-            patches.around(trial, "report", after=report)
+            patches.follow(trial, "report", report)
             outer, self._thread.begin = getattr(self._thread, "begin", None), begin
             try:
                 values = objective(trial)

@@ -11,11 +11,10 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.integrations.method_patches import MethodPatches
+from toolkit.telemetry.integrations.method_patches import Following, MethodPatches
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.records.completions.completion_recorder import CompletionRecorder
@@ -39,63 +38,52 @@ _PATIENCE_S: Final = 1.0
 
 
 class TrainerCompletions:
-    """Collects completions of one trainer while it trains, in one of every `interval` steps."""
+    """Collects completions of one trainer while it trains, in one of every `interval` steps, until `stop`."""
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, trainer: Any, kind: str, recorder: CompletionRecorder, guard: Guard) -> None:
         self.guard = guard
-        self._patches = MethodPatches(guard)
-        self._recorder: CompletionRecorder | None = None
-        self._kind = ""
-        self._decode: Callable[[list[int]], str] = str
+        self._trainer, self._kind, self._recorder = trainer, kind, recorder
+        self._patches = patches = MethodPatches(guard)
         self._collected: dict[str, tuple[int, int]] = {}
         """For training and evaluation: the step that was collected last, and how many of its completions."""
         self._current: _Batch | None = None
         self._waiting: deque[_Batch] = deque()
-
-    def start(self, trainer: Any, log: TelemetryLogger) -> None:
-        """Begin, if this is a trainer with completions."""
-        self.stop()
-        self.guard = self._patches.guard = log.guard
-        with self.guard.catch("looking for completions"):
-            recorder, kind = internals(log).completions, kind_of(trainer)
-            if recorder is None or kind is None or not recorder.options.collect:
-                return
-            if trainer.is_world_process_zero():
-                self._recorder, self._kind, self._collected = recorder, kind, {}
-                self._patch(trainer, kind)
-
-    def _patch(self, trainer: Any, kind: str) -> None:
-        patches = self._patches
         if kind in _GENERATING.values():
-            patches.around(
-                trainer, "_generate_and_score_completions", after=partial(self._record_generated, trainer)
-            )
+            patches.follow(trainer, "_generate_and_score_completions", self._record_generated)
             return
         tokenizer = getattr(trainer.processing_class, "tokenizer", trainer.processing_class)
-        self._decode = tokenizer.decode
-        patches.around(
-            trainer, "compute_loss", before=partial(self._begin_batch, trainer), after=self._end_batch
-        )
+        self._decode: Callable[[list[int]], str] = tokenizer.decode
+        patches.follow(trainer, "compute_loss", self._collect_batch)
         if kind in _LOSS_OF:
-            patches.around(trainer, _LOSS_OF[kind], after=partial(self._add_rewards, trainer))
+            patches.follow(trainer, _LOSS_OF[kind], self._add_rewards)
         else:
             for name in ("gather", "gather_for_metrics"):
                 patches.wrap(trainer.accelerator, name, self._reading_rewards)
 
+    @classmethod
+    def of(cls, trainer: Any, log: TelemetryLogger) -> TrainerCompletions | None:
+        """Begin to collect; None if this trainer has no completions, or not on this rank, or they are not kept."""
+        recorder, kind = internals(log).completions, kind_of(trainer)
+        if (
+            recorder is None
+            or not recorder.options.collect
+            or kind is None
+            or not trainer.is_world_process_zero()
+        ):
+            return None
+        return cls(trainer, kind, recorder, log.guard)
+
     def stop(self) -> None:
         """Write what has been collected, and restore the trainer's methods."""
         self._patches.undo()
-        self._current = None
         with self.guard.catch("collecting completions"):
             until = time.monotonic() + _PATIENCE_S
             while self._waiting and not self._write_arrived() and time.monotonic() < until:
                 time.sleep(0.001)
-        self._waiting.clear()
-        self._recorder = None
 
-    def _due(self, trainer: Any, most: int) -> tuple[str, int, int]:
+    def _due(self, most: int) -> tuple[str, int, int]:
         """Return whether this is training or evaluation, the step, and how many of its completions to take now."""
-        assert self._recorder is not None
+        trainer = self._trainer
         split = TRAIN if trainer.model.training else EVAL
         step = int(trainer.state.global_step) + (split == TRAIN)
         last, taken = self._collected.get(split, (None, 0))
@@ -111,11 +99,10 @@ class TrainerCompletions:
 
     # What a trainer generates.
 
-    def _record_generated(self, trainer: Any, _: Any, inputs: Sequence[Any], *__: Any, **___: Any) -> None:
-        recorder = self._recorder
-        if recorder is None:
-            return
-        split, step, wanted = self._due(trainer, recorder.options.buffer)
+    def _record_generated(self, inputs: Sequence[Any], *_: Any, **__: Any) -> Following:
+        yield
+        trainer, recorder = self._trainer, self._recorder
+        split, step, wanted = self._due(recorder.options.buffer)
         if not wanted:
             return
         # Not public, but the trainer writes its own tables from it, with the completions of all processes.
@@ -133,32 +120,28 @@ class TrainerCompletions:
 
     # What a trainer learns from.
 
-    def _begin_batch(
-        self, trainer: Any, _: Any = None, inputs: Mapping[str, Any] | None = None, *__: Any, **___: Any
-    ) -> None:
-        self._current = None
-        if self._recorder is None or inputs is None:
-            return
+    def _collect_batch(
+        self, _: Any = None, inputs: Mapping[str, Any] | None = None, *__: Any, **___: Any
+    ) -> Following:
+        self._current = batch = None
         self._write_arrived()
-        split, step, wanted = self._due(trainer, _MAX_DECODED)
-        if wanted:
-            batch = _Batch.of(inputs, split=split, step=step, wanted=wanted)
-            if batch is not None:
-                self._count(split, step, batch.count)
-                self._current = batch
-
-    def _end_batch(self, *_: Any, **__: Any) -> None:
-        batch, self._current = self._current, None
+        split, step, wanted = self._due(_MAX_DECODED)
+        if wanted and inputs is not None:
+            batch = self._current = _Batch.of(inputs, split=split, step=step, wanted=wanted)
+        if batch is not None:
+            self._count(split, step, batch.count)
+        yield
+        self._current = None
         if batch is not None:
             self._waiting.append(batch)
             self._write_arrived()
 
-    def _add_rewards(self, trainer: Any, found: Any, *_: Any, **__: Any) -> None:
+    def _add_rewards(self, *_: Any, **__: Any) -> Following:
+        losses, chosen, rejected, *_rest = yield
         if self._current is not None:
-            losses, chosen, rejected, *_rest = found
             self._current.add_rewards(chosen, rejected)
             if self._kind == "orpo":
-                self._current.add_log_odds(losses, float(trainer.beta))
+                self._current.add_log_odds(losses, float(self._trainer.beta))
 
     def _reading_rewards(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -182,10 +165,9 @@ class TrainerCompletions:
         """Write the batches that have arrived, in order, and return whether all have."""
         while self._waiting and self._waiting[0].has_arrived:
             batch = self._waiting.popleft()
-            if self._recorder is not None:
-                context = {"kind": self._kind, "split": batch.split, "batch_size": batch.size}
-                for fields in batch.examples(self._decode):
-                    self._recorder.put(batch.step, {**fields, **context}, source=batch.split)
+            context = {"kind": self._kind, "split": batch.split, "batch_size": batch.size}
+            for fields in batch.examples(self._decode):
+                self._recorder.put(batch.step, {**fields, **context}, source=batch.split)
         return not self._waiting
 
 

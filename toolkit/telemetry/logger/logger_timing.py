@@ -177,7 +177,7 @@ class TimingCalls(LoggerLifetime):
 
         if self.is_live and self._run is not None:
             with self.guard.catch("listening to the output"):
-                self._run.errors.watch.listen()
+                self._run.errors.listen()
         with self.guard.catch("capturing errors"):
             self._report_class("capture_errors", function)
         capture = ErrorCapture(self.guard, self._take_error)

@@ -58,9 +58,9 @@ _FIELDS: Final = words(
     lost_pct lr_multiplier lr_problem lr_too_small mean_pct mem_used_gb memory_growth metric_defined
     net_received_mb_s net_sent_mb_s noticed_step os others_cpu_before_pct others_cpu_pct others_gpu_before_gb
     others_gpu_gb overfit physical plateau policy_collapse process_cpu_percent
-    ram_percent ram_used_mb rank_dead rank_silent receiver remedies repeats reserved_bytes resumed reward_hacking
-    rise_pct rss_mib share_pct sm_clock_mhz stacks stalled steps_folded straggler swap_used_mb tok_per_sec
-    underflow unfinished usable uuid vanishing_grad zero_grad_fraction
+    ram_percent ram_used_mb rank_dead rank_hung rank_silent receiver remedies repeats reserved_bytes resumed
+    reward_hacking rise_pct rss_mib share_pct sm_clock_mhz stacks stalled steps_folded straggler swap_used_mb
+    tok_per_sec underflow unfinished usable uuid vanishing_grad zero_grad_fraction
     """
 )
 """Names of our own records and findings, besides those of plain words."""

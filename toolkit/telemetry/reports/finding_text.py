@@ -209,6 +209,7 @@ _WORDS_BY_KIND: Final[Mapping[str, Mapping[str, tuple[str, Callable[[float], str
         "spread": ("on all at step {}", _whole),
     },
     "rank_dead": {"seconds": ("{} without a record", duration)},
+    "rank_hung": {"seconds": ("{} without a step", duration)},
     "rank_silent": {"seconds": ("{} without a record", duration)},
     "loss_scale": {"level": ("highest scale {}", short_number), "of": ("of {} norms", _whole)},
     "lr_problem": {"level": ("best loss {}", short_number), "now": ("loss now {}", short_number)},

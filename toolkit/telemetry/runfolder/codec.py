@@ -59,6 +59,7 @@ _ROUNDS = (
 _AS_LONG_AS_IT_IS = _Limits(sys.maxsize, sys.maxsize)
 
 _MAX_KEYS = 4_096
+_MOST_FIELDS = _MAX_KEYS - 8
 _FIRST_BYTE = itemgetter(0)
 _MAX_NOTES = 32
 _NUMBERS = frozenset({float, int, bool, type(None)})
@@ -72,8 +73,8 @@ _KEPT_LONGEST = frozenset({*ENVELOPE, "global_step"})
 MANY_FIELDS = 256
 """Up to so many fields of a record, their sizes are not added up."""
 _LAST_FIELDS = 64
-_ROOM_FOR_MANY = MAX_RECORD_BYTES - 4_096
-"""What very many fields may take: the rest is for the envelope, and for notes of what is missing."""
+_LEAST_BYTES = 16
+"""A field takes more, nearly always."""
 
 
 class RecordError(ValueError):
@@ -87,8 +88,10 @@ def encode(record: Record) -> bytes:
     null and is named under `non_finite`; what is too long or nested too deeply is cut and named under `cut`; a field
     that does not fit at all is listed under `unencodable`. Never raises for such input.
     """
-    if len(record) > _MAX_KEYS - 8 or _is_too_deep(record):
-        record = _shorten(record, _AS_LONG_AS_IT_IS, max_fields=_MAX_KEYS - 8)
+    if len(record) > _MOST_FIELDS:
+        record = _that_fit(record, _least_size)
+    if any(type(value) in _CONTAINERS and depth_of(value) >= MAX_DEPTH for value in record.values()):
+        record = _shorten(record, _AS_LONG_AS_IT_IS)
     found = dict(_find_non_finite(record, ""))
     if found:
         named = record.get(NON_FINITE)
@@ -98,9 +101,14 @@ def encode(record: Record) -> bytes:
             NON_FINITE: {**named, **found} if type(named) is dict else found,
         }
     line = _dump(record)
+    for limits in _ROUNDS:
+        if len(line) <= MAX_RECORD_BYTES:
+            return line
+        shorter = _shorten(record, limits)
+        line = _dump(shorter)
     if len(line) <= MAX_RECORD_BYTES:
         return line
-    return _encode_shortened(record)
+    return _dump(_that_fit(shorter, lambda name, value: len(_dump({name: value}))))
 
 
 def bounded(fields: Record, cut_text: CutText) -> Record:
@@ -111,25 +119,13 @@ def bounded(fields: Record, cut_text: CutText) -> Record:
     `cut`, or counted under `unencodable`. `cut_text` is called for each text that is shortened.
     """
     if len(fields) > MANY_FIELDS:
-        fields = _first_and_last(fields)
+        fields = _that_fit(fields, _least_size)
     elif _NUMBERS.issuperset(map(type, fields.values())):
         return fields
-    if _fits(fields, _AS_LONG_AS_IT_IS):
-        return fields
-    limits = next((limits for limits in _ROUNDS if _fits(fields, limits)), _ROUNDS[-1])
-    return _shorten(fields, limits._replace(cut_text=cut_text), max_fields=sys.maxsize)
-
-
-def _fits(fields: Record, limits: _Limits) -> bool:
-    """Return whether `fields` may fit into a record under `limits`, before JSON escaping."""
-    room, max_text = MAX_RECORD_BYTES, limits.text
-    for value in fields.values():
-        kind = type(value)
-        if kind is str:
-            room -= min(len(value), max_text)
-        elif kind in _CONTAINERS:
-            room = _room_after(value, limits, room, 1)
-    return room >= 0
+    for limits in (_AS_LONG_AS_IT_IS, *_ROUNDS):
+        if _room_after(fields, limits, MAX_RECORD_BYTES, 1) >= 0:
+            break
+    return fields if limits is _AS_LONG_AS_IT_IS else _shorten(fields, limits._replace(cut_text=cut_text))
 
 
 def _room_after(value: Any, limits: _Limits, room: int, depth: int) -> int:
@@ -148,40 +144,41 @@ def _room_after(value: Any, limits: _Limits, room: int, depth: int) -> int:
     return room
 
 
-def _first_and_last(fields: Record) -> Record:
-    """Return as many of the first fields as there is room for, and the last ones; the others are counted."""
-    names = [name for name in fields if name not in (CUT, UNENCODABLE)]
-    last = names[-_LAST_FIELDS:]
-    room = _ROOM_FOR_MANY - sum(_size_of_field(name, fields[name]) for name in last)
-    kept = 0
-    for name in names[:-_LAST_FIELDS]:
-        room -= _size_of_field(name, fields[name])
-        if room < 0:
+def _that_fit(record: Record, size_of: Callable[[str, Any], int]) -> Record:
+    """Return the fields for which a record has room; the others are counted.
+
+    What it is known by comes first, then the last fields, where the logger puts its own, then the first ones.
+    """
+    names = [name for name in record if name not in (CUT, UNENCODABLE)]
+    earlier, cuts = record.get(UNENCODABLE), record.get(CUT)
+    notes = {
+        str(name)[:64]: str(note)[:64]
+        for name, note in islice(earlier.items() if type(earlier) is dict else (), _MAX_NOTES // 2)
+    }
+    notes["…"] = more_fields(len(names), earlier)
+    about: Record = {CUT: [str(cut)[:64] for cut in cuts[:_MAX_NOTES]]} if type(cuts) is list else {}
+    room = MAX_RECORD_BYTES - len(_dump({**about, UNENCODABLE: notes}))
+    kept: set[str] = set()
+    for name in (*(_KEPT_LONGEST & record.keys()), *names[-_LAST_FIELDS:], *names):
+        if room < _LEAST_BYTES or len(kept) == _MOST_FIELDS:
             break
-        kept += 1
-    else:
-        return fields
-    shorter = {name: fields[name] for name in (*names[:kept], *last)}
-    if CUT in fields:
-        shorter[CUT] = fields[CUT]
-    shorter[UNENCODABLE] = _with_more(fields.get(UNENCODABLE), len(names) - kept - len(last))
-    return shorter
+        if name not in kept and (size := size_of(name, record[name])) <= room:
+            kept.add(name)
+            room -= size
+    if len(kept) == len(names):
+        return record
+    notes["…"] = more_fields(len(names) - len(kept), earlier)
+    return {**{name: record[name] for name in names if name in kept}, **about, UNENCODABLE: notes}
 
 
-def _size_of_field(name: str, value: Any) -> int:
+def _least_size(name: str, value: Any) -> int:
     """Return the approximate minimum size of a field in bytes, with its value shortened as far as possible."""
     if type(value) is str:
         return len(name) + 6 + min(len(value), _ROUNDS[-1].text)
     return len(name) + 4 + (4 if type(value) in _CONTAINERS else len(repr(value)))
 
 
-def _with_more(notes: Any, more: int) -> dict[str, str]:
-    """Return `notes` of what is missing, and `more` fields in addition to those that an earlier one counts."""
-    kept = _first_notes(notes)
-    return {**kept, "…": more_fields(more, kept)}
-
-
-def more_fields(more: int, notes: dict[str, str]) -> str:
+def more_fields(more: int, notes: Any) -> str:
     """Return the note that `more` fields are missing, in addition to those that `notes` counts already."""
     return f"{more + count_left_out(notes)} more fields"
 
@@ -241,7 +238,7 @@ def _with_bare_words(line: bytes) -> Any:
     """Return what is in a line that is JSON but for the words NaN and Infinity; None if it is not."""
     try:
         # From bytes, Python's parser would also take other encodings and a byte order mark, which orjson rejects.
-        record = json.loads(line.decode("utf-8"))
+        record = json.loads(line.decode("utf-8"), parse_float=_finite)
         if type(record) is not dict or depth_of(record) > MAX_DEPTH or len(record) > _MAX_KEYS:
             return None
         found = dict(islice(_find_non_finite(record, ""), _MAX_KEYS))
@@ -251,6 +248,13 @@ def _with_bare_words(line: bytes) -> Any:
         return None
     named = plain.get(NON_FINITE)
     return {**plain, NAN_INF_DETECTED: True, NON_FINITE: {**named, **found} if type(named) is dict else found}
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("a number beyond every float")
+    return number
 
 
 def with_non_finite(record: Record) -> Record:
@@ -326,59 +330,12 @@ def _dump(record: Record) -> bytes:
         return orjson.dumps(encodable(record), option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
 
 
-def _encode_shortened(record: Record) -> bytes:
-    for limits in _ROUNDS:
-        shorter = _shorten(record, limits)
-        line = _dump(shorter)
-        if len(line) <= MAX_RECORD_BYTES:
-            return line
-    # The notes of what is left out take room themselves: how much is known once they are written.
-    for room in (MAX_RECORD_BYTES - 8_192, MAX_RECORD_BYTES // 2):
-        line = _dump(_without_the_largest(shorter, room))
-        if len(line) <= MAX_RECORD_BYTES:
-            break
-    return line
-
-
-def _without_the_largest(record: Record, room: int) -> Record:
-    """Drop fields, largest first, until the rest fits in `room`; dropped ones are listed by name."""
-    kept = {key: value for key, value in record.items() if key not in (CUT, UNENCODABLE)}
-    notes = _first_notes(record.get(UNENCODABLE))
-    sizes = {key: len(_dump({key: value})) for key, value in kept.items()}
-    total = sum(sizes.values())
-    more = count_left_out(notes)
-    for key in sorted(sizes, key=lambda key: (key in _KEPT_LONGEST, -sizes[key])):
-        if total <= room:
-            break
-        total -= sizes[key]
-        del kept[key]
-        if len(notes) < _MAX_NOTES:
-            notes[key[:64]] = f"{sizes[key]} bytes, over the size of a record"
-        else:
-            more += 1
-    if more:
-        notes["…"] = f"{more} more fields"
-    cuts = record.get(CUT)
-    if type(cuts) is list:
-        kept[CUT] = [str(cut)[:64] for cut in cuts[:_MAX_NOTES]]
-    return {**kept, UNENCODABLE: notes}
-
-
-def _first_notes(notes: Any) -> dict[str, str]:
-    if type(notes) is not dict:
-        return {}
-    return {str(name)[:64]: str(note)[:64] for name, note in [*notes.items()][: _MAX_NOTES // 2]}
-
-
-def _shorten(record: Record, limits: _Limits, *, max_fields: int = _MAX_KEYS) -> Record:
+def _shorten(record: Record, limits: _Limits) -> Record:
     """Return `record` with its texts, lists and mappings cut to `limits`, and the names of those under `cut`."""
     earlier = record.get(CUT)
     cuts: list[str] = [str(cut) for cut in earlier] if type(earlier) is list else []
-    # The record itself keeps nearly all its fields: which of them goes is decided by size, later.
-    shorter = _shorten_mapping(record, limits, "", 1, max_fields, cuts)
-    if len(record) > max_fields:
-        del shorter["…"]
-        shorter[UNENCODABLE] = _with_more(record.get(UNENCODABLE), len(record) - max_fields)
+    # The record itself keeps its fields: which of them goes is decided by size, later.
+    shorter = _shorten_mapping(record, limits, "", 1, sys.maxsize, cuts)
     if cuts:
         shorter[CUT] = [cut[:_MAX_NAME] for cut in [*dict.fromkeys(cuts)][:_MAX_NOTES]]
     return shorter
@@ -416,8 +373,7 @@ def _shorten_mapping(
     kept: dict[str, Any] = {}
     for count, (key, item) in enumerate(mapping.items()):
         if count == max_items:
-            if path:
-                cuts.append(path)
+            cuts.append(path)
             kept["…"] = f"{len(mapping) - count} more"
             break
         name = str(key)
@@ -431,10 +387,6 @@ def _shorten_mapping(
 
 
 _CUT_BEFORE = re.compile(r"… \[([0-9]{1,15}) characters\]\Z")
-
-
-def _is_too_deep(record: Record) -> bool:
-    return any(type(value) in _CONTAINERS and depth_of(value) >= MAX_DEPTH for value in record.values())
 
 
 _CONTAINERS = frozenset({dict, list, tuple})

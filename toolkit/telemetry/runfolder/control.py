@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from toolkit.telemetry.runfolder.layout import CONTROL
-from toolkit.telemetry.runfolder.portable import DIRECTORY, SAFELY, has_dir_fd
 from toolkit.telemetry.runfolder.safefile import UnsafeFile, open_regular, replace_file, why_not_ours_alone
 from toolkit.telemetry.runfolder.untrusted import LARGEST_WHOLE, is_number
 
@@ -73,17 +71,8 @@ class ControlRequest:
     """Whether it is a file with nothing but a `log_every`, as a person writes it: its timestamp is the file's own."""
 
 
-def write_request(
-    run_folder: Path,
-    *,
-    log_every: int | None = None,
-    actions: Sequence[str] = (),
-    knobs: Mapping[str, KnobValue] | None = None,
-    expires_in_s: float | None = 600.0,
-    run_id: str | None = None,
-    now: float | None = None,
-) -> ControlRequest:
-    """Ask this of the run in `run_folder`, in place of anything asked before, and return the request with its id.
+def write_request(run_folder: Path, **asked: Any) -> ControlRequest:
+    """Ask of the run in `run_folder` what `new_request` takes, in place of anything asked before; return the request.
 
     The file appears whole or not at all. Limits are not applied here: the run does that, and answers under the id.
 
@@ -91,9 +80,7 @@ def write_request(
         ControlRefused: the request is malformed or asks for nothing, or the run would refuse what is in this folder.
         OSError: the file cannot be written.
     """
-    request = new_request(
-        log_every=log_every, actions=actions, knobs=knobs, expires_in_s=expires_in_s, run_id=run_id, now=now
-    )
+    request = new_request(**asked)
     deliver(run_folder, request)
     return request
 
@@ -109,19 +96,17 @@ def new_request(
 ) -> ControlRequest:
     """Return a request with a new id. Raises ControlRefused if it is malformed or asks for nothing."""
     timestamp = time.time() if now is None else now
-    content: dict[str, Any] = {"id": os.urandom(8).hex(), "timestamp": timestamp}
-    if expires_in_s is not None:
-        content["expires"] = timestamp + expires_in_s
-    if run_id is not None:
-        content["run_id"] = run_id
-    if log_every is not None:
-        content["log_every"] = log_every
-    if actions:
-        content["actions"] = list(actions)
-    if knobs:
-        content["knobs"] = dict(knobs)
+    content = {
+        "id": os.urandom(8).hex(),
+        "timestamp": timestamp,
+        "expires": None if expires_in_s is None else timestamp + expires_in_s,
+        "run_id": run_id,
+        "log_every": log_every,
+        "actions": list(actions) or None,
+        "knobs": dict(knobs or {}) or None,
+    }
     # Parse it as the run would, so that nothing is written that it could not read.
-    return _request(content, file_time=timestamp)
+    return _request(_without_none(content), file_time=timestamp)
 
 
 def deliver(run_folder: Path, request: ControlRequest) -> None:
@@ -189,12 +174,8 @@ def read_request(run_folder: Path) -> ControlRequest | None:
 
 def encode_request(request: ControlRequest) -> bytes:
     """Return `request` as the content of a control file."""
-    content: dict[str, Any] = {"id": request.id, "timestamp": request.timestamp}
-    for key in ("expires", "run_id"):
-        value = getattr(request, key)
-        if value is not None:
-            content[key] = value
-    return json.dumps({**content, **_wishes(request)}, allow_nan=False).encode()
+    known = {name: getattr(request, name) for name in ("id", "timestamp", "expires", "run_id")}
+    return json.dumps({**_without_none(known), **_wishes(request)}, allow_nan=False).encode()
 
 
 def encode_body(request: ControlRequest) -> bytes:
@@ -221,14 +202,16 @@ def request_with_body(
 
 
 def _wishes(request: ControlRequest) -> dict[str, Any]:
-    content: dict[str, Any] = {}
-    if request.log_every is not None:
-        content["log_every"] = request.log_every
-    if request.actions:
-        content["actions"] = list(request.actions)
-    if request.knobs:
-        content["knobs"] = dict(request.knobs)
-    return content
+    wishes = {
+        "log_every": request.log_every,
+        "actions": list(request.actions) or None,
+        "knobs": dict(request.knobs) or None,
+    }
+    return _without_none(wishes)
+
+
+def _without_none(content: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in content.items() if value is not None}
 
 
 def decode_request(data: bytes) -> ControlRequest:
@@ -255,38 +238,13 @@ def is_name(text: str) -> bool:
 
 def _read_trusted(run_folder: Path) -> tuple[bytes, os.stat_result]:
     """Return the bytes of the control file and which file it is, having checked that they can only be ours."""
-    if not has_dir_fd():  # Windows: no owners and modes to check, either
-        return _read_bounded(open_regular(run_folder / CONTROL, only_name=True))
-    try:
-        folder = os.open(run_folder, os.O_RDONLY | DIRECTORY | SAFELY)
-    except OSError as error:
-        if error.errno in (
-            errno.ENOTDIR,
-            errno.ELOOP,
-            errno.EMLINK,
-        ):  # the error for a link differs between systems
-            raise ControlRefused("the run folder is a link or no folder") from error
-        raise
-    try:
-        _require_ours(os.fstat(folder), "the run folder")
-        return _read_bounded(open_regular(Path(CONTROL), dir_fd=folder, only_name=True))
-    finally:
-        os.close(folder)
-
-
-def _read_bounded(fd: int) -> tuple[bytes, os.stat_result]:
-    try:
-        status = os.fstat(fd)
+    require_own_folder(run_folder)
+    with os.fdopen(open_regular(run_folder / CONTROL, only_name=True), "rb") as file:
+        status = os.fstat(file.fileno())
         _require_ours(status, CONTROL)
-        if status.st_size > MAX_BYTES:
-            raise ControlRefused(f"{CONTROL} has {status.st_size} bytes, more than {MAX_BYTES}")
-        data = b""
-        while len(data) <= MAX_BYTES and (chunk := os.read(fd, MAX_BYTES + 1 - len(data))):
-            data += chunk
-    finally:
-        os.close(fd)
+        data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise ControlRefused(f"{CONTROL} has more than {MAX_BYTES} bytes")
+        raise ControlRefused(f"{CONTROL} has {max(status.st_size, len(data))} bytes, more than {MAX_BYTES}")
     return data, status
 
 
@@ -307,7 +265,7 @@ def _parse(data: bytes) -> dict[str, Any]:
         raise ControlRefused(f"{CONTROL} is not UTF-8 text") from error
     try:
         content = json.loads(
-            text, parse_constant=_no_constant, parse_float=_finite, object_pairs_hook=_without_repeats
+            text, parse_constant=_finite, parse_float=_finite, object_pairs_hook=_without_repeats
         )
     except RecursionError as error:
         raise ControlRefused(f"{CONTROL} is nested too deeply") from error
@@ -320,14 +278,10 @@ def _parse(data: bytes) -> dict[str, Any]:
     return content
 
 
-def _no_constant(constant: str) -> float:
-    raise ControlRefused(f"{CONTROL} is not strict JSON: {constant}")
-
-
 def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
-        raise ControlRefused(f"{CONTROL} holds {text[:20]}, which is too large for a number")
+        raise ControlRefused(f"{CONTROL} holds {text[:20]}, which is not a finite number")
     return number
 
 

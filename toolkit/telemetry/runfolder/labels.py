@@ -51,17 +51,20 @@ class Labels:
     def __post_init__(self) -> None:
         if self.display_name is not None:
             _require_short("display_name", self.display_name, MAX_NAME_LENGTH)
-        if self.tags is not None:
-            _require_texts("tags", self.tags)
-            if len(self.tags) > MAX_TAGS:
-                raise LabelsError(f"tags holds {len(self.tags)} tags, at most {MAX_TAGS} are allowed")
-            for tag in self.tags:
-                _require_short("a tag", tag, MAX_TAG_LENGTH)
+        for key in ("tags", "acknowledged", "muted"):
+            value = getattr(self, key)
+            if not isinstance(value, tuple) and (value, key) != (None, "tags"):
+                raise _wrong(key, value, "a list of texts")
+            for item in value or ():
+                _require_text(f"an item of {key}", item)
+        if len(self.tags or ()) > MAX_TAGS:
+            raise LabelsError(f"tags holds {len(self.tags or ())} tags, at most {MAX_TAGS} are allowed")
+        for tag in self.tags or ():
+            _require_short("a tag", tag, MAX_TAG_LENGTH)
         _require_text("notes", self.notes)
-        _require_flag("archived", self.archived)
-        _require_flag("baseline", self.baseline)
-        _require_texts("acknowledged", self.acknowledged)
-        _require_texts("muted", self.muted)
+        for key in ("archived", "baseline"):
+            if type(getattr(self, key)) is not bool:
+                raise _wrong(key, getattr(self, key), "true or false")
         if self.colour is not None and not (isinstance(self.colour, str) and _COLOUR.fullmatch(self.colour)):
             raise _wrong("colour", self.colour, "a name such as run-3, or #rrggbb")
 
@@ -155,13 +158,6 @@ def _frozen(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _require_texts(key: str, value: Any) -> None:
-    if not isinstance(value, tuple):
-        raise _wrong(key, value, "a list of texts")
-    for item in value:
-        _require_text(f"an item of {key}", item)
-
-
 def _require_short(key: str, value: Any, limit: int) -> None:
     _require_text(key, value)
     if not value.strip():
@@ -178,11 +174,6 @@ def _require_text(key: str, value: Any) -> None:
     except UnicodeEncodeError:
         # Half a surrogate pair has no place in a JSON file, and a page that shows one dies.
         raise _wrong(key, value, "a text of whole characters") from None
-
-
-def _require_flag(key: str, value: Any) -> None:
-    if not isinstance(value, bool):
-        raise _wrong(key, value, "true or false")
 
 
 def _wrong(key: str, value: Any, allowed: str) -> LabelsError:

@@ -21,13 +21,10 @@ from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.telemetry.runfolder.manifest import Evaluation, Heartbeat, Manifest, evaluations_from
 from toolkit.telemetry.runfolder.metrics import TRAIN_LOSSES, VAL_LOSSES, is_evaluation, metrics_of
 from toolkit.telemetry.runfolder.reader import (
-    BadLine,
     Cursor,
     last_seq,
     last_step,
-    parse_line,
     read_from,
-    tail_lines,
     tail_records,
 )
 from toolkit.telemetry.runfolder.records import FIRST_STEP, STEP, SYSTEM, Record, steps_done
@@ -266,19 +263,12 @@ def first_record(log: Path) -> Record:
 def read_ends(log: Path) -> Fields:
     """Return what the first and last records of `log` say, reading a few kilobytes; nothing if it cannot be read."""
     try:
-        first, lines = first_record(log), tail_lines(log, _END_BYTES)
+        first, records = first_record(log), tail_records(log, _END_BYTES)
     except OSError:
         return {}
-    started, ended = _time_in(first), None
-    last: Record = {}
-    for line in reversed(lines):
-        record = parse_line(0, line) if line else None
-        if record is None or isinstance(record, BadLine):
-            continue
-        ended = _time_in(record) if ended is None else ended
-        if record.get("event") == STEP:
-            last = with_non_finite(record)
-            break
+    started, ended = _time_in(first), next(filter(None, map(_time_in, reversed(records))), None)
+    steps = (record for record in reversed(records) if record.get("event") == STEP)
+    last = with_non_finite(next(steps, {}))
     loss = number_in(last.get("train_loss"))
     return {
         "created": started,

@@ -177,7 +177,7 @@ def _dump(mapping: dict[str, Any]) -> bytes:
 
 def _to_mapping(manifest: Manifest) -> dict[str, Any]:
     latest = manifest.latest
-    return {
+    mapping = {
         **manifest.other,
         "format": manifest.format,
         "run_id": manifest.run_id,
@@ -187,36 +187,31 @@ def _to_mapping(manifest: Manifest) -> dict[str, Any]:
         "tags": list(manifest.tags),
         "created": manifest.created,
         # Most readers want the newest session, so it is repeated here.
-        "host": latest.host if latest else None,
-        "pid": latest.pid if latest else None,
-        "boot_id": latest.boot_id if latest else None,
-        "status": latest.status if latest else None,
+        **{name: getattr(latest, name, None) for name in _DERIVED},
         "heartbeat": _plain(manifest.heartbeat) if manifest.heartbeat else None,
         "control": dict(manifest.control),
-        **({"diagnostics": dict(manifest.diagnostics)} if manifest.diagnostics else {}),
-        **({"table": manifest.table} if manifest.table else {}),
+        "diagnostics": dict(manifest.diagnostics) or None,
+        "table": manifest.table,
         "summary": dict(manifest.summary),
-        **({"config": dict(manifest.config)} if manifest.config is not None else {}),
-        **(
-            {"evaluations": {name: item.as_json() for name, item in manifest.evaluations.items()}}
-            if manifest.evaluations
-            else {}
-        ),
+        "config": manifest.config if manifest.config is None else dict(manifest.config),
+        "evaluations": {name: item.as_json() for name, item in manifest.evaluations.items()} or None,
         "sessions": [_plain(session) for session in manifest.sessions],
     }
+    return {name: value for name, value in mapping.items() if value is not None or name not in _OPTIONAL}
 
 
 _T = TypeVar("_T", Session, Heartbeat)
 _KINDS = {"int": "a whole number", "float": "a number", "str": "a text"}
 _TABLES = ("short", "all")
-_DERIVED = frozenset({"host", "pid", "boot_id", "status"})
+_DERIVED = ("host", "pid", "boot_id", "status")
+_OPTIONAL = ("diagnostics", "table", "config", "evaluations")
 
 
 def _from_mapping(mapping: dict[str, Any]) -> Manifest:
     format_number = _typed("format", mapping.get("format"), "int")
     if format_number < 1:
         raise ManifestError(f"format is {format_number}, not a number from 1 on")
-    known = {f.name for f in fields(Manifest)} | _DERIVED
+    known = {*(f.name for f in fields(Manifest)), *_DERIVED}
     name, run_id = (_typed(key, mapping.get(key), "str") for key in ("name", "run_id"))
     shown, project = (_typed(key, mapping.get(key) or "", "str") for key in ("display_name", "project"))
     tags, sessions, heartbeat = (mapping.get(key) for key in ("tags", "sessions", "heartbeat"))

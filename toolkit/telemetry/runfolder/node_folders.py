@@ -16,7 +16,6 @@ from typing import Any, Final
 
 import orjson
 
-from toolkit.telemetry.runfolder.codec import RecordError, decode
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL, other_ranks, rank_file, safe_run_name
 from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.telemetry.runfolder.portable import is_locked
@@ -27,7 +26,7 @@ from toolkit.telemetry.runfolder.reader import (
     offset_after,
     parse_line,
     read_block,
-    tail_lines,
+    tail_records,
 )
 from toolkit.telemetry.runfolder.records import END, ENVIRONMENT, NON_FINITE, START, STEP, SYSTEM, Record
 from toolkit.telemetry.runfolder.safefile import open_regular
@@ -296,7 +295,7 @@ def head_of(path: Path, session: int) -> Record:
 _TAIL_BYTES: Final = 8 * 1024
 """Some dozens of records, and little enough for the files of a thousand ranks."""
 _MOST_BYTES: Final = 256 * 1024
-_FEWEST_LINES: Final = 8
+_FEWEST_RECORDS: Final = 8
 _FARTHEST: Final = 2**53
 _LATEST: Final = 1e11
 """The year 5138: a date has no later one to show."""
@@ -341,12 +340,11 @@ def read_tail(path: Path, rank: int) -> RankTail | None:
     status = os.lstat(path)
     within = _TAIL_BYTES
     while True:
-        lines = tail_lines(path, within)
+        records = [record for record in tail_records(path, within) if _is_placed(record)]
         # A record may be 64 KiB long.
-        if within >= min(status.st_size, _MOST_BYTES) or len(lines) >= _FEWEST_LINES:
+        if within >= min(status.st_size, _MOST_BYTES) or len(records) >= _FEWEST_RECORDS:
             break
         within *= 4
-    records = [record for line in lines if (record := _record(line)) is not None]
     return _tail_of(records, rank, status) if records else None
 
 
@@ -383,14 +381,8 @@ def _tail_of(records: list[Record], rank: int, status: os.stat_result) -> RankTa
     )
 
 
-def _record(line: bytes) -> Record | None:
-    if b'"seq"' not in line:
-        return None
-    try:
-        record = decode(line)
-    except RecordError:
-        return None
+def _is_placed(record: Record) -> bool:
     when, session = record.get("time"), record.get("session")
     # A run folder is not trusted.
     has_time = isinstance(when, (int, float)) and 0 <= when < _LATEST
-    return record if has_time and type(session) is int and 0 <= session < _FARTHEST else None
+    return has_time and type(record.get("seq")) is int and type(session) is int and 0 <= session < _FARTHEST

@@ -7,7 +7,8 @@ import os
 import shutil
 import stat
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -108,13 +109,24 @@ def replace_file(
     power cut without `name_too` the old file may be there, whole.
     When anything fails the old file is still there, and the error is raised.
     """
+    with new_file(path, mode=mode, durable=durable, owner_of=owner_of) as descriptor:
+        write_all(descriptor, data)
+    if durable and name_too:
+        sync_folder(path.parent)
+
+
+@contextmanager
+def new_file(
+    path: Path, *, mode: int = 0o600, durable: bool = False, owner_of: Path | None = None
+) -> Iterator[int]:
+    """Give the descriptor of a new file that takes the place of `path` when the block ends; see `replace_file`."""
     temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
     fd = os.open(temporary, _CREATE, mode)
     try:
         try:
             if owner_of is not None:
                 give_to_owner(fd, owner_of)
-            write_all(fd, data)
+            yield fd
             if durable:
                 os.fsync(fd)
         finally:
@@ -124,8 +136,6 @@ def replace_file(
         with suppress(OSError):
             os.unlink(temporary)
         raise
-    if durable and name_too:
-        sync_folder(path.parent)
 
 
 def give_to_owner(descriptor: int, path: Path) -> None:

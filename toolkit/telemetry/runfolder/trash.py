@@ -13,12 +13,10 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-import orjson
-
 from toolkit.telemetry.runfolder.folder_list import folders_in
 from toolkit.telemetry.runfolder.journal.repair import discard_journals
 from toolkit.telemetry.runfolder.layout import PRIVATE, TRASH, claim_folder
-from toolkit.telemetry.runfolder.safefile import replace_file, why_not_ours
+from toolkit.telemetry.runfolder.safefile import why_not_ours
 
 MAX_ENTRIES_MEASURED = 2_000
 """Files and folders of one run that count for its size; more are not counted."""
@@ -68,14 +66,6 @@ def move_to_trash(root: Path, folder_name: str, *, now: float | None = None) -> 
             raise
     except OSError as error:
         raise TrashError(f"{folder_name} cannot be moved to the trash: {error.strerror}") from error
-    # For people with a file manager; nothing here reads it.
-    note = {
-        "name": folder_name,
-        "deleted": int(token.split("-", maxsplit=1)[0]) / 1000,
-        "from": os.fspath(root),
-    }
-    with suppress(OSError, orjson.JSONEncodeError):
-        replace_file(place / _NOTE, orjson.dumps(note, option=orjson.OPT_APPEND_NEWLINE))
     return token
 
 
@@ -120,7 +110,6 @@ def restore(root: Path, token: str) -> str:
     except OSError as error:
         raise TrashError(f"{name} cannot be restored: {error.strerror or error}") from error
     with suppress(OSError):
-        (place / _NOTE).unlink(missing_ok=True)
         os.rmdir(place)
     return folder.name
 
@@ -165,7 +154,6 @@ def delete_permanently(run: TrashedRun) -> None:
         os.rmdir(run.path.parent)
 
 
-_NOTE = "deleted.json"
 _GOING = "going-"
 _TOKEN = re.compile(r"[0-9]{1,15}-[0-9a-f]{8}", re.ASCII)
 _ANY = re.compile(rf"({_GOING})?{_TOKEN.pattern}", re.ASCII)

@@ -17,7 +17,7 @@ from toolkit.telemetry.logger.options import OptionsError, options_from_config, 
 from toolkit.telemetry.mirrors.messages.message import TEST, Message, RunState
 from toolkit.telemetry.mirrors.messages.options import MessageOptions
 from toolkit.telemetry.mirrors.messages.receiver import Receiver, ReceiverOff, receiver_from
-from toolkit.telemetry.mirrors.messages.run_events import redacted_message
+from toolkit.telemetry.mirrors.messages.run_events import RunEvent, message_about
 from toolkit.telemetry.mirrors.messages.services import SERVICES
 from toolkit.telemetry.mirrors.messages.sink import DELIVERED, fields_of, link_to
 from toolkit.telemetry.privacy.redaction import Redactor
@@ -76,9 +76,9 @@ def _try(options: MessageOptions, run_name: str, *, show: bool) -> dict[str, Any
     except ReceiverOff as error:
         return {**result, "reason": str(error)}
     redactor, state = Redactor(), RunState(run_name=run_name, status="not started")
-    lines = ["This is a test: messages about this run arrive."]
+    event = RunEvent(TEST, TEST, "test message", ["This is a test: messages about this run arrive."])
     message = replace(
-        redacted_message(redactor.redact, state, TEST, TEST, "test message", lines, time=time.time()),
+        message_about(event, state, redactor.redact, time=time.time()),
         link=link_to((safe_run_name(run_name), run_name), options.link, redactor),
     )
     if show:
@@ -93,19 +93,9 @@ def _try(options: MessageOptions, run_name: str, *, show: bool) -> dict[str, Any
 
 
 def _shown(receiver: Receiver, message: Message) -> dict[str, Any]:
-    """Return the request that would be sent, without its secrets."""
-    request = SERVICES[receiver.options.to].request(message, receiver.secret)
-
-    def without_secrets(text: str) -> str:
-        for secret in request.secrets:
-            text = text.replace(secret, MASK)
-        return text
-
-    return {
-        "address": f"{receiver.address.shown}/{MASK if len(receiver.address.target) > 1 else ''}",
-        "headers": {name: without_secrets(value) for name, value in request.headers.items()},
-        "body": without_secrets(request.body.decode("utf-8", "replace")),
-    }
+    """Return the request that would be sent, but for its secret: a mask takes its place, and signs it too."""
+    body, headers = SERVICES[receiver.options.to].request(message, receiver.secret and MASK)
+    return {"address": receiver.address.masked, "headers": headers, "body": body.decode("utf-8", "replace")}
 
 
 def _as_text(options: MessageOptions, result: dict[str, Any]) -> str:

@@ -1,4 +1,4 @@
-"""Delivers requests from the engine to the runs of this node: checks each signature and writes control.json.
+"""Delivers requests from the engine to the runs of this node, as control.json.
 
 Nothing is kept on the node. A request is delivered if the run has not answered it, control.json is not it already, and
 the engine has no note that it was delivered; the run itself never applies an id twice.
@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Callable, Iterable
+from itertools import groupby
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from toolkit.telemetry.fleet.binary_form import types_of
 from toolkit.telemetry.fleet.engine import Engine, chunks, quote
 from toolkit.telemetry.fleet.shipping.watch import ShippedRun
-from toolkit.telemetry.fleet.signed_requests import REQUESTS, SignedRequest, key_id_of
 from toolkit.telemetry.runfolder.control import (
     MAX_BYTES,
     ControlRefused,
@@ -28,68 +28,61 @@ from toolkit.telemetry.runfolder.control import (
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.reader import BadLine, Cursor, lines_of, parse_line, read_block
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE
-from toolkit.telemetry.runfolder.status import RUNNING, STALLED
 
+REQUESTS: Final = "requests"
 DELIVERIES: Final = "deliveries"
+DELIVERS: Final = "yes"
+"""What is reported of a run to which requests are delivered."""
 DELIVERED: Final = "delivered"
 """The state of a request that was delivered; that of another one is the reason why not."""
-
-REPORT_S: Final = 15.0
-"""How often it is reported that requests are delivered here."""
-
 MAX_VALID_S: Final = 3600.0
 """A request that is valid for longer is refused: so far back an answer is looked for."""
+CLOCK_NOISE_S: Final = 2.0
+"""The engine's clock is known to a second: a smaller difference is ignored."""
 
 _ANSWER_WITHIN_S: Final = 600.0
 """A request in control.json, whoever wrote it, holds up the next one for at most this long."""
-CLOCK_NOISE_S: Final = 2.0
-"""The engine's clock is known to a second: a smaller difference is ignored."""
 _MOST_REQUESTS: Final = 1_000
-"""So many of a run are looked at, the newest ones."""
+"""So many of a run are read, the newest ones."""
 _BLOCK_BYTES: Final = 1024 * 1024
 _NAMED: Final = CONTROL_CHANGE.encode()
-
-_TYPES: Final = types_of(
-    "project String, run_id String, id String, version UInt64, node String, key_id String, state String, created Date"
-)
+_TYPES: Final = types_of("run_id String, id String, version UInt64, state String, created Date")
 
 
-@dataclass(slots=True)
-class _KnownRun:
-    cursor: Cursor = field(default_factory=Cursor)
-    answered: set[str] = field(default_factory=set)
-    """The ids of the requests that the run has answered, by its records as far as they were read."""
-    delivered: set[str] = field(default_factory=set)
-    next_report: float = 0.0
-    signed: dict[str, SignedRequest] = field(default_factory=dict)
-    """Requests with a valid signature that have not expired long ago."""
+class _Row(NamedTuple):
+    """A request of the engine: anything may be in it."""
 
-    def read_answers(self, run: ShippedRun) -> set[str]:
-        """Return `answered`, having read what is new. Raises OSError if the records cannot be read."""
-        while True:
-            block = read_block(run.found.folder / METRICS_JSONL, self.cursor, max_bytes=_BLOCK_BYTES)
-            if _NAMED in block.data:
-                for position, line in lines_of(block):
-                    record = parse_line(position, line) if _NAMED in line else {}
-                    if not isinstance(record, BadLine) and record.get("event") == CONTROL_CHANGE:
-                        self.answered.add(str(record.get("id")))
-            if block.cursor.offset == self.cursor.offset and not block.replaced:
-                return self.answered
-            self.cursor = block.cursor
+    run_id: str
+    now: int
+    """The engine's clock."""
+    id: str
+    asked: float
+    expires: float
+    body: bytes
+    state: str
+    """What was noted of it; empty if nothing was."""
 
 
 class Courier:
     """Delivers the requests of the runs of one node, one at a time to each; one thread uses it."""
 
-    def __init__(self, key: bytes, node: str, failure: Callable[[str], None]) -> None:
-        """Deliver what is signed with `key`; `failure` takes a sentence about what is not delivered."""
-        self._key = key
-        self._key_id = key_id_of(key)
-        self._node = node
+    def __init__(self, failure: Callable[[str], None]) -> None:
+        """Have `failure` take a sentence about what is not delivered."""
         self._failure = failure
-        self._known: dict[str, _KnownRun] = {}
+        self._answers: dict[str, tuple[Cursor, set[str]]] = {}
+        """The requests that each run has answered, by its records as far as they were read."""
         self._said: set[str] = set()
-        self._version = 0
+
+    def control(self, run: ShippedRun) -> str:
+        """Return DELIVERS, or why this run gets no requests."""
+        try:
+            require_own_folder(run.found.folder)
+        except (ControlRefused, OSError) as error:
+            reason = getattr(error, "reason", None) or str(getattr(error, "strerror", None) or error)
+            whose = "the shipper must run as the user who trains"
+            self._say(f"requests of {run.found.folder} are not delivered: {reason}; {whose}")
+            return reason
+        return DELIVERS
 
     def deliver(self, engine: Engine, runs: Iterable[ShippedRun]) -> None:
         """Deliver the next request to each live run of `runs` that has answered the last.
@@ -97,184 +90,100 @@ class Courier:
         Raises:
             EngineError: the engine did not answer.
         """
-        live = {run.found.key.run_id: run for run in runs if _is_live(run)}
-        if not live:
-            return
-        self._report(engine, list(live.values()))
+        live = {
+            run.found.key.run_id: run
+            for run in runs
+            if run.report.status is not None and run.report.is_running and run.is_listed
+            if not (run.found.is_part or run.report.is_deleted)
+        }
         for some in chunks(live):
-            now = self._read_requests(engine, {run_id: live[run_id] for run_id in some})
-            for run_id in some:
+            ids = ", ".join(map(quote, some))
+            rows = engine.rows(
+                f"SELECT run_id, toUInt32(now()), id, asked, expires, substring(body, 1, {MAX_BYTES + 1}), state "
+                f"FROM {REQUESTS} AS r FINAL "
+                f"LEFT JOIN (SELECT run_id, id, state FROM {DELIVERIES} FINAL WHERE run_id IN ({ids})) AS d "
+                f"USING (run_id, id) WHERE run_id IN ({ids}) AND expires > toUInt32(now()) - {_ANSWER_WITHIN_S:.0f} "
+                "AND length(id) < 256 AND isValidUTF8(id) "
+                f"ORDER BY run_id, asked DESC, id LIMIT {_MOST_REQUESTS} BY run_id",
+                *("String", "UInt32", "String", "Float64", "Float64", "Bytes", "String"),
+            )
+            for run_id, requests in groupby((_Row(*row) for row in rows), attrgetter("run_id")):
                 try:
-                    self._deliver_next(engine, live[run_id], now)
+                    self._deliver_next(engine, live[run_id], [*requests][::-1])
                 except OSError as error:
                     self._say(f"requests of {live[run_id].found.folder} wait: {error.strerror or error}")
 
-    def _report(self, engine: Engine, runs: Sequence[ShippedRun]) -> None:
-        """Let pages know which runs get requests, and why another does not."""
-        now = time.monotonic()
-        due = []
-        for run in runs:
-            known = self._known.setdefault(run.found.key.run_id, _KnownRun())
-            if now >= known.next_report:
-                due.append((run, "", self._refusal(run)))
-        self._note(engine, due)
-        for run, _, refusal in due:
-            self._known[run.found.key.run_id].next_report = now + REPORT_S
-            if refusal:
-                self._say(f"requests of {run.found.folder} are not delivered: {refusal}")
-
-    def _refusal(self, run: ShippedRun) -> str:
-        try:
-            require_own_folder(run.found.folder)
-        except ControlRefused as refusal:
-            return f"{refusal.reason}; the shipper must run as the user who trains"
-        except OSError as error:
-            return str(error.strerror or error)
-        return ""
-
-    def _read_requests(self, engine: Engine, runs: Mapping[str, ShippedRun]) -> float:
-        """Keep the signed requests that expire later or expired just now; return the engine's time.
-
-        Whoever can write rows can write many without a signature: they are passed over, and do not count.
-        """
-        rows = engine.rows(
-            "SELECT toUInt32(now()), run_id, substring(id, 1, 256), asked, expires, substring(`by`, 1, 4096), "
-            f"substring(body, 1, {MAX_BYTES + 1}), substring(mac, 1, 256) FROM {REQUESTS} "
-            f"WHERE run_id IN ({', '.join(map(quote, runs))}) "
-            f"AND expires > toUInt32(now()) - {_ANSWER_WITHIN_S:.0f} "
-            f"ORDER BY run_id, asked DESC, id LIMIT {_MOST_REQUESTS} BY run_id",
-            *("UInt32", "Bytes", "Bytes", "Float64", "Float64", "Bytes", "Bytes", "Bytes"),
-        )
-        # Without a row there is none that has not expired long ago.
-        now = math.inf
-        for engine_time, run_id, request_id, asked, expires, by, body, mac in rows:
-            now, run = float(engine_time), runs[run_id.decode()]
-            request = SignedRequest(
-                run_id=run_id, id=request_id, asked=asked, expires=expires, by=by, body=body, mac=mac
-            )
-            if self._is_signed(run, request):
-                self._known[run.found.key.run_id].signed[_text(request_id)] = request
-        for known in (self._known[run_id] for run_id in runs):
-            known.signed = {
-                name: row for name, row in known.signed.items() if row.expires > now - _ANSWER_WITHIN_S
-            }
-        return now
-
-    def _deliver_next(self, engine: Engine, run: ShippedRun, now: float) -> None:
+    def _deliver_next(self, engine: Engine, run: ShippedRun, rows: list[_Row]) -> None:
         """Deliver the oldest open request of a run, unless it still has to answer another."""
-        known = self._known[run.found.key.run_id]
-        if not known.signed:
-            return
-        answered = known.read_answers(run)
-        unanswered = {
-            request_id: request
-            for request_id, request in sorted(known.signed.items(), key=lambda item: item[1].asked)
-            if request_id not in answered
-        }
-        if not unanswered:
-            return
-        noted = self._noted(engine, run, unanswered)
-        known.delivered |= {request_id for request_id, state in noted.items() if state == DELIVERED}
-        in_file = _in_file(run)
+        answered, in_file = self._read_answers(run), _in_file(run)
         if in_file is not None and in_file.id not in answered:
-            known.delivered.add(in_file.id)
-            if time.time() < min(in_file.expires or math.inf, in_file.timestamp + _ANSWER_WITHIN_S):
+            until = min(in_file.expires or math.inf, in_file.timestamp + _ANSWER_WITHIN_S)
+            if time.time() < until:
                 return
-        ahead = _clock_ahead(now)
-        for request_id, row in unanswered.items():
-            if request_id in known.delivered:
-                if now < row.expires:
+        for row in rows:
+            if row.id in answered or row.state not in ("", DELIVERED):
+                continue
+            if row.state == DELIVERED or (in_file is not None and in_file.id == row.id):
+                if row.now < row.expires:
                     return
-            elif request_id not in noted:
-                try:
-                    self._hand_over(run, row, now, ahead, in_file)
-                except ControlRefused as refusal:
-                    self._say(
-                        f"request {request_id} to the run {run.found.name} is not delivered: {refusal.reason}"
-                    )
-                    self._note(engine, [(run, request_id, refusal.reason)])
-                    continue
-                known.delivered.add(request_id)
-                self._note(engine, [(run, request_id, DELIVERED)])
+                continue
+            try:
+                _hand_over(run, row, in_file)
+            except ControlRefused as refusal:
+                self._say(f"request {row.id} to the run {run.found.name} is not delivered: {refusal.reason}")
+                _note(engine, run, row, refusal.reason)
+            else:
+                _note(engine, run, row, DELIVERED)
                 return
 
-    def _is_signed(self, run: ShippedRun, request: SignedRequest) -> bool:
-        if len(request.body) > MAX_BYTES:
-            self._say(f"a request to the run {run.found.name} is too large and is not delivered")
-            return False
-        if not request.is_signed_with(self._key):
-            self._say(
-                f"a request to the run {run.found.name} has no valid signature and is not delivered: "
-                "the dashboard has another key, or someone else wrote it"
-            )
-            return False
-        return True
-
-    def _hand_over(
-        self, run: ShippedRun, row: SignedRequest, now: float, ahead: float, before: ControlRequest | None
-    ) -> None:
-        """Write control.json.
-
-        Raises:
-            ControlRefused: the request must not be delivered.
-            OSError: the file cannot be written.
-        """
-        if now >= row.expires:
-            raise ControlRefused(f"it expired {now - row.expires:.0f} s ago")
-        if not (math.isfinite(row.asked) and 0 < row.expires - row.asked <= MAX_VALID_S):
-            raise ControlRefused(f"it must expire within {MAX_VALID_S:.0f} s")
-        asked, latest = row.asked + ahead, run.found.manifest.latest if run.found.manifest else None
-        if before is not None and latest is not None and asked >= latest.started:
-            # Pages on other machines have other clocks: a run refuses what seems older than the request before.
-            asked = max(asked, min(before.timestamp, time.time()) + 0.001)
-        deliver(
-            run.found.folder,
-            request_with_body(
-                row.body,
-                request_id=_text(row.id),
-                timestamp=asked,
-                expires=row.expires + ahead,
-                run_id=row.run_id.decode(),
-            ),
-        )
+    def _read_answers(self, run: ShippedRun) -> set[str]:
+        """Return the ids of the answered requests, having read what is new. Raises OSError."""
+        cursor, answered = self._answers.get(run.found.key.run_id, (Cursor(), set()))
+        while True:
+            block = read_block(run.found.folder / METRICS_JSONL, cursor, max_bytes=_BLOCK_BYTES)
+            for position, line in lines_of(block) if _NAMED in block.data else ():
+                record = parse_line(position, line) if _NAMED in line else {}
+                if not isinstance(record, BadLine) and record.get("event") == CONTROL_CHANGE:
+                    answered.add(str(record.get("id")))
+            self._answers[run.found.key.run_id] = (block.cursor, answered)
+            if block.cursor.offset == cursor.offset and not block.replaced:
+                return answered
+            cursor = block.cursor
 
     def _say(self, sentence: str) -> None:
-        """Say something once: a request is looked at every two seconds."""
+        """Say something once: a request is read every two seconds."""
         if sentence not in self._said:
             self._said.add(sentence)
             self._failure(sentence)
 
-    def _noted(self, engine: Engine, run: ShippedRun, ids: Iterable[str]) -> dict[str, str]:
-        """Return what couriers have noted of these requests."""
-        texts = ", ".join(map(quote, ids))
-        return dict(
-            engine.rows(
-                f"SELECT id, argMax(state, version) FROM {DELIVERIES} "
-                f"WHERE run_id = {quote(run.found.key.run_id)} AND id IN ({texts}) GROUP BY id",
-                *("String", "String"),
-            )
-        )
 
-    def _note(self, engine: Engine, notes: Sequence[tuple[ShippedRun, str, str]]) -> None:
-        """Insert rows of (run, request, state); the request '' is the run itself."""
-        if not notes:
-            return
-        self._version = max(self._version + 1, int(time.time() * 1000))
-        rows = [
-            (
-                *(run.found.key.project, run.found.key.run_id, request_id, self._version),
-                *(self._node, self._key_id, state, run.found.key.day),
-            )
-            for run, request_id, state in notes
-        ]
-        engine.insert_rows(DELIVERIES, _TYPES, rows)
+def _hand_over(run: ShippedRun, row: _Row, before: ControlRequest | None) -> None:
+    """Write control.json.
+
+    Raises:
+        ControlRefused: the request must not be delivered.
+        OSError: the file cannot be written.
+    """
+    if row.now >= row.expires:
+        raise ControlRefused(f"it expired {row.now - row.expires:.0f} s ago")
+    if not (math.isfinite(row.asked) and 0 < row.expires - row.asked <= MAX_VALID_S):
+        raise ControlRefused(f"it must expire within {MAX_VALID_S:.0f} s")
+    # The engine gives whole seconds.
+    ahead = time.time() - row.now - 0.5
+    ahead = 0.0 if abs(ahead) <= CLOCK_NOISE_S else ahead
+    asked, latest = row.asked + ahead, run.found.manifest.latest if run.found.manifest else None
+    if before is not None and latest is not None and asked >= latest.started:
+        # Pages on other machines have other clocks: a run refuses what seems older than the request before.
+        asked = max(asked, min(before.timestamp, time.time()) + 0.001)
+    request = request_with_body(
+        row.body, request_id=row.id, timestamp=asked, expires=row.expires + ahead, run_id=row.run_id
+    )
+    deliver(run.found.folder, request)
 
 
-def _is_live(run: ShippedRun) -> bool:
-    report = run.report
-    if run.found.is_part or not run.is_listed or report.is_deleted or report.status is None:
-        return False
-    return report.status.name in (RUNNING, STALLED)
+def _note(engine: Engine, run: ShippedRun, row: _Row, state: str) -> None:
+    version = int(time.time() * 1000)
+    engine.insert_rows(DELIVERIES, _TYPES, [(row.run_id, row.id, version, state, run.found.key.day)])
 
 
 def _in_file(run: ShippedRun) -> ControlRequest | None:
@@ -283,13 +192,3 @@ def _in_file(run: ShippedRun) -> ControlRequest | None:
     except ControlRefused:
         # The run refuses it too.
         return None
-
-
-def _text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
-
-
-def _clock_ahead(engine_time: float) -> float:
-    """Return how far this machine's clock is ahead of the engine's, which gives whole seconds."""
-    ahead = time.time() - engine_time - 0.5
-    return 0.0 if abs(ahead) <= CLOCK_NOISE_S else ahead

@@ -14,9 +14,7 @@ from toolkit.telemetry.core.outbox import Backoff
 from toolkit.telemetry.fleet import run_rows
 from toolkit.telemetry.fleet.commits import (
     Commit,
-    FileKey,
     counters_at,
-    gens_not_in,
     insert_commits,
     last_session,
     newest_commits,
@@ -25,11 +23,12 @@ from toolkit.telemetry.fleet.commits import (
 from toolkit.telemetry.fleet.engine import Engine, EngineError
 from toolkit.telemetry.fleet.shipping.claims import Claims
 from toolkit.telemetry.fleet.shipping.courier import Courier
-from toolkit.telemetry.fleet.shipping.verify import REPLACED, verify_file
+from toolkit.telemetry.fleet.shipping.verify import REPLACED, has_lines, verify_file
 from toolkit.telemetry.fleet.shipping.watch import Node, ShippedFile, ShippedRun, Watch, next_verify
 from toolkit.telemetry.fleet.tail import Block, Position, RecordTail, Rows, crc_of
 from toolkit.telemetry.runfolder.metrics import position_of
 from toolkit.telemetry.runfolder.reader import last_record
+from toolkit.telemetry.runfolder.status import RUNNING, STALLED
 
 EVERY_S: Final = 2.0
 """How often files are looked at and a batch is sent that is not full."""
@@ -70,7 +69,7 @@ class Sender:
         self.node = node
         self.watch = watch
         self.claims = Claims(node.name, watch)
-        self._courier = Courier(node.request_key, node.name, node.failure) if node.request_key else None
+        self._courier = Courier(node.failure) if node.delivers_requests else None
         self._backoff = Backoff()
         self._requests_backoff = Backoff()
         self._verify_backoff = Backoff()
@@ -88,17 +87,27 @@ class Sender:
     def drain(self, deadline: float) -> None:
         """Send what is left, until a time by the monotonic clock."""
         self._backoff.succeeded()
-        self._last_report = -math.inf
-        for run in self.watch.runs.values():
-            # The status of a run that may have ended just now.
-            run.report.next_due = 0.0
-        self.watch.look(at_all=True)
+        self._last_report, waits = -math.inf, True
         while time.monotonic() < deadline and not self.is_drained:
-            if self.send_batch() is None and not self.has_unknown_files and self._backoff.is_ready:
+            if waits:
+                # A training that was stopped at the same time writes its end.
+                waits = any(self._is_live(run) for run in self.watch.runs.values())
+                self.watch.look(is_last=not waits)
+            batch = self.send_batch()
+            if batch is None and not (waits or self.has_unknown_files) and self._backoff.is_ready:
+                for run in self.watch.runs.values():
+                    # The status of a run that may have ended just now.
+                    run.report.next_due = 0.0
                 self.report()
                 self.is_drained = self._backoff.reason is None
-            time.sleep(0.1 if self._backoff.reason is not None else 0.0)
+            time.sleep(0.1 if batch is None and not self.is_drained else 0.0)
         self._verify_some()
+
+    def _is_live(self, run: ShippedRun) -> bool:
+        """Return whether this shipper has a run that may still write."""
+        latest = run.found.manifest.latest if run.found.manifest is not None else None
+        is_open = latest is not None and latest.status == RUNNING and not self.is_left_alone(run)
+        return is_open and run_rows.status_of(run.found).name in (RUNNING, STALLED)
 
     def round(self) -> bool:
         """Send what is new, report and compare a little; return whether there is more to do now."""
@@ -222,14 +231,11 @@ class Sender:
         """Make ready to read on in each file: the running totals, and what was sent without a commit."""
         commits = {file.key: file.commit for file in files if file.commit is not None}
         by_key = {file.key: file for file in files}
-        mixed: dict[FileKey, set[int]] = {key: set() for key in commits}
-        for key, strays in strays_after(self.engine, [(key, at.gen, at.end) for key, at in commits.items()]):
-            with self._reading(by_key[key]):
-                mixed[key] |= gens_not_in(by_key[key].path, strays)
+        strays = strays_after(self.engine, commits.values())
         for key, commit in commits.items():
             # Lines that were sent before a kill and are not in the file any more: they stay in their generation.
             with self._reading(by_key[key]):
-                while commit.gen in mixed[key]:
+                while not has_lines(by_key[key], commit, strays.get((*key, commit.gen))):
                     commit, by_key[key].has_begun = commit.next_generation(REPLACED), False
                 commits[key] = commit
         counters = counters_at(self.engine, [commit for commit in commits.values() if commit.end])
@@ -345,25 +351,26 @@ class Sender:
     # ------------------------------------------------------------ comparing
 
     def verify(self, run: ShippedRun, *, reads_all: bool = False) -> Iterator[str | None]:
-        """Compare the files of a run that changed, or all of them, with the engine, as `verify_file` does."""
+        """Compare the files of a run with the engine, as `verify_file` does."""
         if self.node.objects is not None:
             self.node.objects.verify(run.found.key.run_id)
         for file in () if self.is_left_alone(run) else list(run.files.values()):
-            if file.signature == file.verified and not reads_all:
-                continue
             with self._reading(file):
                 for said in verify_file(self.engine, file, reads_all=reads_all):
                     yield said and f"{file.path}: {said}"
 
     def _verify_due(self) -> Iterator[str | None]:
-        """Verify the runs that have ended, or were not verified for a day."""
+        """Verify the runs that have ended just now, and those whose time has come."""
         now = time.monotonic()
         for run in list(self.watch.active.values()):
             is_due = run.left_to is None and (run.report.has_ended or now >= run.next_verify)
             if is_due and not any(file.has_more for file in run.files.values()):
-                yield from self.verify(run)
-                run.report.has_ended = False
-                run.next_verify = next_verify()
+                has_ended = not run.report.is_running
+                is_again, run.report.has_ended = has_ended and not run.report.has_ended, False
+                yield from self.verify(run, reads_all=is_again)
+                run.next_verify = next_verify(has_ended=has_ended)
+                if is_again:
+                    run.report.forget()
 
     def _verify_some(self) -> None:
         """Go on verifying for a short time: live runs of the node wait for it."""
@@ -387,7 +394,7 @@ class Sender:
             if not is_ready:
                 return
             states = [
-                (run.report, run.found, 0 if self.is_left_alone(run) else run.behind)
+                (run.report, run.found, 0 if self.is_left_alone(run) else run.behind, self._control(run))
                 for run in (self.watch.runs if all_runs else self.watch.active).values()
                 if run.is_listed
             ]
@@ -409,6 +416,10 @@ class Sender:
                 behind=self.behind,
                 last_error=self.last_error,
             )
+
+    def _control(self, run: ShippedRun) -> str:
+        """Return what pages learn about requests to a run: nothing if none are delivered, else why not, or yes."""
+        return self._courier.control(run) if self._courier is not None and run.report.is_running else ""
 
     @contextmanager
     def _trying(self, backoff: Backoff) -> Iterator[bool]:

@@ -21,7 +21,7 @@ from toolkit.telemetry.fleet.objects import ObjectShipper
 from toolkit.telemetry.fleet.schema import require_tables
 from toolkit.telemetry.fleet.shipping import sender
 from toolkit.telemetry.fleet.shipping.sender import Sender
-from toolkit.telemetry.fleet.shipping.watch import Finder, Node, ShippedFile, ShippedRun, Watch
+from toolkit.telemetry.fleet.shipping.watch import Node, ShippedFile, ShippedRun, Watch
 from toolkit.telemetry.runfolder.folder_list import signature_of
 
 DRAIN_S: Final = 20.0
@@ -40,9 +40,9 @@ class Shipper:
         node: str | None = None,
         objects: ObjectShipper | None = None,
         say: Callable[[str], None] | None = None,
-        request_key: bytes | None = None,
+        delivers_requests: bool = False,
     ) -> None:
-        """Ship to `engine`; with a `request_key`, also deliver the requests that are signed with it."""
+        """Ship to `engine`; on demand, also deliver requests from there to the runs."""
         self.engine = engine
         self.objects = objects
         self._node = Node(
@@ -50,13 +50,12 @@ class Shipper:
             name=(node or node_name()).encode("utf-8", "replace").decode(),
             say=say or (lambda _: None),
             objects=objects,
-            request_key=request_key,
+            delivers_requests=delivers_requests,
         )
         self.node, self.totals = self._node.name, self._node.totals
-        self.watch = Watch(self._node)
-        self.sender = Sender(engine, self._node, self.watch)
         self._places = list(places)
-        self._finder = Finder(self._places, self._node, self.watch)
+        self.watch = Watch(self._places, self._node)
+        self.sender = Sender(engine, self._node, self.watch)
         self._threads: list[threading.Thread] = []
         self._refusal: RefusedError | None = None
 
@@ -94,9 +93,8 @@ class Shipper:
             EngineError: the engine refused or does not answer; what was sent until then is there.
         """
         # Once: files that keep growing would never come to an end.
-        self._finder.look(is_last=True)
         self.sender.claims.take_all()
-        self.watch.look(at_all=True)
+        self.watch.look(is_last=True)
         while self.sender.send_batch() or self.sender.has_unknown_files:
             self.sender.raise_failure()
         self.sender.raise_failure()
@@ -120,7 +118,6 @@ class Shipper:
 
     def ship_round(self) -> bool:
         """Do once what `run` does again and again; return whether there is more to do now."""
-        self._finder.look()
         return self.sender.round()
 
     def run(
@@ -172,7 +169,6 @@ class Shipper:
             if not self.ship_round():
                 stop.wait(max(0.0, sender.EVERY_S - (time.monotonic() - begin)))
         deadline = time.monotonic() + drain_s
-        self._finder.look(is_last=True)
         self.sender.drain(deadline)
         all_sent.set()
 
@@ -207,7 +203,7 @@ class Shipper:
             sizes = {file: (signature_of(file.path) or (0, 0))[1] for file in shipped}
             left = [(size - file.end, file.path) for file, size in sizes.items() if size > file.end]
         waiting = self.objects.totals.waiting if self.objects is not None else 0
-        if waiting or not is_drained:
+        if waiting or left:
             named = "".join(f"; {size} bytes of {path}" for size, path in left[:_FILES_NAMED])
             self._node.say(
                 f"stopped after {drain_s:g} s; left for the next shipper: {sum(size for size, _ in left)} bytes of "

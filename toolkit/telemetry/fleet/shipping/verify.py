@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.core.ranks import node_name
-from toolkit.telemetry.fleet.commits import Commit, FileKey, newest_commits, newest_labels
+from toolkit.telemetry.fleet.commits import Commit, FileKey, Strays, newest_commits, newest_labels
 from toolkit.telemetry.fleet.engine import Engine, quote
 from toolkit.telemetry.fleet.run_folders import read_run_folder, record_files
 from toolkit.telemetry.fleet.schema import AT_WEIGHT, BAD_WEIGHT, N_WEIGHT, PART_BYTES
 from toolkit.telemetry.fleet.shipping.watch import ShippedFile
-from toolkit.telemetry.fleet.tail import LINE_HASH, Position, RecordTail, Rows, bytes_of, crc_of
+from toolkit.telemetry.fleet.tail import LINE_SUM, Position, RecordTail, Rows, Sums, bytes_of, crc_of
 from toolkit.telemetry.runfolder.folder_list import run_folders
 from toolkit.telemetry.runfolder.reader import BadLine, parse_line
 from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
@@ -46,16 +46,18 @@ def verify_file(
         EngineError: the engine refused or does not answer.
         OSError: the file cannot be read.
     """
-    signature = file.signature
-    commit = newest_commits(engine, [file.run.found.key.run_id]).get(file.key)
-    if commit is None or _is_past(file, commit):
+    commit, known = newest_commits(engine, [file.run.found.key.run_id]).get(file.key), file.commit
+    has_less = commit is None or (known is not None and commit.gen == known.gen and commit.end < known.end)
+    if has_less and known is not None and known.end and not file.is_superseded:
+        file.forget()
+        yield "the engine had lost how far it was taken; it is shipped again"
+    if commit is None or has_less or _is_past(file, commit):
         return
     sent = file.tail
     is_known = sent is not None and (sent.gen, sent.position.end) == (commit.gen, commit.end)
     if sent is not None and sent.sums and is_known and not reads_all:
         differs = yield from _differs(engine, commit, _expected(sent))
         if not differs:
-            file.verified = signature
             return
     tail = _from_start(file, commit)
     for _ in _rows_until(tail, commit.end):
@@ -67,7 +69,6 @@ def verify_file(
     expected = _expected(tail)
     differs = yield from _differs(engine, commit, expected)
     if not differs:
-        file.verified = signature
         return
     for rows in _rows_until(_from_start(file, commit), commit.end):
         for block in rows.blocks():
@@ -81,6 +82,26 @@ def verify_file(
         yield f"{_MIXED}; it is shipped again as a new generation"
     else:
         yield "the engine lacked a part of it, and it is sent again"
+
+
+def has_lines(file: ShippedFile, commit: Commit, strays: Strays | None) -> bool:
+    """Return whether a file has the lines that were taken of this generation after its commit's end.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    if strays is None:
+        return True
+    position, sums = Position(end=commit.end), Sums()
+    for rows in _rows_until(
+        RecordTail(file.path, file.run.found.key, file.rank, commit.gen, position), strays.end
+    ):
+        sums.add(rows, 0)
+    count, total = (sum(part[number] for part in sums.parts.values()) % 2**64 for number in (0, 1))
+    return position.end == strays.end and {(count, total)} == {
+        (strays.lines, strays.low),
+        (strays.lines, strays.high),
+    }
 
 
 def _is_past(file: ShippedFile, commit: Commit) -> bool:
@@ -119,8 +140,7 @@ def _parts_in_engine(engine: Engine, commit: Commit, numbers: range) -> dict[int
     file = f"run_id = {quote(commit.run_id)} AND rank = {commit.rank} AND gen = {commit.gen}"
     lines = engine.rows(
         f"SELECT toUInt64(intDiv(at, {PART_BYTES})) AS part, count(), sum(low), sum(high) FROM ("
-        f"SELECT at, min({LINE_HASH} + at * {AT_WEIGHT} + next * {N_WEIGHT}) AS low, "
-        f"max({LINE_HASH} + at * {AT_WEIGHT} + next * {N_WEIGHT}) AS high FROM records "
+        f"SELECT at, min({LINE_SUM}) AS low, max({LINE_SUM}) AS high FROM records "
         f"WHERE {file} AND at >= {begin} AND at < {until} GROUP BY at) GROUP BY part",
         *("UInt64", "UInt64", "UInt64", "UInt64"),
     )

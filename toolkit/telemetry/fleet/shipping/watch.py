@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable, Iterable
@@ -22,26 +21,26 @@ from toolkit.telemetry.fleet.run_folders import (
 from toolkit.telemetry.fleet.run_rows import RunReport
 from toolkit.telemetry.fleet.tail import RecordTail
 from toolkit.telemetry.runfolder.folder_list import Signature, folders_in, signature_of
-from toolkit.telemetry.runfolder.layout import MANIFEST
+from toolkit.telemetry.runfolder.layout import LABELS, MANIFEST, RANKS
 from toolkit.telemetry.runfolder.node_folders import is_part_of, is_run_folder
 from toolkit.telemetry.runfolder.status import RUNNING
 
 _SCAN_S: Final = 30.0
-"""How often a folder is listed although its modification time has not changed, and a pattern expanded."""
-
+"""How often folders are listed although none has changed, and patterns expanded."""
 _SETTLED_NS: Final = 10 * 10**9
 """An entry made within the same tick of the clock as a listing may be missing in it."""
-
 _QUIET_S: Final = 60.0
-"""A run that has not changed for so long is looked at briefly: whether something in its folder was made or replaced."""
-_BRIEF_LOOKS: Final = 12
-"""So many of them, and then one at all of its files: what is only appended to does not change the folder."""
+"""A run that has not changed for so long, and is shipped, is only looked at."""
 _SLOWEST_LOOK_S: Final = 60.0
 _LEFT_LOOK_S: Final = 10.0
-_LOOK_S_A_RUN: Final = 0.08
-"""With 12,000 runs, each of those that have ended is looked at every 16 minutes."""
+_HURRIED_S: Final = 15.0
+"""A run that is resumed touches its log directory: so soon all runs are looked at."""
 _LOOK_SHARE: Final = 20
 """A run that has not changed for twenty minutes is looked at every minute."""
+VERIFY_S: Final = 24 * 3600.0
+"""How often what was written since is compared with the engine, at the latest."""
+_ENDED_DAYS: Final = 30
+"""Of the runs that have ended so many parts: one of them is read and compared again every day."""
 
 
 @dataclass(slots=True)
@@ -65,7 +64,7 @@ class Node:
     name: str
     say: Callable[[str], None]
     objects: ObjectShipper | None
-    request_key: bytes | None
+    delivers_requests: bool
     keep_days: int = 0
     totals: Totals = field(default_factory=Totals)
 
@@ -74,120 +73,38 @@ class Node:
         self.totals.add(reason, self.say)
 
 
-@dataclass(slots=True)
-class _Place:
-    changed: int = 0
-    """Its modification time."""
-    next_scan: float = 0.0
-    runs: dict[str, Path] = field(default_factory=dict)
-    """The run folders in it, by name."""
-
-
-class Finder:
-    """Finds the run folders below some places, and gives them to a watch."""
-
-    def __init__(self, places: Iterable[Path], node: Node, watch: Watch) -> None:
-        self._wanted = list(places)
-        self._next_expansion = 0.0
-        self._missing: set[Path] = set()
-        self._places: dict[Path, _Place] = {}
-        self._node = node
-        self._watch = watch
-        self._there: set[Path] = set()
-        """The run folders that were listed; one that is not watched is new, or has another run now."""
-
-    def look(self, *, is_last: bool = False) -> None:
-        """Find folders that are new or gone; at the last look, also one that has no run.json yet."""
-        now = time.monotonic()
-        if is_last:
-            self._places.clear()
-        if is_last or now >= self._next_expansion:
-            self._expand()
-            self._next_expansion = now + _SCAN_S
-        is_listed = [self._list(path, place, now) for path, place in self._places.items()]
-        if any(is_listed) or self._there != self._watch.runs.keys():
-            self._give(is_last=is_last)
-
-    def _expand(self) -> None:
-        """Learn which folders are meant: patterns may match others by now, and what is missing is waited for."""
-        found = {wanted: matching_folders(wanted) for wanted in self._wanted}
-        missing = {wanted for wanted, folders in found.items() if not folders and wanted not in self._places}
-        for wanted in missing - self._missing:
-            self._node.say(f"{wanted} is not there yet; it is waited for")
-        self._missing = missing
-        folders = dict.fromkeys(folder for folders in found.values() for folder in folders)
-        # What could be listed before stays: the file system may be away for a short time.
-        kept = {path: place for path, place in self._places.items() if path in self._wanted}
-        self._places = kept | {path: self._places.get(path) or _Place() for path in folders}
-
-    def _list(self, path: Path, place: _Place, now: float) -> bool:
-        """Return whether the run folders of a place were listed again."""
-        try:
-            changed = os.stat(path).st_mtime_ns
-            if place.changed == changed and now < place.next_scan:
-                return False
-            names = [""] if is_run_folder(path) else folders_in(path)
-        except OSError as error:
-            self._node.failure(f"{path} cannot be listed: {error.strerror}")
-            return False
-        if place.changed not in (0, changed):
-            # A run that is resumed touches its log directory.
-            self._watch.is_hurried = True
-        known = {name: place.runs.get(name) or path / name for name in names}
-        place.runs = {
-            name: folder for name, folder in known.items() if name in place.runs or is_run_folder(folder)
-        }
-        is_settled = time.time_ns() - changed > _SETTLED_NS
-        place.changed, place.next_scan = changed, now + (_SCAN_S if is_settled else 0.0)
-        return True
-
-    def _give(self, *, is_last: bool) -> None:
-        there = self._there = {folder for place in self._places.values() for folder in place.runs.values()}
-        for gone in self._watch.runs.keys() - there:
-            self._watch.drop(gone)
-        new = sorted(
-            there - self._watch.runs.keys(), key=lambda folder: signature_of(folder)[:1], reverse=True
-        )
-        read = [read_run_folder(folder, self._node.name, is_waiting=not is_last) for folder in new]
-        # Runs first: they say whose parts are theirs.
-        for run in sorted((run for run in read if run is not None), key=lambda run: run.is_part):
-            self._watch.add(run)
-        self._watch.slowest_look_s = max(_SLOWEST_LOOK_S, len(there) * _LOOK_S_A_RUN)
-
-
 class Watch:
-    """The runs that were found, and their files."""
+    """The runs below some places, and their files."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, places: Iterable[Path], node: Node) -> None:
         self.runs: dict[Path, ShippedRun] = {}
         self.active: dict[Path, ShippedRun] = {}
         """Those of which something may have to be sent; the others are only looked at."""
         self.files: dict[FileKey, ShippedFile] = {}
         """Each file of a run once."""
-        self.slowest_look_s = _SLOWEST_LOOK_S
-        self.is_hurried = False
-        """Whether some run may have been resumed: all folders are looked at briefly."""
         self._node = node
+        self._wanted = list(places)
+        self._missing: set[Path] = set()
+        self._listed: dict[Path, list[Path]] = {}
+        """The run folders of each place."""
+        self._changed: dict[Path, int] = {}
+        """When each place changed."""
+        self._next_expansion = self._next_listing = 0.0
         self._whole: dict[str, RunFolder] = {}
         """The runs that are not parts, by id."""
-        self._next_look_at_all = 0.0
 
-    def add(self, run: RunFolder) -> None:
-        """Watch a run."""
-        watched = ShippedRun(found=run, changed=time.monotonic() - _quiet_for(run))
-        self.runs[run.folder] = self.active[run.folder] = watched
-        if not run.is_part:
-            self._whole.setdefault(run.key.run_id, run)
+    def look(self, *, is_last: bool = False) -> None:
+        """Find what is new, changed or gone. What has not changed for long is looked at once a minute, or at the end.
 
-    def look(self, *, at_all: bool = False) -> None:
-        """Find what is new, changed or gone. What has not changed for long is looked at less often, unless `at_all`."""
-        now, runs, is_hurried = time.monotonic(), self.active, False
-        if at_all or now >= self._next_look_at_all:
-            runs, is_hurried, self.is_hurried = self.runs, self.is_hurried, False
-            self._next_look_at_all = now + _SLOWEST_LOOK_S / 4
-        for folder, run in list(runs.items()):
-            if at_all or now >= run.next_look or (is_hurried and signature_of(folder) != run.seen):
-                self._look_at(folder, run, now, is_brief=run.next_look > 0 and not at_all)
+        At the end a folder without run.json is a run, too.
+        """
+        now = time.monotonic()
+        self._find(now, is_last=is_last)
+        for folder, run in list(self.runs.items()):
+            if is_last or now >= run.next_look:
+                self._look_at(folder, run, now)
+            if now >= run.next_verify and folder in self.runs:
+                self.active[folder] = run
 
     def rest(self) -> None:
         """Leave alone until they change the runs of which there is nothing to send."""
@@ -199,51 +116,100 @@ class Watch:
         files = [file for run in self.active.values() for file in run.files.values()]
         return sorted(files, key=lambda file: file.turn)
 
-    def _look_at(self, folder: Path, run: ShippedRun, now: float, *, is_brief: bool) -> None:
-        seen, before = signature_of(folder), run.seen
-        run.seen, run.looks = seen, run.looks + 1
-        if seen != before and before:
-            run.changed = now
-        quiet_s = now - run.changed
-        pause = min(quiet_s / _LOOK_SHARE, self.slowest_look_s)
+    # ------------------------------------------------------------ folders
+
+    def _find(self, now: float, *, is_last: bool) -> None:
+        if is_last or now >= self._next_expansion:
+            self._expand()
+            self._next_expansion = now + _SCAN_S
+        changed = {place: (signature_of(place) or (0,))[0] for place in self._listed}
+        if changed != self._changed or now >= self._next_listing or is_last:
+            if changed.keys() == self._changed.keys() and changed != self._changed:
+                for run in self.runs.values():
+                    run.next_look = min(run.next_look, now + random.uniform(0.0, _HURRIED_S))
+            self._changed = changed
+            is_settled = time.time_ns() - max(changed.values(), default=0) > _SETTLED_NS
+            self._next_listing = now + (_SCAN_S if is_settled else 0.0)
+            for place in changed:
+                self._list(place)
+        there = {folder for folders in self._listed.values() for folder in folders}
+        if there != self.runs.keys():
+            self._give(there, is_last=is_last)
+
+    def _expand(self) -> None:
+        """Learn which folders are meant: patterns may match others by now, and what is missing is waited for."""
+        found = {wanted: matching_folders(wanted) for wanted in self._wanted}
+        missing = {wanted for wanted, folders in found.items() if not folders and wanted not in self._listed}
+        for wanted in missing - self._missing:
+            self._node.say(f"{wanted} is not there yet; it is waited for")
+        self._missing = missing
+        # What could be listed before stays: the file system may be away for a short time.
+        kept = [place for place in self._listed if place in self._wanted]
+        places = dict.fromkeys((*kept, *(folder for folders in found.values() for folder in folders)))
+        self._listed = {place: self._listed.get(place, []) for place in places}
+
+    def _list(self, place: Path) -> None:
+        known = set(self._listed[place])
+        try:
+            folders = [place] if is_run_folder(place) else [place / name for name in folders_in(place)]
+        except OSError as error:
+            self._node.failure(f"{place} cannot be listed: {error.strerror}")
+            return
+        self._listed[place] = [folder for folder in folders if folder in known or is_run_folder(folder)]
+
+    def _give(self, there: set[Path], *, is_last: bool) -> None:
+        for gone in self.runs.keys() - there:
+            self.drop(gone)
+        new = sorted(there - self.runs.keys(), key=lambda folder: signature_of(folder)[:1], reverse=True)
+        read = [read_run_folder(folder, self._node.name, is_waiting=not is_last) for folder in new]
+        # Runs first: they say whose parts are theirs.
+        for run in sorted((run for run in read if run is not None), key=lambda run: run.is_part):
+            quiet_s = _quiet_for(run)
+            self.runs[run.folder] = ShippedRun(
+                found=run, changed=time.monotonic() - quiet_s, next_verify=next_verify(has_ended=quiet_s > 0)
+            )
+            if not run.is_part:
+                self._whole.setdefault(run.key.run_id, run)
+
+    # ------------------------------------------------------------ runs
+
+    def _look_at(self, folder: Path, run: ShippedRun, now: float) -> None:
+        if not run.seen or run.seen != tuple(map(signature_of, run.paths)):
+            self._read(folder, run, now)
+        pause = max(min((now - run.changed) / _LOOK_SHARE, _SLOWEST_LOOK_S), _LEFT_LOOK_S * bool(run.left_to))
         # Not all at the same time.
-        run.next_look = now + pause * random.uniform(0.5, 1.5)
-        is_brief = is_brief and quiet_s > _QUIET_S and run.found.manifest is not None
-        if is_brief and run.looks % _BRIEF_LOOKS:
-            return
-        self.active[folder] = run
-        run.report.may_have_labels = True
-        if signature_of(folder / MANIFEST) != run.found.signature:
-            found = read_run_folder(folder, self._node.name)
-            if found is not None and found.key != run.found.key:
-                # Another run is in the folder now; it is found at the next look.
-                self.drop(folder)
-                return
-            if found is not None:
-                run.found, run.changed = found, now
-        if run.left_to is not None:
-            run.next_look = max(run.next_look, now + _LEFT_LOOK_S)
-            return
-        if self._is_foreign(run.found):
-            self.drop_files(run)
-            self._node.failure(f"{folder} is not shipped: it is not a part of the run whose id it has")
-            return
+        run.next_look = now + pause * random.uniform(0.5, 1.0)
+
+    def _read(self, folder: Path, run: ShippedRun, now: float) -> None:
+        """Learn what has changed in a run folder."""
         try:
             paths = record_files(folder)
         except OSError as error:
             self._node.failure(f"{folder} cannot be listed: {error.strerror}")
             return
+        run.paths = (folder, folder / MANIFEST, folder / LABELS, folder / RANKS, *paths.values())
+        seen, before = tuple(map(signature_of, run.paths)), run.seen
+        run.seen, run.report.has_changed, self.active[folder] = seen, True, run
+        run.changed = now if before else run.changed
+        if seen[1] != run.found.signature:
+            found = read_run_folder(folder, self._node.name)
+            if found is not None and found.key != run.found.key:
+                # Another run is in the folder now; it is found at the next look.
+                self.drop(folder)
+                return
+            run.found = found or run.found
+        if run.left_to is not None:
+            return
+        if self._is_foreign(run.found):
+            self.drop_files(run)
+            self._node.failure(f"{folder} is not shipped: it is not a part of the run whose id it has")
+            return
         for rank in run.files.keys() - paths.keys():
             del self.files[run.files.pop(rank).key]
-        for rank, path in paths.items():
+        for (rank, path), signature in zip(paths.items(), seen[4:], strict=True):
             file = run.files.get(rank) or self._file(path, run, rank)
-            signature = signature_of(path)
             if file is not None and signature and signature != file.signature:
-                if file.signature:
-                    run.changed = now
                 file.changed_to(signature)
-        if run.changed == now:
-            run.next_look = now
 
     def _file(self, path: Path, run: ShippedRun, rank: int) -> ShippedFile | None:
         file = ShippedFile(path, run, rank)
@@ -289,10 +255,6 @@ def _quiet_for(run: RunFolder) -> float:
     return max(0.0, time.time() - run.signature[0] / 1e9) if has_ended and run.signature else 0.0
 
 
-VERIFY_S: Final = 24 * 3600.0
-"""How often everything is compared with the engine, at the latest."""
-
-
 class ShippedFile:
     """A record file and how far it is shipped."""
 
@@ -320,8 +282,6 @@ class ShippedFile:
         """How often what is known of its metrics was not to be had at its commit."""
         self.rivals = 0
         """How often another shipper began a generation after that one."""
-        self.verified: Signature = ()
-        """Of the file, when it was last found to be in the engine as it is."""
         self.is_superseded = False
         """Whether another node ships a newer file of the same run and rank."""
 
@@ -368,9 +328,10 @@ class ShippedFile:
         self.read_size = -1
 
 
-def next_verify() -> float:
+def next_verify(*, has_ended: bool = False) -> float:
     """Return when to verify a run again; not all of them at the same time."""
-    return time.monotonic() + VERIFY_S * random.uniform(0.5, 1.0)
+    days = random.uniform(0.0, _ENDED_DAYS) if has_ended else random.uniform(0.5, 1.0)
+    return time.monotonic() + VERIFY_S * days
 
 
 @dataclass(slots=True, kw_only=True)
@@ -382,15 +343,16 @@ class ShippedRun:
     files: dict[int, ShippedFile] = field(default_factory=dict)
     changed: float = field(default_factory=time.monotonic)
     """When something in it was last seen to change, by the monotonic clock."""
-    seen: Signature = ()
-    """Of the folder, at the last look."""
-    looks: int = 0
+    paths: tuple[Path, ...] = ()
+    """What is looked at: its folder, run.json, labels.json, ranks, and its record files."""
+    seen: tuple[Signature, ...] = ()
+    """Of the paths, when they were read."""
     next_look: float = 0.0
     left_to: str | None = None
     """The node whose shipper sends the run, if it is not this one."""
     since: float = field(default_factory=time.monotonic)
     """When it was found or taken, by the monotonic clock."""
-    next_verify: float = field(default_factory=next_verify)
+    next_verify: float
     copies: set[int] = field(default_factory=set)
     """Ranks whose file is a copy of one in another folder: only that one is shipped."""
 

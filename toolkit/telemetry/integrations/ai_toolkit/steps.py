@@ -8,11 +8,8 @@ from typing import Any, Final
 
 from toolkit.telemetry.integrations.ai_toolkit.outputs import VALIDATION_LOSS
 from toolkit.telemetry.integrations.ai_toolkit.start_fields import is_costly_rate, learning_rate
-from toolkit.telemetry.integrations.batch_sizes import BatchSizes
-from toolkit.telemetry.integrations.method_patches import MethodPatches
-from toolkit.telemetry.integrations.metric_names import split_losses
-from toolkit.telemetry.integrations.open_phases import OpenPhases
-from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.integrations.framework_run import FrameworkRun
+from toolkit.telemetry.integrations.method_patches import Following, MethodPatches
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.timing.names import (
     BACKWARD,
@@ -38,31 +35,24 @@ _PHASE_OF_TIMER: Final = {
 class Steps:
     """Writes each step once, with what ai-toolkit itself would log for it."""
 
-    def __init__(self, process: Any, log: TelemetryLogger, phases: OpenPhases) -> None:
-        self._process = process
-        self._log = log
-        self._guard = log.guard
-        self._phases = phases
+    def __init__(self, process: Any, run: FrameworkRun, patches: MethodPatches) -> None:
+        self._process, self._run, self._log = process, run, run.opened
         self._step = 0
         self._losses: Any = None
         self._norms: list[Any] = []
-        self._sizes = BatchSizes()
+        self._samples = self._most_samples = 0
         self._older_logs: dict[str, Any] = {}
         """What earlier steps left in ai-toolkit's `additional_logs`, which it clears only when it logs."""
         self._rate: Any = None
         self._rate_step: int | None = None
         self._epoch: int | None = None
         self._epoch_loss, self._epoch_steps = 0.0, 0
-
-    def watch(self, patches: MethodPatches) -> None:
-        """Patch the methods."""
-        process = self._process
-        patches.around(process, "hook_train_loop", before=self._begin, after=self._end, failed=self._fail)
-        patches.around(getattr(process, "accelerator", None), "clip_grad_norm_", after=self._take_norm)
+        patches.follow(process, "hook_train_loop", self._follow_step)
+        patches.follow(getattr(process, "accelerator", None), "clip_grad_norm_", self._keep_norm)
         timer = getattr(process, "timer", None)
-        patches.around(timer, "start", before=self._begin_timer)
+        patches.follow(timer, "start", self._begin_timer)
         for name in ("stop", "cancel"):
-            patches.around(timer, name, after=self._end_timer)
+            patches.follow(timer, name, self._end_timer)
 
     def write(self) -> None:
         """Write the step that has ended, unless that was done."""
@@ -70,11 +60,11 @@ class Steps:
         if losses is None:
             return
         process, step = self._process, self._step
-        loss, others = split_losses(losses)
-        with self._guard.catch("recording an epoch"):
+        loss, others = _split_losses(losses)
+        with self._run.guard.catch("recording an epoch"):
             self._count_for_epoch(process.epoch_num, step, loss)
         norm = None
-        with self._guard.catch("combining the gradient norms"):
+        with self._run.guard.catch("combining the gradient norms"):
             norm = _combined(self._norms)
         # A name in the trainer's own log must not replace a field of ours.
         fields = {
@@ -86,50 +76,47 @@ class Steps:
             "grad_norm": norm,
             "epoch": process.epoch_num,
         }
-        share = self._sizes.share()
-        if share < 1.0:
-            internals(self._log).count_samples(share)
+        # The last batch of a bucket is often a short one.
+        self._most_samples = max(self._samples, self._most_samples)
+        if self._samples < self._most_samples:
+            internals(self._log).count_samples(self._samples / self._most_samples)
         self._log.log_step(**fields)
 
-    def _begin(self, batch_list: Any = (), *_: Any, **__: Any) -> None:
+    def _follow_step(self, batch_list: Any = (), *_: Any, **__: Any) -> Following:
         self._norms.clear()
-        batches = batch_list if isinstance(batch_list, (list, tuple)) else (batch_list,)
-        self._sizes.count(batches)
-        self._step = self._process.step_num
-        for batch in batches:
+        self._step, self._samples = self._process.step_num, 0
+        for batch in batch_list if isinstance(batch_list, (list, tuple)) else (batch_list,):
             items = getattr(batch, "file_items", None) or ()
+            self._samples += len(items)
             if items and all(isinstance(getattr(item, "path", None), str) for item in items):
                 self._log.batch(["/".join(Path(item.path).parts[-2:]) for item in items], step=self._step)
         self._older_logs = self._additional_logs()
+        try:
+            self._losses = yield
+        except BaseException as error:
+            if type(error).__name__ == "OutOfMemoryError" or "CUDA out of memory" in str(error):
+                earlier = getattr(self._process, "num_consecutive_oom", 0)
+                about = {"message": str(error)[:500], "consecutive": earlier + 1}
+                self._log.log_event("oom", global_step=self._step, **about)
+            raise
 
-    def _take_norm(self, norm: Any, *_: Any, **__: Any) -> None:
+    def _keep_norm(self, *_: Any, **__: Any) -> Following:
+        norm = yield
         if norm is not None:
             self._norms.append(norm)
 
-    def _end(self, losses: Any, *_: Any, **__: Any) -> None:
-        self._losses = losses
-
-    def _fail(self, error: BaseException) -> None:
-        if _is_out_of_memory(error):
-            self._log.log_event(
-                "oom",
-                global_step=self._step,
-                message=str(error)[:500],
-                consecutive=getattr(self._process, "num_consecutive_oom", 0) + 1,
-            )
-
     def _begin_timer(self, name: Any = None, *_: Any, **__: Any) -> None:
-        phase = _PHASE_OF_TIMER.get(name)
-        if phase is not None:
-            # The phases have the names of their methods.
-            self._phases.begin(phase, getattr(self._log.training, phase)())
+        if name in _PHASE_OF_TIMER:
+            self._run.begin_phase(_PHASE_OF_TIMER[name])
 
-    def _end_timer(self, _: Any, name: Any = None, *__: Any, **___: Any) -> None:
-        phase = _PHASE_OF_TIMER.get(name)
-        if phase is not None:
-            self._phases.end_with_inner(phase)
-            if phase == TRAINING_ITERATION:
-                self.write()
+    def _end_timer(self, name: Any = None, *_: Any, **__: Any) -> Following:
+        yield
+        phase = _PHASE_OF_TIMER.get(name, "")
+        if self._run.has_phase(phase):
+            self._run.end_phases_inside(phase)
+            self._run.end_phases(phase)
+        if phase == TRAINING_ITERATION:
+            self.write()
 
     def _additional_logs(self) -> dict[str, Any]:
         found = getattr(self._process, "additional_logs", None)
@@ -157,7 +144,7 @@ class Steps:
 
     def _learning_rate(self, step: int) -> Any:
         if self._rate_step is None or step - self._rate_step >= self._log.log_every:
-            with self._guard.catch("reading the learning rate"):
+            with self._run.guard.catch("reading the learning rate"):
                 self._rate = learning_rate(self._process)
                 self._rate_step = step if is_costly_rate(self._process) else None
         return self._rate
@@ -170,5 +157,9 @@ def _combined(norms: Sequence[Any]) -> Any:
     return sum(norm * norm for norm in norms) ** 0.5
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
-    return type(error).__name__ == "OutOfMemoryError" or "CUDA out of memory" in str(error)
+def _split_losses(losses: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the training loss, `loss` or else the first, and the others as ai-toolkit logs them."""
+    if not isinstance(losses, Mapping):
+        return losses, {}
+    others = {f"loss/{name}": value for name, value in losses.items() if name != "loss"}
+    return losses.get("loss", next(iter(losses.values()), None)), others

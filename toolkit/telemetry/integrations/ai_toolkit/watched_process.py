@@ -23,7 +23,7 @@ from toolkit.telemetry.integrations.ai_toolkit.steps import Steps
 from toolkit.telemetry.integrations.ai_toolkit.written_files import has_weights, lineage_folder
 from toolkit.telemetry.integrations.framework_run import FrameworkRun
 from toolkit.telemetry.integrations.logger_setup import run_id_in
-from toolkit.telemetry.integrations.method_patches import MethodPatches
+from toolkit.telemetry.integrations.method_patches import Following, MethodPatches
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.logger.training.phases import Phase
 from toolkit.telemetry.timing.names import APPLICATION
@@ -41,7 +41,7 @@ class WatchedProcess:
         self._process, self._began = process, began
         # Misuse would be ours, not the job's: it must not end it.
         self._run = FrameworkRun(options.changed(strict=False))
-        self._patches = MethodPatches(self._run.guard)
+        self._patches: MethodPatches | None = None
         self._steps: Steps | None = None
 
     def install(self) -> None:
@@ -76,16 +76,16 @@ class WatchedProcess:
         if not self._run.is_live:
             return
         self._run.begin_application(None if began is None else began * 1000.0)
-        self._patches.guard = log.guard
-        self._watch_startup()
-        self._steps = Steps(process, log, self._run.phases)
-        self._steps.watch(self._patches)
-        Outputs(process, log).watch(self._patches)
-        self._patches.wrap(process, "end_step_hook", self._between_steps)
+        self._patches = patches = MethodPatches(log.guard)
+        self._watch_startup(patches)
+        self._steps = Steps(process, self._run, patches)
+        Outputs(process, log, patches)
+        patches.wrap(process, "end_step_hook", self._between_steps)
 
     def _end(self, error: BaseException | None, status: str | None) -> None:
         """Remove the patches, and close the run folder."""
-        self._patches.undo()
+        if self._patches is not None:
+            self._patches.undo()
         steps, self._steps = self._steps, None
         if steps is not None:
             with self._run.guard.catch("recording the last step"):
@@ -116,36 +116,36 @@ class WatchedProcess:
 
     # The startup.
 
-    def _watch_startup(self) -> None:
-        """Time what comes before the loop, in the order in which ai-toolkit calls it."""
-        job, around = self._run.opened.training, self._patches.around
-        around(self._process, "hook_before_model_load", before=self._beginning(job.model_init))
-        self._patches.time(self._process, "load_weights", job.checkpoint_load)
-        around(
-            self._process,
-            "hook_add_extra_train_params",
-            before=lambda *_, **__: self._run.phases.end_all(None, within=APPLICATION),
-            after=self._beginning(job.optimizer_init),
-        )
-        around(self._process, "before_dataset_load", before=self._beginning(job.dataloader_init))
-        around(
-            self._process,
-            "hook_before_train_loop",
-            before=self._beginning(lambda: job.model_init(part="before the training")),
-            after=self._begin_training,
-        )
+    def _watch_startup(self, patches: MethodPatches) -> None:
+        """Time what comes before the loop: each hook of ai-toolkit's ends what the one before began."""
+        job, process = self._run.opened.training, self._process
 
-    def _beginning(self, make: Callable[[], Phase]) -> Callable[..., None]:
-        """Return what ends the phase of the startup that is open, and begins the next one."""
+        def beginning(make: Callable[[], Phase]) -> Callable[..., None]:
+            def begin(*_: Any, **__: Any) -> None:
+                self._run.end_phases_inside(APPLICATION)
+                self._run.begin_phase("startup", make())
 
-        def begin(*_: Any, **__: Any) -> None:
-            self._run.phases.end_all(None, within=APPLICATION)
-            self._run.phases.begin("startup", make())
+            return begin
 
-        return begin
+        def begin_optimizer(*_: Any, **__: Any) -> Following:
+            self._run.end_phases_inside(APPLICATION)
+            yield
+            self._run.begin_phase("startup", job.optimizer_init())
 
-    def _begin_training(self, *_: Any, **__: Any) -> None:
-        self._run.phases.end_all(None, within=APPLICATION)
+        def begin_training(*_: Any, **__: Any) -> Following:
+            self._run.end_phases_inside(APPLICATION)
+            self._run.begin_phase("startup", job.model_init(part="before the training"))
+            yield
+            self._run.end_phases_inside(APPLICATION)
+            self._begin_training()
+
+        patches.follow(process, "hook_before_model_load", beginning(job.model_init))
+        patches.time(process, "load_weights", job.checkpoint_load)
+        patches.follow(process, "hook_add_extra_train_params", begin_optimizer)
+        patches.follow(process, "before_dataset_load", beginning(job.dataloader_init))
+        patches.follow(process, "hook_before_train_loop", begin_training)
+
+    def _begin_training(self) -> None:
         process, log = self._process, self._run.opened
         with log.guard.catch("writing the start record"):
             log.log_start(**start_fields(process, log.guard))

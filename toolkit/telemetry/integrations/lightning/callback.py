@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from toolkit.telemetry.core.clock import wall_time_of
 from toolkit.telemetry.core.guard import Guard, guarded
+from toolkit.telemetry.core.ranks import find_rank
+from toolkit.telemetry.integrations.framework_run import FrameworkRun
 from toolkit.telemetry.integrations.lightning.checkpoints import SavedCheckpoints
 from toolkit.telemetry.integrations.lightning.framework import class_of_lightning
 from toolkit.telemetry.integrations.lightning.logger import TelemetryLightningLogger
 from toolkit.telemetry.integrations.lightning.phases import StepPhases
-from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
-from toolkit.telemetry.integrations.lightning.trainer_call import TrainerCall
 from toolkit.telemetry.integrations.lightning.trainer_values import (
     hardware_fields,
+    hyperparameters,
     learning_rates,
     max_steps,
+    metrics_so_far,
     put_state,
     training_fields,
 )
-from toolkit.telemetry.integrations.logger_setup import GivenLog
+from toolkit.telemetry.integrations.logger_setup import GivenLog, share_of_last_step
+from toolkit.telemetry.integrations.metric_names import as_number, split, with_known_names
 from toolkit.telemetry.logger.logger import TelemetryLogger
+from toolkit.telemetry.logger.logger_internals import internals
+from toolkit.telemetry.logger.machine.start_fields import module_fields
 from toolkit.telemetry.logger.options import OptionsError
+from toolkit.telemetry.runfolder.records import STEP
 from toolkit.telemetry.timing.names import (
     DATALOADER_INIT,
-    FORWARD,
+    OPTIMIZER_UPDATE,
     TESTING_ITERATION,
     TESTING_LOOP,
     TRAINING_LOOP,
@@ -32,10 +40,32 @@ from toolkit.telemetry.timing.names import (
     VALIDATION_LOOP,
 )
 
-if TYPE_CHECKING:
-    from toolkit.telemetry.logger.control.requests import Request
-
 _Callback = class_of_lightning("Callback")
+
+
+class _Call:
+    """What is known of one call of the trainer: a fit, a validation or a test."""
+
+    def __init__(self, trainer: Any = None) -> None:
+        self.trainer = trainer
+        self.began_ms = wall_time_of(time.monotonic()) * 1000.0
+        self.phases: StepPhases | None = None
+        self.checkpoints: SavedCheckpoints | None = None
+        self.has_start = False
+        self.evaluation: tuple[str, str] | None = None
+        """The loop of the current evaluation, and its iteration."""
+        self.step = 0
+        """The latest completed step."""
+        self.last_share = 1.0
+        """The last step of an epoch relative to the others."""
+        self.epoch: tuple[int, int] | None = None
+        """An epoch that ended and is not recorded yet, and its last step."""
+        self.rates: dict[str, Any] = {}
+        """Learning rates of the current step, before its schedulers change them."""
+        self.losses: list[Any] = []
+        """Of the batches of the current step; on a GPU they are added up there, without waiting for it."""
+        self.seen: Mapping[str, Any] | None = None
+        """The module's metrics when the last record was written; None before the first step's."""
 
 
 class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which class that is depends on what is imported
@@ -66,10 +96,17 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             self._run = log.run
             self._run.wants_phases |= bool(phases)
         else:
-            self._run = SharedRun(log, run_name=run_name, phases=phases, **options)
+            self._run = FrameworkRun(log, run_name=run_name, phases=phases, **options)
+        self._is_plain = log is None and run_name is None and not options
+        self._ranks_at_first = find_rank().world_size
         self.is_live = False
         """Whether the hooks do anything."""
-        self._call = TrainerCall(self._run)
+        self._logger: TelemetryLightningLogger | None = None
+        self._call = _Call()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy, also in another process, starts with nothing open.
+        return {**self.__dict__, "is_live": False, "_logger": None, "_call": _Call()}
 
     @property
     def telemetry(self) -> TelemetryLogger | None:
@@ -81,9 +118,6 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         """Counts failures of this callback."""
         return self._run.guard
 
-    def on_request(self, trainer: Any, pl_module: Any, request: Request) -> None:
-        """Carry out a request for an action or knob of your own, between two steps; override it in a subclass."""
-
     # Setup and teardown.
 
     def setup(self, trainer: Any, *_: Any, **__: Any) -> None:
@@ -92,25 +126,25 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             if self._call.trainer is not None:
                 # Another callback that raises while the trainer handles an exception keeps it from us.
                 self._end(InterruptedError("the trainer's previous call ended without a report"))
+            self._call = _Call(trainer)
             loggers = getattr(trainer, "loggers", ())
             other = next((one for one in loggers if isinstance(one, TelemetryLightningLogger)), None)
-            if other is not None:
-                self._share_run_with(other)
-            # A quick run has no loggers any more, so the options of ours are unknown.
-            is_quick = bool(getattr(trainer, "fast_dev_run", False))
-            is_ignored = is_quick and other is None and self._run.was_given_nothing
-            self._call = TrainerCall(self._run, trainer, is_ignored=is_ignored)
+            if other is not None and self._is_plain:
+                other.run.wants_phases |= self._run.wants_phases
+                self._run = other.run
+            elif other is not None:
+                other.run = self._run
+            if other is not None and self._run.options.enabled:
+                self._logger, other.callback = other, self
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
         """Open the run: a checkpoint has been read by now, so the run to resume is known."""
         with self.guard.catch("opening a run for Lightning"):
             # Some strategies read the checkpoint later; then the run is opened when the training begins.
             if not getattr(trainer.strategy, "restore_checkpoint_after_setup", False):
-                self._run.begin_training(trainer)
-                if self._open(pl_module):
-                    if self._run.wants_phases:
-                        self._call.parts = StepPhases(self._run, trainer)
-                    self._run.phases.begin(DATALOADER_INIT, self._run.opened.training.dataloader_init())
+                self._open_for_training(trainer, pl_module)
+                if self.is_live:
+                    self._run.begin_phase(DATALOADER_INIT)
 
     def teardown(self, *_: Any, **__: Any) -> None:
         """Close the run."""
@@ -125,51 +159,48 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Write the start record, and begin the loop."""
         with self.guard.catch("opening a run for Lightning"):
-            if not self.is_live:
-                self._run.begin_training(trainer)
-            self._open(pl_module)
+            self._open_for_training(trainer, pl_module)
         self._begin_training(trainer, pl_module)
 
     @guarded
     def on_train_epoch_start(self, *_: Any) -> None:
         """Record the previous epoch, whose metrics are complete by now."""
-        self._call.write_epoch()
+        self._write_epoch()
         if self._call.checkpoints is not None:
             self._call.checkpoints.record()
 
     @guarded
-    def on_train_batch_start(self, _: Any, __: Any, batch: Any, *___: Any) -> None:
+    def on_train_batch_start(self, *_: Any) -> None:
         """Begin an iteration, unless gradients are being accumulated for one."""
-        call = self._call
-        call.sizes.add(batch)
-        if call.checkpoints is not None and call.checkpoints.calls:
-            call.checkpoints.record()
+        checkpoints = self._call.checkpoints
+        if checkpoints is not None and checkpoints.calls:
+            checkpoints.record()
         if self._run.iteration is None:
             self._run.begin_iteration()
-        if call.parts is not None:
-            call.parts.begin(FORWARD)
 
     @guarded
     def on_before_optimizer_step(self, trainer: Any, *_: Any) -> None:
         """Read the learning rate, which schedulers change later."""
         if not self._call.rates:
             self._call.rates = learning_rates(trainer.optimizers)
+        if self._call.phases is not None:
+            self._run.begin_part(OPTIMIZER_UPDATE)
 
     @guarded
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:
         """If the optimizer made a step, end the iteration, log it and carry out requests."""
-        call = self._call
-        if call.parts is not None:
-            call.parts.end()
-        call.add_loss(outputs)
-        step = trainer.global_step
+        call, run, step = self._call, self._run, trainer.global_step
+        # Lightning itself passes a dict; checking for other mappings costs more than the rest of this.
+        is_mapping = type(outputs) is dict or isinstance(outputs, Mapping)
+        loss = as_number(outputs.get("loss") if is_mapping else outputs)
+        if loss is not None:
+            call.losses.append(loss)
         if step == call.step:
             return
-        run = self._run
         run.end_iteration()
-        call.write_step(pl_module, step)
-        if run.knows_its_ranks:
-            self._do_requests(trainer, pl_module)
+        self._write_step(trainer, pl_module, step)
+        if self._takes_requests and run.opened.should_stop:
+            trainer.should_stop = True
 
     def on_save_checkpoint(self, *_: Any) -> None:
         """Note that a checkpoint is about to be saved; its file is found at the next hook."""
@@ -178,20 +209,20 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
                 self._call.checkpoints.begin()
 
     @guarded
-    def on_train_epoch_end(self, *_: Any) -> None:
+    def on_train_epoch_end(self, trainer: Any, *_: Any) -> None:
         """Remember that an epoch ended."""
         # A module may end an epoch by skipping a batch that has begun.
-        if self._call.parts is not None:
-            self._call.parts.end()
         self._run.drop_iteration()
-        self._call.end_epoch()
+        # Its metrics are complete later: reading them now would make Lightning gather them from all ranks.
+        self._call.epoch = trainer.current_epoch, trainer.global_step
+        self._call.seen = metrics_so_far(trainer)
 
     @guarded
     def on_train_end(self, *_: Any) -> None:
         """Record the last epoch, and end the loop."""
-        self._call.write_epoch()
+        self._write_epoch()
         self._run.drop_iteration()
-        self._run.phases.end(TRAINING_LOOP)
+        self._run.end_phases(TRAINING_LOOP)
 
     @guarded
     def on_fit_end(self, *_: Any) -> None:
@@ -200,16 +231,6 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             self._call.checkpoints.record()
 
     # Validation and testing.
-
-    @guarded
-    def on_sanity_check_start(self, *_: Any) -> None:
-        """Do not count Lightning's sanity check as data loader creation."""
-        self._run.phases.end(DATALOADER_INIT)
-
-    @guarded
-    def on_sanity_check_end(self, *_: Any) -> None:
-        """Continue data loader creation."""
-        self._run.phases.begin(DATALOADER_INIT, self._run.opened.training.dataloader_init())
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin a validation, unless it is the sanity check."""
@@ -224,28 +245,29 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     def on_validation_batch_start(self, *_: Any) -> None:
         """Begin an iteration of a validation or a test."""
         if self._call.evaluation is not None:
-            iteration = self._call.evaluation[1]
-            # The phases have the names of their methods.
-            self._run.phases.begin(iteration, getattr(self._run.opened.training, iteration)())
+            self._run.begin_phase(self._call.evaluation[1])
 
     @guarded
     def on_validation_batch_end(self, *_: Any) -> None:
         """End the iteration."""
-        self._run.phases.end(VALIDATION_ITERATION, TESTING_ITERATION)
+        self._run.end_phases(VALIDATION_ITERATION, TESTING_ITERATION)
 
     @guarded
-    def on_validation_end(self, *_: Any) -> None:
+    def on_validation_end(self, trainer: Any, *_: Any) -> None:
         """End the validation or test, and record its metrics."""
         evaluation, self._call.evaluation = self._call.evaluation, None
-        if evaluation is not None:
-            self._run.phases.end(*reversed(evaluation))
-            self._call.write_evaluation()
+        if evaluation is None:
+            return
+        self._run.end_phases(*reversed(evaluation))
+        metrics = self._new_metrics(metrics_so_far(trainer))
+        if metrics:
+            self._run.opened.log_eval(trainer.global_step, metrics)
 
     on_test_batch_start = on_validation_batch_start
     on_test_batch_end = on_validation_batch_end
     on_test_end = on_validation_end
 
-    # Checkpoints remember their run; a copy in another process starts with nothing open.
+    # Checkpoints remember their run.
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint keeps: the id of its run."""
@@ -258,98 +280,163 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
         if isinstance(run_id, str) and run_id and self._run.given is None:
             self._run.run_id = run_id
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "is_live": False, "_call": TrainerCall(self._run)}
-
     # Internal: beginning and ending.
 
-    def _share_run_with(self, other: TelemetryLightningLogger) -> None:
-        """Share one run with the trainer's logger, unless both were given something."""
-        if self._run.was_given_nothing:
-            other.run.wants_phases |= self._run.wants_phases
-            self._run = other.run
-        elif other.run.was_given_nothing:
-            other.run = self._run
-        if other.run is self._run and self._run.options.enabled:
-            self._run.has_callback = True
+    @property
+    def _takes_requests(self) -> bool:
+        """Whether requests are possible, which all ranks carry out at the same step."""
+        return self._run.given is None or self._ranks_at_first == find_rank().world_size
 
-    def _open(self, pl_module: Any) -> bool:
-        """Open the run and record the time since the trainer started; return whether it was opened now."""
+    def _open_for_training(self, trainer: Any, pl_module: Any) -> None:
+        """Open the run of a fit; one that continues no earlier one gets a run of its own."""
         run = self._run
-        if self._call.is_ignored:
-            return False
-        was_opened = run.open(type(pl_module).__name__)
+        resumes = trainer.global_step > 0 or trainer.ckpt_path is not None
+        if not run.is_live and run.given is None and not resumes:
+            run.run_id = None
+        self._open(trainer, pl_module)
+
+    def _open(self, trainer: Any, pl_module: Any) -> None:
+        """Open the run if it is not open, and record the time since the trainer started."""
+        run, began_ms = self._run, self._call.began_ms
+        # A quick run is a test of the code; Lightning removes its loggers as well.
+        if not run.options.enabled or getattr(trainer, "fast_dev_run", False):
+            return
+        was_live = run.is_live
+        log = run.opened if was_live else run.open_run(type(pl_module).__name__, run_id=run.run_id)
+        if not self._takes_requests and not was_live:
+            # Each rank has a logger that believes it is the only one. If one stopped, the others would wait for it.
+            run.is_live = log.is_live and find_rank().rank == 0
+            self.guard.report_misuse(
+                "the logger was created before the trainer's processes, so they cannot agree on a step to save or stop "
+                "at, and requests are off: give the callback options instead of a logger"
+            )
         self.is_live = run.is_live
-        if not was_opened:
-            return False
-        run.begin_application(self._call.began_ms)
-        run.opened.training.on_model_init_start(start_time_msec=self._call.began_ms)
-        run.opened.training.on_model_init_end()
-        return True
+        if self.is_live and not was_live:
+            run.begin_application(began_ms)
+            log.training.on_model_init_start(start_time_msec=began_ms)
+            log.training.on_model_init_end()
+            if run.wants_phases and trainer.training:
+                self._call.phases = StepPhases(run, trainer)
 
     @guarded
     def _begin_training(self, trainer: Any, pl_module: Any) -> None:
         run, call = self._run, self._call
-        run.phases.end(DATALOADER_INIT)
+        run.end_phases(DATALOADER_INIT)
         call.step = trainer.global_step
-        with self.guard.catch("writing the start record"):
-            call.write_start(pl_module, training_fields(trainer))
-        if run.knows_its_ranks:
+        training = training_fields(trainer)
+        data = getattr(trainer.train_dataloader, "dataset", None)
+        if not getattr(trainer.train_dataloader, "drop_last", False):
+            call.last_share = share_of_last_step(data, training["effective_batch_size"])
+        self._write_start(trainer, pl_module, training)
+        if self._takes_requests:
             run.opened.declare_action("save", self._save_on_request)
             run.opened.declare_action("stop")
         run.begin_loop(call.step, max_steps(trainer))
         with self.guard.catch("reading the checkpoint callbacks"):
             call.checkpoints = SavedCheckpoints(trainer, run)
-        if run.wants_phases:
-            with self.guard.catch("patching Lightning's methods"):
-                call.parts = call.parts or StepPhases(run, trainer)
-                call.parts.patch(trainer, pl_module)
         with self.guard.catch("recording the state that a training begins with"):
             loaded = getattr(trainer, "ckpt_path", None)
             put_state(run.opened, trainer, "load" if loaded else "start", loaded or None)
 
+    def _write_start(self, trainer: Any, pl_module: Any, training: Mapping[str, Any]) -> None:
+        """Write what is trained or evaluated, and how."""
+        run, self._call.has_start = self._run, True
+        with self.guard.catch("writing the start record"):
+            config = {} if self._logger is None else self._logger.config
+            config = (
+                config | hyperparameters(getattr(trainer, "datamodule", None)) | hyperparameters(pl_module)
+            )
+            run.opened.log_start(config=config or None, model=module_fields(pl_module), training=training)
+            known = {"global_batch_size": "effective_batch_size", "micro_batch_size": "batch_size"}
+            sizes = {ours: training[theirs] for ours, theirs in known.items() if training.get(theirs)}
+            if sizes and run.given is None:
+                run.opened.training.configure(**sizes)
+
     def _end(self, error: BaseException | None) -> None:
         """End everything that is open, remove the patches, and close the run if it was opened here."""
-        run, call = self._run, self._call
-        was_live, self.is_live, self._call = self.is_live, False, TrainerCall(run)
-        if call.parts is not None:
-            with self.guard.catch("restoring Lightning's methods"):
-                call.parts.stop(error)
+        run, call, guard = self._run, self._call, self.guard
+        was_live, self.is_live = self.is_live, False
+        if call.phases is not None:
+            with guard.catch("restoring Lightning's methods"):
+                call.phases.stop()
         if was_live:
-            call.write_remaining(error)
-        run.has_callback = False
-        run.close(error)
+            # What no further hook would write, for example because of an exception.
+            with guard.catch("recording the last epoch"):
+                self._write_epoch()
+            with guard.catch("recording the last checkpoints"):
+                if call.checkpoints is not None:
+                    call.checkpoints.record(is_over=error is None)
+        self._call = _Call()
+        if self._logger is not None:
+            self._logger.callback = self._logger = None
+        run.end_run(error, "signal" if type(error).__name__ == "SIGTERMException" else None)
 
-    # Internal: requests and evaluations.
+    # Internal: records.
 
-    def _do_requests(self, trainer: Any, pl_module: Any) -> None:
-        log = self._run.log
-        if log is None:
-            return
-        for request in log.take_requests():
-            if request.name != "stop":
-                with self.guard.catch(f"carrying out the request {request.name}"):
-                    self.on_request(trainer, pl_module, request)
-        if log.should_stop:
-            trainer.should_stop = True
+    def _write_step(self, trainer: Any, pl_module: Any, step: int) -> None:
+        """Write the step that was just completed, and begin the next one."""
+        call, log = self._call, self._run.opened
+        losses, rates, before, every = call.losses, call.rates, call.step, log.log_every
+        call.step, call.rates, call.losses = step, {}, []
+        fields: dict[str, Any] = {}
+        if call.seen is None or step // every > before // every:
+            # Lightning collects all metrics, which is slow: only for a step that is recorded.
+            fields = with_known_names(self._new_metrics(dict(trainer.logged_metrics)))
+        if losses:
+            # Lightning has divided each by that number, of which the last step of an epoch may have fewer.
+            divided_by = trainer.accumulate_grad_batches
+            is_divided = divided_by > 1 and pl_module.automatic_optimization
+            share = (divided_by if is_divided else 1) / len(losses)
+            loss = losses[0] if len(losses) == 1 else sum(losses)
+            fields["train_loss"] = loss if share == 1.0 else loss * share
+        fields |= rates or learning_rates(trainer.optimizers)
+        fields["epoch"] = trainer.current_epoch
+        if call.last_share < 1.0 and trainer.is_last_batch:
+            internals(log).count_samples(call.last_share)
+        log.log_step(step, **fields)
+
+    def _write_epoch(self) -> None:
+        """Write the epoch that ended, once, with the metrics logged since."""
+        ended, self._call.epoch = self._call.epoch, None
+        if ended is not None:
+            metrics = self._new_metrics(metrics_so_far(self._call.trainer))
+            metrics.pop("epoch", None)
+            self._run.opened.log_epoch(ended[0], metrics, global_step=ended[1])
+
+    def _new_metrics(self, now: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those logged since the last record: Lightning keeps the object of an unchanged one."""
+        before, self._call.seen = self._call.seen or {}, now
+        return {
+            str(name): value
+            for name, value in now.items()
+            if before.get(name) is not value and name != "global_step"
+        }
+
+    @guarded
+    def write_passed(self, metrics: Mapping[str, Any]) -> None:
+        """Write what the script passed to the logger; what Lightning passes is recorded from the trainer."""
+        trainer = self._call.trainer
+        own = {"epoch", "global_step", *metrics_so_far(trainer)}
+        of_step, of_evaluation = split({name: metrics[name] for name in metrics if name not in own})
+        if of_step:
+            log, fields = self._run.opened, with_known_names(of_step)
+            internals(log).put(STEP, {"global_step": trainer.global_step, **fields})
+        if of_evaluation:
+            self._run.opened.log_eval(trainer.global_step, of_evaluation)
 
     def _save_on_request(self) -> None:
         """Save a checkpoint between two steps; an exception becomes the answer to the request."""
-        if self._call.checkpoints is None or not self._run.phases.has(TRAINING_LOOP):
+        if self._call.checkpoints is None or not self._run.has_phase(TRAINING_LOOP):
             raise RuntimeError("the training is over")
         self._call.checkpoints.save()
 
     def _begin_evaluation(self, trainer: Any, pl_module: Any, loop: str, iteration: str) -> None:
         with self.guard.catch("beginning an evaluation of Lightning's"):
-            self._open(pl_module)
+            self._open(trainer, pl_module)
             if not self.is_live:
                 return
-            run = self._run
-            if not run.has_start:
-                with self.guard.catch("writing the start record"):
-                    self._call.write_start(pl_module, hardware_fields(trainer))
-            self._call.begin_evaluation(loop, iteration)
-            run.phases.begin(loop, getattr(run.opened.training, loop)())
-
-
-TelemetryLightningLogger.callback_class = TelemetryCallback
+            if not self._call.has_start:
+                self._write_start(trainer, pl_module, hardware_fields(trainer))
+            self._call.seen = metrics_so_far(trainer)
+            self._call.evaluation = loop, iteration
+            self._run.begin_phase(loop)

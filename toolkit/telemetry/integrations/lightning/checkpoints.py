@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Final
+from typing import Any
 
-from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
+from toolkit.telemetry.integrations.framework_run import FrameworkRun
 from toolkit.telemetry.integrations.lightning.trainer_values import put_state
 from toolkit.telemetry.integrations.logger_setup import CLOCK_STEP_S, log_save_since
-
-_HOOK: Final = "on_save_checkpoint"
 
 
 class SavedCheckpoints:
     """Pairs the calls of `on_save_checkpoint`, which has no path, with the files that appear after them."""
 
-    def __init__(self, trainer: Any, run: SharedRun) -> None:
+    def __init__(self, trainer: Any, run: FrameworkRun) -> None:
         self._trainer, self._run = trainer, run
         self.calls: list[tuple[float, int]] = []
         """When the hook was called, and at which step, for saves whose file was not found yet."""
@@ -45,22 +43,18 @@ class SavedCheckpoints:
     def record(self, *, is_over: bool = False) -> None:
         """Record the checkpoints that appeared since the last call; one still being written comes later.
 
-        When the training is over, what remains is a save by the script itself, to a path unknown to us.
+        When the training is over, what remains was saved by the script itself, to a path unknown to us.
         """
         found = {path: _time_of(path) for path in self._named()}
         new = [(at, path) for path, at in found.items() if at is not None and self._known.get(path) != at]
-        self._known |= {path: at for at, path in new}
         for at, path in sorted(new):
-            call = max((one for one in self.calls if one[0] <= at + CLOCK_STEP_S), default=None)
-            self._record(path, at, call)
-            if call is not None:
-                self.calls.remove(call)
-        while is_over and self.calls:
-            self._run.opened.log_event(
-                "checkpoint_without_path",
-                global_step=self.calls.pop(0)[1],
-                message="trainer.save_checkpoint was called; no ModelCheckpoint names its file.",
+            self._known[path] = at
+            self._record(
+                path, at, max((one for one in self.calls if one[0] <= at + CLOCK_STEP_S), default=None)
             )
+        if is_over:
+            for _, step in self.calls:
+                self._run.opened.log_checkpoint(step)
 
     def _record(self, path: str, at: float, call: tuple[float, int] | None) -> None:
         log, trainer = self._run.opened, self._trainer
@@ -72,8 +66,10 @@ class SavedCheckpoints:
             # A checkpoint of weights alone calls no hook.
             log.log_checkpoint(trainer.global_step, path, is_best=is_best)
             return
-        log_save_since(log, call[1], path, (call[0], max(call[0], at)), _HOOK, is_best=is_best)
-        if call[1] == trainer.global_step:
+        self.calls.remove(call)
+        began, step = call
+        log_save_since(log, step, path, (began, max(began, at)), "on_save_checkpoint", is_best=is_best)
+        if step == trainer.global_step:
             put_state(log, trainer, "save", path)
 
     def _named(self) -> list[str]:

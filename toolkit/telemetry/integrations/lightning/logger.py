@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from toolkit.telemetry.core.config_mapping import mapping_in, resolved
 from toolkit.telemetry.core.guard import Guard, guarded
+from toolkit.telemetry.integrations.framework_run import FrameworkRun
 from toolkit.telemetry.integrations.lightning.framework import class_of_lightning
-from toolkit.telemetry.integrations.lightning.shared_run import SharedRun
 from toolkit.telemetry.integrations.logger_setup import GivenLog
 from toolkit.telemetry.logger.logger import TelemetryLogger
 
@@ -22,9 +22,6 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
     The run is written by a `TelemetryCallback`: the trainer's own, or one that the logger adds to it.
     """
 
-    callback_class: ClassVar[type[Any]]
-    """Set by the callback's module, which imports this one."""
-
     def __init__(
         self,
         log: GivenLog = None,
@@ -35,9 +32,16 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
     ) -> None:
         """Make a logger; checkpoints go into `save_dir`. Raises OptionsError if an option is unknown or invalid."""
         super().__init__()
-        self.run = SharedRun(log, run_name=run_name, **options)
+        self.run = FrameworkRun(log, run_name=run_name, **options)
         """What it shares with the callback."""
+        self.config: dict[str, Any] = {}
+        """The hyperparameters that it was given."""
+        self.callback: Any = None
+        """The trainer's callback that writes its run, while there is one."""
         self._save_dir = os.fspath(save_dir)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "callback": None}
 
     @property
     def guard(self) -> Guard:
@@ -57,7 +61,7 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
     @property
     def name(self) -> str:
         """The name of the run."""
-        return self.run.run_name or "lightning"
+        return self.run.run_name or (self.run.given and self.run.given.run_name) or "lightning"
 
     @property
     def version(self) -> str:
@@ -78,16 +82,19 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
     @guarded
     def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:
         """Remember the hyperparameters for the start record."""
-        self.run.config |= {str(name): value for name, value in (mapping_in(resolved(params)) or {}).items()}
+        self.config |= {str(name): value for name, value in (mapping_in(resolved(params)) or {}).items()}
 
     @guarded
     def log_graph(self, model: Any, *_: Any, **__: Any) -> None:
         """Give the trainer a callback, if it has none that writes this run; Lightning calls this before it begins."""
+        # Imported here: the callback's module imports this one.
+        from toolkit.telemetry.integrations.lightning.callback import TelemetryCallback
+
         # The public property raises where a module has no trainer.
         trainer = getattr(model, "_trainer", None)
-        if trainer is None or trainer.predicting or self.run.has_callback:
+        if trainer is None or trainer.predicting or self.callback is not None:
             return
-        callback = self.callback_class(self)
+        callback = TelemetryCallback(self)
         trainer.callbacks.insert(0, callback)
         callback.setup(trainer)
         if trainer.training:
@@ -95,9 +102,9 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
 
     @guarded
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:  # noqa: ARG002 - Lightning's
-        """Keep what the script passes for the next record; Lightning's own the callback has from the trainer."""
-        if self.run.has_callback:
-            self.run.add_metrics(metrics)
+        """Record what the script passes, by itself; Lightning's own metrics the callback has from the trainer."""
+        if self.callback is not None:
+            self.callback.write_passed(metrics)
         else:
             self.guard.report_misuse(
                 "log_metrics was called while no Trainer was running; the call is left out"

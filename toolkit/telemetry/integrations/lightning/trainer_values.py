@@ -90,19 +90,6 @@ def metrics_so_far(trainer: Any) -> dict[str, Any]:
     return dict(getattr(connector, "_logged_metrics", None) or {})
 
 
-def batch_metric_names(trainer: Any) -> set[str]:
-    """Return the names of the metrics of single batches, in the loop that is running."""
-    # Private: the public dictionaries do not say what belongs to a batch.
-    names = set()
-    for metric in (getattr(trainer, "_results", None) or {}).values():
-        meta = metric.meta
-        if meta.on_step:
-            has_loader = meta.add_dataloader_idx and meta.dataloader_idx is not None
-            ending = f"/dataloader_idx_{meta.dataloader_idx}" if has_loader else ""
-            names.add(f"{meta.forked_name(True)}{ending}")
-    return names
-
-
 def put_state(log: TelemetryLogger, trainer: Any, at: StateTrigger, checkpoint: Any) -> None:
     """Record the state of the training: what is saved or was loaded, or what it begins with."""
     done = trainer.fit_loop.epoch_loop.batch_progress

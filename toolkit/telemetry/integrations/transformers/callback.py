@@ -21,7 +21,13 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, has_length
 
 from toolkit.telemetry.core.guard import guarded
 from toolkit.telemetry.integrations.framework_run import FrameworkRun
-from toolkit.telemetry.integrations.logger_setup import GivenLog, log_save_since, remember_run, run_id_in
+from toolkit.telemetry.integrations.logger_setup import (
+    GivenLog,
+    log_save_since,
+    remember_run,
+    run_id_in,
+    share_of_last_step,
+)
 from toolkit.telemetry.integrations.metric_names import with_known_names
 from toolkit.telemetry.integrations.transformers.phases import TrainerPhases, calling_trainer
 from toolkit.telemetry.integrations.transformers.start_fields import (
@@ -33,7 +39,6 @@ from toolkit.telemetry.integrations.transformers.start_fields import (
 from toolkit.telemetry.integrations.trl_completions import TrainerCompletions
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
-from toolkit.telemetry.logger.spans.span import AnySpan
 from toolkit.telemetry.runfolder.records import STEP, StateTrigger
 from toolkit.telemetry.timing.names import OPTIMIZER_UPDATE
 
@@ -70,9 +75,8 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
         """A training that is recorded if no other callback does."""
         self.state: Any = None
         """The Trainer's state of the training that is recorded."""
-        self._update: AnySpan | None = None
         self._parts: TrainerPhases | None = None
-        self._completions = TrainerCompletions(self.guard)
+        self._completions: TrainerCompletions | None = None
         self._waiting: tuple[int, dict[str, Any]] | None = None
         """A step to be written together with the Trainer's own log of it, which comes next."""
         self._latest: dict[str, Any] = {}
@@ -150,14 +154,12 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
         groups = getattr(kwargs.get("optimizer"), "param_groups", None)
         self._learning_rate = groups[0].get("lr") if groups else None
         if self.state is not None:
-            self._update = self._begin_part(OPTIMIZER_UPDATE)
+            self.begin_part(OPTIMIZER_UPDATE)
 
     @guarded
     def on_optimizer_step(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the optimizer step."""
-        update, self._update = self._update, None
-        if update is not None:
-            update.__exit__(None, None, None)
+        self.end_phases(OPTIMIZER_UPDATE)
 
     @guarded
     def on_step_end(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
@@ -185,17 +187,20 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
     def on_log(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Record what the Trainer logs: metrics of a step or an evaluation, or the summary at the end."""
         log, step, logs = self.opened, state.global_step, kwargs.get("logs") or {}
-        numbers = _numbers_in(logs)
+        numbers = {str(name): value for name, value in logs.items() if _is_number(value)}
         # The Trainer's own printing removes `total_flos` from the log, but not from the history.
         is_summary = bool(state.log_history) and "total_flos" in state.log_history[-1]
-        if "loss" not in logs and is_summary:
+        if "loss" in logs:
+            self._write_log(log, step, numbers)
+        elif is_summary:
             self._write_waiting()
             log.log_event("train_summary", global_step=step, summary=numbers)
-        elif "loss" not in logs and _is_evaluation(logs):
+        elif _is_evaluation(logs):
             self._write_waiting()
-            log.log_eval(step, **numbers)
-        else:
-            self._write_log(log, step, numbers)
+            log.log_eval(step, numbers)
+        elif not _IN_EVERY_LOG.issuperset(numbers):
+            # The script's own; a waiting step keeps waiting for the Trainer's log.
+            internals(log).put(STEP, {"global_step": step, **_with_rate(numbers)})
         return self._apply_requests(control)
 
     # Between the steps.
@@ -276,8 +281,7 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
         self._tokens = state.num_input_tokens_seen
         self._latest, self._learning_rate, self._hook_ended = {}, None, time.time()
         data = getattr(given.get("train_dataloader"), "dataset", None)
-        left = len(data) % samples if has_length(data) else 0
-        self._last_share = left / samples if left and not args.dataloader_drop_last else 1.0
+        self._last_share = 1.0 if args.dataloader_drop_last else share_of_last_step(data, samples)
         self.begin_loop(state.global_step, state.max_steps or None)
 
     def _patched_trainer(self, args: Any, log: TelemetryLogger) -> Any:
@@ -290,7 +294,7 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
             self._parts = TrainerPhases(trainer, log, self.leave)
         if trainer is not None and log.is_live:
             # Last, and stopped first: it patches methods that are already patched.
-            self._completions.start(trainer, log)
+            self._completions = TrainerCompletions.of(trainer, log)
         return trainer
 
     def _declare(self, log: TelemetryLogger, trainer: Any, args: Any, state: Any) -> None:
@@ -343,19 +347,11 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
 
     def _write_log(self, log: TelemetryLogger, step: int, logged: dict[str, Any]) -> None:
         """Write what the Trainer logged for a step, together with the step's own record if that is still waiting."""
-        logged.pop("global_step", None)
-        if "learning_rate" in logged:
-            logged["lr"] = logged.pop("learning_rate")
-        if "loss" not in logged:
-            # The script's own numbers; a waiting step keeps waiting for the Trainer's log.
-            if not _IN_EVERY_LOG.issuperset(logged):
-                internals(log).put(STEP, {"global_step": step, **logged})
-            return
         waiting, self._waiting = self._waiting, None
         # The loss of the step itself is better than the Trainer's mean since its last log.
         seen = {name: value for name, value in self._latest.items() if value is not None}
-        fields = {**seen, **with_known_names(logged)}
-        fields["train_loss"] = seen.get("train_loss", logged["loss"])
+        fields = {**seen, **with_known_names(_with_rate(logged))}
+        fields["train_loss"] = seen.get("train_loss", logged.get("loss"))
         # The Trainer's own logs are kept, even if `log_every` merges the steps around them.
         if waiting is not None:
             log.write_step(step, **fields)
@@ -377,17 +373,13 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
             return
         self.state = None
         _RECORDING.discard(self)
-        parts, self._parts = self._parts, None
+        patched, self._completions, self._parts = (self._completions, self._parts), None, None
         with self.guard.catch("restoring the Trainer's methods"):
-            self._completions.stop()
-            if parts is not None:
-                parts.stop()
+            for one in patched:
+                if one is not None:
+                    one.stop()
         with self.guard.catch("recording the last step"):
             self._write_waiting()
-        update, self._update = self._update, None
-        if update is not None:
-            with self.guard.catch("ending an optimizer step"):
-                update.__exit__(None if error is None else type(error), error, None)
         self.end_run(error)
         # One that was given stays open.
         self.is_live = self.given is not None and self.given.is_live
@@ -426,9 +418,11 @@ def _is_evaluation(logs: Mapping[str, Any]) -> bool:
     )
 
 
-def _numbers_in(logs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the numbers in a log and its tensors of one number; texts and tables are left out."""
-    return {str(name): value for name, value in logs.items() if _is_number(value)}
+def _with_rate(logged: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was logged, with the learning rate under our name for it."""
+    return {
+        "lr" if name == "learning_rate" else name: logged[name] for name in logged if name != "global_step"
+    }
 
 
 def _is_number(value: Any) -> bool:

@@ -12,10 +12,9 @@ from typing import Any, Final
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.lifetime import exit_code, reason_of
-from toolkit.telemetry.logger.errors.exits import EXITS
 from toolkit.telemetry.logger.errors.failure import STACK, describe_in_full, fingerprint_of
-from toolkit.telemetry.logger.errors.memory import is_out_of_memory, memory_state
 from toolkit.telemetry.logger.errors.stack import Stack, fingerprint, path_shower, walk_frame
+from toolkit.telemetry.logger.machine.out_of_memory import is_out_of_memory, memory_state
 from toolkit.telemetry.logger.options.blocks import ErrorOptions
 from toolkit.telemetry.privacy.masking import mask_secrets
 
@@ -31,21 +30,6 @@ _NO_FAILURES: Final = (StopIteration, StopAsyncIteration, GeneratorExit)
 """Signal the end of an iteration, such as the last batch of an epoch."""
 _CALLED_OFF: Final = ("CancelledError",)
 """A cancelled task has not failed."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorContext:
-    """What an error record needs from the run."""
-
-    put: Callable[[dict[str, Any]], None]
-    """Writes an error record."""
-    where: Callable[[], dict[str, Any]]
-    """Step and epoch, if known."""
-    spans: Callable[[], list[str]]
-    """Names of the spans that are open on this thread, innermost last."""
-    output: Callable[[], list[str]]
-    open_spans: Callable[[], list[str]] = list
-    """Names of the spans that are open on the training thread, also short ones, innermost last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +57,29 @@ class ErrorRecorder:
     """Records each exception once, even if nested captures and the end of the run all see it."""
 
     def __init__(
-        self, options: ErrorOptions, around: ErrorContext, *, session: int, run_id: str, guard: Guard
+        self,
+        options: ErrorOptions,
+        *,
+        put: Callable[[dict[str, Any]], None],
+        where: Callable[[], dict[str, Any]],
+        spans: Callable[[], list[str]],
+        open_spans: Callable[[], list[str]],
+        output: Callable[[], list[str]],
+        session: int,
+        run_id: str,
+        guard: Guard,
     ) -> None:
+        """Make a recorder; `put` writes an error record.
+
+        `where` returns step and epoch, `spans` the names of those that are open on this thread, `open_spans` of those
+        of the training's, also short ones, and `output` the last lines.
+        """
         self._options = options
-        self._around = around
+        self._put_record = put
+        self._where = where
+        self._spans = spans
+        self._open_spans = open_spans
+        self._output = output
         self._session = session
         self._mark = f"{run_id}/{session}"
         self._guard = guard
@@ -106,7 +109,7 @@ class ErrorRecorder:
         if not is_failure(error):
             return
         if isinstance(error, SystemExit):
-            self._exit = _Exit(error.code, self._around.where(), is_recorded=True)
+            self._exit = _Exit(error.code, self._where(), is_recorded=True)
         if isinstance(error, MemoryError):
             self._reserves = self._reserves[:1]
         kind, is_recorded = self._count(error)
@@ -139,7 +142,7 @@ class ErrorRecorder:
         )
         spans: list[str] = []
         with self._guard.catch("reading the spans of an error"):
-            spans = vars(error).get(_SPANS) or self._around.spans()
+            spans = vars(error).get(_SPANS) or self._spans()
         if is_out_of_memory(error):
             fields["memory"] = memory_state(error, self._guard)
         self._put(fields, kind, caught_by=caught_by, spans=spans, thread=thread)
@@ -157,7 +160,7 @@ class ErrorRecorder:
         }
         spans: list[str] = []
         with self._guard.catch("reading the spans of a signal"):
-            spans = self._around.open_spans()
+            spans = self._open_spans()
         self._put(fields, kind, caught_by="signal", spans=spans, thread=threading.main_thread().name)
 
     def has_seen(self, error: BaseException) -> bool:
@@ -185,8 +188,8 @@ class ErrorRecorder:
                 return ends_by, None
         left = self._exit
         # sys.exit(3) was called, and no step came after it.
-        is_left = reason == "exit" and left is not None and left.at == self._around.where()
-        if left is not None and is_left and EXITS.is_left() is not False:
+        is_left = reason == "exit" and left is not None and left.at == self._where()
+        if left is not None and is_left:
             return "failed", self._as_exception(left)
         return reason, None
 
@@ -198,7 +201,7 @@ class ErrorRecorder:
         stack: list[str] = []
         with self._guard.catch("reading where the script exits"):
             stack = mask_secrets(Stack(walk_frame(frame)).lines(path_shower()))
-        self._exit = _Exit(status, self._around.where(), stack=stack)
+        self._exit = _Exit(status, self._where(), stack=stack)
 
     def _as_exception(self, left: _Exit) -> SystemExit:
         """Return an exception that replaces the `SystemExit` that the interpreter has dropped."""
@@ -260,16 +263,16 @@ class ErrorRecorder:
         else:
             fields |= {"id": f"{self._session}-errors-of-other-kinds", "count": self._others}
         with self._guard.catch("reading where an error was"):
-            fields |= self._around.where()
+            fields |= self._where()
             fields["thread"] = thread if thread is not None else threading.current_thread().name
         fields["caught_by"] = caught_by
         if spans:
             fields["spans"] = [str(name) for name in spans]
         with self._guard.catch("reading the last output"):
-            output = self._around.output()
+            output = self._output()
             if output:
                 fields["output"] = output
-        self._around.put(fields)
+        self._put_record(fields)
 
 
 def note_spans(error: BaseException | str | None, spans: Callable[[], list[str]]) -> None:

@@ -13,6 +13,7 @@ from toolkit.telemetry.diagnostics.finding import INFO, Finding
 from toolkit.telemetry.diagnostics.incident import Incident
 from toolkit.telemetry.diagnostics.robust import median
 from toolkit.telemetry.diagnostics.thresholds import STALL_LOUD_S
+from toolkit.telemetry.logger.errors.main_thread import processor_s, where_rank_is
 from toolkit.telemetry.logger.errors.stack import Stack, frames_of_threads, path_shower, walk_frame
 from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.timing.names import (
@@ -36,6 +37,10 @@ _WARM: Final = 10
 """Steps after which a loop has compiled, downloaded and filled its caches, however seldom it logs."""
 _ASLEEP_S: Final = 5.0
 """A gap in which this check did not run either (a suspended laptop, a stopped process) is not a hang."""
+_SURE_AFTER_S: Final = 10.0
+"""How long a rank is watched, at most, before it says where it is: one that works there is not stuck."""
+_IDLE: Final = 0.005
+"""Of that time, a main thread that uses less on the processor only waits."""
 _EXPLAINS: Final = frozenset({IN_STARTUP, IN_VALIDATION, IN_CHECKPOINT, IN_SAMPLING, IN_CONTROL})
 _METRIC: Final = "global_step"
 _BEFORE_THE_FIRST: Final = "before the first step"
@@ -97,6 +102,9 @@ class HangWatch:
         self._was_explained = False
         self._incident: Incident | None = None
         self._repeats: dict[str, int] = {}
+        self._watched: tuple[float, float | None] = 0.0, None
+        """Since when the main thread is watched in a hang, and the processor time that it had used by then."""
+        self._next_where_s = 0.0
 
     def look(self) -> None:
         """Check for progress since the last call, and report a hang if the last progress is too long ago."""
@@ -163,13 +171,31 @@ class HangWatch:
         incident.severity = INFO if seconds < STALL_LOUD_S or incident.variant else None
         incident.repeats = self._repeats.get(incident.id, 0)
         self._repeats[incident.id] = incident.repeats + 1
+        self._watched = self._now(), processor_s()
+        self._next_where_s = seconds + min(_SURE_AFTER_S, self._after_s)
         self._put(incident, {**thread_stacks(), "open_spans": self._all_open_spans(), **self._about_gpu()})
 
     def _grow(self, incident: Incident, seconds: float) -> None:
         incident.evidence["seconds"] = float(round(seconds))
-        if incident.severity == INFO and seconds >= STALL_LOUD_S and not incident.variant:
+        is_loud = incident.severity == INFO and seconds >= STALL_LOUD_S and not incident.variant
+        if is_loud:
             incident.severity = None
-            self._put(incident, {})
+        where = self._where() if seconds >= self._next_where_s else {}
+        if where:
+            self._next_where_s = max(STALL_LOUD_S, 2 * seconds)
+        if is_loud or where:
+            self._put(incident, where)
+
+    def _where(self) -> dict[str, Any]:
+        """Return where this rank is, and whether its main thread did nothing but wait since it was looked at last."""
+        where = where_rank_is()
+        if not where:
+            return {}
+        (since, before), used = self._watched, processor_s()
+        self._watched = self._now(), used
+        waited_s = self._watched[0] - since
+        is_idle = before is not None and used is not None and used - before < _IDLE * waited_s
+        return {"where": {**where, "is_idle": is_idle}}
 
     def _end(self, now: float, progress: TrainingProgress) -> None:
         seconds = now - self._alive_at

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final
 
 from toolkit.telemetry.logger.printed.screen import Screen
-from toolkit.telemetry.logger.printed.taps import StreamTaps, is_forwarded
+from toolkit.telemetry.logger.printed.taps import StreamTaps, Write, is_forwarded
 from toolkit.telemetry.privacy.masking import mask_secrets
 
 _CHUNKS_A_LINE: Final = 20
@@ -24,26 +25,27 @@ class OutputTail:
         self.lines = lines
         calls = _CHUNKS_A_LINE * lines
         self._longest = max(200, _MOST_BYTES // calls)
-        self._printed: deque[tuple[int, float, int, str]] = deque(maxlen=calls)
+        self._printed: deque[Write] = deque(maxlen=calls)
         self._taps = StreamTaps() if taps is None else taps
 
     def follow(self) -> None:
         """Wrap the current `sys.stdout` and `sys.stderr`; earlier ones stay wrapped."""
-        self._taps.join(self, self._printed.append, self._shortened)
+        self._taps.join(self, self._take)
 
     def release(self) -> None:
         """Restore each stream's own `write`, unless someone else listens."""
         self._taps.leave(self)
 
-    def _shortened(self, text: str) -> str:
-        return _end_of(text, self._longest)
+    def _take(self, writes: Sequence[Write]) -> None:
+        self._printed.extend((number, _end_of(text, self._longest)) for number, text in writes)
 
     def last_lines(self) -> list[str]:
         """Return the last lines of all streams together, as a terminal would show them, with secrets masked."""
+        self._taps.hand_on()
         screens: dict[int, Screen] = {}
         lines: list[str] = []
-        before: tuple[int, str] = (-1, "")
-        for _, _, number, text in list(self._printed):
+        before: Write = (-1, "")
+        for number, text in list(self._printed):
             if is_forwarded(number, text, before):
                 before = (-1, "")
                 continue

@@ -1,45 +1,43 @@
-"""Connects the errors of one run with its steps, spans and output, and starts the watch for a hang."""
+"""The errors of one run: what is hooked for them, what is known where they arise, and the watch for a hang."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
+from types import FrameType
 from typing import Any, Protocol
 
 from toolkit.telemetry.core.guard import MisuseError
 from toolkit.telemetry.core.run_context import RunContext
 from toolkit.telemetry.diagnostics.catalogue import CATALOGUE, WRONG_CALL
 from toolkit.telemetry.diagnostics.finding import Finding
-from toolkit.telemetry.logger.errors.error_recorder import ErrorContext, ErrorRecorder
+from toolkit.telemetry.logger.errors.error_recorder import ErrorRecorder
 from toolkit.telemetry.logger.errors.hang import LOOK_EVERY_S, HangWatch, TrainingProgress
+from toolkit.telemetry.logger.errors.hooks import EXITS, SCRIPT, THREADS
+from toolkit.telemetry.logger.errors.output import OutputTail
+from toolkit.telemetry.logger.errors.signals import SIGNALS
 from toolkit.telemetry.logger.errors.stack import fingerprint
-from toolkit.telemetry.logger.errors.watch import ErrorWatch
 from toolkit.telemetry.logger.machine.shared_sampling import SharedSampling
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.logger.printed.taps import TAPS
 from toolkit.telemetry.logger.records.step_gate import StepGate
 
+_log = logging.getLogger("toolkit.telemetry")
+
 _FOLLOW_EVERY_S = 1.0
 _LONGEST = 500
 
 
-class OpenSpans(Protocol):
-    """The open spans of a run."""
+class _OpenSpans(Protocol):
+    """What errors need of the `SpanRecorder` of the run."""
 
-    def path(self) -> list[str]:
-        """Return the names of those that are open on this thread, innermost last."""
-        ...
-
-    def open_now(self, *, short_ones: bool = False) -> list[dict[str, Any]]:
-        """Return those that are open on any thread; the short ones too on request, which takes longer."""
-        ...
-
-    def ended(self) -> int:
-        """Return how many spans have ended."""
-        ...
+    def path(self) -> list[str]: ...
+    def open_now(self, *, short_ones: bool = False) -> list[dict[str, Any]]: ...
+    def ended(self) -> int: ...
 
 
 class RunErrors:
-    """The error recorder of one run, its hooks and its watch for a hang."""
+    """The error recorder of one run, its watch for a hang, and its hooks: only those that the options enable."""
 
     def __init__(
         self,
@@ -47,7 +45,7 @@ class RunErrors:
         context: RunContext,
         *,
         gate: StepGate,
-        spans: OpenSpans,
+        spans: _OpenSpans,
         sampling: SharedSampling | None,
         latest: Callable[[], Mapping[str, Any]],
         first_step: Callable[[], int | None],
@@ -68,16 +66,19 @@ class RunErrors:
         if options.diagnostics is not False:
             context.events.own_failure.subscribe(self._report_misuse)
         chosen = options.error_options
-        self.watch = ErrorWatch(chosen, close_timeout_s=options.close_timeout, guard=context.guard)
-        around = ErrorContext(
+        self._options = chosen
+        self._close_timeout_s = options.close_timeout
+        self._tail: OutputTail | None = None
+        self.recorder = ErrorRecorder(
+            chosen,
             put=put,
             where=self._where,
             spans=spans.path,
-            output=self.watch.last_lines,
             open_spans=self._open_spans,
-        )
-        self.recorder = ErrorRecorder(
-            chosen, around, session=context.session, run_id=context.run_id, guard=context.guard
+            output=lambda: [] if self._tail is None else self._tail.last_lines(),
+            session=context.session,
+            run_id=context.run_id,
+            guard=context.guard,
         )
         self.tasks: list[tuple[str, float, Callable[[], None]]]
         """Periodic tasks: name, interval and function."""
@@ -95,6 +96,59 @@ class RunErrors:
                 report=context.events.finding.publish,
             )
             self.tasks.append(("watching for a hang", LOOK_EVERY_S, hang.look))
+
+    def begin(self) -> None:
+        """Install the enabled hooks."""
+        options, recorder = self._options, self.recorder
+        if not options.enabled:
+            return
+        if options.exit_code:
+            for hook in EXITS:
+                hook.join(self, self._note_exit)
+        if options.excepthook:
+            SCRIPT.join(self, lambda error, _: self._record(error, None, "excepthook"))
+        if options.threads:
+            THREADS.join(self, lambda error, thread: self._record(error, thread, "thread"))
+        if options.signals:
+            limit_s, guard = 1.0 + self._close_timeout_s, self._context.guard
+            if not SIGNALS.join(self, recorder.record_signal, timeout_s=limit_s, guard=guard):
+                _log.info(
+                    "[telemetry] SIGTERM is handled by the script, or the logger was not made on the main thread: a "
+                    "run that it ends without an exception or sys.exit has no end record. Call log.close('signal') in "
+                    "the handler"
+                )
+        if options.excepthook or options.threads:
+            self.listen()
+
+    def listen(self) -> None:
+        """Capture the last lines of output from now on."""
+        lines = self._options.output_lines
+        if self._options.enabled and lines and self._tail is None:
+            with self._context.guard.catch("capturing the output"):
+                self._tail = OutputTail(lines, TAPS)
+                self._tail.follow()
+
+    def end(self) -> None:
+        """Restore everything that is still ours."""
+        with self._context.guard.catch("restoring the hooks"):
+            self.after_fork_in_child()
+            SIGNALS.leave(self)
+
+    def after_fork_in_child(self) -> None:
+        """Restore everything: failures in a forked child are its own. The handler of signals does that itself."""
+        for hook in (*EXITS, SCRIPT, THREADS):
+            hook.leave(self)
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            tail.release()
+
+    def _record(self, error: BaseException, thread: str | None, caught_by: str) -> None:
+        with self._context.guard.catch("recording an error"):
+            self.recorder.take(error, caught_by=caught_by, thread=thread)
+
+    def _note_exit(self, status: Any, frame: FrameType | None) -> None:
+        with self._context.guard.catch("recording an exit"):
+            self.recorder.note_exit(status, frame)
 
     def has_started(self) -> None:
         """Report the mistakes that have waited for the start record."""

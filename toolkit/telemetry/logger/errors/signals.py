@@ -15,6 +15,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Final
 
+from toolkit.telemetry.core.clock import wait_until
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.lifetime import close_all
 
@@ -36,8 +37,8 @@ class Signals:
         """The signals that were blocked in each thread that is forking."""
         self._closing_thread: int | None = None
         self._timeout_s = 0.0
-        # Held while a signal ends the process. Not an event: a script's handler may interrupt a wait, and wait too.
-        self._ending = threading.Lock()
+        self._is_ending = False
+        """Whether a signal ends the process."""
         self._guard = Guard()
 
     def join(self, owner: object, on_signal: OnSignal, *, timeout_s: float, guard: Guard) -> bool:
@@ -63,9 +64,8 @@ class Signals:
 
     def wait(self) -> None:
         """If a signal is ending the process, wait for that: a script that ends first would hide it."""
-        is_mine = self._closing_thread == threading.get_ident()
-        if not is_mine and self._ending.locked() and self._ending.acquire(timeout=self._timeout_s + 1.0):
-            self._ending.release()
+        if self._closing_thread != threading.get_ident():
+            wait_until(lambda: not self._is_ending, self._timeout_s + 1.0)
 
     def _install(self) -> None:
         if not self._is_prepared:
@@ -77,9 +77,8 @@ class Signals:
                     after_in_parent=self._after_fork_in_parent,
                     after_in_child=self._after_fork_in_child,
                 )
-        in_c = _handled_in_c()
         for number in NUMBERS:
-            if signal.getsignal(number) is signal.SIG_DFL and number not in in_c:
+            if signal.getsignal(number) is signal.SIG_DFL:
                 signal.signal(number, self._handler)
 
     def _installed(self) -> list[int]:
@@ -98,14 +97,15 @@ class Signals:
         self._restore()
         listeners = list(self._listeners.values())
         self._timeout_s = max((timeout_s for _, timeout_s in listeners), default=0.0)
-        if listeners and self._ending.acquire(blocking=False):
+        if listeners and not self._is_ending:
+            self._is_ending = True
             try:
                 # Not `threading.Thread`: the interrupted code may hold the lock of the list of threads.
                 _thread.start_new_thread(self._end, (number, frame, listeners))
                 return
             except RuntimeError:
                 # No more threads can be started: what is in the files has to do.
-                self._ending.release()
+                self._is_ending = False
         signal.raise_signal(number)
 
     def _end(self, number: int, frame: FrameType | None, listeners: list[tuple[OnSignal, float]]) -> None:
@@ -128,7 +128,7 @@ class Signals:
         # To the process: the first one of a container survives it, as without us.
         os.kill(os.getpid(), number)
         self._closing_thread = None
-        self._ending.release()
+        self._is_ending = False
 
     # A signal that comes to a child before Python has set it up would be lost: it waits until the default is restored.
 
@@ -144,20 +144,9 @@ class Signals:
     def _after_fork_in_child(self) -> None:
         # The threads belong to the parent.
         self._listeners.clear()
-        self._ending = threading.Lock()
+        self._is_ending = False
         self._restore()
         self._after_fork_in_parent()
 
 
 SIGNALS: Final = Signals()
-
-
-def _handled_in_c() -> set[int]:
-    """Return the signals that have a handler, also one that Python does not know, such as faulthandler's."""
-    try:
-        with open("/proc/self/status", encoding="ascii", errors="replace") as status:
-            caught = next((line.split()[1] for line in status if line.startswith("SigCgt:")), "0")
-    except OSError:
-        return set()
-    mask = int(caught, 16)
-    return {number for number in NUMBERS if mask >> (number - 1) & 1}

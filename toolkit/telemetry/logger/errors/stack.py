@@ -9,7 +9,6 @@ import linecache
 import os
 import re
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
@@ -30,6 +29,7 @@ _OWN_FOLDER: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TELEMETRY: Final = os.path.dirname(os.path.dirname(os.path.dirname(_OWN_FOLDER))) + os.sep
 _TRAINER: Final = os.path.join(_TELEMETRY, "trainer", "")
 """The example's own code: a training like any other."""
+_PYTHON: Final = os.path.dirname(os.__file__) + os.sep
 _INSTALLED: Final = re.compile(r".*[/\\](?:site|dist)-packages[/\\]")
 
 Walked = tuple[FrameType, int]
@@ -97,6 +97,12 @@ def exception_stack(walked: Iterable[Walked]) -> Stack:
     return Stack(others or walked)
 
 
+def is_of_script(file: str) -> bool:
+    """Return whether a file is the script's own: neither installed, nor Python's, nor telemetry's."""
+    is_installed = file.startswith((_PYTHON, "<")) or _INSTALLED.match(file) is not None
+    return not is_installed and not _is_ours(file)
+
+
 def _is_ours(file: str) -> bool:
     return file.startswith(_TELEMETRY) and not file.startswith(_TRAINER)
 
@@ -149,14 +155,6 @@ def frames_of_threads() -> dict[int, FrameType]:
     finally:
         if is_on:
             gc.enable()
-
-
-def frame_of_main_thread() -> FrameType | None:
-    """Return the innermost frame of the main thread; on that thread itself, the one that calls this."""
-    main = threading.main_thread().ident or 0
-    if threading.get_ident() == main:
-        return sys._getframe(1)  # noqa: SLF001 - a frame has no other way to its caller
-    return frames_of_threads().get(main)
 
 
 def fingerprint(*parts: str) -> str:

@@ -8,17 +8,16 @@ import re
 import socket
 import sys
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.ranks import find_rank
-from toolkit.telemetry.logger.machine.ask_program import Question
+from toolkit.telemetry.logger.machine.ask_program import answer_of
 from toolkit.telemetry.logger.machine.own_code import code_files
-from toolkit.telemetry.logger.machine.repository import GIT_TIMEOUT_S, describe_repository
+from toolkit.telemetry.logger.machine.repository import describe_repository
 from toolkit.telemetry.logger.machine.samplers.nvml import opened_nvml
 from toolkit.telemetry.logger.machine.samplers.sampler import NothingToSample
 from toolkit.telemetry.logger.machine.samplers.visible_gpus import gpus_as_torch_counts, visible_gpus
@@ -27,54 +26,39 @@ from toolkit.telemetry.logger.machine.torch_backends import cuda_in_use, mps_in_
 from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.runfolder.process import boot_id, process_began
 
-_MAY_HANG: Final = (("driver", "accelerators"), ("git", "code_files"), ("cpu", "os", "packages", "cudnn"))
-"""Parts that wait for a driver, a repository's disk, or the disk that Python is installed on: a thread each."""
-
 _GB: Final = 1024**3
 
 
 def describe_environment(guard: Guard | None = None, timeout_s: float = 4.0) -> dict[str, Any]:
     """Return what can be said about where this process runs, within `timeout_s`.
 
-    Parts that a disk or a driver may hold up are asked on threads of their own. Each part fails alone: what failed is
-    left out and given to `guard`, and what did not answer in time is named under `unanswered`. Torch is asked only
-    where the training script has imported and initialised it; nothing is imported or initialised for it. Secrets in
-    the command line and in the remote's address are masked.
+    The parts are asked on a thread of their own, drivers last. Each fails alone: what failed is left out and given to
+    `guard`, and what did not answer in time is named under `unanswered`. Torch is asked only where the training script
+    has imported and initialised it; nothing is imported or initialised for it. Secrets in the command line and in the
+    remote's address are masked.
     """
     guard = guard or Guard()
     found: dict[str, Any] = {}
-    groups = [[part for part in group if part in _PARTS] for group in _MAY_HANG]
-    threads = [_ask_on_thread(group, found, guard) for group in groups if group]
-    _ask([part for part in _PARTS if not any(part in group for group in groups)], found, guard)
-    deadline = time.monotonic() + timeout_s
-    for thread in filter(threading.Thread.is_alive, threads):
-        thread.join(max(0.0, deadline - time.monotonic()))
-    # A part that answers later changes a dict that is not used.
-    answers = dict(found)
-    # In the order of the list, whichever answered first.
-    described = {part: answers[part] for part in _PARTS if answers.get(part) is not None}
-    unanswered = [part for part in _PARTS if part not in answers]
-    if unanswered:
-        described["unanswered"] = unanswered
-    return described
-
-
-def _ask_on_thread(parts: Sequence[str], found: dict[str, Any], guard: Guard) -> threading.Thread:
-    name = f"telemetry-environment-{parts[-1]}"
-    thread = threading.Thread(target=_ask, args=(parts, found, guard), name=name, daemon=True)
+    thread = threading.Thread(target=_ask, args=(found, guard), name="telemetry-machine-parts", daemon=True)
     try:
         thread.start()
     except RuntimeError:
         # From Python 3.12 on none is started while a process ends: a short script would have no description.
-        thread.run()
-    return thread
+        _ask(found, guard)
+    else:
+        thread.join(timeout_s)
+    # A part that answers later changes a dict that is not used.
+    answers = dict(found)
+    described = {part: answer for part, answer in answers.items() if answer is not None}
+    unanswered = [part for part in _PARTS if part not in answers]
+    return {**described, "unanswered": unanswered} if unanswered else described
 
 
-def _ask(parts: Sequence[str], found: dict[str, Any], guard: Guard) -> None:
-    for part in parts:
+def _ask(found: dict[str, Any], guard: Guard) -> None:
+    for part, find in _PARTS.items():
         answer = None
         with guard.catch(f"describing the environment ({part})"):
-            answer = _PARTS[part]()
+            answer = find()
         found[part] = answer
 
 
@@ -98,7 +82,7 @@ def _cpu() -> dict[str, Any]:
 
 def _cpu_model() -> str | None:
     if sys.platform == "darwin":
-        asked = Question("sysctl", "-n", "machdep.cpu.brand_string").answer(time.monotonic() + GIT_TIMEOUT_S)
+        asked = answer_of("sysctl", "-n", "machdep.cpu.brand_string", timeout_s=2.0)
         return None if asked is None else asked.strip()
     try:
         text = Path("/proc/cpuinfo").read_text("utf-8", "replace")
@@ -176,14 +160,14 @@ _PARTS: Final[dict[str, Callable[[], Any]]] = {
     "packages": installed_packages,
     "cuda": cuda_version,
     "cudnn": cudnn_version,
-    "driver": _driver,
     "cpu": _cpu,
     "memory_gb": _memory_gb,
-    "accelerators": _accelerators,
     "git": describe_repository,
     "code_files": lambda: code_files() if find_rank().world_size > 1 else None,
     "command_line": lambda: mask_secrets({"argv": list(sys.argv)})["argv"],
     "pid": os.getpid,
     "boot_id": boot_id,
     "process_started": this_process_began,
+    "driver": _driver,
+    "accelerators": _accelerators,
 }

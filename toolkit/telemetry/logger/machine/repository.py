@@ -1,22 +1,30 @@
-"""What git says about the repository of the training script."""
+"""What git knows about the repository of the training script.
+
+Its commit, branch and remote are read from git's own files. Git itself is started only for the changes since the
+commit, which nothing else can tell.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.logger.machine.ask_program import Question
+from toolkit.telemetry.logger.machine.ask_program import answer_of
 from toolkit.telemetry.logger.machine.own_code import find_own_code
 from toolkit.telemetry.privacy.masking import mask_secrets
 
 GIT_TIMEOUT_S: Final = 2.0
 MOST_DIFF_BYTES: Final = 1_000_000
 _MOST_NAMES_BYTES: Final = 1_000_000
+_MOST_OF_A_FILE: Final = 16 << 20
+
+_COMMIT: Final = re.compile(r"[0-9a-f]{40,64}")
+_REMOTE: Final = re.compile(r'^\[remote "origin"\]\n(?:[ \t].*\n)*?[ \t]*url *= *(.+)$', re.MULTILINE)
+_URL_LOGIN: Final = re.compile(r"(?<=://)[^/@\s]+@")
+""""https://user:password@" and "https://token@" alike; "git@host:" is no URL, and holds no secret."""
 
 # A repository's own settings can name programs for git to run: none of them is. And a question takes no lock.
 _QUIETLY: Final = tuple("-c core.fsmonitor=false -c core.hooksPath=/dev/null -c core.quotePath=false".split())
@@ -36,45 +44,58 @@ _DIFF: Final = (
 class Changes:
     """What a working tree has that its commit has not."""
 
-    diff: str = ""
+    diff: str | None = None
+    """None where git did not give it."""
     untracked: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
 
 
 def describe_repository() -> dict[str, Any] | None:
-    """Describe the repository of the script, or of the current folder; None without one, or without git."""
+    """Describe the repository of the script, or of the current folder; None without one, or before its first commit."""
     code = find_own_code()
-    if not code.has_git or shutil.which("git") is None:
+    if not code.has_git:
         return None
-    folder = str(code.root)
-    deadline = time.monotonic() + GIT_TIMEOUT_S
-    questions = {
-        "head": _git(folder, "rev-parse", "HEAD", "--abbrev-ref", "HEAD"),
-        # Untracked files do not count: looking for them can take minutes next to a data set.
-        "dirty": _git(folder, "status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty"),
-        "remote": _git(folder, "config", "--get", "remote.origin.url"),
-    }
-    answers = {name: question.answer(deadline) for name, question in questions.items()}
-    head = (answers["head"] or "").strip()
-    if not head:
+    own = code.root / ".git"
+    if own.is_file():
+        # Of a worktree or a submodule.
+        own = code.root / _text_of(own).removeprefix("gitdir:").strip()
+    shared = own / (_text_of(own / "commondir").strip() or os.curdir)
+    head = _text_of(own / "HEAD").strip()
+    reference = head.removeprefix("ref:").strip() if head.startswith("ref:") else ""
+    commit = _commit_at(reference, own, shared) if reference else head
+    if not _COMMIT.fullmatch(commit):
         return None
-    commit, _, branch = head.partition("\n")
     described: dict[str, Any] = {"commit": commit}
-    if branch not in ("", "HEAD"):
-        described["branch"] = branch
-    if answers["dirty"] is not None:
-        described["dirty"] = bool(answers["dirty"].strip())
-    if answers["remote"]:
-        described |= mask_secrets({"remote": _URL_LOGIN.sub("", answers["remote"].strip())})
+    if reference.startswith("refs/heads/"):
+        described["branch"] = reference.removeprefix("refs/heads/")
+    remote = _REMOTE.search(_text_of(shared / "config"))
+    if remote is not None:
+        described |= mask_secrets({"remote": _URL_LOGIN.sub("", remote[1].strip())})
     return described
 
 
-def changes_in(root: Path, *, is_dirty: bool) -> Changes:
-    """Return what was changed in the repository at `root` since its commit, and the names of its new files."""
-    deadline = time.monotonic() + GIT_TIMEOUT_S
-    new = _git(str(root), "ls-files", "--others", "--exclude-standard", "-z")
-    diff = _git(str(root), *_DIFF).answer(deadline, MOST_DIFF_BYTES) if is_dirty else ""
-    names = new.answer(deadline, _MOST_NAMES_BYTES)
+def _commit_at(reference: str, own: Path, shared: Path) -> str:
+    for folder in (own, shared):
+        commit = _text_of(folder / reference).strip()
+        if commit:
+            return commit
+    packed = re.search(rf"^(\S+) {re.escape(reference)}$", _text_of(shared / "packed-refs"), re.MULTILINE)
+    return packed[1] if packed else ""
+
+
+def _text_of(path: Path) -> str:
+    """Return the text of a file of git's, empty where there is none."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(_MOST_OF_A_FILE).decode("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def changes_in(root: Path) -> Changes:
+    """Ask git what was changed in the repository at `root` since its commit, and which of its files are new."""
+    diff = _git(root, *_DIFF, most_bytes=MOST_DIFF_BYTES)
+    names = _git(root, "ls-files", "--others", "--exclude-standard", "-z", most_bytes=_MOST_NAMES_BYTES)
     left_out = {}
     if diff is None:
         left_out["the diff"] = f"git did not give it within {GIT_TIMEOUT_S:g} s"
@@ -85,7 +106,7 @@ def changes_in(root: Path, *, is_dirty: bool) -> Changes:
         left_out["new files"] = f"git did not list them within {GIT_TIMEOUT_S:g} s"
     elif len(names.encode()) >= _MOST_NAMES_BYTES:
         left_out["further new files"] = f"their names take more than {_MOST_NAMES_BYTES / 1e6:g} MB"
-    return Changes(diff=diff or "", untracked=(names or "").split("\0")[:-1], left_out=left_out)
+    return Changes(diff=diff, untracked=(names or "").split("\0")[:-1], left_out=left_out)
 
 
 def changed_names(diff: str) -> list[str]:
@@ -93,11 +114,13 @@ def changed_names(diff: str) -> list[str]:
     return [name.rstrip("\t") for name in re.findall(r"^\+\+\+ b/(.+)$", diff, re.MULTILINE)]
 
 
-# "https://user:password@" and "https://token@" alike; "git@host:" is no URL, and holds no secret.
-_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+@")
-
-
-def _git(folder: str, *arguments: str) -> Question:
+def _git(folder: Path, *arguments: str, most_bytes: int) -> str | None:
     # A hook of git names the repository that it was called for, which may be another one.
     kept = {name: value for name, value in os.environ.items() if name.startswith(_KEPT) or name[:4] != "GIT_"}
-    return Question("git", *_QUIETLY, *arguments, folder=folder, environ=kept | _NO_LOCK_OR_NETWORK)
+    return answer_of(
+        *("git", *_QUIETLY, *arguments),
+        folder=str(folder),
+        environ=kept | _NO_LOCK_OR_NETWORK,
+        timeout_s=GIT_TIMEOUT_S,
+        most_bytes=most_bytes,
+    )

@@ -1,17 +1,19 @@
-"""A look at the data of a run, and at what its packages are set to, as it is started."""
+"""Looks at the machine, at the data of a run and at what its packages are set to, as it is started."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import stat
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from toolkit.telemetry.core.background import MACHINE, background_job
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.software import determinism, seeds
+from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.untrusted import leaves
 
 _NAMES: Final = frozenset(
@@ -22,46 +24,90 @@ _MOST_FILES: Final = 2_000
 _MOST_HASHED: Final = 64
 _HEAD_BYTES: Final = 4_096
 _LONGEST_S: Final = 0.2
+_BREATH_S: Final = 0.0005
+"""Long enough for the training to run in between."""
 _LATEST_S: Final = 5.0
 """After so long the record of what was found is written without the data on a disk that does not answer."""
 
 
-class StartLook:
-    """A look at the data of a run and, unless they are known, at the settings of its packages, as it is started.
+class Look:
+    """Fields about a run that take a while to find, in the background: a disk or a driver may not answer.
 
-    In the background: a disk that hangs holds up nothing, and a function that torch compiles is not broken apart.
+    `find` adds to the fields that are `known`. After `latest_s` what is missing is not waited for any longer.
     """
 
-    def __init__(self, paths: Sequence[str], guard: Guard, *, with_settings: bool) -> None:
-        self._paths = paths
-        self._with_settings = with_settings
-        self._settings: dict[str, Any] = {}
-        self._found: list[dict[str, Any]] = []
-        self._latest = time.monotonic() + _LATEST_S
-        self._job = background_job("telemetry-start", self._read, MACHINE)
-        # Where the system refuses a thread, the run is logged without this.
-        with guard.catch("starting a thread"):
-            self._job.start()
+    def __init__(
+        self,
+        name: str,
+        find: Callable[[dict[str, Any]], None],
+        guard: Guard,
+        *,
+        known: Mapping[str, Any] | None = None,
+        latest_s: float = math.inf,
+    ) -> None:
+        self._find = find
+        self._guard = guard
+        self._found = dict(known or {})
+        self._latest = time.monotonic() + latest_s
+        self._job = background_job(name, self._run, MACHINE)
+
+    def start(self) -> None:
+        """Begin. Raises RuntimeError where the system refuses a thread."""
+        self._job.start()
 
     def is_done(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s`; return whether everything was looked at, or is not waited for any longer."""
+        """Wait at most `timeout_s`; return whether everything was found, or is not waited for any longer."""
+        # Where the system refused a thread there is nothing to wait for.
         return not self._job.is_started or self._job.join(timeout_s) or time.monotonic() > self._latest
 
     def result(self) -> dict[str, Any]:
-        """Return the fields `determinism`, `seeds` and `data`, and which paths were not looked at in time."""
-        fields = dict(self._settings)
-        if self._paths:
-            found = list(self._found)
-            late = [{"path": path, "problem": "not looked at in time"} for path in self._paths[len(found) :]]
-            fields["data"] = [*found, *late]
-        return fields
+        """Return the fields that were found by now."""
+        return dict(self._found)
 
-    def _read(self) -> None:
-        if self._with_settings:
-            self._settings = settings()
+    def _run(self) -> None:
+        with self._guard.catch("describing the machine"):
+            self._find(self._found)
+
+
+def look_at_machine(guard: Guard) -> Look:
+    """Return a look at the machine, the software and the repository."""
+
+    def find(found: dict[str, Any]) -> None:
+        # Imported in the background: a run can begin without it.
+        from toolkit.telemetry.logger.machine import environment
+
+        described = environment.describe_environment(guard)
+        masker = Masker()
+        for part in described.values():
+            # Patterns are compiled when a text first needs them: here one after the other, and not all at once when
+            # the record is taken.
+            masker.mask(part)
+            time.sleep(_BREATH_S)
+        found.update(described)
+
+    return Look("telemetry-environment", find, guard)
+
+
+def look_at_start(paths: Sequence[str], guard: Guard, *, with_settings: bool) -> Look:
+    """Begin to look at the data of a run and, unless they are known, at the settings of its packages.
+
+    A function that torch compiles is not broken apart by that: it is asked on another thread.
+    """
+    data = [{"path": path, "problem": "not looked at in time"} for path in paths]
+
+    def find(found: dict[str, Any]) -> None:
+        if with_settings:
+            found.update(settings())
         deadline = time.monotonic() + _LONGEST_S
-        for path in self._paths:
-            self._found.append(_describe(path, deadline))
+        for number, path in enumerate(paths):
+            data[number] = _describe(path, deadline)
+
+    known = {"data": data} if data else {}
+    look = Look("telemetry-start", find, guard, known=known, latest_s=_LATEST_S)
+    # Where the system refuses a thread, the run is logged without this.
+    with guard.catch("starting a thread"):
+        look.start()
+    return look
 
 
 def settings() -> dict[str, Any]:

@@ -16,107 +16,49 @@ class OptionsDict(TypedDict, total=False):
     """Options by name; docs/options.md lists what each may be."""
 
     alerts: Any
-    """Rules of your own, such as `[{name: too high, when: 'ema(loss, 0.98) > 3', for: 20, severity:
-    critical}]`; docs/formulas.md has the language."""
     batches: bool
-    """Keep which samples each step was trained on, where the loop or an integration gives them."""
     close_timeout: float
-    """Seconds that `close()`, or the end of the process for all its runs, waits for a disk or mirror."""
-    code: bool
-    """Keep the script, its own modules and what git says has changed in `code/` of the run folder."""
+    code: bool | str
     completions: bool | Mapping[str, Any] | None
-    """Keep completions; a mapping sets how many."""
     control: bool
-    """Obey requests in control.json."""
     csv: bool | str
-    """Write metrics.csv: `true` for the logged metrics, `all` for every record and field."""
     diagnostics: bool | Mapping[str, Any]
-    """Look for problems while the run is going; a mapping sets the severity of a kind, such as `{plateau:
-    off}`."""
     enabled: bool
-    """Log the run at all."""
     errors: bool | Mapping[str, Any] | None
-    """Record errors; a mapping sets what a record contains."""
     export_spans: Mapping[str, Any]
-    """Spans that exporters get, by name; `*` matches any letters, as in `checkpoint_*`."""
     flush_interval: float
-    """Seconds until a logged record is written to the file; a kill loses none before that."""
     journal: str
-    """Where records survive a kill until they are in the file: shared memory (`shm`), which waits for no
-    disk, or the run folder (`folder`), which outlives a container; `auto` is `folder` inside a container,
-    else `shm`."""
     log_dir: str | os.PathLike[str]
-    """Folder that run folders are made in."""
     log_every: int
-    """Steps from one step record to the next; those between are folded into it."""
     messages: Any
-    """Who gets messages about the run, such as `[{to: slack, url_env: SLACK_WEBHOOK}]`."""
     mirrors: Mapping[str, Any] | None
-    """Mirrors of installed plug-ins that get the records, by name, such as `{my_store: {bucket: runs}}`."""
     mode: str | bool
-    """`local` writes files and whatever else is configured; `offline` lets nothing leave the machine;
-    `disabled` is the same as `enabled: false`."""
     on_finding: Mapping[str, str] | None
-    """What the run does on a critical finding of a kind, such as `{nan: stop}`."""
     one_logger_file: bool | str | os.PathLike[str]
-    """Write spans and events in OneLogger's file format: `true` for a file in the run folder, or a path."""
     otlp: str | None
-    """Collector that spans are sent to, such as `http://localhost:4318`, or `http://localhost:4317` for
-    gRPC."""
     otlp_metrics: str | None
-    """Collector that numbers are sent to as OTLP metrics, such as `http://localhost:4318`; uses
-    `otlp_protocol`."""
     otlp_protocol: str | None
-    """OTLP protocol; default: `OTEL_EXPORTER_OTLP_PROTOCOL`, else `http`."""
     output: bool
-    """Keep what the process prints in output.log, without secrets, at most 50 MB."""
     perf_tag: Callable[[], Any] | str | Sequence[str] | None
-    """Names jobs that should be equally fast: same task, code and machine."""
     profiling: bool | Mapping[str, Any] | None
-    """Time profiled functions; a mapping sets which calls are logged."""
     project: str | None
-    """Project that the run belongs to."""
     queue_max_mb: float
-    """Memory in MiB for records while the disk takes none; beyond it the newest metrics are dropped and
-    counted."""
     quiet: bool
-    """Print nothing but failures and mistakes, each once."""
     ranks: str
-    """Which processes of a distributed run write records, one file each: rank `zero` alone, `all`,
-    `first_per_node`, or rank 0 and every N-th one, such as `every:8`."""
     resume: bool
-    """Continue in the folder of the newest run of this name, as a new session."""
     run_id: str | None
-    """Continue in the folder of the run with this id, if there is one."""
     session_tag: Callable[[], Any] | str | None
-    """Names jobs that do one task together, such as a run and its continuation elsewhere; default: the run's
-    id."""
     share: bool | str | None
-    """Let others read the run folder: the `group` of the log directory, or with true every user of the
-    machine. Not set: what the variable `TELEMETRY_SHARE` says, else private."""
     spans: bool | str | Mapping[str, Any] | None
-    """Record spans; a mapping chooses by name, `all` writes each one."""
     strict: bool
-    """Raise on a wrong call, for tests; otherwise it is reported once, counted and recorded."""
     sync_interval: float
-    """Seconds until written records are forced to the disk; 0 leaves that to the kernel."""
     system: bool
-    """Sample processor, memory and GPU."""
     system_every: float
-    """Seconds from one system record to the next."""
     tags: Sequence[str]
-    """Tags of the run."""
     tensorboard: bool
-    """Write TensorBoard event files."""
     tensorboard_dir: str | os.PathLike[str] | None
-    """Folder for event files; default: `tensorboard` in the run folder."""
     usage_reports: bool | Mapping[str, Any] | None
-    """Send anonymous figures about this run to the PostHog server of `host`."""
     wandb: bool
-    """Send the run to Weights & Biases."""
     wandb_mode: str | None
-    """W&B mode; default: `WANDB_MODE`, else `online` with an API key and `offline` without one."""
     wandb_project: str | None
-    """W&B project; default: `project`, else `ai-toolkit`."""
     wandb_run_name: str | None
-    """W&B run name; default: the run's name."""

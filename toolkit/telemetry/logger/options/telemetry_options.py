@@ -134,10 +134,11 @@ class TelemetryOptions(ExporterOptions):
     )
     control: bool = option(True, "Obey requests in control.json.", boolean)
     system: bool = option(True, "Sample processor, memory and GPU.", boolean)
-    code: bool = option(
+    code: bool | str = option(
         True,
-        "Keep the script, its own modules and what git says has changed in `code/` of the run folder.",
-        boolean,
+        "Keep the script and its own modules in `code/` of the run folder; `changes` also asks git what was changed "
+        "since the commit.",
+        boolean_or("changes"),
     )
     system_every: float = option(5.0, "Seconds from one system record to the next.", number(1.0, 3600.0))
     diagnostics: bool | Mapping[str, Any] = option(

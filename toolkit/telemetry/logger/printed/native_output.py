@@ -14,7 +14,6 @@ import re
 import stat
 import sys
 from collections import Counter
-from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from typing import Final
 
@@ -25,10 +24,7 @@ from toolkit.telemetry.runfolder.safefile import identity_of
 _MOST_A_TIME: Final = 1 << 17
 _MOST_BEHIND: Final = 8 << 20
 _MOST_EXPECTED: Final = 20_000
-_LONGEST_MIX: Final = 1_000
 _LONGEST_BEGUN: Final = 20_000
-_MOST_MIXES: Final = 50
-"""Lines that are taken apart in one turn, of a fifth of a millisecond each."""
 _END: Final = re.compile(r"[\r\n]")
 
 
@@ -78,15 +74,10 @@ class NativeOutput:
         found = [line for file in self._files.values() for line in file.read(is_end=is_end)]
         shown = [without_controls(line) for line in found]
         begun = {without_controls(text).strip() for text in self._begun.values()}
-        others = [
+        return [
             line
             for line in shown
             if (key := line.strip()) and not self._is_expected(key) and key not in begun
-        ]
-        known = begun | self._expected.keys() if others else begun
-        # A bar on standard error and a line on standard output share a line of the file.
-        return [
-            line for nth, line in enumerate(others) if nth >= _MOST_MIXES or not _is_mix(line.strip(), known)
         ]
 
     @property
@@ -105,12 +96,6 @@ class NativeOutput:
         if not self._expected[line]:
             del self._expected[line]
         return True
-
-
-def _is_mix(line: str, known: AbstractSet[str]) -> bool:
-    return len(line) <= _LONGEST_MIX and any(
-        line[:at].strip() in known and line[at:].strip() in known for at in range(1, len(line))
-    )
 
 
 class _GrowingFile:

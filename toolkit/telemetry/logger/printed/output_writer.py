@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ from toolkit.telemetry.core.run_context import RunContext
 from toolkit.telemetry.logger.printed.log_file import Line, LogFile
 from toolkit.telemetry.logger.printed.native_output import NativeOutput
 from toolkit.telemetry.logger.printed.screen import Screen
-from toolkit.telemetry.logger.printed.taps import LONG, TAPS, is_forwarded
+from toolkit.telemetry.logger.printed.taps import GAP, TAPS, Write, is_forwarded
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.evidence.output_log import NOTE, OTHER, STDERR
 from toolkit.telemetry.runfolder.layout import output_file
@@ -28,19 +29,16 @@ from toolkit.telemetry.runfolder.layout import output_file
 _EVERY_S: Final = 0.5
 _SOON_S: Final = 0.1
 _AFTER_FAILURE_S: Final = 1.0
-_MOST_WAITING: Final = 16_384
-"""Writes that wait at one time; the oldest go first, as the last lines before a failure are the ones to have."""
+_MOST_WAITING: Final = 32_768
+"""Writes that wait at one time for the disk; the oldest go first."""
 _MOST_AT_ONCE: Final = 200_000
 """Characters that are worked on in one turn, each write counted as fifty more: the training's Python code waits for a
 part of the 10 to 50 ms."""
 _REST: Final = 16
 """How many times as much processor time as a turn took the process has before the next one: in a flood of output the
-training keeps its processor, and what came too fast is counted."""
+training keeps its processor."""
 _LONGEST_REST_S: Final = 1.0
 """A process that waits for something uses no processor time."""
-_LAST: Final = 200
-_MOST_LONG: Final = 1_000_000
-"""Characters of texts longer than usual that wait at one time."""
 
 
 class OutputWriter:
@@ -52,11 +50,7 @@ class OutputWriter:
         self._file = LogFile(path, mode=mode, session=context.session)
         self._guard = context.guard
         self._job = background_job("telemetry-output", self._turn, FILES, folder.parent)
-        self._queue: deque[tuple[int, float, int, str]] = deque(maxlen=_MOST_WAITING)
-        self._next = 0
-        """The count of the next call of `write`."""
-        self._lost = 0
-        self._long = 0
+        self._waiting: deque[tuple[float, int, str]] = deque()
         self._screens: dict[int, Screen] = {}
         self._before: tuple[int, str] = (-1, "")
         self._broken_off: set[int] | None = None
@@ -65,7 +59,6 @@ class OutputWriter:
         """Lines that the disk has not taken yet."""
         self._native: NativeOutput | None = None
         self._is_closed = False
-        self._hurry_at = 0.0
         self._rest_until = (0.0, 0.0)
         """By the process's time and by the clock, whichever comes first."""
 
@@ -74,7 +67,7 @@ class OutputWriter:
         if self._is_on:
             with self._guard.catch("keeping the output"):
                 self._native = NativeOutput()
-                self._next = TAPS.join(self, self._queue.append, self._shortened)
+                TAPS.join(self, self._take)
                 self._job.start(_EVERY_S)
 
     def close(self, timeout_s: float, error: BaseException | None = None) -> None:
@@ -84,7 +77,6 @@ class OutputWriter:
             return
         with self._guard.catch("keeping the output"):
             TAPS.leave(self)
-            self._hurry_at = time.monotonic() + timeout_s / 2
             self._is_closed = True
             self._job.close(timeout_s)
             if error is not None and not process_ends():
@@ -92,25 +84,16 @@ class OutputWriter:
                 atexit.register(self._add_traceback, id(error))
 
     def after_fork_in_child(self) -> None:
-        """Let go: what a child prints is its own."""
-        TAPS.leave(self)
-        self._queue.clear()
+        """Stop: what a child prints is its own."""
+        self._waiting.clear()
         self._is_closed = True
 
-    def _shortened(self, text: str) -> str:
-        """Return as much of a long text as there is room for, on the thread that prints it."""
-        kept = text[: max(LONG, _MOST_LONG - self._long)]
-        if len(kept) < len(text):
-            # Half a secret would not be recognised as one.
-            kept = kept[: max(kept.rfind(" "), len(kept) - 2 * LONG)]
-        self._long += len(kept)
-        # With its end, so that the next line is a line of its own.
-        end = "\n" if text.endswith("\n") else ""
-        return (
-            text
-            if len(kept) == len(text)
-            else f"{kept} … ({len(text) - len(kept):,} more characters were cut){end}"
-        )
+    def _take(self, writes: Sequence[Write]) -> None:
+        now = time.time()
+        if len(self._waiting) + len(writes) > _MOST_WAITING:
+            # Not emptied: the background may be taking from it.
+            self._waiting = deque([(now, *GAP)])
+        self._waiting.extend((now, *write) for write in writes)
 
     # In the background.
 
@@ -134,17 +117,12 @@ class OutputWriter:
         """Write what waits, or a part of it; return whether there is more."""
         assert self._native is not None
         if not self._lines:
-            # Before the queue is looked at: what Python's streams have written by now is in it.
+            # Before what was written is looked at: what Python's streams have written by now is in it.
             passed = self._native.look()
-            if self._is_closed and time.monotonic() > self._hurry_at:
-                # There is only time for the last lines; the others are counted as lost.
-                passed += self._native.skip()
-                if len(self._queue) > _LAST:
-                    self._break_off(time.time())
-                while len(self._queue) > _LAST:
-                    self._queue.popleft()
+            if not self._waiting:
+                TAPS.hand_on()
             passed += self._collect()
-            if not self._queue:
+            if not self._waiting:
                 now = time.time()
                 native = self._native.read(is_end=self._is_closed)
                 self._lines += [Line(now, OTHER, text) for text in native]
@@ -154,7 +132,7 @@ class OutputWriter:
         self._file.append(self._lines, "" if self._is_closed else self._open_line())
         self._lines = []
         self._native.leave_out(self._file.identity)
-        return bool(self._queue) or self._native.has_more
+        return bool(self._waiting) or self._native.has_more
 
     def _note(self, text: str) -> None:
         self._lines.append(Line(time.time(), NOTE, f"[telemetry] {text}"))
@@ -162,37 +140,29 @@ class OutputWriter:
     def _collect(self) -> int:
         """Turn what waits into lines; return how many bytes of native output were passed over."""
         assert self._native is not None
-        lost, passed, taken, this_turn = self._lost, 0, 0, time.time()
-        while self._queue and taken < _MOST_AT_ONCE:
-            number, ended, stream, text = self._queue.popleft()
-            now = ended or this_turn
+        passed = taken = 0
+        waiting = self._waiting
+        while waiting and taken < _MOST_AT_ONCE:
+            now, number, text = waiting.popleft()
             taken += 50 + len(text)
-            # A thread may have been overtaken between counting and appending.
-            self._lost += number - self._next if number >= self._next else -1
-            if number > self._next and len(self._queue) + 1 >= _MOST_WAITING:
-                # It was full: the oldest writes went.
+            if number == GAP[0]:
+                passed += self._native.skip()
                 self._break_off(now)
-            self._next = max(self._next, number + 1)
-            if is_forwarded(stream, text, self._before):
+                continue
+            if is_forwarded(number, text, self._before):
                 self._before = (-1, "")
                 continue
-            self._before = (stream, text)
-            screen = self._screens.setdefault(stream, Screen())
-            if self._broken_off is not None and stream not in self._broken_off:
-                self._broken_off.add(stream)
+            self._before = (number, text)
+            screen = self._screens.setdefault(number, Screen())
+            if self._broken_off is not None and number not in self._broken_off:
+                self._broken_off.add(number)
                 screen.write("… ", now)
             screen.write(text, now)
-            self._native.expect(stream, text)
+            self._native.expect(number, text)
             if "\n" in text:
-                self._add(stream, screen.take_done(now), now)
-        self._long = sum(len(text) for *_, text in list(self._queue) if len(text) > LONG)
-        if self._lost > lost:
-            passed = self._native.skip()
-            self._note(
-                f"{self._lost - lost:,} writes to the output before this line came too fast to be kept"
-            )
+                self._add(number, screen.take_done(now), now)
         now = time.time()
-        is_end = self._is_closed and not self._queue
+        is_end = self._is_closed and not self._waiting
         for stream, screen in list(self._screens.items()):
             self._add(stream, screen.take_done(now, is_end=is_end), now)
             if screen.is_blank:
@@ -207,6 +177,7 @@ class OutputWriter:
             if screen.open_line():
                 screen.write(" …\n", now)
                 self._add(stream, screen.take_done(now), now)
+        self._note("output before this line came too fast to be kept")
 
     def _add(self, stream: int, texts: list[str], now: float) -> None:
         self._lines += [Line(now, STDERR if stream % 2 else 0, text) for text in texts]

@@ -11,24 +11,30 @@ would look different. `native_output.py` has what can be had without that.
 from __future__ import annotations
 
 import io
-import itertools
+import os
 import sys
-import time
+import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 _MAX_STREAMS: Final = 8
+_MOST_WAITING: Final = 16_384
+"""Writes that wait at one time; the oldest go first, as the last lines before a failure are the ones to have."""
+_LONG: Final = 250
+_MOST_LONG: Final = 1_000_000
+"""Characters of texts longer than `_LONG` that wait at one time."""
+_WAIT_S: Final = 1.0
 
-LONG: Final = 1_000
-"""Characters from which on a text is shortened before it is put."""
-Put = Callable[[tuple[int, float, int, str]], object]
-"""Takes a call of `write`: how many there were before in this process, its time if it ends a line, else 0, the number
-of its stream, which is odd for standard error, and its text. Must not raise."""
-Shorten = Callable[[str], str]
+Write = tuple[int, str]
+"""The number of a stream, which is odd for standard error, and a text that was written to it."""
+GAP: Final[Write] = (-1, "")
+"""In the place of writes that may have been lost."""
+Take = Callable[[Sequence[Write]], object]
 
 
-def is_forwarded(number: int, text: str, before: tuple[int, str]) -> bool:
+def is_forwarded(number: int, text: str, before: Write) -> bool:
     """Return whether a stream only handed on what another one of its kind got just before: it was printed once."""
     return text == before[1] and number != before[0] and number % 2 == before[0] % 2
 
@@ -37,27 +43,25 @@ class StreamTaps:
     """The wrapped streams, and who gets a copy. With the last of them the streams are restored."""
 
     def __init__(self) -> None:
-        self._takers: dict[int, tuple[Put, Shorten]] = {}
-        self._calls: list[tuple[Put, Shorten]] = []
+        self._takers: dict[int, Take] = {}
         self._taps: list[_Tap] = []
-        self._numbers = itertools.count()
-        self._count = itertools.count()
+        self._made = 0
+        self._written: deque[Write] = deque(maxlen=_MOST_WAITING)
+        self._long = 0
+        # One at a time, or the order would be lost.
+        self._handing_on = threading.Lock()
 
-    def join(self, owner: object, put: Put, shorten: Shorten) -> int:
-        """Call `put` for each write from now on, with a long text as `shorten` returns it; return the first count."""
-        self._takers[id(owner)] = (put, shorten)
-        self._calls[:] = self._takers.values()
+    def join(self, owner: object, take: Take) -> None:
+        """Have `hand_on` call `take` with what is written from now on."""
+        self.hand_on()
+        self._takers[id(owner)] = take
         self.follow()
-        # Everyone gets one with nothing in it: no count is missing from anyone's.
-        first = next(self._count)
-        for put, _ in self._calls:
-            put((first, time.time(), 0, ""))
-        return first
 
     def leave(self, owner: object) -> None:
-        """Stop for `owner`."""
-        if self._takers.pop(id(owner), None) is not None:
-            self._calls[:] = self._takers.values()
+        """Stop for `owner`, who gets what was written until now."""
+        if id(owner) in self._takers:
+            self.hand_on()
+            self._takers.pop(id(owner), None)
             if not self._takers:
                 self.release()
 
@@ -73,15 +77,54 @@ class StreamTaps:
             if len(self._taps) >= _MAX_STREAMS:
                 # The script replaces it again and again: release the oldest one.
                 self._taps.pop(0).release()
-            tap = _Tap(stream, 2 * next(self._numbers) + is_error, self._calls, self._count)
+            tap = _Tap(stream, 2 * self._made + is_error, self._written.append, self._shortened)
+            self._made += 1
             if tap.is_on:
                 self._taps.append(tap)
                 streams.append(stream)
+
+    def hand_on(self) -> None:
+        """Give everyone what was written since this was last called."""
+        # Limited: a signal handler may have interrupted this very thread here.
+        if not self._written or not self._handing_on.acquire(timeout=_WAIT_S):
+            return
+        try:
+            self._long = 0
+            taken: list[Write] = []
+            for _ in range(_MOST_WAITING):
+                if not self._written:
+                    break
+                write = self._written.popleft()
+                if len(self._written) >= _MOST_WAITING - 1:
+                    # It was full: older ones may have gone.
+                    taken.append(GAP)
+                taken.append(write)
+            for take in list(self._takers.values()):
+                take(taken)
+        finally:
+            self._handing_on.release()
+
+    def stop_in_forked_child(self) -> None:
+        """Stop for everyone: what a child prints is its own."""
+        self._handing_on = threading.Lock()
+        self._takers.clear()
+        self._written.clear()
+        self.release()
 
     def release(self) -> None:
         """Restore each stream's own `write`, unless it was replaced in the meantime."""
         while self._taps:
             self._taps.pop().release()
+
+    def _shortened(self, text: str) -> str:
+        """Return a long text, without its middle where too much waits, on the thread that prints it."""
+        room = max(_LONG, _MOST_LONG - self._long) // 2
+        self._long += min(len(text), 2 * room)
+        if len(text) <= 2 * room:
+            return text
+        # Whole words: half a secret would not be recognised as one.
+        begin, end = text[:room].rpartition(" ")[0], text[-room:].partition(" ")[2]
+        return f"{begin} … ({len(text) - len(begin) - len(end):,} characters were cut) … {end}"
 
 
 TAPS: Final = StreamTaps()
@@ -96,7 +139,7 @@ class _Tap:
     """
 
     def __init__(
-        self, stream: Any, number: int, takers: list[tuple[Put, Shorten]], counter: Iterator[int]
+        self, stream: Any, number: int, put: Callable[[Write], None], shortened: Callable[[str], str]
     ) -> None:
         own: Any = getattr(stream, "__dict__", None)
         self.is_on = isinstance(own, dict)
@@ -106,28 +149,20 @@ class _Tap:
         # Another wrapper, if there is one: it is restored later.
         self._before: Callable[[str], int] | None = own.get("write")
         original: Callable[..., int] = stream.write
-        count, now = counter.__next__, time.time
-
-        def note(text: Any) -> None:
-            if isinstance(text, str):
-                nth = count()
-                for put, shorten in takers:
-                    put((nth, now(), number, text if len(text) <= LONG else shorten(text)))
 
         # A call of this is most of what a flood of output costs, so that nothing is called that need not be.
         def write(text: Any, /) -> int:
-            if type(text) is str and len(text) <= LONG:
-                written = (count(), now() if "\n" in text else 0.0, number, text)
-                for put, _ in takers:
-                    put(written)
-            else:
-                note(text)
-            return original(text)
+            written = original(text)
+            put((number, text if written <= _LONG else shortened(text)))
+            return written
 
-        # A custom stream may take other arguments.
+        # A custom stream may take other arguments, and return anything.
         def write_any(*given: Any, **named: Any) -> int:
-            note(given[0] if given else next(iter(named.values()), ""))
-            return original(*given, **named)
+            written = original(*given, **named)
+            text = given[0] if given else next(iter(named.values()), "")
+            if isinstance(text, str):
+                put((number, text if len(text) <= _LONG else shortened(text)))
+            return written
 
         tap = write if type(stream) is io.TextIOWrapper else write_any
         # Weak references: a temporary replacement of the output may be large.
@@ -148,3 +183,7 @@ class _Tap:
             own["write"] = self._before
         else:
             del own["write"]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=TAPS.stop_in_forked_child)

@@ -18,9 +18,8 @@ from typing import Any, Final
 from toolkit.telemetry.core.background import FILES, background_job
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.own_code import OwnCode, find_own_code, own_modules
-from toolkit.telemetry.logger.session.start_record import EnvironmentProbe
+from toolkit.telemetry.logger.machine.repository import changed_names, changes_in, describe_repository
 from toolkit.telemetry.logger.writing.session_folder import SessionFolder
-from toolkit.telemetry.privacy.diff_masking import mask_diff
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.privacy.source_masking import begins_statement, mask_code
 from toolkit.telemetry.runfolder.evidence.code_snapshot import CODE, MOST_BYTES, CodeSnapshot, read_code
@@ -47,22 +46,27 @@ class _NoTimeError(Exception):
 
 
 class CodeKeeper:
-    """Keeps the script and the modules that it imported from its own folder, and what git says has changed."""
+    """Keeps the script and the modules that it imported from its own folder; `with_changes`, what git says has changed.
+
+    `put` writes the record, or returns False where it is too early for it.
+    """
 
     def __init__(
         self,
         session_folder: SessionFolder,
-        probe: EnvironmentProbe,
         put: Callable[[Mapping[str, Any], bool], bool],
         guard: Guard,
+        *,
+        with_changes: bool,
     ) -> None:
         self.job = background_job("telemetry-code", self._turn, FILES, session_folder.folder.parent)
         self._folder = session_folder.folder
         self._modes = session_folder.modes
         self._session = session_folder.session.session
         self._began = session_folder.session.started
-        self._probe, self._put = probe, put
+        self._put = put
         self._guard = guard
+        self._with_changes = with_changes
         self._code: OwnCode | None = None
         self._known: dict[str, Any] = {}
         self._files: dict[str, str] = {}
@@ -91,9 +95,7 @@ class CodeKeeper:
         with self._guard.catch("keeping the code"):
             is_last = self.job.is_closing
             if self._code is None:
-                if not is_last and not self._probe.is_done(0.0):
-                    return 0.1
-                self._keep_first(self._probe.result())
+                self._keep_first()
             self._keep_modules()
             self._has_looked = True
             self._is_said = self._is_said or self._put(self._fields(), is_last)
@@ -101,35 +103,33 @@ class CodeKeeper:
                 return math.inf if self._is_said else 0.2
         return None
 
-    def _keep_first(self, environment: Mapping[str, Any]) -> None:
+    def _keep_first(self) -> None:
         """Keep the script and what git says has changed."""
-        # Imported in the background: it starts programs.
-        from toolkit.telemetry.logger.machine.repository import changed_names, changes_in
-
         self._code = code = find_own_code()
         self._earlier = list(read_code(self._folder).values())
         self._room -= sum(file.stat().st_size for file in (self._folder / CODE).rglob("*") if file.is_file())
-        git = environment.get("git") or {}
-        if code.has_git and not git:
-            self._left_out[".git"] = "git did not answer"
+        git = describe_repository() or {}
         self._known = {"kind": "git" if git else "files"}
-        self._known |= {name: git[name] for name in ("commit", "branch", "dirty") if name in git}
+        self._known |= {name: git[name] for name in ("commit", "branch") if name in git}
         masker = Masker()
         if code.script is not None:
             self._known["script"] = code.script.relative_to(code.root).as_posix()
             self._keep(self._known["script"], code.script, masker)
-        if git:
-            changes = changes_in(code.root, is_dirty=git.get("dirty") is not False)
-            self._left_out |= changes.left_out
+        if git and self._with_changes:
+            self._keep_changes(code.root, masker)
+        self._is_said = False
+
+    def _keep_changes(self, root: Path, masker: Masker) -> None:
+        changes = changes_in(root)
+        self._left_out |= changes.left_out
+        if changes.diff is not None:
+            self._known["dirty"] = bool(changes.diff)
             self._keep_diff(changes.diff, masker)
             for name in changed_names(changes.diff):
                 if PurePath(name).suffix in _SOURCES:
-                    self._keep(name, code.root / name, masker)
-            # Python's first: data may be in files of the other endings.
-            self._new = sorted(
-                self._not_of_runs(changes.untracked), key=lambda name: not name.endswith(".py")
-            )
-        self._is_said = False
+                    self._keep(name, root / name, masker)
+        # Python's first: data may be in files of the other endings.
+        self._new = sorted(self._not_of_runs(changes.untracked), key=lambda name: not name.endswith(".py"))
 
     def _not_of_runs(self, names: Sequence[str]) -> list[str]:
         """Return the names without those of run folders, which are often in the repository and hold copies of code."""
@@ -227,11 +227,12 @@ class CodeKeeper:
             return
         assert self._code is not None
         after = {}
-        from toolkit.telemetry.logger.machine.repository import changed_names
-
         for name in changed_names(diff):
             with suppress(OSError, UnicodeDecodeError):
                 after[name], _ = self._read(name, self._code.root / name)
+        # Imported where git is asked.
+        from toolkit.telemetry.privacy.diff_masking import mask_diff
+
         try:
             masked = mask_diff(diff, lambda name, lines: self._masked(name, lines, masker), after)
             self._known["diff"] = self._place("", f"{self._session}.diff", masked.encode())

@@ -21,6 +21,7 @@ from toolkit.telemetry.core.lifetime import (
 from toolkit.telemetry.core.ranks import Rank, find_rank, is_chosen, local_rank
 from toolkit.telemetry.core.run_context import RunContext, RunEvents
 from toolkit.telemetry.core.sink import Sink
+from toolkit.telemetry.logger.errors.signals import SIGNALS
 from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
 from toolkit.telemetry.logger.records.call_arguments import fields_by_name
 from toolkit.telemetry.logger.records.folded_metrics import WELL_KNOWN
@@ -180,7 +181,7 @@ class LoggerLifetime:
         for failure in early:
             self._publish_failure(*failure)
         with self.guard.catch("hooking what ends the script"):
-            self._run.errors.watch.begin(self._run.errors.recorder)
+            self._run.errors.begin()
 
     def _give_up(self) -> None:
         run, self._run = self._run, None
@@ -208,12 +209,16 @@ class LoggerLifetime:
         _at_prompt[key] = self
 
     def _open_folder(self, rank: Rank, clock: Clock) -> SessionFolder | None:
-        from toolkit.telemetry.logger.writing.announcement import Announcer, next_key
-        from toolkit.telemetry.logger.writing.rank_folder import announcement_of, join_rank_zero
         from toolkit.telemetry.logger.writing.session_folder import open_session
 
         options, guard = self._options, self.guard
-        key = next_key(self.run_name) if rank.world_size > 1 else ""
+        key = ""
+        if rank.world_size > 1 or rank.rank:
+            # Imported where there are several ranks.
+            from toolkit.telemetry.logger.writing.announcement import Announcer, next_key
+            from toolkit.telemetry.logger.writing.rank_folder import announcement_of, join_rank_zero
+
+            key = next_key(self.run_name) if rank.world_size > 1 else ""
         if rank.rank == 0:
             session_folder = open_session(self.run_name, options, now=clock.wall(), guard=guard)
             if key and options.ranks != "zero":
@@ -257,16 +262,17 @@ class LoggerLifetime:
             do_not_close_at_exit(self)
             with self.guard.catch("closing"):
                 silent_rank.close()
+        if self._run is None:
+            self._close(reason, error)
+            return
+        # If a signal is ending the process, a run that closes now would hide it.
         with self.guard.catch("ending by a signal"):
-            if self._run is not None:
-                self._run.errors.watch.wait_for_signal()
+            SIGNALS.wait()
         self._close(reason, error)
-        if self._run is not None:
-            # Another thread may be ending it: a script that is over must not take that one's last records along.
-            with self.guard.catch("closing"):
-                self._ends.wait(self._options.close_timeout)
-            with self.guard.catch("ending by a signal"):
-                self._run.errors.watch.wait_for_signal()
+        # Another thread may be ending it: a script that is over must not take that one's last records along.
+        with self.guard.catch("closing"):
+            self._ends.wait(self._options.close_timeout)
+            SIGNALS.wait()
 
     @guarded
     def _close(self, reason: str | None, error: BaseException | None) -> None:
@@ -317,7 +323,7 @@ class LoggerLifetime:
         self._ends = CloseOnce(is_over=True)
         if self._run is not None:
             self.guard.on_late_call = self._run.late_calls.take
-            self._run.errors.watch.after_fork_in_child()
+            self._run.errors.after_fork_in_child()
             self._run.output.after_fork_in_child()
             self._run.spans.after_fork_in_child()
             self._run.pipeline.after_fork_in_child()

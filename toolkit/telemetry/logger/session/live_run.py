@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -13,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from toolkit.telemetry.core.background import FILES
-from toolkit.telemetry.core.clock import Countdown
+from toolkit.telemetry.core.clock import Countdown, wait_until
 from toolkit.telemetry.core.lifetime import code_of, seconds_to_close
 from toolkit.telemetry.core.periodic import PeriodicTasks, Task
 from toolkit.telemetry.core.ranks import Rank
@@ -29,7 +28,12 @@ from toolkit.telemetry.logger.machine.other_trackers import TrackerWatch
 from toolkit.telemetry.logger.machine.peak_memory import peak_memory
 from toolkit.telemetry.logger.machine.samplers.registry import default_samplers
 from toolkit.telemetry.logger.machine.shared_sampling import SharedSampling
-from toolkit.telemetry.logger.machine.start_look import StartLook, data_paths, settings
+from toolkit.telemetry.logger.machine.start_look import (
+    data_paths,
+    look_at_machine,
+    look_at_start,
+    settings,
+)
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.logger.printed.output_writer import OutputWriter
 from toolkit.telemetry.logger.records.completions.completion_recorder import CompletionRecorder
@@ -40,8 +44,6 @@ from toolkit.telemetry.logger.records.step_gate import NEVER, StepGate
 from toolkit.telemetry.logger.session.code_keeper import CodeKeeper
 from toolkit.telemetry.logger.session.ending import Part, do_parts
 from toolkit.telemetry.logger.session.start_record import (
-    EnvironmentProbe,
-    environment_probe,
     job_fields,
     of_one_type,
     samples_per_step,
@@ -50,7 +52,6 @@ from toolkit.telemetry.logger.session.start_record import (
 )
 from toolkit.telemetry.logger.spans.recorder import SpanRecorder
 from toolkit.telemetry.logger.steps.step_records import FixedInterval, StepRecords
-from toolkit.telemetry.logger.writing.announcement import Announcer
 from toolkit.telemetry.logger.writing.late_calls import IN_A_FORK, LateCalls
 from toolkit.telemetry.logger.writing.media_writer import MediaWriter, write_media_file
 from toolkit.telemetry.logger.writing.pipeline import RecordPipeline, size_of
@@ -64,6 +65,7 @@ from toolkit.telemetry.runfolder.records import FIRST_STEP
 from toolkit.telemetry.runfolder.status import FINISHED
 
 if TYPE_CHECKING:
+    from toolkit.telemetry.logger.writing.announcement import Announcer
     from toolkit.telemetry.logger.writing.batch_writer import BatchWriter
 
 _ON_STEP_RECORDS: Final = ("gpu_mem_allocated", "gpu_mem_reserved", "cpu_mem_rss_mb", "gpu_util")
@@ -123,12 +125,14 @@ class LiveRun:
         self._has_started = False
         self._starting_thread: int | None = None
         self._training: dict[str, Any] = {}
-        self._probe = environment_probe(guard)
-        self._looks: deque[EnvironmentProbe | StartLook] = deque([self._probe])
+        self._probe = look_at_machine(guard)
+        self._looks = deque([self._probe])
         """What is still to be written of the machine, the settings and the data."""
         self._code: CodeKeeper | None = None
         if options.code and session_folder.rank == 0:
-            self._code = CodeKeeper(session_folder, self._probe, self._put_code, guard)
+            self._code = CodeKeeper(
+                session_folder, self._put_code, guard, with_changes=options.code == "changes"
+            )
         self._sampling = self._make_sampling() if options.system else None
         self.rank_control = self._make_control(rank, context) if options.control else None
         self.spans = SpanRecorder(
@@ -312,7 +316,7 @@ class LiveRun:
         if reads_settings:
             found |= settings()
         if paths or not reads_settings:
-            self._looks.append(StartLook(paths, self._guard, with_settings=not reads_settings))
+            self._looks.append(look_at_start(paths, self._guard, with_settings=not reads_settings))
         tags = {"perf_tag": self._options.perf_tags, "session_tag": self.session_tag}
         ranks = {"world_size": self.world_size} if self.world_size > 1 else {}
         counted = {FIRST_STEP: 0} if self._counts_from_zero else {}
@@ -465,7 +469,7 @@ class LiveRun:
             Part(
                 "writing the end record", 0.0, lambda _: self._put_end(status, reason, error), is_needed=True
             ),
-            Part("leaving the signals", 0.0, lambda _: self.errors.watch.end(), is_needed=True),
+            Part("leaving the signals", 0.0, lambda _: self.errors.end(), is_needed=True),
             Part("keeping the output", 0.3, partial(self.output.close, error=error), is_needed=True),
             Part("stopping the tasks", 0.2, self.periodic.close, is_needed=True),
             Part("stopping the samplers", 0.1, sampling.stop if sampling else None, is_needed=True),
@@ -496,9 +500,7 @@ class LiveRun:
 
     def _wait_for_start(self, timeout_s: float) -> None:
         """Wait for a start record that another thread is writing: after the end record it would be lost."""
-        time_left = Countdown(timeout_s)
-        while self._starting_thread not in (None, threading.get_ident()) and time_left.left():
-            time.sleep(0.001)
+        wait_until(lambda: self._starting_thread in (None, threading.get_ident()), timeout_s)
 
     def _put_start_if_held_up(self) -> None:
         """Write a start record of what is known by now if records wait for it."""

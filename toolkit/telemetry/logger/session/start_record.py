@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
-import sys
-import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from toolkit.telemetry.core.background import MACHINE, background_job
 from toolkit.telemetry.core.config_mapping import mapping_in, resolved
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.logger.machine.start_fields import (
@@ -40,80 +36,6 @@ _LISTS: Final = frozenset({"lora_target_modules", "lora_ignore_modules"})
 
 _MUCH: Final = 48_000
 """Characters of a start record from which on the 64 KiB of a record may be too few."""
-_SHARED_WITHIN_S: Final = 5.0
-"""Loggers that are made within so many seconds share a description of the machine."""
-_BREATH_S: Final = 0.0005
-"""Long enough for the training to run in between."""
-
-
-class EnvironmentProbe:
-    """One look at the machine, in the background: git and drivers may take their time, or never answer."""
-
-    def __init__(self, guard: Guard) -> None:
-        # Imported here and not on the thread: an import holds the interpreter lock, and the first steps would wait.
-        from toolkit.telemetry.logger.machine.environment import describe_environment
-
-        self.job = background_job("telemetry-environment", self._run, MACHINE)
-        self._found: dict[str, Any] = {}
-        self._describe = describe_environment
-        self._guard = guard
-        self._has_failed = False
-        self._began = time.monotonic()
-        # A forked child is another process, a repository is looked for around the current folder, and torch knows more.
-        self._about = (self._describe, os.getpid(), _current_folder(), list(sys.argv), "torch" in sys.modules)
-
-    def start(self) -> None:
-        """Begin, unless another logger has it begun."""
-        self.job.start()
-
-    def is_done(self, timeout_s: float) -> bool:
-        """Wait at most `timeout_s` for the description; return whether it is there, or will not come."""
-        # Where the system refused a thread there is nothing to wait for.
-        return not self.job.is_started or self.job.join(timeout_s)
-
-    def result(self) -> dict[str, Any]:
-        """Return the description, as far as there is one."""
-        return self._found
-
-    def finds_the_same_as(self, other: EnvironmentProbe) -> bool:
-        """Return whether `other` would find the same: a commit or an installation takes longer."""
-        is_recent = other._began - self._began < _SHARED_WITHIN_S
-        return is_recent and other._about == self._about and not self._has_failed
-
-    def _run(self) -> None:
-        with self._guard.catch("describing the machine"):
-            found = self._describe(self._guard)
-            masker = Masker()
-            for part in found.values():
-                # Patterns are compiled when a text first needs them: here one after the other, and not all at once
-                # when the record is taken.
-                masker.mask(part)
-                time.sleep(_BREATH_S)
-            self._found = found
-        # The next logger has a guard of its own to report to.
-        self._has_failed = bool(self._guard.counts)
-        # The guard knows its run, which may be closed long before the last logger is made.
-        self._guard = Guard()
-
-
-_newest: EnvironmentProbe | None = None
-
-
-def environment_probe(guard: Guard) -> EnvironmentProbe:
-    """Return a look at the machine, which loggers that are made one after the other share."""
-    global _newest
-    newest, made = _newest, EnvironmentProbe(guard)
-    if newest is not None and newest.finds_the_same_as(made):
-        return newest
-    _newest = made
-    return made
-
-
-def _current_folder() -> str | None:
-    try:
-        return os.getcwd()
-    except OSError:
-        return None
 
 
 def start_fields(

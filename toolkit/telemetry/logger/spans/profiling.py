@@ -10,7 +10,7 @@ import functools
 import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, TypeVar
 
@@ -82,9 +82,10 @@ class Profiling:
         )
         if inside is not None:
             return inside  # type: ignore[no-any-return]
-        profile = self._make(_as_name(name or called(function)), min_duration_ms, log_interval)
         if inspect.isgeneratorfunction(function):
-            return _profiled_generator(function, profile)
+            # What is done with its values meanwhile would count as its time.
+            return function
+        profile = self._make(_as_name(name or called(function)), min_duration_ms, log_interval)
         return wrap_calls(function, functools.partial(ProfiledBlock, profile))
 
     def _make(self, name: str, min_duration_ms: float | None, log_interval: int | None) -> Profile:
@@ -174,43 +175,6 @@ class ProfiledBlock:
         duration = profile.monotonic() - self._began
         if duration >= profile.shortest:
             profile.count_one(duration)
-
-
-class _TimedGenerator(Generator[Any, Any, Any]):
-    """A generator, and the seconds that it takes itself, without what is done with its values meanwhile."""
-
-    def __init__(self, generator: Generator[Any, Any, Any], monotonic: Callable[[], float]) -> None:
-        self.seconds = 0.0
-        self._generator = generator
-        self._monotonic = monotonic
-
-    def send(self, value: Any) -> Any:
-        return self._timed(self._generator.send, value)
-
-    def throw(self, *error: Any) -> Any:
-        return self._timed(self._generator.throw, *error)
-
-    def _timed(self, resume: Callable[..., Any], *given: Any) -> Any:
-        began = self._monotonic()
-        try:
-            return resume(*given)
-        finally:
-            self.seconds += self._monotonic() - began
-
-
-def _profiled_generator(function: _F, profile: Profile) -> _F:
-    """Return a generator function whose iterations are timed as one call each."""
-
-    @functools.wraps(function)
-    def iterate(*args: Any, **kwargs: Any) -> Any:
-        generator = _TimedGenerator(function(*args, **kwargs), profile.monotonic)
-        try:
-            return (yield from generator)
-        finally:
-            if generator.seconds >= profile.shortest:
-                profile.count_one(generator.seconds)
-
-    return iterate  # type: ignore[return-value]
 
 
 class _Logged:

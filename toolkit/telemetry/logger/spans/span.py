@@ -51,8 +51,8 @@ class CurrentSpan:
 _OPEN_SPANS: ContextVar[Mapping[CurrentSpan, Span]] = ContextVar("open_spans", default=MappingProxyType({}))
 
 
-class SpanHost(Protocol):
-    """What a span needs of the recorder it belongs to."""
+class _Recorder(Protocol):
+    """What a span needs of the `SpanRecorder` that it belongs to."""
 
     gate: StepGate
     guard: Guard
@@ -61,42 +61,20 @@ class SpanHost(Protocol):
     walls: WallTimes
     current: CurrentSpan
     closed: deque[FoldedSpan | Span]
-    """Ended spans that are not in the summary yet."""
 
-    def begin(self, span: Span) -> None:
-        """Open a span."""
-
-    def end(self, span: Span) -> None:
-        """Close a span and write it."""
-
-    def unwind(self, span: Span) -> None:
-        """Handle an exception that leaves the block of `span`."""
-
-    def enter_from_elsewhere(self, span: FoldedSpan, now: float) -> None:
-        """Open a short span on a thread that the meter does not follow."""
-
-    def end_folded_at(self, span: FoldedSpan, stop_time: Any) -> None:
-        """Close a short span at a wall time."""
-
-    def keep_failed(self, span: FoldedSpan, error: BaseException | str | None) -> None:
-        """Write a short span that failed."""
-
-    def say_stopped_twice(self, name: str) -> None:
-        """Report that a span was stopped while it was not open."""
-
+    def begin(self, span: Span) -> None: ...
+    def end(self, span: Span) -> None: ...
+    def unwind(self, span: Span) -> None: ...
+    def enter_from_elsewhere(self, span: FoldedSpan, now: float) -> None: ...
+    def end_folded_at(self, span: FoldedSpan, stop_time: Any) -> None: ...
+    def keep_failed(self, span: FoldedSpan, error: BaseException | str | None) -> None: ...
+    def say_stopped_twice(self, name: str) -> None: ...
     def put_event(
         self, span: Span | None, span_name: str, name: str, attributes: Mapping[str, Any], time: float | None
-    ) -> None:
-        """Write an event of a span."""
-
-    def innermost(self) -> Span | None:
-        """Return the innermost open span of this thread or task."""
-
-    def as_time(self, given: Any) -> float | None:
-        """Return a wall time, or None for now."""
-
-    def as_small(self, attributes: dict[str, Any]) -> dict[str, Any]:
-        """Return attributes that are small enough to keep in memory."""
+    ) -> None: ...
+    def innermost(self) -> Span | None: ...
+    def as_time(self, given: Any) -> float | None: ...
+    def as_small(self, attributes: dict[str, Any]) -> dict[str, Any]: ...
 
 
 class NoSpan:
@@ -134,7 +112,44 @@ class NoSpan:
 NO_SPAN = NoSpan()
 
 
-class FoldedSpan:
+class _Recorded:
+    """What a caller may do with a span that is recorded."""
+
+    __slots__ = ()
+
+    recorder: _Recorder
+    attributes: dict[str, Any]
+    error: BaseException | str | None
+
+    def set(self, **attributes: Any) -> None:
+        """Say more of it."""
+        self.attributes.update(attributes)
+
+    def set_all(self, attributes: Mapping[str, Any]) -> None:
+        """Say more of it, by whatever names."""
+        with self.recorder.guard.catch("reading a span's attributes"):
+            self.attributes.update(attributes)
+
+    def event(self, name: str, /, **attributes: Any) -> None:
+        """Write an event of this span."""
+        self.event_with(name, attributes)
+
+    def event_with(self, name: str, attributes: Mapping[str, Any], time: float | None = None) -> None:
+        """Write an event of this span, now or at a wall time."""
+        with self.recorder.guard.catch("writing a span's event"):
+            span, name_of_span = self._place()
+            self.recorder.put_event(span, name_of_span, name, attributes, time)
+
+    def fail(self, error: BaseException | str) -> None:
+        """Say what went wrong in it, without ending it; a short one is then kept by itself."""
+        self.error = error
+
+    def _place(self) -> tuple[Span | None, str]:
+        """Return the span whose id an event of this one has, and the name of this one."""
+        raise NotImplementedError
+
+
+class FoldedSpan(_Recorded):
     """A span whose time is added to the step record; as cheap as it can be made.
 
     Nothing that `__enter__` and `__exit__` do on every step can fail, so they need no guard. What they do
@@ -149,7 +164,7 @@ class FoldedSpan:
     id: str | None = None
     parent_id: str | None = None
 
-    def __init__(self, recorder: SpanHost, times: SpanTimes, attributes: dict[str, Any]) -> None:
+    def __init__(self, recorder: _Recorder, times: SpanTimes, attributes: dict[str, Any]) -> None:
         self.recorder = recorder
         self.times = times
         self.attributes = attributes
@@ -216,8 +231,6 @@ class FoldedSpan:
                     meter.unwind(self, now)
                 recorder.keep_failed(self, error if error is not None else self.error)
 
-    # What a caller may do with any span.
-
     def stop(self, stop_time: float | None = None, error: BaseException | str | None = None) -> None:
         """End it, now or at a wall time."""
         if error is not None:
@@ -242,31 +255,11 @@ class FoldedSpan:
     def _has_begun(self) -> bool:
         return not self.closed or self.duration is not None
 
-    def set(self, **attributes: Any) -> None:
-        """Say more of it."""
-        self.attributes.update(attributes)
-
-    def set_all(self, attributes: Mapping[str, Any]) -> None:
-        """Say more of it, by whatever names."""
-        with self.recorder.guard.catch("reading a span's attributes"):
-            self.attributes.update(attributes)
-
-    def event(self, name: str, /, **attributes: Any) -> None:
-        """Write an event of this span, at once."""
-        self.event_with(name, attributes)
-
-    def event_with(self, name: str, attributes: Mapping[str, Any], time: float | None = None) -> None:
-        """Write an event of this span, now or at a wall time."""
-        with self.recorder.guard.catch("writing a span's event"):
-            outer = self.outer if self._has_begun else self.recorder.innermost()
-            self.recorder.put_event(outer, self.name, name, attributes, time)
-
-    def fail(self, error: BaseException | str) -> None:
-        """Say what went wrong in it; it is then kept by itself."""
-        self.error = error
+    def _place(self) -> tuple[Span | None, str]:
+        return (self.outer if self._has_begun else self.recorder.innermost()), self.name
 
 
-class Span:
+class Span(_Recorded):
     """A span with an id, a parent and a record of its own. Ends when its block does, or when it is stopped."""
 
     # Defaults of the class, so that making one costs four assignments.
@@ -294,55 +287,36 @@ class Span:
     step = -1
     thread = 0
 
-    def __init__(self, recorder: SpanHost, name: str, times: SpanTimes, attributes: dict[str, Any]) -> None:
-        self._recorder = recorder
+    def __init__(self, recorder: _Recorder, name: str, times: SpanTimes, attributes: dict[str, Any]) -> None:
+        self.recorder = recorder
         self.name = name
         self.times = times
         self.attributes = attributes
 
     def __enter__(self) -> Span:
-        with self._recorder.guard.catch("beginning a span"):
-            self._recorder.begin(self)
+        with self.recorder.guard.catch("beginning a span"):
+            self.recorder.begin(self)
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        with self._recorder.guard.catch("ending a span"):
+        with self.recorder.guard.catch("ending a span"):
             if error is not None:
                 if not isinstance(error, NO_FAILURES):
                     self.error = error
-                self._recorder.unwind(self)
-            self._recorder.end(self)
+                self.recorder.unwind(self)
+            self.recorder.end(self)
 
     def stop(self, stop_time: float | None = None, error: BaseException | str | None = None) -> None:
         """End it, now or at a wall time."""
         if error is not None:
             self.error = error
-        with self._recorder.guard.catch("ending a span"):
+        with self.recorder.guard.catch("ending a span"):
             if stop_time is not None:
-                self.stopped_at = self._recorder.as_time(stop_time)
-            self._recorder.end(self)
+                self.stopped_at = self.recorder.as_time(stop_time)
+            self.recorder.end(self)
 
-    def set(self, **attributes: Any) -> None:
-        """Say more of it."""
-        self.attributes.update(attributes)
-
-    def set_all(self, attributes: Mapping[str, Any]) -> None:
-        """Say more of it, by whatever names."""
-        with self._recorder.guard.catch("reading a span's attributes"):
-            self.attributes.update(attributes)
-
-    def event(self, name: str, /, **attributes: Any) -> None:
-        """Write an event of this span."""
-        self.event_with(name, attributes)
-
-    def event_with(self, name: str, attributes: Mapping[str, Any], time: float | None = None) -> None:
-        """Write an event of this span, now or at a wall time."""
-        with self._recorder.guard.catch("writing a span's event"):
-            self._recorder.put_event(self, self.name, name, attributes, time)
-
-    def fail(self, error: BaseException | str) -> None:
-        """Say what went wrong in it, without ending it."""
-        self.error = error
+    def _place(self) -> tuple[Span | None, str]:
+        return self, self.name
 
 
 AnySpan = Span | FoldedSpan | NoSpan

@@ -167,6 +167,7 @@ class Mirror:
 
     def _pause(self) -> float:
         pause = backoff_s(self._failures + 1, first_s=self._interval_s, longest_s=self._longest_pause_s)
+        pause = max(pause, getattr(self.sink, "rest_until", 0.0) - time.monotonic())
         if self._closing:
             return _LAST_TRIES_S
         is_urgent = time.monotonic() < self._urgent_until

@@ -29,7 +29,6 @@ from toolkit.telemetry.logger.writing.record_appender import RecordFile
 from toolkit.telemetry.logger.writing.session_folder import SessionFolder
 from toolkit.telemetry.logger.writing.writer import Writer
 from toolkit.telemetry.logger.writing.writer_lock import WriterLock
-from toolkit.telemetry.mirrors.csv_mirror import CsvMirror
 from toolkit.telemetry.mirrors.findings import FindingsSink, fields_of
 from toolkit.telemetry.mirrors.registry import make_exporters
 from toolkit.telemetry.mirrors.shared.exporter import ExportedRun
@@ -42,13 +41,13 @@ from toolkit.telemetry.runfolder.journal.journal import (
     shared_memory_folders,
 )
 from toolkit.telemetry.runfolder.journal.repair import recover_killed
-from toolkit.telemetry.runfolder.layout import METRICS_JSONL
+from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.telemetry.runfolder.manifest import INCOMPLETE, Heartbeat, Manifest, write_manifest
 from toolkit.telemetry.runfolder.process import is_in_container
 from toolkit.telemetry.runfolder.reader import last_record
 from toolkit.telemetry.runfolder.records import ERROR, FINDING, LOST, MAX_RECORD_BYTES
 from toolkit.telemetry.runfolder.table.columns import ALL
-from toolkit.telemetry.runfolder.table.csv_table import table_form
+from toolkit.telemetry.runfolder.table.csv_table import CsvTable, table_form
 
 if TYPE_CHECKING:
     from toolkit.telemetry.diagnostics.rank_files import RankFiles
@@ -119,7 +118,6 @@ class RecordPipeline:
             flush_interval=options.flush_interval,
             elapsed=self.elapsed,
             on_gone=self._go_on_after_loss,
-            on_spoilt=self._say_record_is_spoilt,
         )
         # A job of its own: a disk that takes long over it holds up only this.
         self._syncing = PeriodicTasks(
@@ -431,7 +429,9 @@ class RecordPipeline:
             with self.guard.catch("setting up metrics.csv"):
                 form = table_form(session_folder.folder, ALL if options.csv == ALL else None)
                 self.manifest = replace(self.manifest, table=form)
-                table = CsvMirror(session_folder.folder, mode=session_folder.modes.file, form=form)
+                records, path = (session_folder.folder / name for name in (METRICS_JSONL, METRICS_CSV))
+                mode = session_folder.modes.file
+                table = CsvTable(records, path, mode=mode, form=form, is_training=True)
                 mirrors.append(self._mirror(table, start_at=table.start_at, optional=False, ours=True))
         exporters: list[Sink] = []
         with self.guard.catch("setting up the exporters"):
@@ -577,12 +577,6 @@ class RecordPipeline:
             "out, and counted as values_lost in the end record; log them in several records, or as a histogram",
             "more values than a record holds",
         )
-
-    def _say_record_is_spoilt(self, line: bytes) -> None:
-        """Say which record cannot be read any more, since another process appended half a line right before it."""
-        seq = decode(line)["seq"]
-        why = "another process appended half a line to the record file"
-        self.put(LOST, {"records": 1, "reason": why, "from_seq": seq, "to_seq": seq})
 
     def _go_on_after_loss(self, last_line: bytes) -> None:
         """Say which records went with a file that was removed; those that are in the file now were not lost."""

@@ -27,10 +27,8 @@ class RecordFile:
         self._written = 0
         self._last_line = b""
         self._ends_in_half_line = False
-        self.bytes_of_others = 0
-        """Bytes that another process put into the file while we were writing it."""
-        self.spoilt: deque[bytes] = deque()
-        """Lines of ours that cannot be read any more: another process put half a line before or into them."""
+        self.has_others = False
+        """Whether another process appended to the file while we were writing it."""
         # What `sync` looks at too. Never held while the disk is waited for.
         self._lock = threading.Lock()
         self._descriptor: int | None = None
@@ -108,10 +106,10 @@ class RecordFile:
             OSError: the disk took it only in part, or not at all; the next call continues where this one ended.
         """
         assert self._descriptor is not None, "there is no file to write to"
-        self._notice_bytes_of_others(os.fstat(self._descriptor).st_size)
+        self._notice_others(os.fstat(self._descriptor).st_size)
         if self._ends_in_half_line and (self._written == 0 or self._batch[self._written - 1] == ord("\n")):
             # The file ends in half a line that is not ours to complete.
-            self._append(b"\n", is_of_batch=False)
+            self._append(b"\n")
             self._remember(memoryview(b"\n"))
         view = memoryview(self._batch)
         while self._written < len(view):
@@ -206,39 +204,28 @@ class RecordFile:
         if self.has_rest:
             self._written = self._batch.rfind(b"\n", 0, self._written) + 1
 
-    def _notice_bytes_of_others(self, size: int) -> None:
+    def _notice_others(self, size: int) -> None:
         """Look whether the file is longer than we made it, and have our next line begin as a line of its own."""
         if size > self._size:
             assert self._descriptor is not None
             self._begin_line_again()
             self._ends_in_half_line = pread(self._descriptor, 1, size - 1) != b"\n"
-            self.bytes_of_others += size - self._size
+            self.has_others = True
             with self._lock:
                 self._size = size
 
-    def _append(self, data: bytes | memoryview, *, is_of_batch: bool = True) -> int:
+    def _append(self, data: bytes | memoryview) -> int:
         assert self._descriptor is not None
         count = os.write(self._descriptor, data)
         if count <= 0:
             raise OSError(errno.EIO, "the disk took nothing and gave no reason")
         # Where the file ended when the write came: another process may have appended since we looked.
         start = os.lseek(self._descriptor, 0, os.SEEK_CUR) - count
-        if start > self._size:
-            self.bytes_of_others += start - self._size
-            if is_of_batch:
-                self._note_spoilt(start)
+        self.has_others = self.has_others or start > self._size
         self._ends_in_half_line = False
         with self._lock:
             self._size = max(self._size, start) + count
         return count
-
-    def _note_spoilt(self, start: int) -> None:
-        """Note the next line of the batch if what another process wrote before it makes it unreadable."""
-        assert self._descriptor is not None
-        begin = self._batch.rfind(b"\n", 0, self._written) + 1
-        if begin < self._written or pread(self._descriptor, 1, start - 1) != b"\n":
-            end = self._batch.find(b"\n", self._written)
-            self.spoilt.append(self._batch[begin : len(self._batch) if end < 0 else end])
 
     def _remember(self, data: memoryview) -> None:
         """Keep what was just appended until it is synced, if there is memory for it."""

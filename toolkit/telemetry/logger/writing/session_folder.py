@@ -41,7 +41,6 @@ from toolkit.telemetry.runfolder.layout import (
     safe_run_name,
 )
 from toolkit.telemetry.runfolder.manifest import Manifest, Session, write_manifest
-from toolkit.telemetry.runfolder.node_folders import part_in
 from toolkit.telemetry.runfolder.reader import last_seq
 from toolkit.telemetry.runfolder.records import FORMAT
 from toolkit.telemetry.runfolder.safefile import open_to_write
@@ -212,6 +211,9 @@ def _new_session_of(
 
 def _sessions_of_part(log_dir: Path, name: str, run_id: str) -> int:
     """Return the number of the newest session that a part of this run in `log_dir` has; 0 without one."""
+    # Imported where a run id was given.
+    from toolkit.telemetry.runfolder.node_folders import part_in
+
     parts = (
         folder
         for folder in folders_in(log_dir)

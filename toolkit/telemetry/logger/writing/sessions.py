@@ -15,7 +15,7 @@ from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.logger.writing.writer_lock import lock_name
 from toolkit.telemetry.runfolder.journal.repair import (
     adopt_journal,
-    drain_when_free,
+    drain_journal,
     is_being_written,
     journals_of,
     rank_files,
@@ -141,7 +141,7 @@ def recover(folder: Path, guard: Guard, rank: int | None = None) -> list[tuple[i
         if rank is not None and record_file != own_file:
             continue
         try:
-            count = drain_when_free(path, record_file, wait_s=WAIT_FOR_OTHERS_S, is_gone=True)
+            count = drain_journal(path, record_file, wait_s=WAIT_FOR_OTHERS_S, is_gone=True)
             if count is None and rank is None:
                 return None
         except OSError as error:

@@ -30,8 +30,7 @@ _LOOK_S = 1.0
 class Writer:
     """Moves batches from the queue to the record file, about every `flush_interval` seconds.
 
-    `on_gone` is given the last line of a file that was removed or replaced under us, once another is written;
-    `on_spoilt` a line that another process made unreadable by appending half a line of its own.
+    `on_gone` is given the last line of a file that was removed or replaced under us, once another is written.
     """
 
     def __init__(
@@ -44,7 +43,6 @@ class Writer:
         flush_interval: float,
         elapsed: Callable[[], float],
         on_gone: Callable[[bytes], None],
-        on_spoilt: Callable[[bytes], None],
     ) -> None:
         self.trouble: str | None = None
         """Why the disk takes no records now, or None while it does."""
@@ -57,7 +55,6 @@ class Writer:
         self._flush_interval = flush_interval
         self._elapsed = elapsed
         self._on_gone = on_gone
-        self._on_spoilt = on_spoilt
         self._others_reported = False
         self._deadline = 0.0
         self._looked_at = time.monotonic()
@@ -181,13 +178,11 @@ class Writer:
         self._lock.keep()
 
     def _look_for_others(self) -> None:
-        """Say what another process that writes to the record file has done to it."""
-        if self._file.bytes_of_others and not self._others_reported:
+        """Say that another process writes to the record file."""
+        if self._file.has_others and not self._others_reported:
             self._others_reported = True
             message = f"another process appended to {self._file.path.name} while this run was writing it"
             self._guard.report("writing records", OSError(message))
-        while self._file.spoilt:
-            self._on_spoilt(self._file.spoilt.popleft())
 
     def _write_unsynced_again(self) -> None:
         no_longer_held = self._file.write_unsynced_again()

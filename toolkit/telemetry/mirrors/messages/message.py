@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -16,9 +15,11 @@ SUMMARY: Final = "summary"
 """The occasion of a message that combines several others."""
 TEST: Final = "test"
 """The occasion of a message sent by `telemetry setup message`."""
+_MOST_LINES: Final = 20
+_MOST_NAMES: Final = 100
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class RunState:
     """State and progress of a run."""
 
@@ -55,7 +56,7 @@ class RunState:
             words.append(f"LR {lr}")
         if self.eta_s is not None:
             words.append(f"ETA {duration(self.eta_s)}")
-        elif self.elapsed_s is not None and self.status != "running":
+        elif self.elapsed_s is not None:
             words.append(f"after {duration(self.elapsed_s)}")
         return " · ".join(words)
 
@@ -96,11 +97,6 @@ class Message:
         return cut("\n".join(filter(None, (*self.lines, state.as_text(), about))), longest)
 
 
-_MOST_LINES: Final = 20
-_MOST_NAMES: Final = 100
-_PLURALS: Final = {"finish": "ends", "finding": "critical findings"}
-
-
 def combine(messages: Sequence[Message]) -> Message:
     """Return one message that lists `messages`; that of the end of a run keeps its title and lists the others."""
     *earlier, newest = messages
@@ -108,34 +104,23 @@ def combine(messages: Sequence[Message]) -> Message:
         return newest
     is_end = newest.occasion in ("finish", "failure")
     others = earlier if is_end else messages
-    counts: Counter[str] = Counter()
-    for message in others:
-        counts.update(message.details["occasions"] if message.occasion == SUMMARY else [message.occasion])
-    total, listed = sum(counts.values()), others[:_MOST_LINES]
-    left_out = total - sum(message.message_count for message in listed)
-    lines = [f"- {_without_name(message)}" for message in listed]
-    lines += [f"- and {left_out:,} more"] if left_out else []
+    total, listed = sum(message.message_count for message in others), others[:_MOST_LINES]
+    lines = [f"- {_on_one_line(message)}" for message in listed]
+    if left_out := total - sum(message.message_count for message in listed):
+        lines.append(f"- and {left_out:,} more")
     one = replace(
         newest,
-        lines=(*newest.lines, "Before that:", *lines) if is_end else tuple(lines),
-        details={**(newest.details if is_end else {}), "occasions": dict(counts)},
         urgency=max(message.urgency for message in messages),
         about=tuple(name for message in messages for name in message.about)[:_MOST_NAMES],
-        message_count=sum(message.message_count for message in messages),
+        message_count=total + is_end,
     )
     if is_end:
-        return one
-    words = ", ".join(_count(occasion, count) for occasion, count in counts.most_common())
-    return replace(one, occasion=SUMMARY, title=f"{newest.run_state.run_name}: {total:,} messages ({words})")
+        return replace(one, lines=(*newest.lines, "Before that:", *lines))
+    title = f"{newest.run_state.run_name}: {total:,} messages"
+    return replace(one, occasion=SUMMARY, title=title, lines=tuple(lines), details={})
 
 
-def _count(occasion: str, count: int) -> str:
-    if count == 1:
-        return f"1 {occasion}"
-    return f"{count:,} {_PLURALS.get(occasion, f'{occasion}s')}"
-
-
-def _without_name(message: Message) -> str:
-    """Return a message on one line, without the run's name."""
+def _on_one_line(message: Message) -> str:
+    """Return title and first line of a message, without the run's name."""
     title = message.title.removeprefix(f"{message.run_state.run_name}: ")
     return f"{title}: {message.lines[0]}" if message.lines else title

@@ -1,16 +1,23 @@
-"""The `messages:` block: who gets messages, and about what."""
+"""The `messages:` block: who gets messages, and about what.
+
+Messages go by https anywhere, by http to this machine or, if that is allowed, the own network. A certificate says who
+answers over https, so that DNS cannot lead a message to another machine.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Final
+from urllib.parse import urlsplit
 
 from toolkit.telemetry.core.checks import (
+    HOST,
     Check,
     OptionsError,
     boolean,
+    is_this_machine,
     one_of,
     optional,
     texts,
@@ -20,7 +27,6 @@ from toolkit.telemetry.core.checks import (
     wrong,
 )
 from toolkit.telemetry.core.fields import option, read_fields, required
-from toolkit.telemetry.mirrors.messages.address import AddressError, WebAddress, web_address
 from toolkit.telemetry.mirrors.messages.milestones import MILESTONES_ALLOWED, Milestone, milestone_from
 from toolkit.telemetry.mirrors.messages.services import ALIASES, SERVICES
 
@@ -28,7 +34,8 @@ OCCASIONS: Final = ("start", "finish", "failure", "stall", "finding", "milestone
 MOST_RECEIVERS: Final = 20
 """Each has a thread of its own."""
 
-_LINK_FORM: Final = re.compile(r"https?://[^\s\x00-\x20\x7f-\xa0@/<>|\"]+(?:/[^\s\x00-\x20\x7f-\xa0<>|\"]*)?")
+# Printable ASCII without what ends a link or has a meaning in some service's markup, and without a login.
+_LINK_FORM: Final = re.compile(r"https?://[!#-;=?A-{}~]+")
 _LINK: Final = where(
     lambda value: isinstance(value, str) and _LINK_FORM.fullmatch(value) is not None,
     "an address such as https://dashboard.example.org, without a login",
@@ -41,14 +48,7 @@ def _service(key: str, value: Any) -> str:
 
 
 def _occasions(key: str, value: Any) -> tuple[str, ...]:
-    occasions = texts(key, value)
-    odd = [one for one in occasions if one not in OCCASIONS]
-    if odd or not occasions:
-        raise wrong(key, odd[0] if odd else [], _OCCASIONS.allowed)
-    return occasions
-
-
-_OCCASIONS: Final = Check(_occasions, f"a list with some of {', '.join(OCCASIONS)}")
+    return tuple(one_of(*OCCASIONS)(key, occasion) for occasion in texts(key, value))
 
 
 def _milestones(key: str, value: Any) -> tuple[Milestone, ...]:
@@ -59,6 +59,50 @@ def _milestones(key: str, value: Any) -> tuple[Milestone, ...]:
 _VARIABLE: Final = optional(variable_name("SLACK_WEBHOOK"))
 _ADDRESS: Final = Check(lambda _key, value: value, "an https address")
 """Checked with the other options: whether it may be private is one of them."""
+
+
+class AddressError(ValueError):
+    """A refused address; the text shows its host at most, as the rest may be a secret."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebAddress:
+    """A checked address. Its `repr` hides the path, which is the secret in most of these addresses."""
+
+    url: str = field(repr=False)
+    shown: str
+    """The part that is not secret."""
+
+    @property
+    def masked(self) -> str:
+        """The address, with a mask for what is secret."""
+        return f"{self.shown}/{'***' if len(self.url) > len(self.shown) + 1 else ''}"
+
+
+def web_address(url: str, *, allow_private: bool = False) -> WebAddress:
+    """Return the checked address `url`; with `allow_private` also one of http on another machine.
+
+    Raises:
+        AddressError: it is invalid, or not allowed.
+    """
+    if not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
+        raise AddressError("contains characters that must be percent-encoded")
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise AddressError("has an invalid host or port") from error
+    if parts.scheme not in ("http", "https") or not host:
+        raise AddressError("is not an https address, such as https://hooks.example.org/x")
+    if "@" in parts.netloc:
+        raise AddressError(f"has a login in front of {host}; use secret_env for a secret")
+    if port == 0 or not HOST.fullmatch(host):
+        raise AddressError("has an invalid host or port")
+    if parts.scheme == "http" and not is_this_machine(host) and not allow_private:
+        raise AddressError(
+            f"goes to {host} over unencrypted http; it must be https, or in your own network with allow_private: true"
+        )
+    return WebAddress(parts._replace(fragment="").geturl(), f"{parts.scheme}://{parts.netloc.lower()}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +130,7 @@ class MessageOptions:
         # Not called `on`, which YAML reads as true.
         OCCASIONS,
         "What is worth a message.",
-        _OCCASIONS,
+        Check(_occasions, f"a list with some of {', '.join(OCCASIONS)}"),
     )
     milestones: tuple[Milestone, ...] = option(
         (),
@@ -125,8 +169,6 @@ def _receiver(key: str, value: Any) -> MessageOptions:
     one = read_fields(MessageOptions, key, value)
     if one.milestones and "milestone" not in one.when:
         raise wrong(f"{key}.when", list(one.when), "a list with milestone, because milestones are listed")
-    if one.when == ("milestone",) and not one.milestones:
-        raise wrong(f"{key}.milestones", [], 'a list such as ["val_loss < 0.1"] for when: [milestone]')
     if (one.url is None) == (one.url_env is None):
         raise OptionsError(
             f"{key} has {'neither url nor' if one.url is None else 'both url and'} url_env; it must have one of them "
@@ -134,15 +176,14 @@ def _receiver(key: str, value: Any) -> MessageOptions:
         )
     if not SERVICES[one.to].takes_secret and one.secret_env is not None:
         raise wrong(f"{key}.secret_env", one.secret_env, f"absent: {one.to} has no secret but its address")
-    return replace(one, place=key, url=_address(f"{key}.url", one.url, allow_private=one.allow_private))
-
-
-def _address(key: str, url: Any, *, allow_private: bool) -> WebAddress | None:
-    if url is None:
-        return None
-    if not isinstance(url, str):
-        raise OptionsError(f"{key} is a {type(url).__name__} without an address; it must be a text with one")
+    given: Any = one.url
+    if given is None:
+        return replace(one, place=key)
+    if not isinstance(given, str):
+        raise OptionsError(
+            f"{key}.url is a {type(given).__name__} without an address; it must be a text with one"
+        )
     try:
-        return web_address(url.strip(), allow_private=allow_private)
+        return replace(one, place=key, url=web_address(given.strip(), allow_private=one.allow_private))
     except AddressError as error:
-        raise OptionsError(f"{key} {error} (not shown: it may be secret)") from None
+        raise OptionsError(f"{key}.url {error} (not shown: it may be secret)") from None

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import statistics
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from toolkit.telemetry.core.formatting import both_ends, cut, one_line, short_number
 from toolkit.telemetry.diagnostics.catalogue import title_of_kind
 from toolkit.telemetry.diagnostics.finding import CRITICAL, INFO, OPEN
 from toolkit.telemetry.mirrors.messages.message import Message, RunState
-from toolkit.telemetry.mirrors.messages.milestones import Milestone, MilestoneWatch
+from toolkit.telemetry.mirrors.messages.milestones import Milestone
 from toolkit.telemetry.runfolder.records import (
+    EPOCH,
     ERROR,
+    EVAL,
     FINDING,
     NON_FINITE,
     START,
     STEP,
+    SYSTEM,
     Record,
     shows_count_from_zero,
 )
@@ -26,6 +29,7 @@ from toolkit.telemetry.runfolder.untrusted import mapping_in, number_in, texts_i
 
 STALLS: Final = frozenset({"hang", "stall", "stalled"})
 """Kinds of finding that mean that no more steps come."""
+_WITH_METRICS: Final = (STEP, EVAL, EPOCH, SYSTEM)
 _URGENCY: Final = {"start": 2, "finish": 3, "failure": 5, "stall": 4, "finding": 4, "milestone": 3}
 _ENDS: Final = {
     "finished": "finished",
@@ -42,40 +46,39 @@ _LONGEST_LINE: Final = 600
 _LONGEST_ERROR: Final = 500
 
 
-def redacted_message(
-    redact: Callable[[Any], Any],
-    run_state: RunState,
-    occasion: str,
-    name: str,
-    what: str,
-    lines: Iterable[str] = (),
-    *,
-    time: float,
-    details: Mapping[str, Any] | None = None,
-) -> Message:
-    """Return a message about the event `name`; `redact` removes secrets, paths and names of people and machines."""
+class RunEvent(NamedTuple):
+    """Something worth a message, with its texts as the run has them."""
+
+    occasion: str
+    name: str
+    """Its id: there is one message for all events of the same name."""
+    what: str
+    lines: Iterable[str] = ()
+    details: Mapping[str, Any] = {}
+    milestone: Milestone | None = None
+
+
+def message_about(event: RunEvent, state: RunState, redact: Callable[[Any], Any], *, time: float) -> Message:
+    """Return the message about `event`; `redact` removes secrets, paths and names of people and machines."""
     # All at once: a name that one text gives away is removed from the others too. Truncated afterwards: half a secret
     # matches no pattern.
-    about_run = [run_state.run_name, run_state.project, run_state.description]
-    about_run, what, lines, details = redact([about_run, what, list(lines), dict(details or {})])
-    run_name = cut(_line(about_run[0]), _LONGEST_NAME) or "run"
+    names = [state.run_name, state.project, state.description]
+    names, what, lines, details = redact([names, event.what, list(event.lines), dict(event.details)])
+    run_name = _line(names[0], _LONGEST_NAME) or "run"
     return Message(
-        occasion=occasion,
-        title=f"{run_name}: {cut(_line(what), _LONGEST_TITLE)}",
-        lines=tuple(cut(_line(line), _LONGEST_LINE) for line in lines),
+        occasion=event.occasion,
+        title=f"{run_name}: {_line(what, _LONGEST_TITLE)}",
+        lines=tuple(_line(line) for line in lines),
         run_state=replace(
-            run_state,
-            run_name=run_name,
-            project=cut(_line(about_run[1]), _LONGEST_NAME),
-            description=cut(_line(about_run[2]), _LONGEST_LINE),
+            state, run_name=run_name, project=_line(names[1], _LONGEST_NAME), description=_line(names[2])
         ),
         time=time,
-        urgency=_URGENCY.get(occasion, 3),
+        urgency=_URGENCY.get(event.occasion, 3),
         details={
-            _line(key): cut(_line(value), _LONGEST_LINE) if isinstance(value, str) else value
-            for key, value in details.items()
+            _line(key): _line(value) if isinstance(value, str) else value for key, value in details.items()
         },
-        about=(name,),
+        about=(event.name,),
+        milestone=event.milestone,
     )
 
 
@@ -85,37 +88,31 @@ class RunEventReader:
     def __init__(
         self, run_state: RunState, *, redact: Callable[[Any], Any], milestones: Iterable[Milestone] = ()
     ) -> None:
-        self._run_state = run_state
+        self._state = run_state
         self._redact = redact
-        self._milestones = MilestoneWatch(milestones)
+        self._milestones = tuple(milestones)
         self._seconds: deque[float] = deque(maxlen=_STEPS_FOR_ETA)
         self._known: set[str] = set()
         self._error: Record | None = None
+        self._last_step: int | None = None
 
     @property
     def run_state(self) -> RunState:
         """State and progress of the run, with the time left at the median step time: pauses do not count."""
-        done, steps = self._run_state.steps_done, self._run_state.max_steps
+        done, steps = self._state.steps_done, self._state.max_steps
         eta_s = None
         if done is not None and steps is not None and done < steps and self._seconds:
             eta_s = (steps - done) * statistics.median(self._seconds)
-        return replace(self._run_state, eta_s=eta_s)
+        return replace(self._state, eta_s=eta_s)
 
     def take(self, record: Record) -> list[Message]:
         """Return the messages about `record`, the next of the session."""
-        event = record.get("event")
-        found: list[Message | None] = []
-        if event == STEP:
-            self._note_step(record)
-        elif event == START:
-            found.append(self._start(record))
-        elif event == FINDING:
-            found.append(self._finding(record))
-        elif event == ERROR and record.get("source") != "telemetry":
-            self._error = record
-        for milestone, name, value in self._milestones.take(record):
-            found.append(self._milestone(record, milestone, name, value))
-        return [one for one in found if one is not None]
+        time, messages = number_in(record.get("time")) or 0.0, []
+        for event in self._events_in(record):
+            if event.name not in self._known:
+                self._known.add(event.name)
+                messages.append(message_about(event, self.run_state, self._redact, time=time))
+        return messages
 
     def end(
         self, *, status: str, reason: str, now: float, elapsed_s: float, failure: Record | None = None
@@ -132,48 +129,69 @@ class RunEventReader:
             lines = [text if text.startswith(kind) else f"{kind}: {text}"]
             details |= {"error_type": kind, "error": lines[0]}
             what = f"failed with {kind}" if status == "failed" else what
-        state = replace(self._run_state, status=status, elapsed_s=elapsed_s)
-        occasion, name = "failure" if has_failed else "finish", f"end:{state.session}"
-        return redacted_message(self._redact, state, occasion, name, what, lines, time=now, details=details)
+        state = replace(self._state, status=status, elapsed_s=elapsed_s)
+        occasion = "failure" if has_failed else "finish"
+        event = RunEvent(occasion, f"end:{state.session}", what, lines, details)
+        return message_about(event, state, self._redact, time=now)
 
-    def _note_step(self, record: Record) -> None:
-        step, loss, lr, seconds = (
-            record.get(name) for name in ("global_step", "train_loss", "lr", "sec_per_step")
-        )
+    def _events_in(self, record: Record) -> Iterator[RunEvent]:
+        event, state = record.get("event"), self._state
+        if event in (START, STEP):
+            state.from_zero = state.from_zero or shows_count_from_zero(record)
+        if event == START:
+            yield self._start(record)
+        elif event == FINDING:
+            yield from self._finding(record)
+        elif event == ERROR and record.get("source") != "telemetry":
+            self._error = record
+        if event not in _WITH_METRICS:
+            return
+        last_step = self._last_step or 0
+        if event == STEP:
+            last_step = self._note_step(record)
+        for milestone in self._milestones:
+            value = milestone.reached_by(record, last_step)
+            if value is not None:
+                yield self._milestone(record, milestone, value)
+
+    def _note_step(self, record: Record) -> int:
+        """Keep what the record of a step says, and return the step before it."""
+        state = self._state
+        loss, lr, seconds = (record.get(name) for name in ("train_loss", "lr", "sec_per_step"))
         if loss is None:
             loss = mapping_in(record.get(NON_FINITE)).get("train_loss")
-        state = self._run_state
-        self._run_state = replace(
-            state,
-            step=step if isinstance(step, int) else state.step,
-            from_zero=state.from_zero or shows_count_from_zero(record),
-            train_loss=loss if isinstance(loss, (int, float, str)) else state.train_loss,
-            lr=lr if isinstance(lr, (int, float)) else state.lr,
-        )
+        if isinstance(loss, (int, float, str)):
+            state.train_loss = loss
+        if isinstance(lr, (int, float)):
+            state.lr = lr
         if isinstance(seconds, (int, float)) and seconds > 0:
             self._seconds.append(float(seconds))
+        step, folded = record.get("global_step"), record.get("steps_folded")
+        last_step = self._last_step
+        if not isinstance(step, int):
+            return last_step or 0
+        if last_step is None:
+            # A resumed run may begin at any step: what lies before its first step is not reached now.
+            last_step = max(0, step - 1 - (folded if isinstance(folded, int) else 0))
+        state.step, self._last_step = step, max(step, last_step)
+        return last_step
 
-    def _start(self, record: Record) -> Message | None:
-        state, session = self._run_state, self._run_state.session
+    def _start(self, record: Record) -> RunEvent:
+        state = self._state
         steps, description = record.get("max_steps"), record.get("description") or record.get("notes")
-        is_planned = isinstance(steps, int) and steps > 0
-        self._run_state = replace(
-            state,
-            max_steps=steps if is_planned else state.max_steps,
-            from_zero=state.from_zero or shows_count_from_zero(record),
-            description=description if isinstance(description, str) else state.description,
-        )
-        what = "started" if session == 1 else f"resumed as session {session}"
-        return self._event(
-            "start", f"start:{session}", what, [f"{steps:,} steps are planned."] if is_planned else [], record
-        )
+        if isinstance(description, str):
+            state.description = description
+        lines = []
+        if isinstance(steps, int) and steps > 0:
+            state.max_steps, lines = steps, [f"{steps:,} steps are planned."]
+        what = "started" if state.session == 1 else f"resumed as session {state.session}"
+        return RunEvent("start", f"start:{state.session}", what, lines)
 
-    def _finding(self, record: Record) -> Message | None:
+    def _finding(self, record: Record) -> Iterator[RunEvent]:
         kind, name, message = (str(record.get(key, "")) for key in ("kind", "id", "message"))
-        session = self._run_state.session
+        session = self._state.session
         is_open = record.get("state", OPEN) == OPEN
-        details: dict[str, Any] = {key: record[key] for key in _FINDING_DETAILS if key in record}
-        details["finding"] = message
+        details = {key: record[key] for key in _FINDING_DETAILS if key in record} | {"finding": message}
         lines = [
             message,
             *(f"Often: {text}" for text in texts_in(record.get("causes"))[:1]),
@@ -181,48 +199,26 @@ class RunEventReader:
         ]
         if kind in STALLS:
             # No alarm for a pause that is over or may be a long evaluation.
-            if not is_open or record.get("severity") == INFO:
-                return None
-            # Two detectors notice the same stall one after the other.
-            return self._event(
-                "stall", f"stall:{session}:{self._run_state.step}", "stalled", lines, record, details
-            )
-        is_ours = record.get("began_in_session", session) == session
-        if not (is_open or is_ours) or record.get("severity") != CRITICAL:
-            return None
-        what = f"critical finding: {title_of_kind(kind, mapping_in(record.get('evidence')))}"
-        return self._event("finding", f"finding:{name or kind}", what, lines, record, details)
+            if is_open and record.get("severity") != INFO:
+                # Two detectors notice the same stall one after the other.
+                yield RunEvent("stall", f"stall:{session}:{self._state.step}", "stalled", lines, details)
+            return
+        is_ours = is_open or record.get("began_in_session", session) == session
+        if is_ours and record.get("severity") == CRITICAL:
+            what = f"critical finding: {title_of_kind(kind, mapping_in(record.get('evidence')))}"
+            yield RunEvent("finding", f"finding:{name or kind}", what, lines, details)
 
-    def _milestone(self, record: Record, milestone: Milestone, name: str, value: float) -> Message | None:
-        what, lines = f"step {value:,.0f} reached", []
-        if not milestone.every:
-            at = record.get("global_step")
-            where = f" at step {at:,}" if isinstance(at, int) else ""
-            what = f"milestone {milestone.text} reached"
-            lines = [f"{milestone.metric} is {short_number(value)}{where}."]
-        details = {"milestone": milestone.text, "value": value}
-        message = self._event("milestone", name, what, lines, record, details)
-        return message and replace(message, milestone=milestone)
-
-    def _event(
-        self,
-        occasion: str,
-        name: str,
-        what: str,
-        lines: Iterable[str],
-        record: Record,
-        details: Mapping[str, Any] | None = None,
-    ) -> Message | None:
-        """Return the message about the event `name`; None if there was one before."""
-        if name in self._known:
-            return None
-        self._known.add(name)
-        when = number_in(record.get("time")) or 0.0
-        return redacted_message(
-            self._redact, self.run_state, occasion, name, what, lines, time=when, details=details
-        )
+    def _milestone(self, record: Record, milestone: Milestone, value: float) -> RunEvent:
+        name, details = f"milestone:{milestone.text}", {"milestone": milestone.text, "value": value}
+        if milestone.every:
+            what = f"step {value:,.0f} reached"
+            return RunEvent("milestone", f"{name}:{value}", what, (), details, milestone)
+        at = record.get("global_step")
+        where = f" at step {at:,}" if isinstance(at, int) else ""
+        lines = [f"{milestone.metric} is {short_number(value)}{where}."]
+        return RunEvent("milestone", name, f"milestone {milestone.text} reached", lines, details, milestone)
 
 
-def _line(text: str) -> str:
+def _line(text: str, longest: int = _LONGEST_LINE) -> str:
     # Lone surrogates cannot be sent.
-    return one_line(text.encode("utf-8", "replace").decode())
+    return cut(one_line(text.encode("utf-8", "replace").decode()), longest)

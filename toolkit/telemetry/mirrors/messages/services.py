@@ -22,14 +22,8 @@ from toolkit.telemetry.core.formatting import cut, one_line
 from toolkit.telemetry.core.outbox import MOST_ATTEMPTS, NotSentError
 from toolkit.telemetry.mirrors.messages.message import Message
 
-
-class HttpRequest(NamedTuple):
-    """The body of a POST and its headers."""
-
-    body: bytes
-    headers: Mapping[str, str]
-    secrets: frozenset[str] = frozenset()
-    """Texts in it that must not be shown."""
+HttpRequest = tuple[bytes, dict[str, str]]
+"""The body of a POST and its headers."""
 
 
 class Service(NamedTuple):
@@ -45,11 +39,29 @@ class Service(NamedTuple):
     """Whether anyone who knows an address of it can post there."""
 
 
-def _json_request(content: Mapping[str, Any], secrets: frozenset[str] = frozenset()) -> HttpRequest:
-    return HttpRequest(orjson.dumps(content), {"Content-Type": "application/json; charset=utf-8"}, secrets)
+def _json(content: Mapping[str, Any], **headers: str) -> HttpRequest:
+    return orjson.dumps(content), {"Content-Type": "application/json; charset=utf-8", **headers}
 
 
-# ------------------------------------------------------------ Lark
+def _content(answer: bytes) -> Mapping[str, Any]:
+    try:
+        content = orjson.loads(answer)
+    except orjson.JSONDecodeError:
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _short(said: object) -> str:
+    return cut(one_line(str(said)), 200)
+
+
+def _cut_encoded(text: str, encoding: str, most_bytes: int) -> str:
+    """Return `text`, truncated to what `encoding` has in `most_bytes`; not in the middle of an escape."""
+    data = text.encode(encoding, "replace")
+    end = " …"
+    if len(data) <= most_bytes:
+        return data.decode(encoding)
+    return data[: most_bytes - len(end.encode(encoding))].decode(encoding, "ignore").rstrip("\\ ") + end
 
 
 def lark(message: Message, secret: str | None) -> HttpRequest:
@@ -58,36 +70,26 @@ def lark(message: Message, secret: str | None) -> HttpRequest:
     # An error message may have `<at user_id="all">` in it.
     text = re.sub(r"<(?=\s*/?\s*at\b)", "‹", text, flags=re.IGNORECASE)  # noqa: RUF001 - a bracket that starts no tag
     content: dict[str, Any] = {"msg_type": "text", "content": {"text": text}}
-    if not secret:
-        return _json_request(content)
-    timestamp = str(int(time.time()))
-    digest = hmac.new(f"{timestamp}\n{secret}".encode(), b"", hashlib.sha256).digest()
-    signature = base64.b64encode(digest).decode()
-    return _json_request({**content, "timestamp": timestamp, "sign": signature}, frozenset({signature}))
+    if secret:
+        timestamp = str(int(time.time()))
+        digest = hmac.new(f"{timestamp}\n{secret}".encode(), b"", hashlib.sha256).digest()
+        content |= {"timestamp": timestamp, "sign": base64.b64encode(digest).decode()}
+    return _json(content)
 
 
-_RATE_LIMITED: Final = frozenset({9499, 11232})
+_RATE_LIMITED: Final = (9499, 11232)
 
 
-def _check_lark(body: bytes) -> None:
-    try:
-        content = orjson.loads(body)
-    except orjson.JSONDecodeError as error:
+def _check_lark(answer: bytes) -> None:
+    content = _content(answer)
+    code = content.get("code", content.get("StatusCode"))
+    if code is None:
         # Perhaps a truncated response: the message may have arrived.
-        raise NotSentError("the response is not JSON", most_attempts=2) from error
-    if not isinstance(content, dict):
-        raise NotSentError("the response is not from a bot", most_attempts=1)
-    code = content.get("code", content.get("StatusCode", 0))
+        raise NotSentError("the response is not from a bot", most_attempts=2)
     if code != 0:
-        why = cut(one_line(str(content.get("msg", content.get("StatusMessage", "")))), 200)
-        may_retry = isinstance(code, int) and code in _RATE_LIMITED
-        raise NotSentError(
-            f"answered with code {cut(one_line(str(code)), 20)}: {why}",
-            most_attempts=MOST_ATTEMPTS if may_retry else 1,
-        )
-
-
-# ------------------------------------------------------------ Slack and Discord
+        why = content.get("msg", content.get("StatusMessage", ""))
+        most_attempts = MOST_ATTEMPTS if code in _RATE_LIMITED else 1
+        raise NotSentError(f"answered with code {_short(code)}: {_short(why)}", most_attempts=most_attempts)
 
 
 def slack(message: Message, _secret: str | None) -> HttpRequest:
@@ -96,21 +98,18 @@ def slack(message: Message, _secret: str | None) -> HttpRequest:
     if message.link:
         text += f"\n<{escape(message.link, quote=False)}>"
     # Asterisks and underscores in a metric's name are not markup.
-    return _json_request({"text": text, "mrkdwn": False, "unfurl_links": False})
+    return _json({"text": text, "mrkdwn": False, "unfurl_links": False})
 
 
-def _check_slack(body: bytes) -> None:
+def _check_slack(answer: bytes) -> None:
     """Raise if the response is JSON with an error; a webhook usually answers with the word ok."""
-    try:
-        content = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return
-    if isinstance(content, dict) and content.get("ok") is False:
-        why = cut(one_line(str(content.get("error", ""))), 200)
-        raise NotSentError(f"refused: {why}", most_attempts=1)
+    content = _content(answer)
+    if content.get("ok") is False:
+        raise NotSentError(f"refused: {_short(content.get('error', ''))}", most_attempts=1)
 
 
 _MOST_UNITS: Final = 2000
+"""Of UTF-16, in which Discord counts."""
 _NO_PREVIEW: Final = 1 << 2
 
 
@@ -120,17 +119,9 @@ def discord(message: Message, _secret: str | None) -> HttpRequest:
     end = f"\n<{message.link}>" if message.link and len(message.link) < _MOST_UNITS // 2 else ""
     text = f"{message.title}\n{message.body(_MOST_UNITS)}"
     text = re.sub(r"([\\*_~`|\[\]<@]|^[#>-])", r"\\\1", text, flags=re.MULTILINE)
-    # Discord counts in units of UTF-16.
-    units, room = text.encode("utf-16-le", "replace"), _MOST_UNITS - len(end)
-    if len(units) > 2 * room:
-        # Not in the middle of an escape, which would turn the next character into markup.
-        text = units[: 2 * (room - 2)].decode("utf-16-le", "ignore").rstrip("\\ ") + " …"
-    return _json_request(
-        {"content": text + end, "allowed_mentions": {"parse": []}, "flags": _NO_PREVIEW},
-    )
+    text = _cut_encoded(text, "utf-16-le", 2 * (_MOST_UNITS - len(end))) + end
+    return _json({"content": text, "allowed_mentions": {"parse": []}, "flags": _NO_PREVIEW})
 
-
-# ------------------------------------------------------------ ntfy
 
 _MOST_BYTES: Final = 4000
 """A longer text becomes an attachment that phones do not show."""
@@ -152,26 +143,19 @@ def ntfy(message: Message, secret: str | None) -> HttpRequest:
         # `Priority` alone is a header of HTTP itself, which some proxies set or remove.
         "X-Priority": str(message.urgency),
         "X-Tags": _TAGS.get(message.occasion, "memo"),
+        **({"X-Click": message.link} if message.link else {}),
+        **({"Authorization": f"Bearer {secret}"} if secret else {}),
     }
-    if message.link and message.link.isascii():
-        headers["X-Click"] = message.link
-    if secret:
-        headers["Authorization"] = f"Bearer {secret}"
-    end = f"\n{message.link}".encode() if message.link else b""
-    text = message.body(_MOST_BYTES).encode("utf-8", "replace")
-    if len(text) > _MOST_BYTES - len(end):
-        text = f"{text[: _MOST_BYTES - len(end) - 4].decode('utf-8', 'ignore').rstrip()} …".encode()
-    return HttpRequest(text + end, headers, frozenset({secret} if secret else ()))
+    end = f"\n{message.link}" if message.link else ""
+    text = _cut_encoded(message.body(_MOST_BYTES), "utf-8", _MOST_BYTES - len(end))
+    return f"{text}{end}".encode(), headers
 
 
 def encoded_words(text: str) -> str:
     """Return one line of text for a header: as encoded words of RFC 2047 if it is not plain ASCII."""
     if text.isascii() and "=?" not in text:
         return text
-    return Header(text.encode("utf-8", "replace").decode(), "utf-8", maxlinelen=75).encode(linesep="")
-
-
-# ------------------------------------------------------------ any webhook
+    return Header(text, "utf-8", maxlinelen=75).encode(linesep="")
 
 
 def webhook(message: Message, secret: str | None) -> HttpRequest:
@@ -192,26 +176,22 @@ def webhook(message: Message, secret: str | None) -> HttpRequest:
             "project": state.project,
             "description": state.description,
         },
-        "status": state.status,
-        "step": state.step,
-        "max_steps": state.max_steps,
-        "train_loss": state.train_loss,
-        "lr": state.lr,
-        "eta_s": state.eta_s,
+        **{
+            name: getattr(state, name)
+            for name in ("status", "step", "max_steps", "train_loss", "lr", "eta_s")
+        },
         "title": message.title,
         "text": message.body(8000),
         "link": message.link,
         "tells_of": message.message_count,
         "details": dict(message.details),
     }
-    body = orjson.dumps(content)
-    headers = {"Content-Type": "application/json", "X-Telemetry-Id": message.id}
-    if not secret:
-        return HttpRequest(body, headers)
-    timestamp = str(int(time.time()))
-    signature = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
-    headers |= {"X-Telemetry-Timestamp": timestamp, "X-Telemetry-Signature": f"sha256={signature}"}
-    return HttpRequest(body, headers, frozenset({signature}))
+    body, headers = _json(content, **{"X-Telemetry-Id": message.id})
+    if secret:
+        timestamp = str(int(time.time()))
+        signature = hmac.new(secret.encode(), timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
+        headers |= {"X-Telemetry-Timestamp": timestamp, "X-Telemetry-Signature": f"sha256={signature}"}
+    return body, headers
 
 
 SERVICES: Final = {

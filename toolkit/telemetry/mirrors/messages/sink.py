@@ -17,8 +17,9 @@ from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.outbox import Delivery, NotSentError, Outbox
 from toolkit.telemetry.mirrors.messages.message import Message, RunState, combine
 from toolkit.telemetry.mirrors.messages.options import MessageOptions
-from toolkit.telemetry.mirrors.messages.receiver import ReceiverOff, receiver_from, warning_about
+from toolkit.telemetry.mirrors.messages.receiver import ReceiverOff, receiver_from
 from toolkit.telemetry.mirrors.messages.run_events import RunEventReader
+from toolkit.telemetry.mirrors.messages.services import SERVICES
 from toolkit.telemetry.privacy.redaction import Redactor
 from toolkit.telemetry.runfolder.reader import blocks_of, lines_of, parse_line
 from toolkit.telemetry.runfolder.records import MESSAGE, Record
@@ -64,15 +65,18 @@ class MessageSink:
         )
         self._outboxes: list[tuple[MessageOptions, Outbox[Message]]] = []
         self._delivered: dict[str, set[str]] | None = None
-        self._last_seq = -1
         self._is_concluded = False
         self._lock = threading.Lock()
 
     def start(self) -> None:
         """Start a thread for each receiver, and report which are off and why."""
         for options in self._receivers:
-            if (warning := warning_about(options)) is not None:
-                _log.warning("[telemetry] %s", warning)
+            if options.url is not None and SERVICES[options.to].has_secret_address:
+                _log.warning(
+                    "[telemetry] %s.url is a secret: anyone who knows this address can post there. Put it into an "
+                    "environment variable, and name that in url_env",
+                    options.place,
+                )
             try:
                 receiver = receiver_from(options, os.environ)
             except ReceiverOff as error:
@@ -100,11 +104,8 @@ class MessageSink:
                 with self._guard.catch("reading which messages were sent before"):
                     self._delivered = already_delivered(self._record_file) if self._session > 1 else {}
             for record in batch:
-                seq = record.get("seq")
-                is_ours = record.get("session") == self._session
-                if is_ours and isinstance(seq, int) and seq > self._last_seq:
-                    self._last_seq = seq
-                    for message in () if self._is_concluded else self._events.take(record):
+                if record.get("session") == self._session and not self._is_concluded:
+                    for message in self._events.take(record):
                         self._put(message)
 
     def conclude(
@@ -149,18 +150,19 @@ def fields_of(
 ) -> dict[str, Any]:
     """Return the fields of the `message` record about a delivery."""
     message = delivery.item
-    return {
-        **({} if message.run_state.step is None else {"global_step": message.run_state.step}),
+    fields = {
+        "global_step": message.run_state.step,
         "receiver": options.name,
         "service": options.to,
         "occasion": message.occasion,
         "status": DELIVERED if failure is None else FAILED,
         "attempts": delivery.attempts,
         "seconds": round(time.monotonic() - delivery.began, 3),
-        **({} if failure is None else {"reason": str(failure)}),
-        **({} if message.message_count == 1 else {"tells_of": message.message_count}),
+        "reason": None if failure is None else str(failure),
+        "tells_of": message.message_count if message.message_count > 1 else None,
         "about": list(message.about),
     }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def link_to(names: tuple[str, str], link: str | None, redactor: Redactor) -> str:
@@ -186,9 +188,7 @@ def already_delivered(record_file: Path) -> dict[str, set[str]]:
         for position, line in lines_of(block):
             # Most lines are only searched for a word, so this takes no longer than reading the file.
             record = parse_line(position, line) if b'"about"' in line else None
-            if isinstance(record, dict) and (record.get("event"), record.get("status")) == (
-                MESSAGE,
-                DELIVERED,
-            ):
-                delivered.setdefault(str(record.get("receiver")), set()).update(texts_in(record.get("about")))
+            if isinstance(record, dict) and record.get("event") == MESSAGE:
+                about = texts_in(record.get("about")) if record.get("status") == DELIVERED else ()
+                delivered.setdefault(str(record.get("receiver")), set()).update(about)
     return delivered

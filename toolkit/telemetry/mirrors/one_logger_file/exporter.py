@@ -54,8 +54,7 @@ class OneLoggerFileExporter:
         self._put_all(self._spans.take(batch))
 
     def close(self) -> None:
-        """Append the spans that were still held back. Raises OSError if the file system did not take it."""
-        self._put_all(self._spans.rest())
+        """Append the events that were still held back. Raises OSError if the file system did not take it."""
         # Their spans have no record.
         self._announced.update(record["span_id"] for record in self._early)
         self._put_all(self._early)

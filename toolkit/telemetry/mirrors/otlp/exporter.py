@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import socket
 from collections.abc import Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
-from toolkit.telemetry.mirrors.otlp.transport import TRACES, CollectorSink, missing
-from toolkit.telemetry.mirrors.shared.scalars import plain_attributes
+from toolkit.telemetry.mirrors.otlp.transport import TRACES, CollectorSink, about_the_run, key_values
 from toolkit.telemetry.mirrors.shared.span_filter import SpanFilter, SpanSelection
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.records import SPAN, SPAN_EVENT, SPAN_START, START, TAGS, Record
@@ -19,6 +20,12 @@ _EVENTS_A_SPAN: Final = 1_000
 _EVENTS_KEPT: Final = 50_000
 _LONG_SPANS_KEPT: Final = 10_000
 _TIMEOUT_S: Final = 5.0
+_INTERNAL: Final = 1
+_FAILED: Final = 2
+"""OpenTelemetry's numbers of a kind of span and of a status."""
+
+_Item = tuple[Mapping[str, Any], Mapping[str, Any]]
+"""The attributes of the session that a span belongs to, and the fields of its message."""
 
 
 class OtlpExporter(CollectorSink):
@@ -57,7 +64,7 @@ class OtlpExporter(CollectorSink):
         )
         about = {"service.name": service_name, "run.id": run_id, "host.name": socket.gethostname()}
         self._resource = {**about, **(resource or {})}
-        self._trace_id = int.from_bytes(hashlib.blake2b(run_id.encode(), digest_size=16).digest(), "big")
+        self._trace_id = hashlib.blake2b(run_id.encode(), digest_size=16).digest()
         self._filter = span_filter or SpanFilter()
         self._spans = SpanSelection(self._filter)
         self._events: dict[str, list[Record]] = {}
@@ -65,7 +72,6 @@ class OtlpExporter(CollectorSink):
         self._events_kept = 0
         self._long: dict[str, None] = {}
         """Announced spans that are still open, oldest first."""
-        self._otel: _OpenTelemetry | None = None
 
     def write(self, batch: Sequence[Record]) -> None:
         """Send the spans that ended in `batch`, and the events of open ones; what is not accepted is sent again."""
@@ -76,21 +82,14 @@ class OtlpExporter(CollectorSink):
         self._send()
 
     def close(self) -> None:
-        """Send what was still held back, unless the collector has just failed to accept earlier spans."""
-        try:
-            if not self._unsent and not self._has_given_up:
-                self._prepare(self._spans.rest())
-                self._send()
-        finally:
-            self.give_up()
+        """Send nothing more."""
+        self.give_up()
 
     def _take_tags(self, record: Record) -> None:
         """Use the tags of this record from here on."""
+        # A new mapping: spans made before keep the old one.
         tags = {name: record[name] for name in _TAGS if isinstance(record.get(name), str)}
-        if {**self._resource, **tags} != self._resource:
-            self._resource |= tags
-            if self._otel is not None:
-                self._otel.describe(self._resource)
+        self._resource = {**self._resource, **tags}
 
     def is_undelivered(self, record: Record) -> bool:
         """Return whether a record is of a span that is not delivered yet; may be called on another thread."""
@@ -109,24 +108,22 @@ class OtlpExporter(CollectorSink):
                     if len(self._long) > _LONG_SPANS_KEPT:
                         del self._long[next(iter(self._long))]
                     for earlier in self._events.get(record["id"], ()):
-                        self._put(None, self._ready().point(earlier, masker))
+                        self._put(None, self._point(earlier, masker))
             elif event == SPAN_EVENT:
                 self._keep_event(record)
                 if record["span_id"] in self._long:
-                    self._put(None, self._ready().point(record, masker))
+                    self._put(None, self._point(record, masker))
             elif event == SPAN:
                 events = self._take_events(record["id"])
                 left_out = self._events_left_out.pop(record["id"], 0)
                 self._long.pop(record["id"], None)
-                self._put(record["seq"], self._ready().span(record, events, left_out, masker))
+                self._put(record["seq"], self._span(record, events, left_out, masker))
 
-    def _content(self, items: Sequence[Any]) -> Any:
-        return items
-
-    def _ready(self) -> _OpenTelemetry:
-        if self._otel is None:
-            self._otel = _OpenTelemetry(self._resource, self._trace_id)
-        return self._otel
+    def _content(self, items: Sequence[_Item]) -> Mapping[str, Any]:
+        groups = groupby(items, key=itemgetter(0))
+        return {
+            "resource_spans": [about_the_run(of, spans=[span for _, span in group]) for of, group in groups]
+        }
 
     def _keep_event(self, record: Record) -> None:
         kept = self._events.setdefault(record["span_id"], [])
@@ -142,90 +139,45 @@ class OtlpExporter(CollectorSink):
         self._events_kept -= len(events)
         return events
 
-
-class _OpenTelemetry:
-    """Builds OpenTelemetry's own spans; imported on first use."""
-
-    def __init__(self, resource: Mapping[str, Any], trace_id: int) -> None:
-        try:
-            from opentelemetry import trace
-            from opentelemetry.sdk import trace as sdk
-            from opentelemetry.sdk.resources import Resource
-            from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-        except ImportError as error:
-            raise missing("otlp", error) from error
-        self._trace = trace
-        self._sdk = sdk
-        self._make_resource = Resource
-        self.describe(resource)
-        self._scope = InstrumentationScope("ai-toolkit-telemetry")
-        self._trace_id = trace_id
-
-    def describe(self, resource: Mapping[str, Any]) -> None:
-        """Change the attributes of the session; spans built before keep the old ones."""
-        self._resource = self._make_resource({**plain_attributes(resource)})
-
-    def span(self, record: Record, events: Sequence[Record], events_left_out: int, masker: Masker) -> Any:
-        """Return a finished span of OpenTelemetry's."""
-        attributes = {
-            **plain_attributes(masker.mask(record.get("attributes"))),
-            **{name: record[name] for name in _ABOUT if record.get(name) is not None},
-            **({"events_left_out": events_left_out} if events_left_out else {}),
-        }
-        start = _nanoseconds(record["start"])
-        parent_id = record.get("parent_id")
-        return self._sdk.ReadableSpan(
-            name=record["name"],
-            context=self._context(record["id"]),
-            parent=self._context(parent_id) if parent_id else None,
-            resource=self._resource,
-            attributes=attributes,
+    def _span(self, record: Record, events: Sequence[Record], left_out: int, masker: Masker) -> _Item:
+        """Return a span that has ended, with its events."""
+        start, parent_id = _nanoseconds(record["start"]), record.get("parent_id")
+        about = {name: record[name] for name in _ABOUT if record.get(name) is not None}
+        return self._item(
+            record["name"],
+            {**_attributes(record, masker), **about, **({"events_left_out": left_out} if left_out else {})},
+            span_id=_span_id(record["id"]),
+            parent_span_id=_span_id(parent_id) if parent_id else b"",
+            start_time_unix_nano=start,
+            end_time_unix_nano=start + _nanoseconds(record["duration"]),
             events=[
-                self._sdk.Event(
-                    name=event["name"],
-                    attributes={**plain_attributes(masker.mask(event.get("attributes")))},
-                    timestamp=_nanoseconds(event["time"]),
-                )
+                {
+                    "name": event["name"],
+                    "attributes": key_values(_attributes(event, masker)),
+                    "time_unix_nano": _nanoseconds(event["time"]),
+                }
                 for event in events
             ],
-            status=self._status(record, masker),
-            start_time=start,
-            end_time=start + _nanoseconds(record["duration"]),
-            instrumentation_scope=self._scope,
+            status=_status(record, masker),
         )
 
-    def point(self, event: Record, masker: Masker) -> Any:
+    def _point(self, event: Record, masker: Masker) -> _Item:
         """Return an event of an open span, as a child span of zero duration."""
         time_ns = _nanoseconds(event["time"])
-        return self._sdk.ReadableSpan(
-            name=event["name"],
-            context=self._context(f"{event['span_id']} {event.get('session')} {event['seq']}"),
-            parent=self._context(event["span_id"]),
-            resource=self._resource,
-            attributes={
-                **plain_attributes(masker.mask(event.get("attributes"))),
-                "event_of": event["span"],
-                **{name: event[name] for name in ("session", "rank") if event.get(name) is not None},
-            },
-            start_time=time_ns,
-            end_time=time_ns,
-            instrumentation_scope=self._scope,
+        about = {name: event[name] for name in ("session", "rank") if event.get(name) is not None}
+        return self._item(
+            event["name"],
+            {**_attributes(event, masker), "event_of": event["span"], **about},
+            span_id=_span_id(f"{event['span_id']} {event.get('session')} {event['seq']}"),
+            parent_span_id=_span_id(event["span_id"]),
+            start_time_unix_nano=time_ns,
+            end_time_unix_nano=time_ns,
         )
 
-    def _context(self, span_id: str) -> Any:
-        return self._trace.SpanContext(
-            trace_id=self._trace_id,
-            span_id=_as_number(span_id),
-            is_remote=False,
-            trace_flags=self._trace.TraceFlags(self._trace.TraceFlags.SAMPLED),
-        )
-
-    def _status(self, record: Record, masker: Masker) -> Any:
-        error = record.get("error")
-        if isinstance(error, Mapping):
-            message = masker.mask(str(error.get("message") or error.get("type") or ""))
-            return self._trace.Status(self._trace.StatusCode.ERROR, message)
-        return self._trace.Status(self._trace.StatusCode.UNSET)
+    def _item(self, name: str, attributes: Mapping[str, Any], **fields: Any) -> _Item:
+        """Return the fields of OpenTelemetry's `Span`, and those of the session that it belongs to."""
+        known = {"trace_id": self._trace_id, "name": name, "kind": _INTERNAL}
+        return self._resource, {**known, "attributes": key_values(attributes), **fields}
 
 
 _ABOUT: Final = ("session", "rank", "global_step", "thread", "clock", "kept", "unfinished")
@@ -235,12 +187,24 @@ def _nanoseconds(seconds: float) -> int:
     return max(0, round(seconds * 1e9))
 
 
-def _as_number(span_id: str) -> int:
-    """Return the id as a number, as in OpenTelemetry; a foreign id is hashed."""
+def _attributes(record: Record, masker: Masker) -> Mapping[str, Any]:
+    attributes = masker.mask(record.get("attributes"))
+    return attributes if isinstance(attributes, Mapping) else {}
+
+
+def _status(record: Record, masker: Masker) -> dict[str, Any]:
+    error = record.get("error")
+    if not isinstance(error, Mapping):
+        return {}
+    return {"code": _FAILED, "message": masker.mask(str(error.get("message") or error.get("type") or ""))}
+
+
+def _span_id(given: str) -> bytes:
+    """Return an id as OpenTelemetry has it; a foreign one is hashed."""
     try:
-        number = int(span_id, 16)
+        number = int(given, 16)
     except ValueError:
         number = 0
-    if 0 < number < 2**64 and len(span_id) == 16:
-        return number
-    return int.from_bytes(hashlib.blake2b(span_id.encode(), digest_size=8).digest(), "big")
+    if 0 < number < 2**64 and len(given) == 16:
+        return number.to_bytes(8, "big")
+    return hashlib.blake2b(given.encode(), digest_size=8).digest()

@@ -11,13 +11,15 @@ import socket
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from toolkit.telemetry.mirrors.otlp.transport import METRICS, CollectorSink
-from toolkit.telemetry.mirrors.shared.scalars import plain_attributes, scalars_of
+from toolkit.telemetry.mirrors.otlp.transport import METRICS, CollectorSink, about_the_run, key_values
+from toolkit.telemetry.mirrors.shared.scalars import scalars_of
 from toolkit.telemetry.runfolder.records import Record
 
 _NAMESPACE: Final = "training."
 _RECORDS_A_REQUEST: Final = 200
 _TIMEOUT_S: Final = 5.0
+_CUMULATIVE: Final = 2
+"""OpenTelemetry's number of a sum since the start."""
 _GPU: Final = re.compile(r"(?:system/)?gpu/(\d+)/(\w+)")
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_./-]+")
 _LONGEST_NAME: Final = 255
@@ -87,27 +89,24 @@ class OtlpMetricsExporter(CollectorSink):
         seq = record.get("seq")
         return isinstance(seq, int) and seq > self._delivered and bool(scalars_of(record))
 
-    def _content(self, items: Sequence[tuple[dict[str, float], Record]]) -> Any:
-        from opentelemetry.sdk.metrics import export as sdk
-        from opentelemetry.sdk.resources import Resource
-        from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-
+    def _content(self, items: Sequence[tuple[dict[str, float], Record]]) -> Mapping[str, Any]:
         found: dict[tuple[str, str, bool], list[Any]] = {}
         for values, record in items:
-            time_ns = round(float(record.get("time") or 0.0) * 1e9)
+            stamps = {
+                "start_time_unix_nano": self._started,
+                "time_unix_nano": round(float(record.get("time") or 0.0) * 1e9),
+            }
             about = {"rank": record.get("rank") or 0, "run.session": record.get("session")}
             for given, value in values.items():
                 name, unit, factor, is_sum, more = _described(given)
-                attributes = plain_attributes({**about, **more})
-                point = sdk.NumberDataPoint(attributes, self._started, time_ns, value * factor)
+                point = {"attributes": key_values({**about, **more}), "as_double": value * factor, **stamps}
                 found.setdefault((name, unit, is_sum), []).append(point)
-        since_start = sdk.AggregationTemporality.CUMULATIVE
-        metrics = [
-            sdk.Metric(name, "", unit, sdk.Sum(points, since_start, False) if is_sum else sdk.Gauge(points))
-            for (name, unit, is_sum), points in found.items()
-        ]
-        scope = sdk.ScopeMetrics(InstrumentationScope("ai-toolkit-telemetry"), metrics, "")
-        return sdk.MetricsData([sdk.ResourceMetrics(Resource(self._resource), [scope], "")])
+        metrics = []
+        for (name, unit, is_sum), points in found.items():
+            data = {"aggregation_temporality": _CUMULATIVE} if is_sum else {}
+            kind = "sum" if is_sum else "gauge"
+            metrics.append({"name": name, "unit": unit, kind: {"data_points": points, **data}})
+        return {"resource_metrics": [about_the_run(self._resource, metrics=metrics)]}
 
 
 def _described(given: str) -> tuple[str, str, float, bool, Mapping[str, str]]:

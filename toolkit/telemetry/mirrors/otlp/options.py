@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 class OtlpOptions(Exporter):
     """An OpenTelemetry collector."""
 
-    # Not `opentelemetry.sdk`: a folder without a file of its own.
-    NEEDS: ClassVar = ("otlp", "opentelemetry.sdk.trace")
+    # Not `opentelemetry.proto`: a folder without a file of its own.
+    NEEDS: ClassVar = ("otlp", "opentelemetry.proto.trace.v1.trace_pb2")
 
     otlp: str | None = option(
         None,
@@ -58,7 +58,7 @@ class OtlpOptions(Exporter):
 class OtlpMetricsOptions(Exporter):
     """Metrics for an OpenTelemetry collector."""
 
-    NEEDS: ClassVar = ("otlp_metrics", "opentelemetry.sdk.metrics")
+    NEEDS: ClassVar = ("otlp_metrics", "opentelemetry.proto.metrics.v1.metrics_pb2")
 
     otlp_metrics: str | None = option(
         None,

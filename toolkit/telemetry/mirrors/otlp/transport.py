@@ -15,9 +15,11 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from toolkit.telemetry.core.checks import OptionsError
+from toolkit.telemetry.core.formatting import cut, one_line
 from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.core.outbox import NotSentError
 from toolkit.telemetry.core.post import post
+from toolkit.telemetry.mirrors.shared.scalars import Plain, plain_attributes
 
 _log = logging.getLogger("toolkit.telemetry")
 
@@ -25,6 +27,7 @@ HTTP: Final = "http"
 GRPC: Final = "grpc"
 TRACES: Final = "traces"
 METRICS: Final = "metrics"
+_SERVICES: Final = {TRACES: "Trace", METRICS: "Metrics"}
 
 _TEMPORARY: Final = frozenset({401, 403, 404, 405, 407, 408, 429})
 """Refusals that are not caused by the content: a login, a path or a limit."""
@@ -33,6 +36,8 @@ _INVALID: Final = "INVALID_ARGUMENT"
 _NO_ANSWER: Final = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+_LONGEST_REASON: Final = 300
+_FIELDS: Final = {str: "string_value", bool: "bool_value", int: "int_value", float: "double_value"}
 
 
 class OtlpError(OSError):
@@ -47,15 +52,10 @@ class OtlpRefusalError(OtlpError):
         self.is_final = is_final
 
 
-def missing(option: str, error: ImportError) -> ModuleNotFoundError:
-    """Return the error of an option whose package is not installed."""
-    return ModuleNotFoundError(f"{option} needs OpenTelemetry: {install_extra('otlp')} ({error})")
-
-
 class CollectorSink:
     """The base of a sink that sends items of records to a collector; what it did not take is sent first the next time.
 
-    A subclass queues items by `_put`, and makes a request of some of them in `_content`.
+    A subclass queues items by `_put`, and says in `_content` what a request with some of them has.
     """
 
     name: str
@@ -74,8 +74,8 @@ class CollectorSink:
         self._unsent: deque[tuple[int | None, Any]] = deque()
         """Items that wait to be sent, each with the number of its record; None if it does not count."""
         self._delivered = -1
-        self._transport: Transport | None = None
-        self._has_given_up = False
+        self._client: _Http | _Grpc | None = None
+        self._has_given_up = self._has_said_what_is_refused = False
         self.refused = 0
         """Records that the collector has refused."""
         self.leaves_out = ""
@@ -84,11 +84,11 @@ class CollectorSink:
     def give_up(self) -> None:
         """Send nothing more, and cancel a pending retry; may be called on another thread."""
         has_given_up, self._has_given_up = self._has_given_up, True
-        if self._transport is not None and not has_given_up:
-            self._transport.give_up()
+        if self._client is not None and not has_given_up:
+            self._client.give_up()
 
-    def _content(self, items: Sequence[Any]) -> Any:
-        """Return the content of a request."""
+    def _content(self, items: Sequence[Any]) -> Mapping[str, Any]:
+        """Return the fields of the request with `items`, named as in OpenTelemetry's messages."""
         raise NotImplementedError
 
     def _put(self, seq: int | None, item: Any) -> None:
@@ -98,15 +98,10 @@ class CollectorSink:
         while self._unsent and not self._has_given_up:
             count = min(self._piece, len(self._unsent))
             try:
-                content = self._content([self._unsent[number][1] for number in range(count)])
-                if self._transport is None:
-                    self._transport = Transport(
-                        self._url, self._protocol, timeout_s=self._timeout_s, signal=self._signal
-                    )
+                self._deliver([self._unsent[number][1] for number in range(count)])
             except ImportError as error:
-                raise missing(self.name, error) from error
-            try:
-                self._transport.send(content)
+                install = install_extra("otlp")
+                raise ModuleNotFoundError(f"{self.name} needs OpenTelemetry: {install} ({error})") from error
             except OtlpRefusalError as refusal:
                 if count > 1:
                     # One item may be the reason, or the size of the request.
@@ -121,52 +116,53 @@ class CollectorSink:
                 self._delivered = self._delivered if seq is None else seq
             self._piece = min(self._most_items, 2 * self._piece)
 
-
-class Transport:
-    """Sends OpenTelemetry's spans or metrics to a collector; one call at a time."""
-
-    def __init__(self, endpoint: str, protocol: str, *, timeout_s: float, signal: str) -> None:
-        """Raise ImportError without OpenTelemetry's exporter, OtlpError for an invalid header; nothing is sent yet."""
-        from opentelemetry.exporter.otlp.proto.common import metrics_encoder, trace_encoder
-
-        is_metrics = signal == METRICS
-        self._encode: Any = metrics_encoder.encode_metrics if is_metrics else trace_encoder.encode_spans
-        url, login = without_login(endpoint)
-        self._shown_url = url.partition("?")[0].partition("#")[0]
-        headers = {**login, **_headers(signal)}
-        if not all(
-            _HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(headers[name]) for name in headers
-        ):
-            # Without the header, which may be a password.
-            raise OtlpError("OTEL_EXPORTER_OTLP_HEADERS contains an invalid header")
-        self._protocol = (_Grpc if protocol == GRPC else _Http)(url, headers, timeout_s, signal)
-        self._has_reported_refusal = False
-
-    def send(self, content: Any) -> None:
-        """Deliver spans, or metrics. Raises OtlpError if that failed."""
+    def _deliver(self, items: Sequence[Any]) -> None:
+        url, headers = _without_login(self._url)
+        shown = url.partition("?")[0].partition("#")[0]
+        service = _SERVICES[self._signal]
+        make: Any = getattr(_module(service, "pb2"), f"Export{service}ServiceRequest")
+        request = make(**self._content(items))
+        if self._client is None:
+            client = _Grpc if self._protocol == GRPC else _Http
+            headers |= _headers(self._signal)
+            certificates = _from_environment("CERTIFICATE", self._signal)
+            self._client = client(url, headers, certificates, service, self._timeout_s)
         try:
-            partial = self._protocol.deliver(self._encode(content))
+            partial = self._client.deliver(request)
         except OtlpRefusalError as error:
-            raise OtlpRefusalError(f"{self._shown_url} {error}", is_final=error.is_final) from None
+            raise OtlpRefusalError(f"{shown} {error}", is_final=error.is_final) from None
         except OtlpError as error:
-            raise OtlpError(f"{self._shown_url} {error}") from None
+            raise OtlpError(f"{shown} {error}") from None
         spans = getattr(partial, "rejected_spans", 0)
         count, what = (spans, "spans") if spans else (getattr(partial, "rejected_data_points", 0), "points")
-        if count and not self._has_reported_refusal:
+        if count and not self._has_said_what_is_refused:
             # Once; what a collector has refused must not be sent again.
-            self._has_reported_refusal = True
+            self._has_said_what_is_refused = True
             why = _printable(partial.error_message)
-            _log.warning("[telemetry] %s refused %d %s: %s", self._shown_url, count, what, why)
+            _log.warning("[telemetry] %s refused %d %s: %s", shown, count, what, why)
 
-    def give_up(self) -> None:
-        """End a request over gRPC that is under way; may be called on another thread."""
-        self._protocol.give_up()
+
+def about_the_run(resource: Mapping[str, Any], **content: Any) -> dict[str, Any]:
+    """Return what a request has of one session: its attributes, and `content` of our scope."""
+    name, value = next(iter(content.items()))
+    scope = {"scope": {"name": "ai-toolkit-telemetry"}, name: value}
+    return {"resource": {"attributes": key_values(resource)}, f"scope_{name}": [scope]}
+
+
+def key_values(attributes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return attributes, which are made plain, as OpenTelemetry's `KeyValue`s."""
+    return [{"key": name, "value": _any_value(value)} for name, value in plain_attributes(attributes).items()]
+
+
+def _any_value(value: Plain) -> dict[str, Any]:
+    if isinstance(value, list):
+        return {"array_value": {"values": [_any_value(item) for item in value]}}
+    return {_FIELDS[type(value)]: value}
 
 
 def protocol_of(given: str | None, environ: Mapping[str, str], signal: str = TRACES) -> str:
     """Return `http` or `grpc`: from the option, else from the environment, else `http`."""
-    of_signal = environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_PROTOCOL")
-    asked = given or of_signal or environ.get("OTEL_EXPORTER_OTLP_PROTOCOL") or HTTP
+    asked = given or _from_environment("PROTOCOL", signal, environ)
     return GRPC if asked.strip().lower() == GRPC else HTTP
 
 
@@ -187,7 +183,7 @@ def signal_url(endpoint: str, protocol: str = HTTP, *, option: str = "otlp", sig
     return urlunsplit(parts._replace(path=f"/v1/{signal}")) if parts.path in ("", "/") else endpoint
 
 
-def without_login(url: str) -> tuple[str, dict[str, str]]:
+def _without_login(url: str) -> tuple[str, dict[str, str]]:
     """Return an address without its login, and the header that replaces it."""
     parts = urlsplit(url)
     login, _, host = parts.netloc.rpartition("@")
@@ -197,16 +193,20 @@ def without_login(url: str) -> tuple[str, dict[str, str]]:
     return urlunsplit(parts._replace(netloc=host)), {"authorization": f"Basic {given}"}
 
 
-class _Http:
-    def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float, signal: str) -> None:
-        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
-        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+def _module(service: str, ending: str) -> Any:
+    name = service.lower()
+    return importlib.import_module(f"opentelemetry.proto.collector.{name}.v1.{name}_service_{ending}")
 
-        self._answer: Any = ExportMetricsServiceResponse if signal == METRICS else ExportTraceServiceResponse
+
+class _Http:
+    def __init__(
+        self, url: str, headers: Mapping[str, str], certificates: str, service: str, timeout_s: float
+    ) -> None:
+        self._answer: Any = getattr(_module(service, "pb2"), f"Export{service}ServiceResponse")
         self._url = url
         self._headers = {**headers, "content-type": "application/x-protobuf"}
         self._timeout_s = timeout_s
-        self._certificates = _certificates(signal)
+        self._certificates = ssl.create_default_context(cafile=certificates) if certificates else None
 
     def deliver(self, request: Any) -> Any:
         """Return what the collector says about the part that it took."""
@@ -233,16 +233,15 @@ class _Http:
 
 
 class _Grpc:
-    def __init__(self, url: str, headers: Mapping[str, str], timeout_s: float, signal: str) -> None:
-        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc import MetricsServiceStub
-        from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceServiceStub
-
+    def __init__(
+        self, url: str, headers: Mapping[str, str], certificates: str, service: str, timeout_s: float
+    ) -> None:
         self._grpc: Any = importlib.import_module("grpc")
-        self._stub: Any = MetricsServiceStub if signal == METRICS else TraceServiceStub
+        self._stub: Any = getattr(_module(service, "pb2_grpc"), f"{service}ServiceStub")
         self._address = urlsplit(url)
         self._headers = tuple((name.lower(), value) for name, value in headers.items())
+        self._certificates = certificates
         self._timeout_s = timeout_s
-        self._signal = signal
         self._channel: Any = None
 
     def deliver(self, request: Any) -> Any:
@@ -263,6 +262,7 @@ class _Grpc:
             raise OtlpError(message) from None
 
     def give_up(self) -> None:
+        """End a request that is under way; may be called on another thread."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
@@ -270,37 +270,28 @@ class _Grpc:
     def _connect(self) -> Any:
         if self._address.scheme == "http":
             return self._grpc.insecure_channel(self._address.netloc)
-        names = ("CERTIFICATE", "CLIENT_KEY", "CLIENT_CERTIFICATE")
-        files = [_from_environment(name, self._signal) for name in names]
-        contents = [Path(file).read_bytes() if file else None for file in files]
-        return self._grpc.secure_channel(self._address.netloc, self._grpc.ssl_channel_credentials(*contents))
+        certificates = Path(self._certificates).read_bytes() if self._certificates else None
+        trusted = self._grpc.ssl_channel_credentials(certificates)
+        return self._grpc.secure_channel(self._address.netloc, trusted)
 
 
 def _printable(text: object) -> str:
     """Return the beginning of what a collector says, without what could steer a terminal."""
-    return "".join(char if char.isprintable() else " " for char in str(text)[:300])
+    return cut(one_line(str(text)), _LONGEST_REASON)
 
 
-def _from_environment(name: str, signal: str) -> str:
+def _from_environment(name: str, signal: str, environ: Mapping[str, str] = os.environ) -> str:
     """Return OpenTelemetry's variable `name`, of the signal or of all."""
-    of_signal = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}")
-    return of_signal or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}", "")
-
-
-def _certificates(signal: str) -> ssl.SSLContext | None:
-    """Return whom to trust, and the certificate to show, if the environment names files of them."""
-    trusted = _from_environment("CERTIFICATE", signal)
-    own, key = _from_environment("CLIENT_CERTIFICATE", signal), _from_environment("CLIENT_KEY", signal)
-    if not trusted and not own:
-        return None
-    context = ssl.create_default_context(cafile=trusted or None)
-    if own:
-        context.load_cert_chain(own, key or None)
-    return context
+    of_signal = environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}")
+    return of_signal or environ.get(f"OTEL_EXPORTER_OTLP_{name}", "")
 
 
 def _headers(signal: str) -> dict[str, str]:
     """Return the headers from the environment: percent-encoded `name=value` pairs between commas."""
     given = _from_environment("HEADERS", signal)
     pairs = (pair.partition("=") for pair in given.split(",") if "=" in pair)
-    return {unquote(name).strip().lower(): unquote(value).strip() for name, _, value in pairs}
+    headers = {unquote(name).strip().lower(): unquote(value).strip() for name, _, value in pairs}
+    if not all(_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(headers[name]) for name in headers):
+        # Without the header, which may be a password.
+        raise OtlpError("OTEL_EXPORTER_OTLP_HEADERS contains an invalid header")
+    return headers

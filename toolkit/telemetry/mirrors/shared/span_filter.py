@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from toolkit.telemetry.core.checks import only_or_except, texts
 from toolkit.telemetry.runfolder.records import SPAN, SPAN_EVENT, SPAN_START, Record
 from toolkit.telemetry.timing.names import ONE_LOGGER_NAMES
 
-_ENDED_KEPT: Final = 10_000
-_HELD_MAX: Final = 10_000
 _NAMES_KEPT: Final = 10_000
 _DEEPEST: Final = 1_000
-
-# A span is announced once it is open for a second; after some more seconds an unknown parent stays unknown.
-_HELD_S: Final = 5.0
 
 
 class SpanFilter:
@@ -60,104 +54,52 @@ def span_filter_from(given: Mapping[str, Any] | None) -> SpanFilter:
 class SpanSelection:
     """Selects the records of the spans that one exporter sends.
 
-    The child of an omitted span gets the nearest exported ancestor as its parent, so that the tree stays connected. A
-    short span is written after its children; they, and what follows them, wait until it is known.
+    The child of an omitted span gets the nearest exported ancestor as its parent, if the omitted one was announced: a
+    span that takes less than a second is written after its children, which keep its id as their parent's.
     """
 
     def __init__(self, span_filter: SpanFilter | None = None) -> None:
         self._filter = span_filter or SpanFilter()
         self._last_seq = -1
-        self._newest = 0.0
-        self._waiting: deque[Record] = deque()
-        self._open: dict[str, _Known] = {}
-        self._ended: OrderedDict[str, _Known] = OrderedDict()
+        self._open: dict[str, tuple[bool, str | None]] = {}
+        """Whether each announced span is exported, and its parent."""
 
     def take(self, batch: Sequence[Record]) -> list[Record]:
-        """Return the records of `batch` that are ready and not taken before, without those of omitted spans."""
+        """Return the records of `batch` that were not taken before, without those of omitted spans."""
+        found: list[Record] = []
         for record in batch:
-            seq = record.get("seq")
+            seq, event = record.get("seq"), record.get("event")
             if not isinstance(seq, int) or seq <= self._last_seq:
                 continue
             self._last_seq = seq
-            time = record.get("time")
-            if isinstance(time, int | float):
-                self._newest = max(self._newest, time)
-            if record.get("event") not in _OF_SPANS:
-                self._waiting.append(record)
+            if event not in _OF_SPANS:
+                found.append(record)
             elif _is_sound(record):
-                self._learn(record)
-                if self._filter.takes(record["span" if record["event"] == SPAN_EVENT else "name"]):
-                    self._waiting.append(record)
-        return self._ready(is_last=False)
+                is_taken = self._filter.takes(record["span" if event == SPAN_EVENT else "name"])
+                if event == SPAN_START:
+                    self._open[record["id"]] = is_taken, record.get("parent_id")
+                elif event == SPAN:
+                    self._open.pop(record["id"], None)
+                if is_taken:
+                    found.append(record if self._filter.takes_all else self._below_an_exported_one(record))
+        return [record for record in found if record["event"] != SPAN_EVENT or record["span_id"] is not None]
 
-    def rest(self) -> list[Record]:
-        """Return what still waits for a parent; no more records come."""
-        return self._ready(is_last=True)
+    def _below_an_exported_one(self, record: Record) -> Record:
+        # The span of an event may have another one's id, if it is only added up.
+        key = "span_id" if record["event"] == SPAN_EVENT else "parent_id"
+        return {**record, key: self._exported(record.get(key))}
 
-    def _learn(self, record: Record) -> None:
-        if self._filter.takes_all or record["event"] == SPAN_EVENT:
-            return
-        known = _Known(is_taken=self._filter.takes(record["name"]), parent_id=record.get("parent_id"))
-        if record["event"] == SPAN_START:
-            self._open[record["id"]] = known
-            return
-        self._open.pop(record["id"], None)
-        self._ended[record["id"]] = known
-        if len(self._ended) > _ENDED_KEPT:
-            self._ended.popitem(last=False)
-
-    def _ready(self, *, is_last: bool) -> list[Record]:
-        ready: list[Record] = []
-        while self._waiting:
-            record = self._waiting[0]
-            event = record.get("event")
-            if not self._filter.takes_all and event in _OF_SPANS:
-                found = self._with_exported_parent(record, may_wait=not is_last)
-                if found is None:
-                    break
-                record = found
-            self._waiting.popleft()
-            if event != SPAN_EVENT or record.get("span_id") is not None:
-                ready.append(record)
-        return ready
-
-    def _with_exported_parent(self, record: Record, *, may_wait: bool) -> Record | None:
-        """Return `record` below a span that is exported, or None where it should wait until its parent is known."""
-        if record["event"] == SPAN_EVENT:
-            ancestor = self._ancestor(record["span_id"])
-            # Its own span is exported. It may have another span's id, if its own is only added up.
-            return record if ancestor is _UNKNOWN else {**record, "span_id": ancestor.parent_id}
-        ancestor = self._ancestor(record.get("parent_id"))
-        if ancestor is _UNKNOWN and may_wait:
-            is_fresh = self._newest - record["time"] < _HELD_S
-            if is_fresh and len(self._waiting) <= _HELD_MAX:
-                return None
-        return {**record, "parent_id": ancestor.parent_id}
-
-    def _ancestor(self, span_id: str | None) -> _Known:
-        """Find the nearest exported span from `span_id` upwards; it is the `parent_id` of what comes back."""
+    def _exported(self, span_id: str | None) -> str | None:
+        """Return the nearest span from `span_id` upwards that is not known to be omitted."""
         for _ in range(_DEEPEST):
-            if span_id is None:
-                return _ROOT
-            known = self._open.get(span_id) or self._ended.get(span_id)
-            if known is None:
-                return _UNKNOWN
-            if known.is_taken:
-                return _Known(is_taken=True, parent_id=span_id)
-            span_id = known.parent_id
-        return _ROOT
-
-
-class _Known(NamedTuple):
-    """What later records need to know about a span."""
-
-    is_taken: bool
-    parent_id: str | None
+            is_taken, parent_id = self._open.get(span_id, (True, None)) if span_id else (True, None)
+            if is_taken:
+                return span_id
+            span_id = parent_id
+        return None
 
 
 _OF_SPANS: Final = (SPAN, SPAN_START, SPAN_EVENT)
-_ROOT: Final = _Known(is_taken=True, parent_id=None)
-_UNKNOWN: Final = _Known(is_taken=False, parent_id=None)
 
 
 def _matches(name: str, patterns: Sequence[str]) -> bool:

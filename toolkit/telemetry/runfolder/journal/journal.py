@@ -45,7 +45,6 @@ from toolkit.telemetry.runfolder.portable import (
 from toolkit.telemetry.runfolder.safefile import (
     NO_FILE,
     identity_of,
-    is_file,
     is_ours,
     is_sharing_violation,
     open_regular,
@@ -65,7 +64,6 @@ _LOCK_WAIT_S: Final = 1.0
 
 _held: dict[int, Journal | AbandonedJournal] = {}
 """The journals that this process has locked, by `id`."""
-_never_closed: list[mmap.mmap] = []
 _OF_THE_FILE: Final = ("path", "trouble", "_memory", "_words", "_descriptor", "_identity", "_written_to")
 
 
@@ -150,7 +148,7 @@ class Journal:
                 memory = mmap.mmap(descriptor, HEADER_BYTES + _MOST_SEGMENTS * segment_bytes)
             else:
                 memory = _own_memory(segment_bytes)
-                descriptor = off_the_usual_numbers(descriptor)
+            descriptor = off_the_usual_numbers(descriptor)
         except OSError:
             os.close(descriptor)
             os.unlink(path)
@@ -266,7 +264,7 @@ class Journal:
         """
         start, descriptor = self._start_of(SEGMENTS), self._descriptor
         kept = lines[: lines.rfind(b"\n", 0, max(0, len(self._memory) - start)) + 1]
-        if kept and descriptor is not None and is_file(descriptor, self._identity):
+        if kept and descriptor is not None:
             allocate(descriptor, start, len(kept))
             self._memory[start : start + len(kept)] = kept
             self._words[COMMITTED + SEGMENTS] = len(kept)
@@ -277,10 +275,9 @@ class Journal:
             self.is_closed = True
         if self.path is None or self._descriptor is None:
             return
-        descriptor = self._descriptor
-        if not remove and is_file(descriptor, self._identity):
+        if not remove:
             with suppress(OSError):
-                _write_all(descriptor, struct.pack("=Q", 1), 8 * CLOSED)
+                _write_all(self._descriptor, struct.pack("=Q", 1), 8 * CLOSED)
         self._release_file()
         if remove:
             _unlink(self.path)
@@ -300,25 +297,17 @@ class Journal:
         _held.pop(id(self), None)
         descriptor, self._descriptor, self._written_to = self._descriptor, None, None
         self._words.release()
-        if descriptor is not None and is_file(descriptor, self._identity):
-            with suppress(
-                BufferError
-            ):  # a thread that was in the middle of a copy when its process was forked
-                self._memory.close()
-            os.close(descriptor)
-        else:
-            # A script has closed descriptors by their numbers. The map has one of its own, whose number may be that of
-            # a file of the script's by now, and would close it.
-            _never_closed.append(self._memory)
+        with suppress(BufferError):  # a thread that was in the middle of a copy when its process was forked
+            self._memory.close()
+        _close(descriptor)
 
     def _empty(self) -> None:
         """Leave nothing in the file that could be recovered."""
         for segment in range(SEGMENTS):
             self._words[COMMITTED + segment] = 0
-        descriptor = self._descriptor
-        if descriptor is not None and is_file(descriptor, self._identity):
+        if self._descriptor is not None:
             with suppress(OSError):
-                os.ftruncate(descriptor, HEADER_BYTES)
+                os.ftruncate(self._descriptor, HEADER_BYTES)
 
     def _write_out(self, descriptor: int, data: bytes, at: int) -> None:
         try:
@@ -391,7 +380,6 @@ class AbandonedJournal:
         self.lines = lines
         """The committed lines with their `seq`; some may be in the record file already."""
         self._descriptor: int | None = descriptor
-        self._identity = identity_of(os.fstat(descriptor))
         _held[id(self)] = self
 
     def keep(self) -> None:
@@ -416,19 +404,25 @@ class AbandonedJournal:
         """Only unlock it."""
         _held.pop(id(self), None)
         descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None and is_file(descriptor, self._identity):
-            os.close(descriptor)
+        _close(descriptor)
 
 
 _kept: list[AbandonedJournal] = []
 
 
-def hold_abandoned(path: Path, *, is_gone: bool = False) -> AbandonedJournal | None:
+def hold_abandoned(path: Path, *, is_gone: bool = False, wait_s: float = 0.0) -> AbandonedJournal | None:
     """Return the journal at `path` if no live process writes it; None if one does or it is not ours to read.
 
     Without locks and if the process cannot be looked up, it counts as alive unless the caller knows that it
-    `is_gone`.
+    `is_gone`. Every run recovers the journals of others: it is waited for up to `wait_s`, as long as it is there.
     """
+    deadline = time.monotonic() + wait_s
+    while (held := _hold(path, is_gone)) is None and path.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return held
+
+
+def _hold(path: Path, is_gone: bool) -> AbandonedJournal | None:
     try:
         os.close(open_regular(path))
         descriptor = os.open(path, os.O_RDWR | SAFELY)
@@ -566,6 +560,12 @@ def _lines(descriptor: int, head: Head, *, pause_s: float = 0.0) -> list[tuple[i
             if type(seq) is int:
                 found[seq] = line + b"\n"
     return sorted(found.items())
+
+
+def _close(descriptor: int | None) -> None:
+    if descriptor is not None:
+        with suppress(OSError):  # a script has closed it by its number
+            os.close(descriptor)
 
 
 def _unlink(path: Path) -> None:

@@ -6,12 +6,11 @@ import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from toolkit.telemetry.runfolder.codec import RecordError, decode
 from toolkit.telemetry.runfolder.journal.head import Head, id_key
@@ -38,12 +37,9 @@ from toolkit.telemetry.runfolder.safefile import (
     write_all,
 )
 from toolkit.telemetry.runfolder.status import RUNNING, STALLED, work_out_status
-from toolkit.telemetry.runfolder.table.columns import Columns
-from toolkit.telemetry.runfolder.table.csv_table import BuiltTable, build_table, table_form
+from toolkit.telemetry.runfolder.table.csv_table import repair_table, table_form
 
-_T = TypeVar("_T")
-
-HALF_DONE: Final = re.compile(r"\.(metrics\.csv\.[0-9a-f]{12}|run\.json\.[0-9a-f]{16}\.tmp)")
+HALF_DONE: Final = re.compile(r"\.+(metrics\.csv|run\.json)(\.[0-9a-f]{12,16}(\.tmp)?)+")
 """Names of temporary files that were about to be renamed."""
 
 _PATIENCE_S: Final = 1.0
@@ -68,8 +64,15 @@ class Repair:
 
     recovered: int = 0
     """Records that were only in the journal."""
-    table: BuiltTable = field(default_factory=lambda: BuiltTable(columns=Columns()))
-    """The table, with what was found in the records."""
+    rows: int = 0
+    """Rows of the table."""
+    bad_lines: int = 0
+    undeclared: int = 0
+    """Sequence numbers that are in no record and in no `lost` record."""
+    foreign: int = 0
+    """Number of records, if another program wrote all of them."""
+    kept_table: Path | None = None
+    """Where the old table is now, if it had more data than the records."""
     in_use: bool = False
     """A live process writes the run, so nothing was changed."""
     of_others: tuple[tuple[Path, int], ...] = ()
@@ -93,7 +96,7 @@ def repair_run(folder: Path) -> Repair:
     recovered = 0
     is_gone = _is_gone(folder)
     for path, record_file in journals_of(folder):
-        count = drain_when_free(path, record_file, wait_s=_PATIENCE_S, is_gone=is_gone)
+        count = drain_journal(path, record_file, wait_s=_PATIENCE_S, is_gone=is_gone)
         if count is None:
             return Repair(in_use=True)
         recovered += count
@@ -104,8 +107,16 @@ def repair_run(folder: Path) -> Repair:
         mode = stat.S_IMODE(records.lstat().st_mode) & 0o666
     except FileNotFoundError:
         return Repair(recovered=recovered, of_others=of_others)
-    table = build_table(records, folder / METRICS_CSV, mode=mode, form=table_form(folder), keep=True)
-    return Repair(recovered=recovered, of_others=of_others, table=table)
+    table, kept = repair_table(records, folder / METRICS_CSV, mode=mode, form=table_form(folder))
+    return Repair(
+        recovered=recovered,
+        rows=table.rows,
+        bad_lines=table.bad_lines,
+        undeclared=table.undeclared,
+        foreign=table.foreign,
+        kept_table=kept,
+        of_others=of_others,
+    )
 
 
 def is_being_written(record_file: Path, *, within_s: float = _LOCK_PATIENCE_S) -> bool:
@@ -181,10 +192,9 @@ def recover_killed(path: Path, near: Path) -> None:
 
 def discard_journals(folder: Path) -> None:
     """Remove what killed sessions of the run in `folder` left behind: the run is about to be deleted."""
-    hold = partial(hold_abandoned, is_gone=_is_gone(folder))
-    deadline = time.monotonic() + _LOCK_PATIENCE_S
+    is_gone, deadline = _is_gone(folder), time.monotonic() + _LOCK_PATIENCE_S
     for path, _ in journals_of(folder):
-        journal = _when_free(hold, path, deadline)
+        journal = hold_abandoned(path, is_gone=is_gone, wait_s=deadline - time.monotonic())
         if journal is not None:
             journal.close(remove=True)
 
@@ -298,42 +308,25 @@ def _is_inside(record_file: Path, real_folder: Path) -> bool:
     return _RECORD_FILE.fullmatch(name) is not None and os.path.realpath(record_file) == str(record_file)
 
 
-def drain_journal(path: Path, record_file: Path, *, is_gone: bool = False) -> int | None:
+def drain_journal(path: Path, record_file: Path, *, is_gone: bool = False, wait_s: float = 0.0) -> int | None:
     """Append to `record_file` the lines of a dead session's journal that it lacks, and remove the journal.
 
     Returns how many there were, or None if a live process writes the journal or the file. A line that the kill
-    cut in the middle is completed where its beginning matches; nothing is ever rewritten. `is_gone` as in
-    `hold_abandoned`.
+    cut in the middle is completed where its beginning matches; nothing is ever rewritten. `is_gone` and `wait_s` as in
+    `hold_abandoned`; what another process does meanwhile is not counted.
 
     Raises:
         OSError: the record file takes nothing now; the journal is kept.
     """
-    journal = hold_abandoned(path, is_gone=is_gone)
+    journal = hold_abandoned(path, is_gone=is_gone, wait_s=wait_s)
     if journal is None:
-        return None
-    is_done = False
+        return None if path.exists() else 0
+    count = None
     try:
-        count = _append_missing(journal.lines, record_file) if journal.lines else 0
-        is_done = count is not None
-        return count
+        count = _append_missing(journal.lines, record_file, wait_s) if journal.lines else 0
     finally:
-        journal.close(remove=is_done)
-
-
-def drain_when_free(path: Path, record_file: Path, *, wait_s: float, is_gone: bool) -> int | None:
-    """Call `drain_journal`, and wait while another process does; 0 if that one removed the journal."""
-    drain = partial(drain_journal, record_file=record_file, is_gone=is_gone)
-    count = _when_free(drain, path, time.monotonic() + wait_s)
-    return count if count is not None or path.exists() else 0
-
-
-def _when_free(take: Callable[[Path], _T | None], path: Path, deadline: float) -> _T | None:
-    """Return what `take` makes of a journal, as soon as no other process holds it: every run recovers others."""
-    taken = take(path)
-    while taken is None and path.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
-        taken = take(path)
-    return taken
+        journal.close(remove=count is not None)
+    return count
 
 
 def adopt_journal(path: Path, record_file: Path) -> list[tuple[int, bytes]]:
@@ -363,14 +356,17 @@ def remove_half_done(folder: Path) -> None:
                 continue
 
 
-def _append_missing(lines: list[tuple[int, bytes]], record_file: Path) -> int | None:
+def _append_missing(lines: list[tuple[int, bytes]], record_file: Path, wait_s: float = 0.0) -> int | None:
     """Append the lines that the file lacks and return how many; None if a live session writes the file."""
     descriptor = open_to_write(
         record_file, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE.file, only_name=False
     )
     try:
-        if try_lock(descriptor, within_s=_LOCK_PATIENCE_S) is False:
-            return None
+        deadline = time.monotonic() + wait_s
+        while try_lock(descriptor, within_s=_LOCK_PATIENCE_S) is False:
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(0.02)
         give_to_owner(descriptor, record_file.parent)
         newest = last_seq(record_file)
         torn = _torn_tail(descriptor)

@@ -1,45 +1,52 @@
 """metrics.csv: a run's records as one table that pandas reads at any time.
 
-The table is worked out from the records alone, so building it again gives the same bytes. Rows are appended by single
-writes of whole rows. A reader that comes during one sees it up to the end of a page of the file; so a row is laid out
-that no cell crosses into another page: a number before it gets zeros after its fraction, which change no value. Such a
-reader finds the last row without its last cells, and never a part of a number. What cannot be laid out like that, and
-every new column, comes with a new file that is renamed over the old one.
+Rows are appended by single writes of whole rows. A reader that comes during one sees it up to the end of a page of the
+file; so a row is laid out that no cell crosses into another page: a number before it gets zeros after its fraction,
+which change no value. Such a reader finds the last row without its last cells, and never a part of a number. What
+cannot be laid out like that, and every new column, comes with a copy of the file that is renamed over it.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 import re
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.runfolder.layout import PRIVATE
+from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVATE
 from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
-from toolkit.telemetry.runfolder.portable import SAFELY
-from toolkit.telemetry.runfolder.reader import blocks_of, records_in
+from toolkit.telemetry.runfolder.reader import blocks_of, offset_after, records_in
 from toolkit.telemetry.runfolder.records import LOST, Record
 from toolkit.telemetry.runfolder.safefile import (
     NO_FILE,
-    give_to_owner,
     identity_of,
+    new_file,
     open_regular,
+    open_to_write,
     rename_over,
     write_all,
 )
-from toolkit.telemetry.runfolder.table.columns import ALL, SHORT, Columns
+from toolkit.telemetry.runfolder.table.columns import ALL, MAX_COLUMNS, SHORT, Columns
 
 _PAGE: Final = 4096
 _ROOM: Final = 64
 """Bytes that a row leaves free at the end of a page, or none: the next row's event and time fit into them."""
 _TAKES_ZEROS: Final = re.compile(r"-?[0-9]+\.[0-9]+")
-_LONGEST_HEADER: Final = 8 * 1024 * 1024
 _READ_BYTES: Final = 16 * 1024
 """Making rows of so many bytes of records takes about a millisecond, for which a training thread may have to wait."""
+_ROWS_AT_ONCE: Final = 32
+_PAUSE_S: Final = 0.0005
+_COPIED_AT_ONCE: Final = 1024 * 1024
+_RESTS: Final = 20
+"""A table is written anew for at most a twentieth of the time."""
+
+
+class _NotAsItWas(Exception):  # noqa: N818 - it never leaves this module
+    """The table is missing, or is not as it was left: it has to be built again."""
 
 
 def table_form(folder: Path, asked: str | None = None) -> str:
@@ -51,145 +58,232 @@ def table_form(folder: Path, asked: str | None = None) -> str:
     return asked or said or SHORT
 
 
-@dataclass(slots=True, kw_only=True)
-class BuiltTable:
-    """A table that was built from a record file, and what was found in it."""
+class CsvTable:
+    """The table of a record file: built from it, and kept up to date as the sink of its records."""
 
-    columns: Columns
-    rows: int = 0
-    last_seq: int = -1
-    """The `seq` of the newest row."""
-    bad_lines: int = 0
-    undeclared: int = 0
-    """Sequence numbers that are in no record and in no `lost` record."""
-    foreign: int = 0
-    """Number of records, if another program wrote all of them."""
-    left_alone: bool = False
-    """Another program wrote the table and the records, so it was not built."""
-    kept: Path | None = None
-    """Path of the old table, if it had more data than the records."""
-    size: int = 0
-    identity: tuple[int, int] = NO_FILE
+    name = METRICS_CSV
+    only_reads = True
+    """It never changes a record, so that it can share them with other mirrors."""
 
+    def __init__(
+        self,
+        record_file: Path,
+        path: Path,
+        *,
+        mode: int = PRIVATE.file,
+        form: str = ALL,
+        is_training: bool = False,
+    ) -> None:
+        """In a process that `is_training`, it sleeps every few rows, so that the training gets the interpreter."""
+        self.rows = 0
+        """How many it had when it was built."""
+        self.bad_lines = 0
+        self.undeclared = 0
+        """Sequence numbers that are in no record and in no `lost` record."""
+        self.foreign = 0
+        """Number of records, if another program wrote all of them."""
+        self.rest_until = 0.0
+        """A monotonic time: records come before it only if someone waits for them."""
+        self._records = record_file
+        self._path = path
+        self._mode = mode
+        self._form = form
+        self._pause_s = _PAUSE_S if is_training else 0.0
+        self._columns = Columns(form)
+        self._newest = -1
+        self._width = self._size = 0
+        self._identity = NO_FILE
 
-def build_table(
-    record_file: Path,
-    table: Path,
-    *,
-    mode: int = PRIVATE.file,
-    form: str = ALL,
-    keep: bool = False,
-    pause_s: float = 0.0,
-) -> BuiltTable:
-    """Build `table` from the records alone, in a new file that replaces it.
+    def start_at(self) -> int:
+        """Build the table of earlier sessions; return the offset in the record file after its newest row."""
+        if not os.path.lexists(self._records):
+            return 0
+        self.build()
+        return offset_after(self._records, self._newest)
 
-    With `keep`, an old table with more data is kept under another name, and that of another program is left alone.
-    `pause_s` is slept every few rows, so that a training in this process gets the interpreter.
+    @property
+    def leaves_out(self) -> str:
+        """What the table has no room for."""
+        limit = f"{METRICS_CSV} has its limit of {MAX_COLUMNS:,} columns"
+        more = f"{limit}; further metrics are in {METRICS_JSONL} alone"
+        return more if self._columns.left_out else ""
 
-    Raises:
-        OSError: the records cannot be read, or the table not written; the old one is then as it was.
-    """
-    built = _scan(record_file, form, pause_s)
-    if keep and built.foreign and os.path.lexists(table):
-        built.left_alone = True
-        return built
-    temporary = table.with_name(f".{table.name}.{os.urandom(6).hex()}")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | SAFELY, mode)
-    try:
+    def write(self, batch: Sequence[Record]) -> None:
+        """Add a row for each record, which is in the record file already."""
         try:
-            give_to_owner(descriptor, record_file)
-            _write_rows(descriptor, record_file, built, pause_s)
-            built.identity = identity_of(os.fstat(descriptor))
-        finally:
+            self._add(batch)
+        except _NotAsItWas:
+            self.build()
+
+    def close(self) -> None:
+        """Do nothing: every row is in the file."""
+
+    def build(self) -> None:
+        """Write the table from the records alone, in a new file that replaces it.
+
+        Raises:
+            OSError: the records cannot be read, or the table not written; the old one is then as it was.
+        """
+        self._identity, self._columns = NO_FILE, Columns(self._form)
+        for records in self._read():
+            for record in records:
+                self._columns.add_new_of(record)
+        self._replace(map(self._plain_rows, self._read(until=self._newest)))
+
+    def _read(self, until: float = math.inf) -> Iterator[list[Record]]:
+        """Yield the records that have a row, up to the number `until` and each number once, and count what there is."""
+        self.rows = self.bad_lines = self.foreign = declared = numbered = 0
+        self._newest = -1
+        for block in blocks_of(self._records, max_bytes=_READ_BYTES):
+            records, bad_lines = records_in(block)
+            self.bad_lines += bad_lines
+            found = []
+            for record in records:
+                seq = record.get("seq")
+                if type(seq) is int:
+                    if not self._newest < seq <= until:
+                        continue
+                    self._newest, numbered = seq, numbered + 1
+                    # What was logged after the end had no number.
+                    if record.get("event") == LOST and "from_seq" in record:
+                        declared += record["records"] if type(record.get("records")) is int else 0
+                elif numbered:
+                    continue
+                else:
+                    self.foreign += 1
+                if self._columns.has_row(record):
+                    found.append(record)
+            self.rows += len(found)
+            yield found
+            time.sleep(self._pause_s)
+        self.foreign = 0 if numbered else self.foreign
+        self.undeclared = max(0, self._newest + 1 - numbered - declared)
+
+    def _plain_rows(self, records: Iterable[Record]) -> bytes:
+        return b"".join(_plain_row(self._columns.row(record)) for record in records)
+
+    def _add(self, batch: Sequence[Record]) -> None:
+        """Add the rows of `batch`. Raises _NotAsItWas, and whatever the disk does."""
+        added, newest, columns = [], self._newest, self._columns
+        for record in batch:
+            seq = record.get("seq")
+            # What another program put between our records has no number, or an old one.
+            if type(seq) is int and seq > newest:
+                newest = seq
+                if columns.has_row(record):
+                    columns.add_new_of(record)
+                    added.append(record)
+        rows, size = [], self._size
+        for count, record in enumerate(added, 1):
+            row = row_at(size, columns.row(record))
+            if row is None:
+                break
+            rows.append(row)
+            size += len(row)
+            if not count % _ROWS_AT_ONCE:
+                time.sleep(self._pause_s)
+        if self._width == len(columns.names) and len(rows) == len(added):
+            self._append(b"".join(rows))
+        else:
+            self._replace(itertools.chain(self._old_rows(), [self._plain_rows(added)]))
+        self._newest = newest
+
+    def _append(self, data: bytes) -> None:
+        with os.fdopen(self._opened(os.O_WRONLY | os.O_APPEND), "wb", buffering=0) as file:
+            try:
+                write_all(file.fileno(), data)
+            except OSError:
+                # Half a row would read as a smaller number: remove what did not fit.
+                os.ftruncate(file.fileno(), self._size)
+                raise
+        self._size += len(data)
+
+    def _old_rows(self) -> Iterator[bytes]:
+        """Yield the rows that are there, with an empty cell for each new column."""
+        end = b"," * (len(self._columns.names) - self._width) + b"\n"
+        with os.fdopen(self._opened(os.O_RDONLY), "rb") as file:
+            file.readline()
+            while data := file.read(_COPIED_AT_ONCE):
+                yield data.replace(b"\n", end)
+
+    def _opened(self, flags: int) -> int:
+        """Open the table and return its descriptor. Raises _NotAsItWas."""
+        try:
+            descriptor = open_to_write(self._path, flags, known=self._identity)
+        except OSError as error:
+            raise _NotAsItWas from error
+        status = os.fstat(descriptor)
+        if (identity_of(status), status.st_size) != (self._identity, self._size):
             os.close(descriptor)
-        if keep:
-            built.kept = _keep_fuller(table, temporary)
-        rename_over(temporary, table)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-    return built
+            raise _NotAsItWas
+        return descriptor
+
+    def _replace(self, rows: Iterable[bytes]) -> None:
+        """Put a new file in the table's place, with the header and `rows`."""
+        began, size = time.monotonic(), 0
+        with new_file(self._path, mode=self._mode, owner_of=self._records) as descriptor:
+            for data in itertools.chain([self._columns.header().encode("utf-8", "replace") + b"\n"], rows):
+                write_all(descriptor, data)
+                size += len(data)
+            identity = identity_of(os.fstat(descriptor))
+        self._width, self._size, self._identity = len(self._columns.names), size, identity
+        now = time.monotonic()
+        self.rest_until = now + _RESTS * (now - began)
 
 
-def _keep_fuller(table: Path, new: Path) -> Path | None:
-    """Give `table` a second name if it has more rows or other columns than `new`, its successor; return that name."""
+def build_table(record_file: Path, path: Path, *, form: str = ALL) -> CsvTable:
+    """Build the table of `record_file` at `path`, from the records alone; it raises as `CsvTable.build` does."""
+    table = CsvTable(record_file, path, form=form)
+    table.build()
+    return table
+
+
+def repair_table(record_file: Path, path: Path, *, mode: int, form: str) -> tuple[CsvTable, Path | None]:
+    """Build the table again; one with more data is kept, and the second value is its new path.
+
+    That of another program is left alone, and then counts no rows. Raises as `CsvTable.build` does.
+    """
+    new = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
+    table = CsvTable(record_file, new, mode=mode, form=form)
+    table.build()
     try:
-        (rows, columns), (new_rows, new_columns) = _extent(table), _extent(new)
+        if table.foreign and os.path.lexists(path):
+            os.unlink(new)
+            table.rows = 0
+            return table, None
+        kept = _free_name(path) if _has_more(path, new) else None
+        if kept is not None:
+            os.rename(path, kept)
+        rename_over(new, path)
+    except BaseException:
+        os.unlink(new)
+        raise
+    return table, kept
+
+
+def _has_more(path: Path, new: Path) -> bool:
+    """Return whether the table at `path` has more rows or other columns than the `new` one, its successor."""
+    try:
+        # Zeros add far less: rows that are counted would be those of a file of any size.
+        if os.lstat(path).st_size > 2 * os.lstat(new).st_size + 1024**2:
+            return True
+        (rows, columns), (new_rows, new_columns) = _extent(path), _extent(new)
     except OSError:
         # There is no table, or something else such as a link to a file elsewhere, which is left alone.
-        return None
-    if not rows or (rows <= new_rows and columns <= new_columns):
-        return None
-    names = (f"metrics.earlier{f'-{number}' if number > 1 else ''}.csv" for number in itertools.count(1))
-    kept = next(path for path in map(table.with_name, names) if not os.path.lexists(path))
-    os.rename(table, kept)
-    return kept
+        return False
+    return rows > 0 and (rows > new_rows or not columns <= new_columns)
 
 
 def _extent(table: Path) -> tuple[int, set[bytes]]:
     """Return how many rows a table has, and its columns."""
     with open(open_regular(table), "rb") as file:
-        columns = set(file.readline(_LONGEST_HEADER).rstrip(b"\n").split(b","))
-        return sum(block.count(b"\n") for block in iter(lambda: file.read(_LONGEST_HEADER), b"")), columns
+        columns = set(file.readline().rstrip(b"\n").split(b","))
+        return sum(block.count(b"\n") for block in iter(lambda: file.read(_COPIED_AT_ONCE), b"")), columns
 
 
-def _records_of(record_file: Path, pause_s: float) -> Iterator[tuple[list[Record], int]]:
-    for block in blocks_of(record_file, max_bytes=_READ_BYTES):
-        yield records_in(block)
-        if pause_s:
-            time.sleep(pause_s)
-
-
-def _scan(record_file: Path, form: str, pause_s: float) -> BuiltTable:
-    """Return a table with the columns that the records need, and with what is known of them, but no rows yet."""
-    built, columns_of_others = BuiltTable(columns=Columns(form)), Columns(form)
-    foreign = absent = declared = 0
-    for records, bad_lines in _records_of(record_file, pause_s):
-        built.bad_lines += bad_lines
-        for record in records:
-            seq = record.get("seq")
-            if type(seq) is not int:
-                foreign += 1
-                if columns_of_others.has_row(record):
-                    columns_of_others.add_new_of(record)
-                continue
-            if seq > built.last_seq:
-                absent += seq - built.last_seq - 1
-                built.last_seq = seq
-                # What was logged after the end had no number.
-                if (
-                    record.get("event") == LOST
-                    and "from_seq" in record
-                    and type(record.get("records")) is int
-                ):
-                    declared += record["records"]
-            if built.columns.has_row(record):
-                built.columns.add_new_of(record)
-    built.undeclared = max(0, absent - declared)
-    if built.last_seq < 0 and foreign:
-        built.foreign, built.columns = foreign, columns_of_others
-    return built
-
-
-def _write_rows(descriptor: int, record_file: Path, built: BuiltTable, pause_s: float) -> None:
-    """Write the header and a row for each record, each `seq` once; the file may have grown since it was scanned."""
-    columns, newest = built.columns, -1
-    lines = [columns.header().encode("utf-8", "replace") + b"\n"]
-    size = len(lines[0])
-    for records, _ in _records_of(record_file, pause_s):
-        for record in records:
-            seq = record.get("seq")
-            is_next = newest < seq <= built.last_seq if type(seq) is int else built.foreign > 0
-            if is_next and columns.has_row(record):
-                newest = seq if type(seq) is int else newest
-                cells = columns.row(record)
-                lines.append(row_at(size, cells) or _plain_row(cells))
-                size += len(lines[-1])
-                built.rows += 1
-        write_all(descriptor, b"".join(lines))
-        lines = []
-    write_all(descriptor, b"".join(lines))
-    built.size, built.last_seq = size, newest
+def _free_name(path: Path) -> Path:
+    names = (f"metrics.earlier{f'-{number}' if number > 1 else ''}.csv" for number in itertools.count(1))
+    return next(kept for kept in map(path.with_name, names) if not os.path.lexists(kept))
 
 
 def row_at(size: int, cells: list[str]) -> bytes | None:

@@ -96,12 +96,12 @@ def _as_json(folder: Path, found: tuple[Repair, str | None] | str) -> dict[str, 
         "repaired": True,
         "reason": None,
         "recovered": repair.recovered,
-        "rows": repair.table.rows,
-        "bad_lines": repair.table.bad_lines,
-        "undeclared": repair.table.undeclared,
-        "foreign": repair.table.foreign,
+        "rows": repair.rows,
+        "bad_lines": repair.bad_lines,
+        "undeclared": repair.undeclared,
+        "foreign": repair.foreign,
         "ended": ended,
-        "kept_table": None if repair.table.kept is None else str(repair.table.kept),
+        "kept_table": None if repair.kept_table is None else str(repair.kept_table),
         "of_others": [{"path": str(path), "user": user} for path, user in repair.of_others],
     }
 
@@ -111,9 +111,10 @@ def _print(folder: Path, repair: Repair, ended: str | None) -> None:
         why = ": it ended without an end record" if ended == LOST else ", as the end record does"
         _say(f"{folder}: run.json now says {ended}{why}")
     _say(f"{folder}: {_outcome(repair)}")
-    kept = repair.table.kept
-    if kept is not None:
-        _say(f"{folder}: the old metrics.csv had data that the records lack; it was kept as {kept.name}")
+    if repair.kept_table is not None:
+        _say(
+            f"{folder}: the old metrics.csv had data that the records lack; it was kept as {repair.kept_table.name}"
+        )
     for path, user in repair.of_others:
         refuse(
             f"{folder}: {path} may hold more records of this run and belongs to user {user}: "
@@ -126,13 +127,14 @@ def _say(line: str) -> None:
 
 
 def _outcome(repair: Repair) -> str:
-    table = repair.table
-    if table.foreign:
-        outcome = "was not changed" if table.left_alone else f"now has {table.rows} rows"
-        bad = f", {table.bad_lines} unreadable lines" if table.bad_lines else ""
-        return f"{table.foreign} records of another program, which need no repair; metrics.csv {outcome}{bad}"
-    undeclared = f", {table.undeclared} records missing and not declared lost" if table.undeclared else ""
+    if repair.foreign:
+        outcome = f"now has {repair.rows} rows" if repair.rows else "was not changed"
+        bad = f", {repair.bad_lines} unreadable lines" if repair.bad_lines else ""
+        return (
+            f"{repair.foreign} records of another program, which need no repair; metrics.csv {outcome}{bad}"
+        )
+    undeclared = f", {repair.undeclared} records missing and not declared lost" if repair.undeclared else ""
     return (
-        f"{repair.recovered} records recovered, {table.rows} rows in metrics.csv, "
-        f"{table.bad_lines} unreadable lines{undeclared}"
+        f"{repair.recovered} records recovered, {repair.rows} rows in metrics.csv, "
+        f"{repair.bad_lines} unreadable lines{undeclared}"
     )

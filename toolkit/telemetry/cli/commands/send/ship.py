@@ -16,7 +16,6 @@ from toolkit.telemetry.cli.terminal import add_json_argument, print_json
 from toolkit.telemetry.core.prometheus import Exposition, PrometheusError, host_and_port
 from toolkit.telemetry.fleet.address import Address, AddressError
 from toolkit.telemetry.fleet.engine import Engine, EngineError
-from toolkit.telemetry.fleet.object_store import PlaceError, StoreError
 from toolkit.telemetry.fleet.objects import ObjectShipper, missing_objects
 from toolkit.telemetry.fleet.options import (
     add_engine_arguments,
@@ -32,7 +31,7 @@ from toolkit.telemetry.fleet.schema import require_tables, set_up
 from toolkit.telemetry.fleet.shipping.metrics import HELP, samples
 from toolkit.telemetry.fleet.shipping.shipper import DRAIN_S, Shipper
 from toolkit.telemetry.fleet.shipping.verify import Lag, lags_of
-from toolkit.telemetry.fleet.signed_requests import read_key
+from toolkit.telemetry.fleet.stores import PlaceError, StoreError
 from toolkit.telemetry.fleet.teams import make_team, team_address
 
 LATE_S: Final = 60.0
@@ -77,7 +76,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--secrets",
         metavar="DIR",
         type=file_path,
-        help="with --team: folder for the files with the users' passwords and a request key; none is overwritten",
+        help="with --team: folder for the files with the users' passwords and fleet.toml; none is overwritten",
     )
     parser.add_argument(
         "--keep-days",
@@ -87,10 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--deliver-requests",
-        metavar="KEYFILE",
-        type=Path,
-        help="deliver requests from pages to the runs here, if they are signed with this key (default: none are "
-        "delivered; see docs/fleet.md)",
+        action="store_true",
+        default=None,
+        help="deliver requests from pages to the runs here (default: none are delivered; see docs/fleet.md)",
     )
     parser.add_argument(
         "--metrics",
@@ -197,13 +195,12 @@ def _age(lag: Lag) -> float:
 
 def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> int:
     is_short = args.once or args.verify
-    if args.deliver_requests is not None and is_short:
-        return refuse("--deliver-requests is for a shipper that keeps running, without --once and --verify")
-    key = None if args.deliver_requests is None else read_key(args.deliver_requests)
     store = chosen_objects(args)
     objects = ObjectShipper(address, store, say=print_to_stderr) if store is not None else None
     engine = Engine(address)
-    shipper = Shipper(engine, folders, objects=objects, say=print_to_stderr, request_key=key)
+    shipper = Shipper(
+        engine, folders, objects=objects, say=print_to_stderr, delivers_requests=bool(args.deliver_requests)
+    )
     if is_short:
         shipper.start()
         shipper.ship_all()

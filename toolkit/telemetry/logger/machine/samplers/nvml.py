@@ -18,7 +18,6 @@ from toolkit.telemetry.logger.machine.samplers.visible_gpus import (
 )
 
 _GB: Final = 1024**3
-_DRIVER: Final = "/dev/nvidiactl"
 
 _THROTTLE_REASONS: Final = {
     # Bit 1, an idle GPU, is no throttling.
@@ -143,21 +142,6 @@ def load_nvml() -> Any:
     except ImportError as error:
         raise NothingToSample("nvidia-ml-py is not installed") from error
     return pynvml
-
-
-def has_nvidia_driver() -> bool:
-    """Return whether NVIDIA's driver is loaded; nothing is imported or asked."""
-    return os.path.exists(_DRIVER)
-
-
-def import_where_there_are_gpus() -> None:
-    """Import NVML's Python module now if this machine has an NVIDIA driver, so that no step has to wait for it later.
-
-    The driver itself is not touched.
-    """
-    if has_nvidia_driver():
-        with contextlib.suppress(ImportError):
-            import pynvml  # noqa: F401 - for those who need it later
 
 
 def _has_library() -> bool:

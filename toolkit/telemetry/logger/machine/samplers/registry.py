@@ -8,14 +8,9 @@ from typing import Final
 
 from toolkit.telemetry.core import plugins
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.logger.machine.samplers.amd import AmdSampler, has_amd_gpus
 from toolkit.telemetry.logger.machine.samplers.disk import DiskSampler
 from toolkit.telemetry.logger.machine.samplers.host import HostSampler
-from toolkit.telemetry.logger.machine.samplers.nvml import (
-    NvmlSampler,
-    has_nvidia_driver,
-    import_where_there_are_gpus,
-)
+from toolkit.telemetry.logger.machine.samplers.nvml import NvmlSampler
 from toolkit.telemetry.logger.machine.samplers.sampler import NothingToSample, Sample, Sampler, Value
 from toolkit.telemetry.logger.machine.samplers.torch_memory import TorchMemorySampler
 
@@ -32,14 +27,7 @@ SAMPLERS: Final[tuple[Callable[[Path, Guard], Sampler], ...]] = (
 def default_samplers(log_dir: Path, guard: Guard | None = None) -> list[Sampler]:
     """Return one sampler of each kind; making them reads nothing."""
     guard = guard or Guard()
-    with guard.catch("importing NVML"):
-        import_where_there_are_gpus()
-    found = [make(log_dir, guard) for make in SAMPLERS]
-    # Of what most machines lack, no thread is started to find that out. Two makers' GPUs would have the same numbers:
-    # besides NVIDIA's, others are in the processor.
-    if not has_nvidia_driver() and has_amd_gpus():
-        found.append(AmdSampler(guard=guard))
-    return found
+    return [make(log_dir, guard) for make in SAMPLERS]
 
 
 def load_plugins(guard: Guard | None = None) -> list[plugins.Plugin]:

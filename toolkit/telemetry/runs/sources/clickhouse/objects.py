@@ -7,8 +7,8 @@ import time
 from typing import Final
 
 from toolkit.telemetry.fleet.engine import EngineError
-from toolkit.telemetry.fleet.object_store import DifferentError, MissingError, ObjectStore, StoreError
 from toolkit.telemetry.fleet.objects import StoredObject, read_object, stored_objects
+from toolkit.telemetry.fleet.stores import FileError, Store, StoreError
 from toolkit.telemetry.runfolder.safefile import NotInside, parts_inside, too_large
 from toolkit.telemetry.runs.formatting import clean
 from toolkit.telemetry.runs.sources.clickhouse.link import EngineLink
@@ -26,7 +26,7 @@ _ASKED_AGAIN_S: Final = 15.0
 class EngineObjects:
     """Reads stored files and checks them. Thread-safe."""
 
-    def __init__(self, link: EngineLink, store: ObjectStore | None) -> None:
+    def __init__(self, link: EngineLink, store: Store | None) -> None:
         self._link = link
         self._store = store
         self._lock = threading.Lock()
@@ -57,7 +57,7 @@ class EngineObjects:
             raise Refused(failure[1])
         try:
             data = read_object(self._store, found, max_bytes)
-        except (DifferentError, MissingError) as error:
+        except FileError as error:
             raise Refused(f"{relative[:100]!r}: {clean(str(error))}; it is on {node}") from error
         except StoreError as error:
             self._failure = (time.monotonic(), clean(str(error)))

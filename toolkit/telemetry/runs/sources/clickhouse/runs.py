@@ -72,7 +72,7 @@ _COLUMNS: Final = types_of(
 )
 """What a card needs."""
 _MORE_COLUMNS: Final = types_of(
-    "name String, behind UInt64, project String, toUInt16(created) UInt16, manifest Bytes"
+    "name String, behind UInt64, project String, toUInt16(created) UInt16, control String, manifest Bytes"
 )
 
 
@@ -103,6 +103,8 @@ class EngineRun:
     behind: int = 0
     project: str = ""
     day: int = 0
+    control: str = ""
+    """Whether its node delivers requests to it: nothing if it does not, DELIVERS, or why this run gets none."""
     _manifest_data: bytes = b""
     labelled: _Labels = field(default_factory=_Labels, kw_only=True)
     looked_at: float = 0.0

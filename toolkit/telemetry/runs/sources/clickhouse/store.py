@@ -11,8 +11,8 @@ from typing import Any, Final, NoReturn
 
 from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.engine import EngineError
-from toolkit.telemetry.fleet.object_store import ObjectStore
 from toolkit.telemetry.fleet.run_rows import LABEL_TYPES, LABELS_TABLE, label_row, reports_of_shippers
+from toolkit.telemetry.fleet.stores import Store
 from toolkit.telemetry.runfolder.labels import (
     Labels,
     LabelsError,
@@ -69,20 +69,18 @@ class ClickHouseStore(StoreQueries):
         read_only: bool = False,
         read_only_reason: Callable[[], str | None] = lambda: None,
         visitor: Callable[[], str] = lambda: "",
-        request_key: bytes | None = None,
         patience_s: float = PATIENCE_S,
-        objects: ObjectStore | None = None,
+        objects: Store | None = None,
     ) -> None:
         """Show the runs at `address`; `visitor` returns who makes a change, for the record.
 
-        Requests to runs are signed with `request_key`; without it there are none.
         Files that records point to come from `objects`.
         """
         super().__init__(read_only=read_only, read_only_reason=read_only_reason)
         self._visitor = visitor
         self._link = EngineLink(address, patience_s=patience_s)
         self._runs = EngineRuns(self._link)
-        self._requests = EngineRequests(self._link, self._runs, request_key)
+        self._requests = EngineRequests(self._link, self._runs)
         self._commits = Commits(self._link)
         self._objects = EngineObjects(self._link, objects)
         self._kept = KeptBytes()
@@ -167,7 +165,8 @@ class ClickHouseStore(StoreQueries):
         """Read new records, for at most about `wait_s`."""
         run = self._find(key)
         health = self._log(key, rank).refresh(wait_s)
-        if not run.card(self._runs.engine_time).live:
+        # Of a run that has ended, more may be in its file than was shipped.
+        if not (run.behind or run.card(self._runs.engine_time).live):
             return health
         lag_s = max(0.0, self._runs.engine_time - run.received)
         return replace(health, lag_s=lag_s, behind_bytes=run.behind)
@@ -219,7 +218,7 @@ class ClickHouseStore(StoreQueries):
     # ------------------------------------------------------------ requests and labels
 
     def ask(self, key: str, request: Mapping[str, Any]) -> str:
-        """Send a signed request to the run's node and return its id."""
+        """Send a request to the run's node and return its id."""
         self._require_write_access()
         run, card = self._find(key), self.card(key)
         refusal = self._requests.refusal(run)

@@ -1,1 +1,0 @@
-"""How often the three answers about runs are right: `python -m benchmarks.answers`."""

@@ -1,1 +1,0 @@
-"""How often forecasts are right, on curves whose end is known."""

@@ -1,0 +1,170 @@
+"""How often findings are right: on labelled real curves, on made curves whose faults are known, next to others."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from evaluations.corpus import Evaluator, Prediction, Rows, Split, load_module, made_split, next_to, splits_of
+from evaluations.figures import Options, say, share, table
+from evaluations.made_curves.file import made_runs
+from evaluations.scores import CLEAN, INSTABILITY, KINDS, Counts, counts_of
+from toolkit.telemetry.diagnostics.examiner import Examiner
+from toolkit.telemetry.diagnostics.finding import SEVERITIES, Finding
+
+PAGE: Final = "detectors.md"
+JOBS: Final = 2
+_AS_LABELLED: Final = {"memory_growth": "mem_leak"}
+"""Kinds that have another name in the corpus."""
+_OTHERS: Final = {
+    "naive": "fixed windows and percentages",
+    "robust": "robust z-score",
+    "cusum": "CUSUM on robust residuals",
+}
+"""The corpus's own baselines."""
+_COMPARED: Final = ("nan", INSTABILITY, "overfit", "plateau", "exploding_grad", "val_spike")
+QUICK: Final = 12
+"""Runs of each part of the corpus in a short run."""
+_NOT_FALLING: Final = ("gan", "policy")
+"""Families of made curves whose loss is not meant to fall."""
+
+Said = Mapping[str, list[Prediction]]
+
+
+def run(options: Options) -> str:
+    """Return the figures."""
+    evaluator = Evaluator(options.corpus)
+    splits = splits_of(options.corpus)
+    if options.quick:
+        splits = [split.only(list(split.labels)[:QUICK]) for split in splits]
+    real = _scored(splits, evaluator, options)
+    runs = made_runs()[: QUICK if options.quick else None]
+    with made_split(runs) as split:
+        made = _scored([split], evaluator, options)
+    meant_to_fall = [one for one in runs if one.family not in _NOT_FALLING]
+    with made_split(meant_to_fall) as split:
+        falling = _scored([split], evaluator, replace(options, list_errors=False))
+    repositories = {split.repositories.get(run, run) for split in splits for run in split.labels}
+    return "\n\n".join(
+        [
+            (
+                f"{sum(len(split.labels) for split in splits)} open curves of {len(repositories)} repositories, which "
+                f"the rules were written with, and {len(runs)} made ones. Warnings and critical findings, by event."
+            ),
+            _kinds(real, made),
+            _clean(real, made, falling),
+            "The corpus's baselines on the same open curves, found of events and false:",
+            _compared(real, splits, evaluator),
+        ]
+    )
+
+
+def findings_of(rows: Rows) -> list[Finding]:
+    """Return the findings of a live run, each with the highest severity it ever had.
+
+    Whoever was alerted is not helped by a warning that is taken back later.
+    """
+    examiner = Examiner()
+    highest: dict[str, str] = {}
+    for row in rows:
+        for finding in examiner.take([row]):
+            before = highest.get(finding.id, finding.severity)
+            highest[finding.id] = max(before, finding.severity, key=SEVERITIES.index)
+    return [
+        replace(finding, severity=highest.get(finding.id, finding.severity))
+        for finding in examiner.findings()
+    ]
+
+
+def as_prediction(finding: Finding) -> Prediction:
+    """Return a finding in the evaluator's format."""
+    return {
+        "kind": _AS_LABELLED.get(finding.kind, finding.kind),
+        "start_step": finding.start_step,
+        "end_step": finding.end_step,
+        "detected_step": finding.noticed_step,
+        "severity": finding.severity,
+    }
+
+
+def _predictions(job: tuple[str, Rows]) -> tuple[str, list[Prediction]]:
+    run, rows = job
+    return run, [as_prediction(finding) for finding in findings_of(rows)]
+
+
+def _scored(splits: Iterable[Split], evaluator: Evaluator, options: Options) -> Counts:
+    results = []
+    for split in splits:
+        say(f"{split.name}: {len(split.labels)} runs")
+        jobs = ((run, split.rows(run)) for run in split.labels)
+        with multiprocessing.Pool(JOBS, os.nice, (5,)) as pool:
+            said = dict(pool.imap_unordered(_predictions, jobs, chunksize=4))
+        results.append(evaluator.score(split, said))
+    if options.list_errors:
+        for result in results:
+            for error in result["errors"]:
+                print(*error)
+    return counts_of(results)
+
+
+def _kinds(real: Counts, made: Counts) -> str:
+    rows = []
+    for kind in KINDS:
+        of_real, of_made = real.get(kind, Counter()), made.get(kind, Counter())
+        if of_real["labels"] + of_made["labels"]:
+            name = f"**{kind}**" if kind == INSTABILITY else f"`{kind}`"
+            rows.append([name, _counted(of_real), *_ratios(of_real), _counted(of_made)])
+    header = [
+        "kind",
+        "open: found, false",
+        "precision",
+        "recall",
+        "made: found, false",
+    ]
+    return table(header, rows)
+
+
+def _counted(of: Mapping[str, int]) -> str:
+    return f"{of['found']}/{of['labels']}, {of['false']}" if of["labels"] + of["false"] else "-"
+
+
+def _ratios(of: Mapping[str, int]) -> list[str]:
+    return [share(of["found"], of["found"] + of["false"]), share(of["found"], of["labels"])]
+
+
+def _clean(real: Counts, made: Counts, falling: Counts) -> str:
+    said = [
+        f"{of[CLEAN]['alarms']} on {of[CLEAN]['runs']} {which}"
+        for of, which in (
+            (real, "open runs"),
+            (made, "made runs"),
+            (falling, f"made runs without {' and '.join(_NOT_FALLING)}, whose loss is not meant to fall"),
+        )
+    ]
+    return f"False alarms on clean runs: {', '.join(said)}."
+
+
+def _compared(ours: Counts, splits: Sequence[Split], evaluator: Evaluator) -> str:
+    path = next_to(splits[0].folder.parent, "baselines")
+    if path is None:
+        return "The corpus has no baselines."
+    module = load_module(path / "baseline.py", "corpus_baseline")
+    rows = [["**ours**", *_row_of(ours)]]
+    for name, title in _OTHERS.items():
+        predict: Callable[[Rows], list[Prediction]] = getattr(module, name)
+        results = []
+        for split in splits:
+            said: Said = {run: predict(split.rows(run)) for run in split.labels}
+            results.append(evaluator.score(split, said))
+        rows.append([title, *_row_of(counts_of(results))])
+    return table(["", *(f"`{kind}`" for kind in _COMPARED), "alarms per clean run"], rows)
+
+
+def _row_of(counts: Counts) -> list[str]:
+    clean = counts[CLEAN]
+    cells = [_counted(counts.get(kind, Counter())) for kind in _COMPARED]
+    return [*cells, f"{clean['alarms'] / max(1, clean['runs']):.2f}"]

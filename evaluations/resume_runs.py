@@ -1,0 +1,199 @@
+"""Trains runs that are killed and resumed, rightly or not: `python -m evaluations.resume_runs FOLDER`.
+
+Every session is a process of its own that runs a real script; the first is ended by SIGKILL. A resume is broken by what
+its checkpoint lacks or has wrong, by other settings or by an edited script; the scripts load what they find.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import multiprocessing
+import os
+import random
+import runpy
+import shutil
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, Final
+
+from evaluations.resume_breakages import break_checkpoint, checkpoint_of
+from evaluations.resume_cases import Case, case_of
+
+_SCRIPTS: Final = Path(__file__).with_name("resume_scripts")
+_REWARM: Final = ("resume_warmup_steps", "warmup_steps_after_resume", "rewarmup_steps")
+_SETTINGS: Final = ({"label_smoothing": 0.2}, {"max_grad_norm": 0.02})
+"""Not the learning rate nor its like, which an optimizer takes from the checkpoint, whatever the settings say."""
+_EDITS: Final = (
+    ("torch.tanh(", "torch.relu("),
+    ("logits = self.head(hidden)", "logits = 1.5 * self.head(hidden)"),
+    ("self.dropout, self.training", "5 * self.dropout, self.training"),
+)
+
+
+def make(case: Case, root: Path, text: bytes) -> None:
+    """Train both sessions of a case, in `root`."""
+    folder = root / case.name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    (folder / "text.bin").write_bytes(text)
+    for script, name in ((case.trainer, "train"), ("task", "task")):
+        code = (_SCRIPTS / f"{script}.py").read_text()
+        (folder / f"{name}.py").write_text(
+            code.replace("from evaluations.resume_scripts import task", "import task")
+        )
+    settings = _settings(case)
+    job: dict[str, Any] = {
+        "kill_at": case.saved_at + case.overlap,
+        "stop_at": case.saved_at + case.overlap + 6,
+        "resume_from": None,
+        "skip": 0,
+        "from_start": case.kind == "data_from_start",
+        "noise": case.noise,
+    }
+    if case.how == "of another run":
+        _session(folder, settings | {"seed": 91, "data_seed": 91}, job | {"kill_at": case.saved_at}, "donor")
+        os.rename(folder / "saved", folder / "donor")
+        shutil.rmtree(folder / "logs")
+    _session(folder, settings, job, "1")
+    job |= {"kill_at": -1, "resume_from": str(checkpoint_of(case.trainer, case.resumed_at))}
+    break_checkpoint(case, folder, job)
+    _change(case, folder, settings)
+    _session(folder, settings, job, "2")
+    for left in ("saved", "donor", "text.bin"):
+        target = folder / left
+        shutil.rmtree(target) if target.is_dir() else target.unlink(missing_ok=True)
+
+
+def _settings(case: Case) -> dict[str, Any]:
+    chance = random.Random(f"settings {case.name}")
+    parts = 2 if case.seed % 5 == 2 else 1
+    return {
+        "seed": case.seed,
+        "data_seed": case.seed,
+        "batch_size": 8 // parts,
+        "accumulation": parts,
+        "optimizer": "SGD" if case.seed % 5 == 1 else "AdamW",
+        "learning_rate": 0.02 if case.seed % 5 != 1 else 0.3,
+        "weight_decay": 0.01,
+        "max_grad_norm": 1.0,
+        "label_smoothing": 0.0,
+        "dropout": chance.choice([0.1, 0.15]),
+        "warmup_steps": 5,
+        "max_steps": 120,
+        "eval_every": 10,
+        "save_every": case.saved_at // 2,
+        "log_every": case.log_every,
+        "loss_scaling": case.kind == "scaler_lost",
+    }
+
+
+def _change(case: Case, folder: Path, settings: dict[str, Any]) -> None:
+    """Change the settings or the script of the second session."""
+    chance = random.Random(f"change {case.name}")
+    if case.kind == "batch_size":
+        name = "accumulation" if case.how.startswith("accumulation") else "batch_size"
+        settings[name] = settings[name] // 2 if case.how.endswith("halved") else settings[name] * 2
+    elif case.kind == "eval_interval":
+        settings["eval_every"] = chance.choice([3, 5])
+    elif case.kind == "seed_in_settings":
+        settings["seed"] += 1000
+    elif case.kind == "warmup_in_settings":
+        settings |= {chance.choice(_REWARM): chance.randint(4, 7), "resumed_at": case.resumed_at}
+    elif case.how == "a setting":
+        settings |= chance.choice(_SETTINGS)
+    elif case.how == "a line of code":
+        path, (before, after) = folder / "task.py", chance.choice(_EDITS)
+        code = path.read_text()
+        assert before in code, before
+        path.write_text(code.replace(before, after))
+
+
+def _session(folder: Path, settings: dict[str, Any], job: dict[str, Any], name: str) -> None:
+    """Run the script in a process of its own, forked from this one, which has imported all that takes long."""
+    (folder / "settings.json").write_text(json.dumps(settings))
+    (folder / "job.json").write_text(json.dumps(job))
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.chdir(folder)
+            with open(f"session-{name}.txt", "wb", 0) as output:
+                os.dup2(output.fileno(), 1)
+                os.dup2(output.fileno(), 2)
+            sys.path.insert(0, str(folder))
+            sys.argv = ["train.py"]
+            runpy.run_path("train.py", run_name="__main__")
+            if folder.name.startswith("imports-"):
+                Path("modules.json").write_text(json.dumps([*sys.modules]))
+            code = 0
+        finally:
+            if code:
+                sys.excepthook(*sys.exc_info())
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    _, status = os.waitpid(child, 0)
+    ended = os.waitstatus_to_exitcode(status)
+    if ended != (-9 if job["kill_at"] > 0 else 0):
+        raise RuntimeError(f"session {name} of {folder} ended with {ended}: see session-{name}.txt there")
+
+
+def make_all(wanted: list[Case], root: Path, processes: int = 2) -> dict[str, dict[str, Any]]:
+    """Make the cases that are not there yet; return the labels of all, by run folder, and write them as labels.json."""
+    root.mkdir(parents=True, exist_ok=True)
+    text = _text()
+    missing = [case for case in wanted if not (root / case.name / "done").exists()]
+    if missing:
+        _import_all({case.trainer for case in missing}, root, text)
+        fork = multiprocessing.get_context("fork")
+        workers = [
+            fork.Process(target=_make_some, args=(missing[at::processes], root, text))
+            for at in range(processes)
+        ]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            while worker.is_alive():
+                worker.join(20)
+                _write_labels(wanted, root)
+    return _write_labels(wanted, root)
+
+
+def _write_labels(wanted: list[Case], root: Path) -> dict[str, dict[str, Any]]:
+    labels = {case.folder: asdict(case) for case in wanted if (root / case.name / "done").exists()}
+    (root / "labels.json").write_text(json.dumps(labels, indent=1))
+    return labels
+
+
+def _make_some(some: list[Case], root: Path, text: bytes) -> None:
+    for case in some:
+        try:
+            make(case, root, text)
+        except RuntimeError as error:
+            print(error, file=sys.stderr, flush=True)
+        else:
+            (root / case.name / "done").touch()
+
+
+def _import_all(trainers: set[str], root: Path, text: bytes) -> None:
+    """Import what each script imports in the course of a training, so that each session is forked with it."""
+    import torch
+
+    # Forked processes inherit no threads, so there must be none that they wait for.
+    torch.set_num_threads(1)
+    for trainer in sorted(trainers):
+        case = replace(case_of(trainer, 0, 0, "exact"), name=f"imports-{trainer}")
+        make(case, root, text)
+        for name in json.loads((root / case.name / "modules.json").read_text()):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+        shutil.rmtree(root / case.name)
+
+
+def _text() -> bytes:
+    docs = Path(__file__).parent.parent / "docs"
+    names = ("resume.md", "cli.md", "options.md", "control.md")
+    return bytes(byte % 128 for name in names for byte in (docs / name).read_bytes())

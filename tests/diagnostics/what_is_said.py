@@ -1,0 +1,99 @@
+"""The contract of detectors: a table of runs, each with the facts of the one finding about it, or with none."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.diagnostics.synthetic_runs import Record, detect
+from tests.lengths import longer
+from toolkit.telemetry.diagnostics.catalogue import title_of
+from toolkit.telemetry.diagnostics.finding import Finding
+
+Run = Sequence[Record] | Callable[[], Sequence[Record]]
+
+
+class Seeds(NamedTuple):
+    """A run for each seed: so many usually, and so many in a long run."""
+
+    make: Callable[[int], Sequence[Record]]
+    usual: int = 2
+    long: int = 5
+
+
+class Between(NamedTuple):
+    """Equal to every number of a range, ends included."""
+
+    low: float
+    high: float
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int | float) and self.low <= other <= self.high
+
+    __hash__ = None
+
+
+class Saying(NamedTuple):
+    """Equal to every sentence in which it is."""
+
+    words: str
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and self.words in other
+
+    __hash__ = None
+
+
+def facts_of(finding: Finding, names: Iterable[str]) -> dict[str, Any]:
+    """Return what a finding has under these names, in its evidence or as its fields."""
+    known = {"title": title_of(finding), **finding.evidence}
+    return {name: known[name] if name in known else getattr(finding, name) for name in names}
+
+
+def contract_of(
+    kinds: str | Sequence[str],
+    said: Mapping[str, tuple[Run | Seeds, Mapping[str, Any]]],
+    silent: Mapping[str, Run | Seeds],
+) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return two tests: each run of `said` has one finding with these facts, and no run of `silent` has any."""
+    kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+
+    @pytest.mark.parametrize(("run", "facts"), [param for row in said.items() for param in _params(*row)])
+    def test_one_finding_has_these_facts(run, facts):
+        (finding,) = detect(_made(run), *kinds)
+
+        assert facts_of(finding, facts) == dict(facts)
+
+    @pytest.mark.parametrize("run", [param for row in silent.items() for param in _params(row[0], (row[1],))])
+    def test_nothing_is_found(run):
+        assert detect(_made(run), *kinds) == []
+
+    return test_one_finding_has_these_facts, test_nothing_is_found
+
+
+def put(values: Iterable[Any], at: int, new: Iterable[Any]) -> list[Any]:
+    """Return `values` with `new` ones from place `at` on."""
+    values, new = list(values), list(new)
+    return [*values[:at], *new, *values[at + len(new) :]]
+
+
+def times(values: Iterable[float], first: int, last: int | None, factor: float) -> list[float]:
+    """Return `values` with those from place `first` up to `last` multiplied."""
+    values = list(values)
+    return put(values, first, [factor * value for value in values[first:last]])
+
+
+def _params(name: str, row: Sequence[Any]) -> Iterable[Any]:
+    run, *facts = row
+    if not isinstance(run, Seeds):
+        yield pytest.param(run, *facts, id=name)
+        return
+    for seed in range(longer(run.usual, run.long)):
+        yield pytest.param(functools.partial(run.make, seed), *facts, id=f"{name}, seed {seed}")
+
+
+def _made(run: Run) -> Sequence[Record]:
+    return run() if callable(run) else run

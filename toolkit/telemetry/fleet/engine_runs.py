@@ -1,0 +1,130 @@
+"""Runs of an engine as the files of run folders: records byte for byte, and the files that they point to."""
+
+from __future__ import annotations
+
+import tempfile
+import zlib
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+from toolkit.telemetry.fleet.commits import Commit, newest_commits, whole_line
+from toolkit.telemetry.fleet.engine import Engine, quote
+from toolkit.telemetry.fleet.objects import MAX_BYTES, StoredObject, checked_path, read_object, stored_objects
+from toolkit.telemetry.fleet.stores import FileError, Store, StoredFile, StoreError
+from toolkit.telemetry.runfolder.layout import LABELS, MANIFEST, is_safe_name, rank_file, safe_run_name
+from toolkit.telemetry.runfolder.safefile import NotInside
+
+_BYTES_AT_ONCE: Final = 8 * 1024 * 1024
+_MOST_NAMED: Final = 5
+
+
+class EngineRuns:
+    """The runs with some ids, or names that only one run has; a live one as far as it was shipped. A Source."""
+
+    def __init__(self, engine: Engine, wanted: Collection[str], objects: Store | None = None) -> None:
+        """Find the runs; files that records point to come from `objects`, and are left out without it.
+
+        Raises:
+            StoreError: there is no such run, or several have the name.
+            EngineError: the engine did not answer.
+        """
+        self.engine = engine
+        self.names: list[str] = []
+        """The names of the run folders."""
+        self.left_out = 0
+        """How many files that records point to need `objects`."""
+        self._objects = objects
+        self._files: dict[str, tuple[StoredFile, bytes | Commit | StoredObject]] = {}
+        for one in wanted:
+            self._find(one)
+
+    def __str__(self) -> str:
+        return str(self.engine.address)
+
+    def _find(self, wanted: str) -> None:
+        rows = self.engine.rows(
+            "SELECT run_id, argMax(name, version) AS called, argMax(node, version), argMax(folder, version), "
+            "max(version), argMax(manifest, version) FROM runs "
+            f"WHERE run_id = {quote(wanted)} OR name = {quote(wanted)} GROUP BY run_id",
+            *("String", "String", "String", "String", "UInt64", "Bytes"),
+        )
+        found = [row for row in rows if row[0] == wanted] or rows
+        if not found:
+            raise StoreError(f"the engine has no run with the id or name {wanted}")
+        if len(found) > 1:
+            ids = ", ".join(f"{row[0]} ({row[2]})" for row in found[:_MOST_NAMED])
+            raise StoreError(f"{len(found)} runs are called {wanted}; name one by its id: {ids}")
+        run_id, name, _, place, version, manifest = found[0]
+        last = place.rpartition("/")[2]
+        folder = last if is_safe_name(last) else safe_run_name(name)
+        if folder in self.names:
+            raise StoreError(f"two of the runs are in folders called {folder}: copy one after the other")
+        self.names.append(folder)
+        for commit in newest_commits(self.engine, [run_id]).values():
+            path = rank_file(Path(folder), commit.rank).as_posix()
+            self._files[path] = StoredFile(commit.end, commit.received), commit
+        labels = self.engine.rows(
+            f"SELECT max(version), argMax(labels, version) FROM labels WHERE run_id = {quote(run_id)} GROUP BY run_id",
+            *("UInt64", "Bytes"),
+        )
+        for path, changed, data in ((MANIFEST, version, manifest), *((LABELS, *row) for row in labels)):
+            if data:
+                self._files[f"{folder}/{path}"] = StoredFile(len(data), changed / 1000), data
+        stored = stored_objects(self.engine, [run_id])[run_id]
+        if self._objects is None:
+            self.left_out += len(stored)
+        else:
+            for path, one in stored.items():
+                self._files.setdefault(f"{folder}/{path}", (StoredFile(one.bytes, one.version / 1000), one))
+
+    def files(self, below: Collection[str] | None = None) -> dict[str, StoredFile]:  # noqa: ARG002 - all are wanted
+        """Return all files by name."""
+        return {name: stored for name, (stored, _) in self._files.items()}
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[BinaryIO]:
+        """Open a file for reading, once all of it is known to be as it was shipped."""
+        found = self._files[name][1]
+        if isinstance(found, bytes):
+            yield BytesIO(found)
+        elif isinstance(found, StoredObject):
+            assert self._objects is not None
+            try:
+                checked_path(name.partition("/")[2])
+            except NotInside as error:
+                raise FileError(str(error)) from error
+            yield BytesIO(read_object(self._objects, found, MAX_BYTES))
+        else:
+            with tempfile.TemporaryFile() as file:
+                self._read_records(found, name, cast(BinaryIO, file))
+                file.seek(0)
+                yield cast(BinaryIO, file)
+
+    def _read_records(self, commit: Commit, name: str, file: BinaryIO) -> None:
+        """Write a record file up to its commit, line after line without a gap."""
+        at = crc = 0
+        while at < commit.end:
+            rows = self.engine.rows(
+                "SELECT at, next, line FROM records "
+                f"WHERE run_id = {quote(commit.run_id)} AND rank = {commit.rank} AND gen = {commit.gen} "
+                f"AND at >= {at} AND at < {min(commit.end, at + _BYTES_AT_ONCE)} ORDER BY at LIMIT 1 BY at",
+                *("UInt64", "UInt64", "Bytes"),
+            )
+            data = b""
+            for begin, after, line in rows:
+                if begin != at or after - begin not in (len(line), len(line) + 1) or after == begin:
+                    break
+                data += whole_line(begin, after, line)
+                at = after
+            if not data:
+                break
+            crc = zlib.crc32(data, crc)
+            file.write(data)
+        if at != commit.end or crc != commit.crc:
+            raise FileError(
+                f"{name} in the engine differs from the one that was shipped, from byte {at} on; "
+                "`telemetry ship --verify` on the node repairs it"
+            )
