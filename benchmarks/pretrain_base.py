@@ -91,7 +91,8 @@ def pretrain(steps: int, device: torch.device, batch_size: int = 384, lr: float 
 
 def random_batch(count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """Return `count` pictures in the base styles, and the word numbers of their captions."""
-    pictures, prompts = [], []
+    pictures: list[Tensor] = []
+    prompts: list[str] = []
     for number, style in enumerate(BASE_STYLES):
         drawing = random_drawing((count + number) // len(BASE_STYLES), generator)
         paper = torch.rand(len(drawing.captions), generator=generator) * 0.1 + 0.88

@@ -21,15 +21,9 @@ from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
 from toolkit.telemetry.runfolder.records import STEP
 
-_CURVE: Final = (
-    *("true_positives", "false_positives", "true_negatives", "false_negatives"),
-    *("precision", "recall"),
-)
-_MOST_THRESHOLDS: Final = 127
 _MOST_WHOLE: Final = 2**63
 _LATEST: Final = 1e11
 """Seconds since 1970, in the year 5138: milliseconds are beyond it."""
-_LEAST_COUNT: Final = 1e-7
 _LONGEST_TEXT: Final = 32 * 1024
 
 
@@ -181,7 +175,7 @@ class SummaryWriter:
         )
         return None
 
-    # Distributions and tables.
+    # Distributions.
 
     @guarded
     def add_histogram(
@@ -196,23 +190,6 @@ class SummaryWriter:
         """Count values in bins of equal width: `bins` of them if that is a number, else `max_bins` or 64."""
         count = bins if isinstance(bins, int) else max_bins or 64
         self._log().log_histogram(tag, values, bins=count, step=_number(global_step))
-
-    @guarded
-    def add_pr_curve(
-        self,
-        tag: str,
-        labels: Any,
-        predictions: Any,
-        global_step: Any = None,
-        num_thresholds: int = _MOST_THRESHOLDS,
-        weights: Any = None,
-        walltime: Any = None,
-    ) -> None:
-        """Keep counts, precision and recall at each threshold as a table."""
-        curve = _pr_curve(labels, predictions, min(num_thresholds, _MOST_THRESHOLDS), weights)
-        last = max(len(curve[0]) - 1, 1)
-        rows = [[at / last, *row] for at, row in enumerate(zip(*curve, strict=True))]
-        self._log().log_table(tag, rows, columns=("threshold", *_CURVE), step=_number(global_step))
 
     # Media.
 
@@ -285,7 +262,7 @@ class SummaryWriter:
         if media is not None and log.run_folder is not None:
             media.save(MediaTarget(log=log, key=str(tag), step=_number(global_step)))
 
-    # Not kept: graphs, embeddings, meshes, tensors, boxes of images, counted histograms and curves, page layouts.
+    # Not kept: graphs, embeddings, meshes, tensors, boxes of images, counted histograms, curves, page layouts.
 
     def _get_file_writer(self) -> SummaryWriter:
         # Scripts ask it for `get_logdir()`.
@@ -353,21 +330,3 @@ def _images(given: Any, axes: str) -> list[Any]:
         return list(array) if "N" in axes else [array]
     given = given.permute([axes.index(axis) for axis in "NCHW" if axis in axes])
     return [given.unsqueeze(1) if axes.startswith("N") and "C" not in axes else given]
-
-
-def _pr_curve(labels: Any, predictions: Any, thresholds: int, weights: Any) -> list[list[float]]:
-    """Return the columns of a precision-recall curve, counted as TensorBoard does."""
-    numpy = _numpy()
-    truth, scores = _array(labels).ravel().astype(float), _array(predictions).ravel()
-    weight = numpy.ones_like(truth) if weights is None else numpy.broadcast_to(_array(weights), truth.shape)
-    places = numpy.floor(scores * (thresholds - 1)).astype(int).clip(0, thresholds - 1)
-
-    def above(share: Any) -> Any:
-        return numpy.bincount(places, weights=share * weight, minlength=thresholds)[::-1].cumsum()[::-1]
-
-    positive, false = above(truth), above(1.0 - truth)
-    missed = positive[0] - positive
-    precision = positive / numpy.maximum(_LEAST_COUNT, positive + false)
-    recall = positive / numpy.maximum(_LEAST_COUNT, positive + missed)
-    columns = (positive, false, false[0] - false, missed, precision, recall)
-    return [column.tolist() for column in columns]

@@ -88,7 +88,7 @@ util = _Module("wandb.util", generate_id=generate_id)
 _OF_RUNS: Final = {"Run": Run, "Config": Config, "Summary": Summary, "Settings": Settings}
 data_types = _Module("wandb.data_types", Image=Image, Table=Table, Histogram=Histogram, Video=Video)
 sdk = wandb_sdk = _Module("wandb.sdk", lib=_Module("wandb.sdk.lib", runid=util), **_OF_RUNS)
-sdk.wandb_config = sdk.wandb_run = sdk.wandb_summary = sdk
+sdk.__dict__.update(wandb_config=sdk, wandb_run=sdk, wandb_summary=sdk)
 
 
 def init(

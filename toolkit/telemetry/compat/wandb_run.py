@@ -129,7 +129,7 @@ class Run:
 
     # Logging.
 
-    def log(self, data: Mapping[str, Any], step: int | None = None, commit: bool | None = None) -> None:
+    def log(self, data: Any, step: int | None = None, commit: bool | None = None) -> None:
         """Log a row of values: a new step, unless `step` names one or `commit=False` lets the next call add to it.
 
         A row with `step` is written at once; others of that step may follow.
@@ -178,7 +178,7 @@ class Run:
                     item.save(MediaTarget(log=self.telemetry, key=name, step=step, index=index))
 
     def _step_of(self, values: Mapping[str, Any]) -> int:
-        given = values.get(self._step_metric or "")
+        given: Any = values.get(self._step_metric or "")
         if hasattr(given, "item") and not getattr(given, "is_cuda", False) and math.prod(given.shape) == 1:
             given = given.item()
         if isinstance(given, int) or (isinstance(given, float) and given.is_integer()):
