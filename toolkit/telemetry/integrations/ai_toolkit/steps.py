@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.integrations.ai_toolkit.outputs import VALIDATION_LOSS
-from toolkit.telemetry.integrations.ai_toolkit.start_fields import is_costly_rate, learning_rate
+from toolkit.telemetry.integrations.ai_toolkit.start_fields import learning_rate
 from toolkit.telemetry.integrations.framework_run import FrameworkRun
 from toolkit.telemetry.integrations.method_patches import Following, MethodPatches
 from toolkit.telemetry.logger.logger_internals import internals
@@ -133,8 +133,8 @@ class Steps:
     def _learning_rate(self, step: int) -> Any:
         if self._rate_step is None or step - self._rate_step >= self._log.log_every:
             with self._run.guard.catch("reading the learning rate"):
-                self._rate = learning_rate(self._process)
-                self._rate_step = step if is_costly_rate(self._process) else None
+                self._rate, is_slow = learning_rate(self._process)
+                self._rate_step = step if is_slow else None
         return self._rate
 
 
