@@ -397,14 +397,11 @@ def test_a_training_resumes_the_run_of_its_checkpoint(trained, axolotl, config, 
     ],
     ids=["new", "the newest", "one by name", "one from elsewhere"],
 )
-@pytest.mark.parametrize("was_interrupted", [False, True], ids=["whole", "interrupted while saving"])
 def test_the_run_of_a_checkpoint_is_found_where_axolotl_looks_for_it(
-    trained, axolotl, tmp_path, monkeypatch, asked, expected, was_interrupted
+    trained, axolotl, tmp_path, monkeypatch, asked, expected
 ):
     shutil.copytree(trained.folder / "out", tmp_path / "out")
     (tmp_path / "out/checkpoint-of-mine").mkdir()
-    if was_interrupted:
-        (tmp_path / "out/checkpoint-4/telemetry_run.json").unlink()
     monkeypatch.chdir(tmp_path)
     found = sys.modules[MODULE]._run_to_resume({"output_dir": "out", **asked})
 
@@ -447,8 +444,6 @@ def test_a_training_without_the_command_is_a_run_too(axolotl, config, tmp_path):
     axolotl.train(axolotl.load(**config(tmp_path, max_steps=2)), through_command=False)
     axolotl.plugin.post_train_unload(StandInConfig(output_dir=str(tmp_path / "out")))
 
-    spans = {span["name"]: span for span in records(tmp_path, "span")}
-    assert spans["model_init"]["start"] + spans["model_init"]["duration"] <= spans["training_loop"]["start"]
     assert [entry.get("is_final") for entry in records(tmp_path, "checkpoint")][-1] is True
     assert sessions(tmp_path)[-1]["status"] == "finished"
 

@@ -15,6 +15,7 @@ import axolotl
 from axolotl.integrations.base import BasePlugin
 from pydantic import BaseModel, Field, field_validator
 from transformers import TrainerCallback
+from transformers.trainer_utils import get_last_checkpoint
 
 from toolkit.telemetry.core.guard import Guard, guarded
 from toolkit.telemetry.core.lifetime import code_of
@@ -63,8 +64,6 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
         self.is_live = False
         """Whether the hooks do anything."""
         self._run = FrameworkRun(enabled=False)
-        self._loading: dict[str, float] = {}
-        """When the model started and finished loading, while there is no run yet."""
         self._trained: tuple[int, float] | None = None
         """The last step and when the Trainer finished, until the final weights are recorded."""
         self._is_saved = False
@@ -92,7 +91,6 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
             self._run = _run_of(cfg)
         except OptionsError:
             self._run = FrameworkRun(enabled=False)
-        self._loading = {}
         self.is_live = self._run.options.enabled
 
     # Before the training.
@@ -108,9 +106,7 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
     @guarded
     def pre_model_load(self, cfg: Any) -> None:
         """Begin to time loading the model."""
-        if self.log is None:
-            self._loading = {"began": time.time()}
-        else:
+        if self.log is not None:
             self._run.end_phases(DATALOADER_INIT)
             self._run.begin_phase(MODEL_INIT)
 
@@ -128,7 +124,6 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
     @guarded
     def post_model_load(self, cfg: Any, model: Any) -> None:
         """End loading the model."""
-        self._loading["ended"] = time.time()
         self._run.end_phases(MODEL_INIT)
 
     @guarded(otherwise=[])
@@ -175,12 +170,8 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
         earlier, TelemetryPlugin._current = TelemetryPlugin._current, self
         if earlier is not None:
             earlier.make_way()
-        log = self._run.open_run(_name_of(cfg), cfg.to_dict(), _run_to_resume(cfg))
+        self._run.open_run(_name_of(cfg), cfg.to_dict(), _run_to_resume(cfg))
         self._run.begin_application()
-        if "ended" in self._loading:
-            log.training.on_model_init_start(1000.0 * self._loading["began"])
-            log.training.on_model_init_end(1000.0 * self._loading["ended"])
-        self._loading = {}
         return self.log
 
     @guarded
@@ -269,30 +260,8 @@ def _name_of(cfg: Any) -> str:
 
 
 def _run_to_resume(cfg: Any) -> str | None:
-    """Return the id of the run that the training resumes; None for a new one."""
-    checkpoint = _checkpoint_of(cfg)
-    if checkpoint is None:
-        return None
-    earlier = [path for path in _checkpoints_in(checkpoint.parent) if _step_of(path) < _step_of(checkpoint)]
-    # A run that is interrupted while saving has its id only in the checkpoint before.
-    return next(filter(None, map(run_id_in, [checkpoint, *earlier[-1:]])), None)
-
-
-def _checkpoint_of(cfg: Any) -> Path | None:
-    """Return the checkpoint that Axolotl resumes from: the one named, or the newest if that is configured."""
-    named = cfg.get("resume_from_checkpoint")
-    if named is not None:
-        return Path(named)
-    if not cfg.get("auto_resume_from_checkpoints"):
-        return None
-    found = _checkpoints_in(Path(cfg.get("output_dir") or ""))
-    return found[-1] if found else None
-
-
-def _checkpoints_in(folder: Path) -> list[Path]:
-    return sorted((path for path in folder.glob("checkpoint-*") if _step_of(path) >= 0), key=_step_of)
-
-
-def _step_of(checkpoint: Path) -> int:
-    step = checkpoint.name.rpartition("-")[2]
-    return int(step) if step.isdecimal() else -1
+    """Return the id of the run whose checkpoint the training resumes: the one named, or the newest if configured."""
+    checkpoint, folder = cfg.get("resume_from_checkpoint"), Path(cfg.get("output_dir") or "")
+    if checkpoint is None and cfg.get("auto_resume_from_checkpoints") and folder.is_dir():
+        checkpoint = get_last_checkpoint(folder)
+    return run_id_in(checkpoint)

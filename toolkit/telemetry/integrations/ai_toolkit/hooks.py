@@ -1,4 +1,4 @@
-"""Watches every trainer that ai-toolkit creates, if the job's configuration enables telemetry."""
+"""Records every trainer that ai-toolkit runs, if the job's configuration enables telemetry."""
 
 from __future__ import annotations
 
@@ -16,40 +16,41 @@ _MARK: Final = "_telemetry_is_hooked"
 
 
 def hook_trainers(*, all_jobs: bool = False) -> None:
-    """Watch each trainer from its creation; with `all_jobs` also those without a `telemetry:` block."""
+    """Record each trainer's run; with `all_jobs` also those without a `telemetry:` block."""
     hook_class(importlib.import_module("jobs.process").BaseSDTrainProcess, all_jobs=all_jobs)
 
 
 def hook_class(base: Any, *, all_jobs: bool = False) -> None:
-    """Watch each instance of `base`, ai-toolkit's base class of trainers, and of its subclasses."""
+    """Record each `run` of `base`, ai-toolkit's base class of trainers, and of its subclasses."""
     if _MARK in vars(base):
         return
-    make: Callable[..., None] = base.__init__
+    train: Callable[..., Any] = base.run
     is_first = True
 
-    @functools.wraps(make)
-    def make_and_watch(process: Any, *args: Any, **kwargs: Any) -> None:
+    @functools.wraps(train)
+    def run(process: Any, *args: Any, **kwargs: Any) -> Any:
         nonlocal is_first
-        was_first, is_first = is_first, False
-        make(process, *args, **kwargs)
+        watched, was_first, is_first = None, is_first, False
         with Guard().catch("attaching to ai-toolkit"):
             # Time before an earlier job, or an earlier process of the job, is not part of this one.
             began = this_process_began() if was_first and process.process_id == 0 else None
-            _watch(process, all_jobs=all_jobs, began=began)
+            watched = _watched(process, all_jobs=all_jobs, began=began)
+        if watched is None:
+            return train(process, *args, **kwargs)
+        return watched.run(functools.partial(train, process, *args, **kwargs))
 
-    base.__init__ = make_and_watch
+    base.run = run
     setattr(base, _MARK, True)
 
 
-def _watch(process: Any, *, all_jobs: bool, began: float | None) -> None:
+def _watched(process: Any, *, all_jobs: bool, began: float | None) -> WatchedProcess | None:
     try:
         options = options_of_process(process, all_jobs=all_jobs)
     except OptionsError as error:
         # Telemetry never stops a job; ai-toolkit itself ignores the block.
         print_line(f"{PREFIX} this job is not recorded: {error}")
-        return
-    if options.enabled:
-        WatchedProcess(process, options, began=began).install()
+        return None
+    return WatchedProcess(process, options, began=began) if options.enabled else None
 
 
 def options_of_process(process: Any, *, all_jobs: bool = False) -> TelemetryOptions:

@@ -70,25 +70,20 @@ def start_fields(process: Any, guard: Guard) -> dict[str, Any]:
     }
 
 
-def learning_rate(process: Any) -> Any:
-    """Return the current learning rate, by the same rules as ai-toolkit's own progress bar."""
+def learning_rate(process: Any) -> tuple[Any, bool]:
+    """Return the current learning rate, by the same rules as ai-toolkit's own progress bar, and whether that is slow.
+
+    Some optimizers compute it from their state.
+    """
     optimizer = process.optimizer
     inner = getattr(optimizer, "optimizer", optimizer)
     if hasattr(inner, "get_avg_learning_rate"):
-        return inner.get_avg_learning_rate()
+        return inner.get_avg_learning_rate(), True
     if hasattr(inner, "get_learning_rates"):
-        return inner.get_learning_rates()[0]
+        return inner.get_learning_rates()[0], True
     first = inner.param_groups[0]
-    if str(process.train_config.optimizer).lower().startswith(("dadaptation", "prodigy")):
-        return first["d"] * first["lr"]
-    return first["lr"]
-
-
-def is_costly_rate(process: Any) -> bool:
-    """Return whether the optimizer computes its rate from its state, which is too slow for every step."""
-    optimizer = process.optimizer
-    inner = getattr(optimizer, "optimizer", optimizer)
-    return hasattr(inner, "get_avg_learning_rate") or hasattr(inner, "get_learning_rates")
+    is_adaptive = str(process.train_config.optimizer).lower().startswith(("dadaptation", "prodigy"))
+    return first["d"] * first["lr"] if is_adaptive else first["lr"], False
 
 
 def _trained(params: Iterable[Any]) -> Iterable[Any]:

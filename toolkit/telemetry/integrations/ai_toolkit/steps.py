@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from toolkit.telemetry.integrations.ai_toolkit.outputs import VALIDATION_LOSS
-from toolkit.telemetry.integrations.ai_toolkit.start_fields import is_costly_rate, learning_rate
+from toolkit.telemetry.integrations.ai_toolkit.start_fields import learning_rate
 from toolkit.telemetry.integrations.framework_run import FrameworkRun
 from toolkit.telemetry.integrations.method_patches import Following, MethodPatches
 from toolkit.telemetry.logger.logger_internals import internals
@@ -46,7 +46,6 @@ class Steps:
         self._rate: Any = None
         self._rate_step: int | None = None
         self._epoch: int | None = None
-        self._epoch_loss, self._epoch_steps = 0.0, 0
         patches.follow(process, "hook_train_loop", self._follow_step)
         patches.follow(getattr(process, "accelerator", None), "clip_grad_norm_", self._keep_norm)
         timer = getattr(process, "timer", None)
@@ -61,8 +60,9 @@ class Steps:
             return
         process, step = self._process, self._step
         loss, others = _split_losses(losses)
-        with self._run.guard.catch("recording an epoch"):
-            self._count_for_epoch(process.epoch_num, step, loss)
+        epoch, before, self._epoch = process.epoch_num, self._epoch, process.epoch_num
+        if before is not None and epoch > before:
+            self._log.log_epoch(epoch, global_step=step - 1)
         norm = None
         with self._run.guard.catch("combining the gradient norms"):
             norm = _combined(self._norms)
@@ -74,7 +74,7 @@ class Steps:
             "train_loss": loss,
             "lr": self._learning_rate(step),
             "grad_norm": norm,
-            "epoch": process.epoch_num,
+            "epoch": epoch,
         }
         # The last batch of a bucket is often a short one.
         self._most_samples = max(self._samples, self._most_samples)
@@ -130,23 +130,11 @@ class Steps:
             if value is not self._older_logs.get(name) and name != VALIDATION_LOSS
         }
 
-    def _count_for_epoch(self, epoch: int, step: int, loss: Any) -> None:
-        """Add a step's loss to its epoch, and write the previous epoch if it is over."""
-        before, self._epoch = self._epoch, epoch
-        if before is not None and epoch > before:
-            count, total = self._epoch_steps, self._epoch_loss
-            self._epoch_loss, self._epoch_steps = 0.0, 0
-            mean: dict[str, Any] = {"train_loss": total / count} if count else {}
-            self._log.log_epoch(epoch, global_step=step - 1, **mean)
-        if isinstance(loss, float):
-            self._epoch_loss += loss
-            self._epoch_steps += 1
-
     def _learning_rate(self, step: int) -> Any:
         if self._rate_step is None or step - self._rate_step >= self._log.log_every:
             with self._run.guard.catch("reading the learning rate"):
-                self._rate = learning_rate(self._process)
-                self._rate_step = step if is_costly_rate(self._process) else None
+                self._rate, is_slow = learning_rate(self._process)
+                self._rate_step = step if is_slow else None
         return self._rate
 
 

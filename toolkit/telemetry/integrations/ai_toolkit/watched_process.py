@@ -37,39 +37,32 @@ class WatchedProcess:
     """
 
     def __init__(self, process: Any, options: TelemetryOptions, *, began: float | None = None) -> None:
-        """Wait for `install`; `began` is the wall-clock time at which the job began, if before its `run`."""
+        """Wait for `run`; `began` is the wall-clock time at which the job began, if before that."""
         self._process, self._began = process, began
         # Misuse would be ours, not the job's: it must not end it.
         self._run = FrameworkRun(options.changed(strict=False))
         self._patches: MethodPatches | None = None
         self._steps: Steps | None = None
 
-    def install(self) -> None:
-        """Wrap the trainer's `run`, for good."""
-        MethodPatches(self._run.guard).wrap(self._process, "run", self._recording)
-
-    def _recording(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            with self._run.guard.catch("opening the run"):
-                self._begin()
-            try:
-                result = original(*args, **kwargs)
-            except StoppedOnRequest:
-                tidy_up(self._process, self._run.guard)
-                self._end(None, "stopped")
-                return None
-            except BaseException as error:
-                # The stop button of ai-toolkit's own pages ends the job with an exception.
-                self._end(error, "stopped" if getattr(self._process, "is_stopping", False) else None)
-                raise
-            self._end(None, "finished")
-            return result
-
-        return run
+    def run(self, train: Callable[[], Any]) -> Any:
+        """Train, recorded, and return what `train` returns; None if it was stopped on request."""
+        with self._run.guard.catch("opening the run"):
+            self._begin()
+        try:
+            result = train()
+        except StoppedOnRequest:
+            tidy_up(self._process, self._run.guard)
+            self._end(None, "stopped")
+            return None
+        except BaseException as error:
+            # The stop button of ai-toolkit's own pages ends the job with an exception.
+            self._end(error, "stopped" if getattr(self._process, "is_stopping", False) else None)
+            raise
+        self._end(None, "finished")
+        return result
 
     def _begin(self) -> None:
-        process, began = self._process, self._began
-        self._began, save_root = None, Path(process.save_root)
+        process, began, save_root = self._process, self._began, Path(self._process.save_root)
         resumes = has_weights(save_root, weight_names(process))
         run_id = run_id_in(lineage_folder(save_root)) if resumes else None
         log = self._run.open_run(str(process.job.name), process.job.raw_config, run_id)

@@ -77,11 +77,11 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
         """The Trainer's state of the training that is recorded."""
         self._parts: TrainerPhases | None = None
         self._completions: TrainerCompletions | None = None
-        self._waiting: tuple[int, dict[str, Any]] | None = None
-        """A step to be written together with the Trainer's own log of it, which comes next."""
         self._latest: dict[str, Any] = {}
+        """The fields of the latest step."""
+        self._waits_for_log = False
+        """Whether that step is written together with the Trainer's own log of it, which comes next."""
         self._learning_rate: Any = None
-        self._counts_tokens = False
         self._tokens = 0
         self._last_share = 1.0
         """The last step of an epoch relative to the others."""
@@ -122,7 +122,6 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
     @guarded
     def on_epoch_end(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Record an epoch, unless the training stops in the middle of it."""
-        self._write_waiting()
         is_cut_short = control.should_epoch_stop or control.should_training_stop
         # Data of unknown length may end anywhere in the Trainer's epoch.
         if state.epoch and (not is_cut_short or float(state.epoch).is_integer()):
@@ -135,9 +134,6 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
     @guarded
     def on_step_begin(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin an iteration, whose micro-batches are all loaded."""
-        # Asked first: this is called in each step.
-        if self._waiting is not None:
-            self._write_waiting()
         if self.iteration is not None:
             self.drop_iteration()
         if self._parts is not None:
@@ -145,16 +141,14 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
         if self._needs_first_state:
             self._needs_first_state = False
             self._put_state("load" if state.global_step else "start", args, state, kwargs)
-        if self.state is not None:
-            self.begin_iteration()
+        self.begin_iteration()
 
     @guarded
     def on_pre_optimizer_step(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Begin the optimizer step."""
         groups = getattr(kwargs.get("optimizer"), "param_groups", None)
         self._learning_rate = groups[0].get("lr") if groups else None
-        if self.state is not None:
-            self.begin_part(OPTIMIZER_UPDATE)
+        self.begin_part(OPTIMIZER_UPDATE)
 
     @guarded
     def on_optimizer_step(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -165,9 +159,10 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
     def on_step_end(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
         """Record a step, and apply requests."""
         log, epoch = self.opened, state.epoch
-        self._latest = latest = {"lr": self._learning_rate, "epoch": epoch}
-        if self._counts_tokens:
-            seen = latest["num_input_tokens_seen"] = state.num_input_tokens_seen
+        self._latest = latest = {"global_step": state.global_step, "lr": self._learning_rate, "epoch": epoch}
+        seen = state.num_input_tokens_seen
+        if seen:
+            latest["num_input_tokens_seen"] = seen
             if self.iteration is not None:
                 self.iteration.set(tokens=int(seen - self._tokens))
             self._tokens = seen
@@ -177,10 +172,9 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
             latest |= self._parts.end_step()
         if self._last_share < 1.0 and epoch and float(epoch).is_integer():
             internals(log).count_samples(self._last_share)
-        if control.should_log:
-            self._waiting = state.global_step, latest
-        else:
-            log.log_step(state.global_step, **latest)
+        self._waits_for_log = control.should_log
+        if not control.should_log:
+            log.log_step(**latest)
         return self._apply_requests(control) if self._requested or log.should_stop else control
 
     @guarded
@@ -193,13 +187,11 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
         if "loss" in logs:
             self._write_log(log, step, numbers)
         elif is_summary:
-            self._write_waiting()
             log.log_event("train_summary", global_step=step, summary=numbers)
         elif _is_evaluation(logs):
-            self._write_waiting()
             log.log_eval(step, numbers)
         elif not _IN_EVERY_LOG.issuperset(numbers):
-            # The script's own; a waiting step keeps waiting for the Trainer's log.
+            # The script's own; a step that waits for the Trainer's log still does.
             internals(log).put(STEP, {"global_step": step, **_with_rate(numbers)})
         return self._apply_requests(control)
 
@@ -220,7 +212,6 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
     def on_save(self, /, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Record a checkpoint, and write the run's id into it."""
         log, step = self.opened, state.global_step
-        self._write_waiting()
         path = os.path.join(args.output_dir, f"{PREFIX_CHECKPOINT_DIR}-{step}")
         exact = None if self._parts is None else self._parts.save_began
         began, hook = (exact, None) if exact else (self._hook_ended, "the last hook before it")
@@ -255,13 +246,14 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
         trainer = None
         with self.guard.catch("patching the Trainer's methods"):
             trainer = self._patched_trainer(args, log)
-        samples = samples_per_step(trainer, args, state)
+        samples = samples_per_step(args, state)
         with self.guard.catch("writing the start record"):
             model = given.get("model")
             log.log_start(
                 **self.describe(args),
                 model=model_fields(model),
-                training=training_fields(trainer, args, state, model),
+                training=training_fields(args, state, model)
+                | {"trainer": trainer and type(trainer).__name__},
                 lora=lora_fields(model),
                 resumed_from_step=state.global_step or None,
             )
@@ -273,9 +265,8 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
                 micro_batch_size=args.per_device_train_batch_size,
                 world_size=args.world_size,
             )
-        self._counts_tokens = args.include_num_input_tokens_seen not in ("no", False)
         self._tokens = state.num_input_tokens_seen
-        self._latest, self._learning_rate, self._hook_ended = {}, None, time.time()
+        self._latest, self._waits_for_log, self._hook_ended = {}, False, time.time()
         data = getattr(given.get("train_dataloader"), "dataset", None)
         self._last_share = 1.0 if args.dataloader_drop_last else share_of_last_step(data, samples)
         self.begin_loop(state.global_step, state.max_steps or None)
@@ -335,24 +326,18 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
 
     # Internal: steps and logs.
 
-    def _write_waiting(self) -> None:
-        """Write a step whose log did not come."""
-        waiting, self._waiting = self._waiting, None
-        if waiting is not None:
-            self.opened.log_step(waiting[0], **waiting[1])
-
     def _write_log(self, log: TelemetryLogger, step: int, logged: dict[str, Any]) -> None:
-        """Write what the Trainer logged for a step, together with the step's own record if that is still waiting."""
-        waiting, self._waiting = self._waiting, None
+        """Write what the Trainer logged for a step, together with the step's own record if that waits for it."""
         # The loss of the step itself is better than the Trainer's mean since its last log.
         seen = {name: value for name, value in self._latest.items() if value is not None}
-        fields = {**seen, **with_known_names(_with_rate(logged))}
+        fields = {**seen, **with_known_names(_with_rate(logged)), "global_step": step}
         fields["train_loss"] = seen.get("train_loss", logged.get("loss"))
         # The Trainer's own logs are kept, even if `log_every` merges the steps around them.
-        if waiting is not None:
-            log.write_step(step, **fields)
+        if self._waits_for_log:
+            self._waits_for_log = False
+            log.write_step(**fields)
         else:
-            internals(log).put(STEP, {"global_step": step, **fields})
+            internals(log).put(STEP, fields)
 
     def _apply_requests(self, control: Any) -> Any:
         """Pass requests on to the Trainer."""
@@ -374,7 +359,8 @@ class TelemetryCallback(FrameworkRun, TrainerCallback):
                 if one is not None:
                     one.stop()
         with self.guard.catch("recording the last step"):
-            self._write_waiting()
+            if self._waits_for_log:
+                self.opened.log_step(**self._latest)
         super().end_run(error, status)
         # One that was given stays open.
         self.is_live = self.given is not None and self.given.is_live

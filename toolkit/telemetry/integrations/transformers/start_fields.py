@@ -28,13 +28,13 @@ def lora_fields(model: Any) -> dict[str, Any] | None:
     return {name: sorted(value) if isinstance(value, set) else value for name, value in found.items()}
 
 
-def training_fields(trainer: Any, args: Any, state: Any, model: Any) -> dict[str, Any]:
+def training_fields(args: Any, state: Any, model: Any) -> dict[str, Any]:
     """Return how it is trained."""
     dtype = "bfloat16" if args.bf16 else "float16" if args.fp16 else getattr(model, "dtype", None)
     return {
         "batch_size": state.train_batch_size or args.train_batch_size,
         "gradient_accumulation_steps": args.gradient_accumulation_steps,
-        "effective_batch_size": samples_per_step(trainer, args, state),
+        "effective_batch_size": samples_per_step(args, state),
         "optimizer": args.optim,
         "scheduler": args.lr_scheduler_type,
         "learning_rate": args.learning_rate,
@@ -46,15 +46,11 @@ def training_fields(trainer: Any, args: Any, state: Any, model: Any) -> dict[str
         "max_grad_norm": args.max_grad_norm,
         "logging_nan_inf_filter": args.logging_nan_inf_filter,
         "world_size": args.world_size,
-        "trainer": type(trainer).__name__ if trainer is not None else None,
         "transformers_version": transformers_version,
     }
 
 
-def samples_per_step(trainer: Any, args: Any, state: Any) -> int:
+def samples_per_step(args: Any, state: Any) -> int:
     """Return the samples of one optimizer step, over all processes."""
-    if hasattr(trainer, "get_total_train_batch_size"):
-        return int(trainer.get_total_train_batch_size(args))
-    return int(
-        (state.train_batch_size or args.train_batch_size) * args.gradient_accumulation_steps * args.world_size
-    )
+    batch = state.train_batch_size or args.train_batch_size
+    return int(batch * args.gradient_accumulation_steps * args.world_size)
