@@ -34,6 +34,8 @@ HEALTHY: Final = (
     *("evaluates alone", "saves alone in a span", "saves alone", "all pause"),
     *("long batches", "slow first steps", "slow rank", "plain"),
 )
+WITHOUT_LINE: Final = ("other shape", "killed", "ends early")
+"""Here the rank that was named may be at any line."""
 HEALTHY_HELD_OUT: Final = ("evaluates slow data alone",)
 OF_EACH: Final = {**dict.fromkeys(TUNED, 12), **dict.fromkeys((*HELD_OUT, *HEALTHY, *HEALTHY_HELD_OUT), 5)}
 STYLES: Final = ("DDP", "all_reduce", "async", "group")
@@ -131,7 +133,7 @@ class Run:
         # A little longer, so that a second, wrong answer is seen.
         answers = [each["time"] for each in self.findings() if self.case.rank in _ranks(each)]
         now = time.time()
-        return now > struck + HANG_AFTER_S + _AFTER_S or any(now > at + 3.0 for at in answers)
+        return now > struck + self.case.hang_after + _AFTER_S or any(now > at + 3.0 for at in answers)
 
     def struck_at(self) -> float | None:
         """Return when the fault began."""
@@ -173,7 +175,7 @@ class Run:
             is_right=bool(right),
             has_line=LINE.get(case.kind, "") in first.get("message", "") if right else False,
             is_critical=any(each["severity"] == "critical" for each in right),
-            late_s=round(first["time"] - struck - HANG_AFTER_S, 2) if right and struck else None,
+            late_s=round(first["time"] - struck - case.hang_after, 2) if right and struck else None,
             wrong=tuple(each["message"] for each in findings if each not in right),
             problem=problem,
         )
@@ -259,7 +261,7 @@ def table_of(results: Sequence[Result], about: str) -> str:
                 title,
                 str(len(mine)),
                 _share([each.is_right for each in mine]),
-                _share([each.has_line for each in mine if each.kind not in ("killed", "ends early")]),
+                _share([each.has_line for each in mine if each.kind not in WITHOUT_LINE]),
                 _share([each.is_critical for each in mine]),
                 f"{statistics.median(late):.1f}, {late[-1]:.1f}" if late else "-",
             )
