@@ -241,7 +241,6 @@ def table_of(results: Sequence[Result], about: str) -> str:
     rows: list[tuple[str, ...]] = [
         (
             "what hangs",
-            "runs",
             "right rank",
             "line named",
             "critical",
@@ -256,13 +255,13 @@ def table_of(results: Sequence[Result], about: str) -> str:
     ):
         mine = [each for each in whole if each.kind in kinds]
         late = sorted(each.late_s for each in mine if each.late_s is not None)
+        of = _share if len(kinds) > 1 else _count
         rows.append(
             (
                 title,
-                str(len(mine)),
-                _share([each.is_right for each in mine]),
-                _share([each.has_line for each in mine if each.kind not in WITHOUT_LINE]),
-                _share([each.is_critical for each in mine]),
+                of([each.is_right for each in mine]),
+                of([each.has_line for each in mine if each.kind not in WITHOUT_LINE]),
+                of([each.is_critical for each in mine]),
                 f"{statistics.median(late):.1f}, {late[-1]:.1f}" if late else "-",
             )
         )
@@ -282,15 +281,18 @@ def table_of(results: Sequence[Result], about: str) -> str:
     return "\n\n".join([about, "\n".join(f"| {' | '.join(row)} |" for row in rows), *lines])
 
 
+def _count(found: Sequence[bool]) -> str:
+    return f"{sum(found)}/{len(found)}" if found else "-"
+
+
 def _share(found: Sequence[bool]) -> str:
     """Return a count with its 95 % interval (Wilson)."""
-    count, total = sum(found), len(found)
-    if not total:
+    if not found:
         return "-"
-    z, share = 1.96, count / total
+    total, share, z = len(found), sum(found) / len(found), 1.96
     middle = (share + z * z / (2 * total)) / (1 + z * z / total)
     wide = z / (1 + z * z / total) * (share * (1 - share) / total + z * z / (4 * total * total)) ** 0.5
-    return f"{count}/{total} ({max(0.0, middle - wide):.2f} to {min(1.0, middle + wide):.2f})"
+    return f"{_count(found)} ({max(0.0, middle - wide):.2f} to {min(1.0, middle + wide):.2f})"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
