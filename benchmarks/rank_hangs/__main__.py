@@ -34,6 +34,8 @@ HEALTHY: Final = (
     *("evaluates alone", "saves alone in a span", "saves alone", "all pause"),
     *("long batches", "slow first steps", "slow rank", "plain"),
 )
+WITHOUT_LINE: Final = ("other shape", "killed", "ends early")
+"""Here the rank that was named may be at any line."""
 HEALTHY_HELD_OUT: Final = ("evaluates slow data alone",)
 OF_EACH: Final = {**dict.fromkeys(TUNED, 12), **dict.fromkeys((*HELD_OUT, *HEALTHY, *HEALTHY_HELD_OUT), 5)}
 STYLES: Final = ("DDP", "all_reduce", "async", "group")
@@ -131,7 +133,7 @@ class Run:
         # A little longer, so that a second, wrong answer is seen.
         answers = [each["time"] for each in self.findings() if self.case.rank in _ranks(each)]
         now = time.time()
-        return now > struck + HANG_AFTER_S + _AFTER_S or any(now > at + 3.0 for at in answers)
+        return now > struck + self.case.hang_after + _AFTER_S or any(now > at + 3.0 for at in answers)
 
     def struck_at(self) -> float | None:
         """Return when the fault began."""
@@ -173,7 +175,7 @@ class Run:
             is_right=bool(right),
             has_line=LINE.get(case.kind, "") in first.get("message", "") if right else False,
             is_critical=any(each["severity"] == "critical" for each in right),
-            late_s=round(first["time"] - struck - HANG_AFTER_S, 2) if right and struck else None,
+            late_s=round(first["time"] - struck - case.hang_after, 2) if right and struck else None,
             wrong=tuple(each["message"] for each in findings if each not in right),
             problem=problem,
         )
@@ -239,7 +241,6 @@ def table_of(results: Sequence[Result], about: str) -> str:
     rows: list[tuple[str, ...]] = [
         (
             "what hangs",
-            "runs",
             "right rank",
             "line named",
             "critical",
@@ -254,13 +255,13 @@ def table_of(results: Sequence[Result], about: str) -> str:
     ):
         mine = [each for each in whole if each.kind in kinds]
         late = sorted(each.late_s for each in mine if each.late_s is not None)
+        of = _share if len(kinds) > 1 else _count
         rows.append(
             (
                 title,
-                str(len(mine)),
-                _share([each.is_right for each in mine]),
-                _share([each.has_line for each in mine if each.kind not in ("killed", "ends early")]),
-                _share([each.is_critical for each in mine]),
+                of([each.is_right for each in mine]),
+                of([each.has_line for each in mine if each.kind not in WITHOUT_LINE]),
+                of([each.is_critical for each in mine]),
                 f"{statistics.median(late):.1f}, {late[-1]:.1f}" if late else "-",
             )
         )
@@ -280,15 +281,18 @@ def table_of(results: Sequence[Result], about: str) -> str:
     return "\n\n".join([about, "\n".join(f"| {' | '.join(row)} |" for row in rows), *lines])
 
 
+def _count(found: Sequence[bool]) -> str:
+    return f"{sum(found)}/{len(found)}" if found else "-"
+
+
 def _share(found: Sequence[bool]) -> str:
     """Return a count with its 95 % interval (Wilson)."""
-    count, total = sum(found), len(found)
-    if not total:
+    if not found:
         return "-"
-    z, share = 1.96, count / total
+    total, share, z = len(found), sum(found) / len(found), 1.96
     middle = (share + z * z / (2 * total)) / (1 + z * z / total)
     wide = z / (1 + z * z / total) * (share * (1 - share) / total + z * z / (4 * total * total)) ** 0.5
-    return f"{count}/{total} ({max(0.0, middle - wide):.2f} to {min(1.0, middle + wide):.2f})"
+    return f"{_count(found)} ({max(0.0, middle - wide):.2f} to {min(1.0, middle + wide):.2f})"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
