@@ -8,7 +8,7 @@ import pytest
 from tests.diagnostics.synthetic_runs import changed, clean_run
 from tests.fork_server import run_python
 from tests.lengths import in_make_faults
-from tests.made_runs import append
+from tests.made_runs import append, write_run
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.diagnostics.examiner import examine
 from toolkit.telemetry.diagnostics.history import diagnose
@@ -131,7 +131,7 @@ def test_other_ranks_are_read_with_the_first(tmp_path, skew_s):
     ("fields", "is_said"), [({}, True), ({"time/forward": 0.1, "time/backward": 0.2}, False)]
 )
 def test_of_ranks_without_timed_passes_it_says_which_lines_name_a_slow_one(tmp_path, fields, is_said):
-    folder = write_run(tmp_path / "run", clean_run(records=50))
+    folder = write_run(tmp_path, records=clean_run(records=50))
     (folder / "ranks").mkdir()
     steps = [
         {"event": "step", "session": 1, "global_step": step, "time": float(step), **fields}

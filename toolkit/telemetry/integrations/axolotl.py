@@ -263,5 +263,5 @@ def _run_to_resume(cfg: Any) -> str | None:
     """Return the id of the run whose checkpoint the training resumes: the one named, or the newest if configured."""
     checkpoint, folder = cfg.get("resume_from_checkpoint"), Path(cfg.get("output_dir") or "")
     if checkpoint is None and cfg.get("auto_resume_from_checkpoints") and folder.is_dir():
-        checkpoint = get_last_checkpoint(folder)
+        checkpoint = get_last_checkpoint(folder)  # type: ignore[no-untyped-call]
     return run_id_in(checkpoint)

@@ -436,3 +436,6 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
             self._call.seen = metrics_so_far(trainer)
             self._call.evaluation = loop, iteration
             self._run.begin_phase(loop)
+
+
+TelemetryLightningLogger.callback_class = TelemetryCallback

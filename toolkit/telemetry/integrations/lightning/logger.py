@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from toolkit.telemetry.core.config_mapping import mapping_in, resolved
 from toolkit.telemetry.core.guard import Guard, guarded
@@ -21,6 +21,9 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
 
     The run is written by a `TelemetryCallback`: the trainer's own, or one that the logger adds to it.
     """
+
+    callback_class: ClassVar[type[Any]]
+    """Set by the callback's module, which imports this one."""
 
     def __init__(
         self,
@@ -87,14 +90,11 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
     @guarded
     def log_graph(self, model: Any, *_: Any, **__: Any) -> None:
         """Give the trainer a callback, if it has none that writes this run; Lightning calls this before it begins."""
-        # Imported here: the callback's module imports this one.
-        from toolkit.telemetry.integrations.lightning.callback import TelemetryCallback
-
         # The public property raises where a module has no trainer.
         trainer = getattr(model, "_trainer", None)
         if trainer is None or trainer.predicting or self.callback is not None:
             return
-        callback = TelemetryCallback(self)
+        callback = self.callback_class(self)
         trainer.callbacks.insert(0, callback)
         callback.setup(trainer)
         if trainer.training:

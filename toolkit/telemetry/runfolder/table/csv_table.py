@@ -42,7 +42,7 @@ _ROWS_AT_ONCE: Final = 32
 _PAUSE_S: Final = 0.0005
 _COPIED_AT_ONCE: Final = 1024 * 1024
 _RESTS: Final = 20
-"""A table is written anew for at most a twentieth of the time."""
+"""A table is rewritten for at most a twentieth of the time."""
 
 
 class _NotAsItWas(Exception):  # noqa: N818 - it never leaves this module

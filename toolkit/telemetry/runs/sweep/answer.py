@@ -589,7 +589,7 @@ def _seed_spread(runs: Sequence[SweepRun], groups: Sequence[Sequence[int]]) -> S
 
 
 def _chance_of_groups(values: Sequence[float], groups: Sequence[Sequence[int]]) -> float:
-    """Return the probability that groups differ as much by chance, by drawing them anew; of their ranks."""
+    """Return the probability that groups differ as much by chance, by permuting their ranks."""
     ranks = stats.mid_ranks(np.array(values))
     group = np.empty(len(values), dtype=np.intp)
     for place, rows in enumerate(groups):
