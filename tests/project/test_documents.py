@@ -216,7 +216,7 @@ with TelemetryLogger("greyjacket-2", log_dir="./logs") as log:
     [
         ("doctor", 0, NOT_A_NUMBER, ""),
         ("doctor", 1, OUT_OF_MEMORY, ""),
-        ("timeline", 0, NOT_A_NUMBER, ""),
+        ("spans", 0, NOT_A_NUMBER, ""),
         ("errors", 0, None, "telemetry show logs/flaky --errors"),
         ("completions", 0, None, "telemetry show logs/rlhf --completions --search green"),
     ],
