@@ -214,8 +214,8 @@ with TelemetryLogger("greyjacket-2", log_dir="./logs") as log:
 @pytest.mark.parametrize(
     ("page", "number", "script", "command"),
     [
-        ("doctor", 0, NOT_A_NUMBER, ""),
-        ("doctor", 1, OUT_OF_MEMORY, ""),
+        ("detectors", 0, NOT_A_NUMBER, ""),
+        ("detectors", 1, OUT_OF_MEMORY, ""),
         ("spans", 0, NOT_A_NUMBER, ""),
         ("errors", 0, None, "telemetry show logs/flaky --errors"),
         ("completions", 0, None, "telemetry show logs/rlhf --completions --search green"),
