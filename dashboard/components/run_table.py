@@ -11,7 +11,7 @@ from toolkit.telemetry.runs.formatting import clean, count, short_number
 from toolkit.telemetry.runs.listing.run_table import Column
 from toolkit.telemetry.runs.store import RunCard
 
-from .chart import PALETTES
+from ..charts.palette import PALETTES
 from .script import sent_by, show_component
 
 _MAX_TEXT: Final = 2_000
