@@ -24,12 +24,17 @@ from toolkit.telemetry.fleet.stores import (
     read_at_most,
 )
 from toolkit.telemetry.runfolder.journal.journal import SUFFIX
-from toolkit.telemetry.runfolder.layout import CONTROL, MANIFEST, METRICS_CSV, METRICS_JSONL, is_safe_name
+from toolkit.telemetry.runfolder.layout import (
+    CONTROL,
+    COPIED,
+    MANIFEST,
+    METRICS_CSV,
+    METRICS_JSONL,
+    is_safe_name,
+)
 from toolkit.telemetry.runfolder.manifest import MAX_MANIFEST_BYTES, ManifestError, parse_manifest
 from toolkit.telemetry.runfolder.table.csv_table import build_table, table_form
 
-_MARK: Final = ".copy"
-"""A file of each run that was copied: others may be where they were trained, and are left alone."""
 _CLOCKS_S: Final = 60.0
 """Clocks of nodes and stores may differ by this much: what changed so shortly before a copy is copied once more."""
 _Files = dict[str, StoredFile]
@@ -78,8 +83,8 @@ def copy_runs(
             if _is_same(there[name].get(path), one):
                 continue
             try:
-                if _MARK not in there[name]:
-                    target.write(f"{name}/{_MARK}", BytesIO())
+                if COPIED not in there[name]:
+                    target.write(f"{name}/{COPIED}", BytesIO())
                 with source.open(f"{name}/{path}") as file:
                     target.write(f"{name}/{path}", file, one.changed)
             except FileError as error:
@@ -117,7 +122,7 @@ def _problem(source: Source, target: Store, name: str, there: _Files) -> str:
             ids = []
         if len(set(ids)) > 1:
             return f"another run has the name {name} in {target}"
-    return f"{target} has a run {name} that is not a copy" if there and _MARK not in there else ""
+    return f"{target} has a run {name} that is not a copy" if there and COPIED not in there else ""
 
 
 def _is_copied(path: str, size: int) -> bool:
