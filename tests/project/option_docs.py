@@ -1,6 +1,6 @@
 """Write docs/options.md and the type of the logger's keyword arguments, both from the declared options.
 
-`python -m toolkit.telemetry.core.option_docs` in a checkout, or `make docs`.
+`python -m tests.project.option_docs`, or `make docs`.
 """
 
 from __future__ import annotations
