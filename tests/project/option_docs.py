@@ -26,7 +26,7 @@ _SECTIONS: Final = (
         TrainingConfig,
         "`log.training.configure(...)`",
         "",
-        "Each value may also be a function that returns it. See [training-spans.md](training-spans.md).",
+        "Each value may also be a function that returns it. See [spans.md](spans.md#the-phases-of-a-training-job).",
     ),
     (
         ProcessOptions,
@@ -51,6 +51,7 @@ def options_page() -> str:
         "",
         "This page is generated from the code by `make docs`.",
         "A wrong key or value is refused with its whole key, its value and what is allowed.",
+        "A key is shown with its default; one without is not set. Where nothing is said of the values: true or false.",
         "",
     ]
     for cls, title, key, intro in _SECTIONS:
@@ -91,7 +92,7 @@ def _tables(cls: type, key: str) -> Iterator[str]:
     for part, names in _by_class(cls):
         if part is not cls:
             yield from ("### Exporters", "")
-        yield from ("| key | default | allowed | |", "| --- | --- | --- | --- |")
+        yield from ("| key | values | |", "| --- | --- | --- |")
         defaults = {item.name: item for item in dataclasses.fields(cast(Any, part))}
         for name in names:
             about = options_of(part)[name]
@@ -99,7 +100,8 @@ def _tables(cls: type, key: str) -> Iterator[str]:
             if about.check.block is not None:
                 inside = f"{key}.{name}" if key else name
                 blocks.append((f"{inside}[]" if is_list else inside, about.check.block()))
-            cells = (f"`{name}`", _default(defaults[name]), about.check.allowed, about.description)
+            allowed = "" if about.check.allowed == "true or false" else about.check.allowed
+            cells = (f"`{name}{_default(defaults[name])}`", allowed, about.description)
             yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
         yield ""
     for inside, block in blocks:
@@ -115,15 +117,15 @@ def _by_class(cls: type) -> Iterator[tuple[type, list[str]]]:
 
 
 def _default(item: dataclasses.Field[Any]) -> str:
+    """Return what follows the key: its default, as in YAML."""
     if item.default is dataclasses.MISSING:
-        return "required" if item.default_factory is dataclasses.MISSING else "not set"
+        return " (required)" if item.default_factory is dataclasses.MISSING else ""
     if item.default is None or item.default == () or dataclasses.is_dataclass(item.default):
-        return "not set"
+        return ""
     if isinstance(item.default, tuple):
         is_plain = all(isinstance(each, str) for each in item.default)
-        return "all of them" if is_plain else "one, with its defaults"
-    shown = str(item.default).lower() if isinstance(item.default, bool) else f"{item.default}"
-    return f"`{shown}`"
+        return " (all of them)" if is_plain else " (one, with its defaults)"
+    return f": {str(item.default).lower() if isinstance(item.default, bool) else item.default}"
 
 
 if __name__ == "__main__":
