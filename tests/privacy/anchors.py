@@ -1,9 +1,9 @@
 """What gitleaks and detect-secrets look for, from the lists next to this file, and samples of it.
 
-`python -m tests.privacy.anchors` writes our own list into `docs/figures/secret-shapes.md`. A sample is a recipe: `{a20}`
-means twenty letters and digits, `{h}` hex digits, `{d}` digits, `{l}` small letters and digits, `{u}` capitals and
-digits, `{L}` letters, `{w}` also dashes, `{b}` Base64. They are drawn when a test runs, so that no scanner finds a token
-in these files.
+`python -m tests.privacy.anchors` writes our own list into `docs/figures/secret-shapes.md`. A sample is a recipe:
+`{a20}` means twenty letters and digits, `{h}` hex digits, `{d}` digits, `{l}` small letters and digits, `{u}` capitals
+and digits, `{L}` letters, `{w}` also dashes, `{b}` Base64. They are drawn when a test runs, so that no scanner finds a
+token in these files.
 """
 
 from __future__ import annotations
