@@ -29,7 +29,7 @@ an object. Of two runs: `runs` (two names), `answer` (`equal`, `differ` or `cann
 `share`), `without_effect` (the same without `share`), `code` (`path` and `diff` of each file), `evidence` (`what`, \
 `found`) and `needed` (what was not recorded). Of one run: `run`, `path`, `problem` (what could not be read, or \
 `null`) and `resumes`, the newest first: `session`, `step`, `answer` (`same`, `different` or `cannot be said`), \
-`cause` (of a different one), `others` (further causes), `sure`, `probability`, `cause_probability`, `sentence`, `how` \
+`cause` and its `area` (of a different one), `others` (further causes), `sure`, `probability`, `cause_probability`, `sentence`, `how` \
 (what the same training rests on), `doubles` (losses that exist twice), `runs` (two names where a run looks like \
 the continuation of another, else empty), `needed` (what would say more), and \
 `evidence`: rows of `what` was compared, `before`, `after`, `differs` (`null`: it does, on purpose), `cause` and \
