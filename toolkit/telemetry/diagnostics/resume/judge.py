@@ -235,7 +235,9 @@ class Judgement:
             text = f"{begin} and did not continue the same training: {why}{what}"
             return f"{text}; {many} twice.{also}"
         need = f" Needed: {'; '.join(self.needed)}." if self.needed else ""
-        return f"{begin}; whether it continued the same training cannot be said: {many} twice.{need}"
+        unseen = ", ".join(row.what for row in self.evidence if row.differs and not row.is_loss)
+        also = f" Differs, and may have acted: {unseen}." if unseen else ""
+        return f"{begin}; whether it continued the same training cannot be said: {many} twice.{also}{need}"
 
     def _not_recorded(self) -> str:
         equal = {row.what for row in self.evidence if row.differs is False}
