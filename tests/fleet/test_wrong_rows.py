@@ -40,7 +40,7 @@ def test_wrong_lines_are_refused_by_pull_and_found_and_repaired_by_verify(engine
     repaired = shipper.verify()
 
     assert len(repaired) == 1
-    assert "the engine had lines that the file has not; it is shipped again" in repaired[0]
+    assert "the engine lacked a part of it, and it is sent again" in repaired[0]
     shipper.ship_all()
     assert record_bytes(pull(Engine(engine.address()), run_id, tmp_path).folder) == record_bytes(folder)
 
