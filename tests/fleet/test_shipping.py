@@ -121,7 +121,7 @@ def test_hostile_names_are_only_data(engine, ask, logs, tmp_path):
     for number, (folder, name) in enumerate(zip(runs, HOSTILE, strict=True)):
         run_id = id_of(folder)
         assert newest_bytes(ask, run_id) == record_bytes(folder)["metrics.jsonl"]
-        assert (name, 1, 0) in [point[:3] for point in engine_points(ask, run_id)]
+        assert name in [point[0] for point in engine_points(ask, run_id)]
         where = f"run_id = {quote(run_id)}"
         assert ask.rows(f"SELECT event FROM records WHERE {where} ORDER BY at DESC LIMIT 1", "String") == [
             (name,)
@@ -344,7 +344,7 @@ def totals(connection, run_id):
         connection.query(sql.format(where=where))
         for sql in (
             "SELECT rank, gen, at, line FROM records {where} ORDER BY rank, gen, at LIMIT 1 BY rank, gen, at",
-            "SELECT rank, metric, n, value FROM points {where} ORDER BY rank, metric, n LIMIT 1 BY rank, metric, n",
+            "SELECT rank, metric, at, value FROM points FINAL {where} ORDER BY rank, metric, at",
             "SELECT rank, max(end), argMax(metric.count, end) FROM commits {where} GROUP BY rank ORDER BY rank",
         )
     ]

@@ -145,10 +145,10 @@ def test_ranks_whose_lines_were_sent_twice_count_once(engine, logs):
 
     check()
     connection = Engine(engine.address())
-    columns = "run_id, metric, rank, gen, n, bad, at, step, value, created"
+    columns = "run_id, metric, rank, gen, at, step, value, created"
     connection.query(
         f"INSERT INTO points ({columns}) SELECT {columns} FROM points "
-        f"WHERE run_id = {quote(key)} AND metric = 'sec_per_step' AND n < 20"
+        f"WHERE run_id = {quote(key)} AND metric = 'sec_per_step' AND step < 20"
     )
     check()
 

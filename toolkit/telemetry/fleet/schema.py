@@ -53,10 +53,9 @@ TABLES: Final = (
     _Table(
         name="points",
         columns=f"""run_id String, metric {{LC}}, rank UInt32, gen UInt16,
-            n UInt32 CODEC({_STEPPED}), bad UInt32 CODEC({_RAW}), at UInt64 CODEC({_SAME}),
-            step Float64 CODEC({_SAME}), value Float64 CODEC(FPC, ZSTD(1)), created Date""",
+            at UInt64 CODEC({_SAME}), step Float64 CODEC({_SAME}), value Float64 CODEC(FPC, ZSTD(1)), created Date""",
         engine="ReplacingMergeTree",
-        key="(run_id, metric, rank, gen, n)",
+        key="(run_id, metric, rank, gen, at)",
         granularity=2048,
     ),
     _Table(

@@ -114,8 +114,6 @@ class Rows:
         self.ends: list[int] = []
         """Where the values of each row end in the lists below."""
         self.names: list[bytes] = []
-        self.ns: list[int] = []
-        self.bads: list[int] = []
         self.values: list[float] = []
         self._files: list[tuple[int, RunKey, int, int]] = []
         self._owned = 0
@@ -156,8 +154,6 @@ class Rows:
         ]
         values = (
             *(*_same(by_value), ("metric", "String", _texts(self.names))),
-            ("n", "UInt32", numbers("UInt32", self.ns)),
-            ("bad", "UInt32", numbers("UInt32", self.bads)),
             ("at", "UInt64", numbers("UInt64", chain.from_iterable(map(repeat, self.at, lengths)))),
             ("step", "Float64", numbers("Float64", chain.from_iterable(map(repeat, self.step, lengths)))),
             ("value", "Float64", numbers("Float64", self.values)),
@@ -278,7 +274,6 @@ class RecordTail:
 
     def _take_values(self, rows: Rows, at: int, record: Record) -> None:
         counters = self.position.counters
-        names, ns, bads, values = rows.names, rows.ns, rows.bads, rows.values
         for name, value in metrics_of(record):
             counter = counters.get(name)
             if counter is None:
@@ -294,10 +289,8 @@ class RecordTail:
                 if value > counter.high:
                     counter.high = value
             counter.last, counter.last_at = value, at
-            names.append(counter.name)
-            ns.append(counter.n)
-            bads.append(counter.bad)
-            values.append(value)
+            rows.names.append(counter.name)
+            rows.values.append(value)
 
     def _add(self, rows: Rows, at: int, after: int, line: bytes, event: str, record: Record) -> None:
         seq = record.get("seq")

@@ -355,8 +355,11 @@ class EngineLog(ColumnQueries):
         if some:
             yield some
 
-    def _points_of(self, names: Sequence[str], gen: int, end: int) -> dict[str, npt.NDArray[Any]]:
-        where = f"{self.source.where(gen)} AND at < {end} AND metric IN ({', '.join(map(_text, names))})"
+    def _points_of(
+        self, names: Sequence[str], gen: int, end: int, begin: int = 0
+    ) -> dict[str, npt.NDArray[Any]]:
+        some = ", ".join(map(_text, names))
+        where = f"{self.source.where(gen)} AND metric IN ({some}) AND at >= {begin} AND at < {end}"
         if len(names) == 1:
             # It may have millions.
             return {
@@ -378,25 +381,12 @@ class EngineLog(ColumnQueries):
                 self._use_columns(self._columns)
             names = []
         for begin in range(0, len(names), _METRICS_AT_ONCE):
-            # Most metrics have the same number of values: a condition for each metric takes ten times as long.
-            held: dict[int, list[str]] = {}
-            for name in names[begin : begin + _METRICS_AT_ONCE]:
-                held.setdefault(len(self._columns.metrics[name].values), []).append(_text(name))
-            unread = " OR ".join(
-                f"(metric IN ({', '.join(some)}) AND n > {count})" for count, some in held.items()
-            )
-            new: dict[str, list[tuple[int, float]]] = {}
-            for name, at, value in self.source.link.rows(
-                f"SELECT metric, at, value FROM points FINAL WHERE {self.source.where(self._gen)} AND ({unread}) "
-                f"AND at < {self._end} ORDER BY metric, n",
-                *("String", "UInt64", "Float64"),
-            ):
-                new.setdefault(name, []).append((at, value))
+            some = names[begin : begin + _METRICS_AT_ONCE]
+            new = self._points_of(some, self._gen, end, self._caught_up)
             with self._lock:
                 for name, points in new.items():
                     column = self._columns.metrics[name]
-                    rows, values = self._placed(np.array(points, dtype=_POINT))
-                    # Where a line is no longer a step, fewer are held than the engine has numbered.
+                    rows, values = self._placed(_in_order(points))
                     is_new = rows > column.rows.values[-1]
                     column.append(rows[is_new], values[is_new])
         self._caught_up = end
