@@ -17,7 +17,7 @@ from toolkit.telemetry.forecasts.constants import FITTED
 from toolkit.telemetry.forecasts.curve import Forecast, forecast_curve
 from toolkit.telemetry.forecasts.series import Fitted
 
-PAGE: Final = "forecasts.md"
+PAGE: Final = "answers.md"
 CONSTANTS: Final = ROOT / "toolkit" / "telemetry" / "forecasts" / "constants.py"
 FOLDS: Final = 10
 CUTS: Final = (0.25, 0.5, 0.75)

@@ -16,7 +16,7 @@ from evaluations.made_curves.file import MadeSweep, SweepRun, made_sweeps
 from toolkit.telemetry.forecasts.curve import Curve, Plan
 from toolkit.telemetry.forecasts.stopping import FEWEST, FIRST, FITTED, Fit, SweptRun, compare, which_to_stop
 
-PAGE: Final = "forecasts.md"
+PAGE: Final = "answers.md"
 ETA: Final = 3
 _LOOKS: Final = 20
 WAYS: Final = {"all together": 16, "four at a time": 4}

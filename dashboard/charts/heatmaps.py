@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
+import plotly.graph_objects as go
 
 from toolkit.telemetry.runs.files.logged_tables import HistogramMap
 from toolkit.telemetry.runs.rank_grid import RankGrid
 from toolkit.telemetry.runs.store import Floats, Series
 
-from .packing import Window, packed_grid, x_values
+from .packing import Window, x_values
 from .palette import color
 
 SAMPLES: Final = 2000
@@ -21,6 +22,9 @@ _CELLS: Final = 96
 _ROW_PX: Final = 22
 _FULL_ROWS: Final = 24
 """With more rows than that they become lower, not the chart higher."""
+_X_AXIS: Final = {"showgrid": False, "zeroline": False}
+_SCREEN: Final = "<f4"
+"""A screen resolves no more, and plotly sends an array as its bytes."""
 
 
 def gpu_heatmap_height(gpus: int) -> int:
@@ -30,7 +34,7 @@ def gpu_heatmap_height(gpus: int) -> int:
 
 def gpu_heatmap_figure(
     utilization: Mapping[int, Series], *, axis: str, window: Window | None, revision: str
-) -> dict[str, Any] | None:
+) -> go.Figure | None:
     """Return the heat map of the utilization by GPU, a row each; None without a sample in the window."""
     points = {gpu: _points(series, window) for gpu, series in utilization.items()}
     if not any(len(x) for x, _ in points.values()):
@@ -38,39 +42,29 @@ def gpu_heatmap_figure(
     first, width, cells = _cells([x for x, _ in points.values()])
     mean = np.stack([_means(x, y, first, width, cells) for x, y in points.values()])
     middles = first + (np.arange(cells, dtype=np.float64) + 0.5) * width
-    xaxis: dict[str, Any] = {
+    xaxis = {
+        **_X_AXIS,
         "type": "date" if axis == "time" else "linear",
         "title": {"text": "step" if axis == "step" else ""},
-        "showgrid": False,
-        "zeroline": False,
         "uirevision": f"{revision}|{window}",
+        "range": None if window is None else x_values(np.asarray(window), axis),
     }
-    if window is not None:
-        xaxis["range"] = x_values(np.asarray(window), axis).tolist()
     place = "%{x|%b %-d, %H:%M:%S}" if axis == "time" else "step %{x:,.0f}"
-    return {
-        "data": [
-            {
-                "type": "heatmap",
-                "name": "GPU utilization",
-                "x": x_values(middles, axis).tolist(),
-                "y": [str(gpu) for gpu in points],
-                "z": packed_grid(mean),
-                "zmin": 0,
-                "zmax": 100,
-                "ygap": 1,
-                "colorscale": [[0, color("info", 0.1)], [1, color("info")]],
-                "hovertemplate": f"GPU %{{y}}, {place}: mean %{{z:.3~g}} %<extra></extra>",
-                "colorbar": {"thickness": 8, "title": {"text": "%"}},
-            }
-        ],
-        "layout": {
-            **_layout(xaxis, _rows_axis("GPU"), revision),
-            "meta": {"axis": axis},
-            # The buttons are above the rows.
-            "margin": {"l": 8, "r": 8, "t": 26, "b": 8},
-        },
-    }
+    heat = go.Heatmap(
+        name="GPU utilization",
+        x=x_values(middles, axis),
+        y=[str(gpu) for gpu in points],
+        z=mean.astype(_SCREEN),
+        zmin=0,
+        zmax=100,
+        ygap=1,
+        colorscale=[[0, color("info", 0.1)], [1, color("info")]],
+        hovertemplate=f"GPU %{{y}}, {place}: mean %{{z:.3~g}} %<extra></extra>",
+        colorbar={"thickness": 8, "title": {"text": "%"}},
+    )
+    figure = _figure(heat, xaxis, _rows_axis("GPU"), revision)
+    # The buttons are above the rows.
+    return figure.update_layout(meta={"axis": axis}, margin_t=26)
 
 
 def _points(series: Series, window: Window | None) -> tuple[Floats, Floats]:
@@ -124,7 +118,7 @@ def rank_heatmap_height(grid: RankGrid) -> int:
     return 60 + _ROW_PX * min(len(grid.ranks), _FULL_ROWS)
 
 
-def rank_heatmap_figure(grid: RankGrid, marks: Mapping[int, str] | None = None) -> dict[str, Any]:
+def rank_heatmap_figure(grid: RankGrid, marks: Mapping[int, str] | None = None) -> go.Figure:
     """Return the heat map. A cell shows its mean; a row of several ranks shows, in each cell, the slowest of them.
 
     `marks` are a symbol and a word for ranks with a problem, shown next to their rows.
@@ -155,27 +149,20 @@ def rank_heatmap_figure(grid: RankGrid, marks: Mapping[int, str] | None = None) 
         _pointer(rank, mark, int(np.searchsorted(ranks, rank)) // per_row)
         for rank, mark in list(pointed.items())[:_MAX_POINTERS]
     ]
-    return {
-        "data": [
-            {
-                "type": "heatmap",
-                "x": (grid.first_step + (cells + 0.5) * grid.cell_steps).tolist(),
-                "y": names,
-                "z": packed_grid(mean),
-                "customdata": packed_grid(np.stack((ranks[best].astype(np.float64), high), axis=-1)),
-                "colorscale": [[0, color("info", 0.1)], [1, color("critical")]],
-                "hovertemplate": (
-                    "rank %{customdata[0]}, step %{x:,.0f}: mean %{z:.3~g} s, "
-                    "longest %{customdata[1]:.3~g} s<extra></extra>"
-                ),
-                "colorbar": {"thickness": 8, "title": {"text": "s"}},
-            }
-        ],
-        "layout": {
-            **_layout({"title": {"text": "step"}, "showgrid": False}, _rows_axis("rank"), "ranks"),
-            "annotations": pointers if len(names) > _FULL_ROWS else [],
-        },
-    }
+    heat = go.Heatmap(
+        x=grid.first_step + (cells + 0.5) * grid.cell_steps,
+        y=names,
+        z=mean.astype(_SCREEN),
+        customdata=np.stack((ranks[best], high), axis=-1).astype(_SCREEN),
+        colorscale=[[0, color("info", 0.1)], [1, color("critical")]],
+        hovertemplate=(
+            "rank %{customdata[0]}, step %{x:,.0f}: mean %{z:.3~g} s, "
+            "longest %{customdata[1]:.3~g} s<extra></extra>"
+        ),
+        colorbar={"thickness": 8, "title": {"text": "s"}},
+    )
+    figure = _figure(heat, {**_X_AXIS, "title": {"text": "step"}}, _rows_axis("rank"), "ranks")
+    return figure.update_layout(annotations=pointers if len(names) > _FULL_ROWS else [])
 
 
 def _row_name(first: int, last: int, marks: Mapping[int, str]) -> str:
@@ -204,50 +191,38 @@ def _pointer(rank: int, mark: str, row: int) -> dict[str, Any]:
 HISTOGRAM_HEIGHT: Final = 300
 
 
-def histogram_figure(found: HistogramMap) -> dict[str, Any]:
+def histogram_figure(found: HistogramMap) -> go.Figure:
     """Return the heat map: a column for each step, darker where more of its values are."""
     steps, edges = found.steps, found.edges
     # Colour by the square root, so that the tails can be seen next to the peak.
     share = np.where(found.share > 0, found.share, np.nan)
-    return {
-        "data": [
-            {
-                "type": "heatmap",
-                "x": _column_edges(steps),
-                "y": edges.tolist(),
-                "z": packed_grid(np.sqrt(share)),
-                "customdata": packed_grid(share * 100),
-                "zmin": 0,
-                "colorscale": [[0, color("info", 0.08)], [1, color("info")]],
-                "showscale": False,
-                "hovertemplate": "step %{x:,.0f}, around %{y:.4~g}: %{customdata:.3~g} % of the values<extra></extra>",
-            }
-        ],
-        "layout": _layout(
-            {"title": {"text": "step"}, "showgrid": False, "tickangle": 0, "zeroline": False},
-            {"fixedrange": True, "showgrid": False, "tickformat": "~g", "zeroline": False},
-            "histogram",
-        ),
-    }
+    heat = go.Heatmap(
+        x=_column_edges(steps),
+        y=edges,
+        z=np.sqrt(share).astype(_SCREEN),
+        customdata=(share * 100).astype(_SCREEN),
+        zmin=0,
+        colorscale=[[0, color("info", 0.08)], [1, color("info")]],
+        showscale=False,
+        hovertemplate="step %{x:,.0f}, around %{y:.4~g}: %{customdata:.3~g} % of the values<extra></extra>",
+    )
+    xaxis = {**_X_AXIS, "title": {"text": "step"}, "tickangle": 0}
+    yaxis = {"fixedrange": True, "showgrid": False, "tickformat": "~g", "zeroline": False}
+    return _figure(heat, xaxis, yaxis, "histogram")
 
 
-def _column_edges(steps: Floats) -> list[float]:
+def _column_edges(steps: Floats) -> Floats:
     """Return where each column begins and ends: half-way to the next step."""
     if len(steps) == 1:
-        return [float(steps[0]) - 0.5, float(steps[0]) + 0.5]
+        return np.array([steps[0] - 0.5, steps[0] + 0.5])
     middle = (steps[1:] + steps[:-1]) / 2
-    first, last = steps[0] - (middle[0] - steps[0]), steps[-1] + (steps[-1] - middle[-1])
-    return [float(first), *middle.tolist(), float(last)]
+    return np.concatenate(([2 * steps[0] - middle[0]], middle, [2 * steps[-1] - middle[-1]]))
 
 
-def _layout(xaxis: dict[str, Any], yaxis: dict[str, Any], revision: str) -> dict[str, Any]:
-    return {
-        "xaxis": xaxis,
-        "yaxis": yaxis,
-        "margin": {"l": 8, "r": 8, "t": 8, "b": 8},
-        "hovermode": "closest",
-        "uirevision": revision,
-    }
+def _figure(heat: go.Heatmap, xaxis: dict[str, Any], yaxis: dict[str, Any], revision: str) -> go.Figure:
+    margin = {"l": 8, "r": 8, "t": 8, "b": 8}
+    figure = go.Figure(heat, {"xaxis": xaxis, "yaxis": yaxis, "margin": margin})
+    return figure.update_layout(hovermode="closest", uirevision=revision)
 
 
 def _rows_axis(title: str) -> dict[str, Any]:

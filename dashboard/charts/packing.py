@@ -1,23 +1,14 @@
-"""Numbers for Plotly: compact, and wall time in local time."""
+"""Wall time in local time, as Plotly draws it."""
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from toolkit.telemetry.runs.store import Floats
 
 Window = tuple[float, float]
 """A range of the x axis."""
-Figure = dict[str, Any]
-
-
-def packed_grid(values: Floats) -> dict[str, str]:
-    """Return numbers of any shape in Plotly's binary format; a screen resolves no more than a float32."""
-    data = base64.b64encode(values.astype("<f4").tobytes()).decode("ascii")
-    return {"dtype": "f4", "bdata": data, "shape": ", ".join(str(length) for length in values.shape)}
 
 
 def x_values(values: Floats, axis: str) -> Floats:

@@ -63,6 +63,7 @@ DARK: Final[Mapping[str, str]] = {
     "muted": "#A6ADB5",
     **{f"run-{number}": pair[1] for number, pair in enumerate(RUN_COLOURS)},
 }
+PALETTES: Final = {"light": dict(LIGHT), "dark": dict(DARK)}
 ENTRIES: Final[Mapping[str, tuple[str, float]]] = {
     names.IN_TRAINING: ("series-0", 1.0),
     names.IN_DATA_WAIT: ("series-1", 1.0),
@@ -81,8 +82,8 @@ DASHES: Final = ("solid", "dash", "dot", "dashdot")
 
 
 def color(name: str, opacity: float = 1.0) -> str:
-    """Return the placeholder that the browser replaces with the theme's colour."""
-    return f"@{name}" if opacity >= 1.0 else f"@{name}/{opacity:g}"
+    """Return the placeholder that the browser replaces with the theme's colour; plotly takes it for a colour, too."""
+    return f"var(--{name})" if opacity >= 1.0 else f"var(--{name}/{opacity:g})"
 
 
 def entry_color(entry: str, opacity: float = 1.0) -> str:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
+import plotly.graph_objects as go
 
 from toolkit.telemetry.runs.formatting import duration, html_text
 from toolkit.telemetry.runs.store import Floats
 from toolkit.telemetry.timing import names
 
-from .packing import Figure, Window, x_values
+from .packing import Window, x_values
 from .palette import color, entry_color, series_color
 
 _COLORS: Final = {
@@ -33,6 +34,11 @@ _COLORS: Final = {
 _OTHER: Final = ("run-9", "run-4", "run-7", "run-10", "run-11")
 """Colours of spans with other names: those that no entry of the ledger has."""
 _LABEL_LENGTH: Final = 30
+_LAYOUT: Final = {
+    "barmode": "overlay",
+    "hovermode": "closest",
+    "margin": {"l": 8, "r": 10, "t": 10, "b": 8},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,81 +51,57 @@ class Bar:
     text: str
 
 
-def bars_figure(bars: Sequence[Bar], revision: str, *, shaded: Window | None = None) -> Figure:
+def bars_figure(bars: Sequence[Bar], revision: str, *, shaded: Window | None = None) -> go.Figure:
     """Return one row per name, with bars, or diamonds for events of no duration. `shaded` is a marked time window."""
     rows = list(dict.fromkeys(bar.row for bar in bars))
-    traces: list[dict[str, Any]] = []
+    figure = go.Figure()
     for number, row in enumerate(rows):
-        of_row = [bar for bar in bars if bar.row == row]
-        long = [bar for bar in of_row if bar.seconds > 0]
-        short = [bar for bar in of_row if bar.seconds <= 0]
-        if long:
-            traces.append(
-                {
-                    "type": "bar",
-                    "orientation": "h",
-                    "y": [html_text(row)] * len(long),
-                    "base": x_values(np.array([bar.start for bar in long]), "time").tolist(),
-                    "x": [bar.seconds * 1000 for bar in long],
-                    "text": [html_text(bar.text) for bar in long],
-                    "customdata": [duration(bar.seconds) for bar in long],
-                    "textposition": "none",
-                    "hovertemplate": "%{text}<br>%{customdata}<extra></extra>",
-                    "marker": {"color": series_color(number)},
-                    "showlegend": False,
-                }
-            )
-        if short:
-            traces.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "y": [html_text(row)] * len(short),
-                    "x": x_values(np.array([bar.start for bar in short]), "time").tolist(),
-                    "text": [html_text(bar.text) for bar in short],
-                    "hovertemplate": "%{text}<br>%{x|%H:%M:%S}<extra></extra>",
-                    "marker": {"symbol": "diamond", "size": 9, "color": series_color(number)},
-                    "showlegend": False,
-                }
-            )
-    return {
-        "data": traces,
-        "layout": {
-            "xaxis": {"type": "date", "tickangle": 0, "uirevision": revision},
-            "yaxis": {
-                "type": "category",
-                "categoryorder": "array",
-                "categoryarray": [html_text(row) for row in reversed(rows)],
-                "fixedrange": True,
-            },
-            "barmode": "overlay",
-            "bargap": 0.35,
-            "hovermode": "closest",
-            "margin": {"l": 8, "r": 10, "t": 10, "b": 8},
-            "shapes": _shade(shaded),
-            "uirevision": revision,
+        for is_long in (True, False):
+            found = [bar for bar in bars if bar.row == row and (bar.seconds > 0) == is_long]
+            shared = {
+                "y": [html_text(row)] * len(found),
+                "text": [html_text(bar.text) for bar in found],
+                "marker_color": series_color(number),
+                "showlegend": False,
+            }
+            starts = x_values(np.array([bar.start for bar in found]), "time")
+            if found and is_long:
+                figure.add_bar(
+                    orientation="h",
+                    base=starts,
+                    x=[bar.seconds * 1000 for bar in found],
+                    customdata=[duration(bar.seconds) for bar in found],
+                    textposition="none",
+                    hovertemplate="%{text}<br>%{customdata}<extra></extra>",
+                    **shared,
+                )
+            elif found:
+                figure.add_scatter(
+                    mode="markers",
+                    x=starts,
+                    hovertemplate="%{text}<br>%{x|%H:%M:%S}<extra></extra>",
+                    marker_symbol="diamond",
+                    marker_size=9,
+                    **shared,
+                )
+    if shaded is not None:
+        low, high = x_values(np.array(shaded), "time")
+        # The outline keeps it visible if it is narrower than a pixel.
+        line = {"width": 1, "color": color("info", 0.6)}
+        figure.add_vrect(x0=low, x1=high, layer="below", fillcolor=color("info", 0.15), line=line)
+    names_of_rows = [html_text(row) for row in reversed(rows)]
+    return figure.update_layout(
+        **_LAYOUT,
+        xaxis={"type": "date", "tickangle": 0, "uirevision": revision},
+        yaxis={
+            "type": "category",
+            "categoryorder": "array",
+            "categoryarray": names_of_rows,
+            "fixedrange": True,
         },
-    }
-
-
-def _shade(window: Window | None) -> list[dict[str, Any]]:
-    if window is None:
-        return []
-    low, high = x_values(np.array(window), "time").tolist()
-    # The outline keeps it visible if it is narrower than a pixel.
-    return [
-        {
-            "type": "rect",
-            "layer": "below",
-            "x0": low,
-            "x1": high,
-            "yref": "paper",
-            "y0": 0,
-            "y1": 1,
-            "fillcolor": color("info", 0.15),
-            "line": {"width": 1, "color": color("info", 0.6)},
-        }
-    ]
+        bargap=0.35,
+        uirevision=revision,
+    )
 
 
 # ---------------------------------------------------------------- spans
@@ -157,66 +139,57 @@ def span_color(name: str) -> str:
 
 def spans_figure(
     groups: Sequence[SpanBars], rows: Sequence[str], window: Window | None, revision: str
-) -> Figure:
+) -> go.Figure:
     """Return bars over time in `rows`, the first at the top, zoomed to `window`; None for all."""
     in_legend: set[str] = set()
-    traces = []
+    figure = go.Figure()
     for group in groups:
-        legend = group.legend if group.legend is not None and group.legend not in in_legend else None
-        if legend is not None:
-            in_legend.add(legend)
-        traces.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "y": list(group.row),
-                "base": x_values(group.start, "time").round(3).tolist(),
-                "x": (group.seconds * 1000).round(4).tolist(),
-                "width": group.thickness,
-                "text": [html_text(text, 600).replace("\n", "<br>") for text in group.texts],
-                "customdata": [[number] for number in group.ids],
-                "textposition": "none",
-                "hovertemplate": f"<b>{_in_template(group.name)}</b><br>%{{text}}<extra></extra>",
-                "name": html_text(group.legend or group.name, 40),
-                "legendgroup": group.legend or "",
-                "showlegend": legend is not None,
-                "marker": _marker(group),
-            }
+        shows = group.legend is not None and group.legend not in in_legend
+        in_legend.add(group.legend or "")
+        figure.add_bar(
+            orientation="h",
+            y=list(group.row),
+            base=x_values(group.start, "time").round(3),
+            x=(group.seconds * 1000).round(4),
+            width=group.thickness,
+            text=[html_text(text, 600).replace("\n", "<br>") for text in group.texts],
+            customdata=[[number] for number in group.ids],
+            textposition="none",
+            hovertemplate=f"<b>{_in_template(group.name)}</b><br>%{{text}}<extra></extra>",
+            name=html_text(group.legend or group.name, 40),
+            legendgroup=group.legend or "",
+            showlegend=shows,
+            marker=_marker(group),
         )
-    return {
-        "data": traces,
-        "layout": {
-            "xaxis": {
-                "type": "date",
-                **({"range": x_values(np.array(window), "time").tolist()} if window is not None else {}),
-                "tickangle": 0,
-                "uirevision": f"{revision}|{window}",
-            },
-            "yaxis": {
-                "tickvals": list(range(len(rows))),
-                "ticktext": [html_text(row, _LABEL_LENGTH) for row in rows],
-                "range": [len(rows) - 0.5, -0.5],
-                "fixedrange": True,
-                "showgrid": False,
-                "zeroline": False,
-            },
-            "barmode": "overlay",
-            "hovermode": "closest",
-            "dragmode": "zoom",
-            "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"},
-            "margin": {"l": 8, "r": 10, "t": 10, "b": 8},
-            "uirevision": revision,
+    return figure.update_layout(
+        **_LAYOUT,
+        xaxis={
+            "type": "date",
+            "range": None if window is None else x_values(np.array(window), "time"),
+            "tickangle": 0,
+            "uirevision": f"{revision}|{window}",
         },
-    }
+        yaxis={
+            "tickvals": list(range(len(rows))),
+            "ticktext": [html_text(row, _LABEL_LENGTH) for row in rows],
+            "range": [len(rows) - 0.5, -0.5],
+            "fixedrange": True,
+            "showgrid": False,
+            "zeroline": False,
+        },
+        dragmode="zoom",
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"},
+        uirevision=revision,
+    )
 
 
-def _marker(group: SpanBars) -> dict[str, Any]:
+def _marker(group: SpanBars) -> go.bar.Marker:
     fill = color("critical") if group.state == "failed" else span_color(group.name)
     # An outline in the same colour keeps a narrow bar visible.
     edge = color("critical") if group.state in ("failed", "died") else fill
-    marker: dict[str, Any] = {"color": fill, "line": {"width": 0.5 if edge == fill else 1.5, "color": edge}}
+    marker = go.bar.Marker(color=fill, line={"width": 0.5 if edge == fill else 1.5, "color": edge})
     if group.state in ("open", "died"):
-        marker["pattern"] = {"shape": "/", "size": 6, "solidity": 0.3, "fgcolor": edge, "bgcolor": fill}
+        marker.pattern = {"shape": "/", "size": 6, "solidity": 0.3, "fgcolor": edge, "bgcolor": fill}
     return marker
 
 

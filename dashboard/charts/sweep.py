@@ -1,29 +1,174 @@
-"""The runs of a sweep as parallel coordinates."""
+"""The runs of a sweep: as points, as parallel coordinates, and what each setting explains."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+import plotly.graph_objects as go
 
 from toolkit.telemetry.runs.formatting import html_text, short_number
 from toolkit.telemetry.runs.settings import as_number, setting_text
 from toolkit.telemetry.runs.statistics import mid_ranks
-from toolkit.telemetry.runs.sweep.answer import is_log_scale
+from toolkit.telemetry.runs.sweep.answer import Factor, is_log_scale
 from toolkit.telemetry.runs.sweep.runs import Direction
 
-from .palette import color
+from .palette import SERIES, color, series_color
 
 _SCALE: Final = ((0.0, color("series-1")), (1.0, color("series-0")))
 """From the best to the worst."""
 _MAX_TICKS: Final = 8
+_MAX_LEVELS: Final = 30
+_BY_SIZE: Final = ((0.0, color("series-0")), (0.5, color("series-2")), (1.0, color("series-1")))
+"""By way of green: what is between blue and orange itself is grey."""
+_MARGIN: Final = {"l": 8, "r": 8, "t": 8, "b": 8}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A run; `shade` is the setting by which points are coloured."""
+
+    x: Any
+    y: float
+    shade: Any
+    is_best: bool
+    is_open: bool
+    text: Sequence[str]
+    address: str
+    """What a click opens."""
+
+
+def scatter_figure(points: Sequence[Point], x: str, y: str, shade: str | None, *, log_y: bool) -> go.Figure:
+    """Return a point for each run: the best a star, and those that are open rings."""
+    numbers = [number for point in points if (number := as_number(point.x)) is not None]
+    is_number = len(numbers) == len(points)
+    labels = [] if is_number else sorted({setting_text(point.x) for point in points})[:_MAX_LEVELS]
+    marks = _ordered([point.shade for point in points]) if shade is not None else []
+    by_size = bool(marks) and all(as_number(point.shade) is not None for point in points)
+    figure = go.Figure()
+    names = [short_key(mark, 24) for mark in marks]
+    for place, name in enumerate([""] if by_size or not marks else [*names[:SERIES], "others"]):
+        # The best run is drawn last, above the others.
+        of_trace = sorted(
+            (
+                point
+                for point in points
+                if not name or min(marks.index(setting_text(point.shade)), SERIES) == place
+            ),
+            key=lambda point: point.is_best,
+        )
+        if not of_trace:
+            continue
+        figure.add_scatter(
+            mode="markers",
+            x=[
+                as_number(point.x) if is_number else html_text(setting_text(point.x), 18)
+                for point in of_trace
+            ],
+            y=[point.y for point in of_trace],
+            text=["<br>".join(map(html_text, point.text)) for point in of_trace],
+            customdata=[[point.address] for point in of_trace],
+            hovertemplate="%{text}<extra></extra>",
+            name=html_text(name),
+            showlegend=bool(name),
+            marker={
+                "size": [17 if point.is_best else 9 for point in of_trace],
+                "symbol": [
+                    "star" if point.is_best else "circle-open" if point.is_open else "circle"
+                    for point in of_trace
+                ],
+                "opacity": 0.85,
+                "color": [
+                    marks.index(setting_text(point.shade))
+                    if by_size
+                    else color("muted")
+                    if place >= SERIES
+                    else series_color(1 if point.is_best and not name else place)
+                    for point in of_trace
+                ],
+            },
+        )
+    if by_size:
+        shown = sorted({0, len(marks) // 2, len(marks) - 1})
+        figure.update_traces(
+            marker={
+                "colorscale": _BY_SIZE,
+                "cmin": 0,
+                "cmax": max(len(marks) - 1, 1),
+                "colorbar": {
+                    "title": {"text": html_text(short_key(shade or "", 18))},
+                    "thickness": 8,
+                    "tickvals": shown,
+                    "ticktext": [html_text(names[at]) for at in shown],
+                },
+            }
+        )
+    return figure.update_layout(
+        xaxis={
+            "title": {"text": html_text(x)},
+            "type": ("log" if is_log_scale(numbers) else "linear") if is_number else "category",
+            "tickformat": "~g" if is_number else "",
+            "categoryarray": [html_text(label, 18) for label in labels] or None,
+            "zeroline": False,
+        },
+        yaxis={"title": {"text": html_text(y)}, "type": "log" if log_y else "linear", "zeroline": False},
+        hovermode="closest",
+        legend={
+            "title": {"text": html_text(shade or "")},
+            "orientation": "h",
+            "y": 1.02,
+            "yanchor": "bottom",
+        },
+        margin=_MARGIN,
+    )
+
+
+def _ordered(values: Sequence[Any]) -> list[str]:
+    """Return the different values as texts: numbers by their size, others by how often they occur."""
+    texts = {setting_text(value): value for value in values}
+    if all(as_number(value) is not None for value in values):
+        return sorted(texts, key=lambda text: float(as_number(texts[text]) or 0.0))
+    return sorted(texts, key=lambda text: (-sum(setting_text(value) == text for value in values), text))
+
+
+def importance_figure(factors: Sequence[Factor]) -> go.Figure:
+    """Return a bar for each setting: the share of the differences that it explains, and its 90 % interval."""
+    figure = go.Figure()
+    figure.add_bar(
+        orientation="h",
+        x=[factor.share for factor in factors],
+        y=[f"{html_text(short_key(factor.name, 24))}  {factor.share:.0%}" for factor in factors],
+        error_x={
+            "array": [factor.high - factor.share for factor in factors],
+            "arrayminus": [factor.share - factor.low for factor in factors],
+            "color": color("muted"),
+        },
+        marker_color=[color("series-0") if factor.named else color("muted") for factor in factors],
+        text=[
+            html_text(
+                f"{factor.name}: {factor.share:.0%}, 90 % interval {factor.low:.0%} to {factor.high:.0%}; "
+                f"{factor.runs} runs, p = {factor.p:.2g} (adjusted)"
+            )
+            for factor in factors
+        ],
+        textposition="none",
+        hovertemplate="%{text}<extra></extra>",
+    )
+    return figure.update_layout(
+        xaxis={"range": [0, 1], "tickformat": ".0%", "fixedrange": True},
+        yaxis={"autorange": "reversed", "fixedrange": True},
+        hovermode="closest",
+        bargap=0.5,
+        margin=_MARGIN,
+    )
 
 
 def parallel_figure(
     rows: Sequence[Sequence[Any]], names: Sequence[str], metric: str, direction: Direction
-) -> dict[str, Any]:
+) -> go.Figure:
     """Return one line for each run through its settings, the metric last; drag along an axis to filter.
 
     The last of each row is the metric. Every value must be there. A line has the colour of its place among all: by
@@ -32,26 +177,18 @@ def parallel_figure(
     columns = list(zip(*rows, strict=True))
     sign = 1.0 if direction == "min" else -1.0
     ranks = mid_ranks(sign * np.array(columns[-1], dtype=np.float64))
-    return {
-        "data": [
-            {
-                "type": "parcoords",
-                "line": {
-                    "color": ranks.tolist(),
-                    "colorscale": [list(stop) for stop in _SCALE],
-                    "cmin": 1,
-                    "cmax": len(ranks),
-                },
-                "dimensions": [
-                    _dimension(name, values) for name, values in zip((*names, metric), columns, strict=True)
-                ],
-                "labelangle": -22,
-                "labelside": "top",
-                "unselected": {"line": {"color": color("muted"), "opacity": 0.12}},
-            }
-        ],
-        "layout": {"margin": {"l": 44, "r": 44, "t": 78, "b": 18}},
-    }
+    figure = go.Figure(
+        go.Parcoords(
+            line={"color": ranks.tolist(), "colorscale": _SCALE, "cmin": 1, "cmax": len(ranks)},
+            dimensions=[
+                _dimension(name, values) for name, values in zip((*names, metric), columns, strict=True)
+            ],
+            labelangle=-22,
+            labelside="top",
+            unselected={"line": {"color": color("muted"), "opacity": 0.12}},
+        )
+    )
+    return figure.update_layout(margin={"l": 44, "r": 44, "t": 78, "b": 18})
 
 
 def short_key(key: str, length: int) -> str:

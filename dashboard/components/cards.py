@@ -17,7 +17,7 @@ from toolkit.telemetry.timing.ledger import Ledger, SessionLedger
 from toolkit.telemetry.timing.names import IN_TRAINING
 
 from ..charts.ledger import bar_of, table_of
-from .chart import PALETTES
+from ..charts.palette import PALETTES
 from .script import show_component
 
 

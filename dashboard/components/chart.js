@@ -30,12 +30,12 @@ function toRgb(color) {
   return rgb;
 }
 
-// "@series-0/0.3" is a colour by its meaning, which the theme defines. Replaced only where a colour is expected: a
+// "var(--series-0/0.3)" is a colour by its meaning, which the theme defines. Replaced only where a colour is expected: a
 // metric may have such a name, or the name of an object property.
 function paint(value, palette, isColor = false) {
   if (typeof value === "string") {
-    if (!isColor || value[0] !== "@") return value;
-    const [name, opacity] = value.slice(1).split("/");
+    if (!isColor || !value.startsWith("var(--")) return value;
+    const [name, opacity] = value.slice(6, -1).split("/");
     const hex = palette[name];
     if (!hex) return value;
     if (opacity === undefined) return hex;
@@ -141,7 +141,9 @@ function wire(div, Plotly, say) {
 
   div.on("plotly_click", (event) => {
     const point = event.points && event.points[0];
-    if (div.__pick && point && Array.isArray(point.customdata)) div.__pick(point.customdata[0]);
+    const [picked] = (point && Array.isArray(point.customdata) && point.customdata) || [];
+    if (typeof picked === "string") follow(picked);
+    else if (div.__pick && picked !== undefined) div.__pick(picked);
   });
   if (onTouch()) {
     // Plotly would keep the page from scrolling; a tap still reaches it as a click.

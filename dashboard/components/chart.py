@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
-import orjson
+import plotly.graph_objects as go
 
 from toolkit.telemetry.runfolder.untrusted import is_number
 from toolkit.telemetry.runs.formatting import clean, html_text
 
 from ..assets import SMALL_PLOTLY_TRACES, plotly_js_url, whole_plotly_js_url
-from ..charts.palette import DARK, LIGHT
+from ..charts.palette import PALETTES
 from .script import redraw_only, sent_by, show_component
 
-PALETTES = {"light": dict(LIGHT), "dark": dict(DARK)}
 _MAX_LABEL = 300
 
 
 def draw_chart(
-    figure: dict[str, Any],
+    figure: go.Figure,
     *,
     key: str,
     label: str,
@@ -37,12 +35,15 @@ def draw_chart(
     Charts of one `group` zoom and hover together. `label` is for screen readers, `name` is the file of a saved
     picture and `heading` its title.
     """
+    # The theme is that of the page.
+    figure.layout.template = None
+    kinds = {trace.type for trace in figure.data}
     show_component(
         "chart",
         '<div class="telemetry-chart" role="group"></div>',
         data={
-            "src": _library(figure),
-            "figure": orjson.dumps(figure).decode(),
+            "src": plotly_js_url() if kinds <= SMALL_PLOTLY_TRACES else whole_plotly_js_url(),
+            "figure": figure.to_json(),
             "label": clean(label)[:_MAX_LABEL],
             "height": height,
             "name": clean(name)[:_MAX_LABEL],
@@ -71,8 +72,3 @@ def picked_of(key: str) -> int | None:
     """Return the number of the bar or point clicked last in this chart, or None."""
     number = sent_by(key, "picked").get("number")
     return int(number) if is_number(number) else None
-
-
-def _library(figure: Mapping[str, Any]) -> str:
-    kinds = {trace.get("type", "scatter") for trace in figure.get("data", ())}
-    return plotly_js_url() if kinds <= SMALL_PLOTLY_TRACES else whole_plotly_js_url()

@@ -1,8 +1,8 @@
 // Where the time went: stacked bars, a legend and a table. Text is never interpreted as markup.
-// "@series-0/0.3" is a colour by its meaning, which the theme defines.
+// "var(--series-0/0.3)" is a colour by its meaning, which the theme defines.
 function paintBar(element, part, palette) {
   if (!part.color) return;
-  const [name, opacity] = part.color.slice(1).split("/");
+  const [name, opacity] = part.color.slice(6, -1).split("/");
   const n = parseInt((palette[name] || palette.muted).slice(1), 16);
   const color = `rgba(${n >> 16},${(n >> 8) & 255},${n & 255},${opacity || 1})`;
   element.style.background = part.hatched

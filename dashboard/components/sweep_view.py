@@ -20,23 +20,22 @@ from toolkit.telemetry.runfolder.untrusted import finite_in
 from toolkit.telemetry.runs.formatting import clean, count, md, short_number
 from toolkit.telemetry.runs.listing.run_table import NAME, Primary, cell, columns_of, metrics_of, primary_of
 from toolkit.telemetry.runs.listing.search import QueryError
-from toolkit.telemetry.runs.settings import as_number, setting_text
+from toolkit.telemetry.runs.settings import setting_text
 from toolkit.telemetry.runs.store import RunCard, RunList, RunQuery, RunStore, labelled
-from toolkit.telemetry.runs.sweep.answer import SweepAnswer, answer, is_log_scale
+from toolkit.telemetry.runs.sweep.answer import SweepAnswer, answer
 from toolkit.telemetry.runs.sweep.runs import Direction, SweepRun, of_one_task, sweep_runs
 from toolkit.telemetry.runs.sweep.text import Marks, answer_text, beyond_chance
 
 from .. import page_links, session
-from ..charts.sweep import parallel_figure
+from ..charts.sweep import Point, importance_figure, parallel_figure, scatter_figure
 from . import page_states
-from .chart import PALETTES, draw_chart
+from .chart import draw_chart
 from .frame import GLYPHS
 from .page_states import section
 from .run_filter import pick_project, search_box, suggest_names
 from .run_menu import report_button
 from .run_select import in_address
 from .run_table import ShownColumn, row_of, run_table
-from .script import show_component
 from .stopping_list import stopping_list
 from .verdict_line import verdict_line
 
@@ -48,7 +47,6 @@ _REFRESH_S: Final = 30.0
 _MAX_BARS: Final = 15
 _MAX_AXES: Final = 6
 _MAX_LINES: Final = 500
-_MAX_LEVELS: Final = 30
 _MAX_ROWS: Final = 30
 _MAX_SETTINGS_IN_TABLE: Final = 12
 _COMPARED: Final = 6
@@ -234,16 +232,6 @@ def _href(key: str) -> str:
 # ---------------------------------------------------------------- charts
 
 
-def _show(kind: str, data: dict[str, Any], height: int) -> None:
-    show_component(
-        "sweep_chart",
-        '<div class="telemetry-sweep"></div>',
-        data={**data, "palettes": PALETTES, "height": height},
-        key=f"sweep {kind}",
-        height="content",
-    )
-
-
 def _scatter(found: _Found) -> None:
     metrics = metrics_of(found.cards.values())
     metrics.sort(key=lambda name: (name != found.answer.metric, name))
@@ -266,46 +254,26 @@ def _scatter(found: _Found) -> None:
     if not points:
         st.caption("No run has both values.")
         return
-    numbers = [as_number(at) for _, at, _, _ in points]
-    is_number = all(number is not None for number in numbers)
-    labels = [] if is_number else sorted({setting_text(at) for _, at, _, _ in points})[:_MAX_LEVELS]
-    marks = _ordered([mark for _, _, _, mark in points]) if shade is not None else []
     best = found.answer.best.key if found.answer.best is not None else None
-    # The best run is drawn last, above the others.
-    points.sort(key=lambda point: point[0].key == best)
-    _show(
-        "scatter",
-        {
-            "label": clean(f"{y} by {x}, {len(points)} runs"),
-            "x": {
-                "title": clean(x),
-                "log": is_number and is_log_scale([float(number or 0.0) for number in numbers]),
-                "labels": [clean(label)[:18] for label in labels] or None,
-            },
-            "y": {"title": clean(y), "log": log_y},
-            "shade": None
-            if shade is None
-            else {
-                "title": clean(shade),
-                "values": [clean(mark)[:24] for mark in marks],
-                "ordered": all(as_number(mark) is not None for mark in marks),
-            },
-            "points": [
-                {
-                    "key": run.key,
-                    "href": _href(run.key),
-                    "x": as_number(at) if is_number else labels.index(setting_text(at)),
-                    "y": value,
-                    "shade": marks.index(setting_text(mark)) if shade is not None else None,
-                    "best": run.key == best,
-                    "open": run.state != "done",
-                    "text": _tip(run, x, at, y, value, shade, mark),
-                }
-                for run, at, value, mark in points
-                if is_number or setting_text(at) in labels
-            ],
-        },
-        340,
+    shown = [
+        Point(
+            x=at,
+            y=value,
+            shade=mark,
+            is_best=run.key == best,
+            is_open=run.state != "done",
+            text=_tip(run, x, at, y, value, shade, mark),
+            address=_href(run.key),
+        )
+        for run, at, value, mark in points
+    ]
+    draw_chart(
+        scatter_figure(shown, x, y, shade, log_y=log_y),
+        key="sweep scatter",
+        label=f"{y} by {x}, {len(points)} runs",
+        height=340,
+        name=f"{y} by {x}",
+        group="sweep scatter",
     )
     notes = ["the star is the best run"] if best is not None else []
     if any(run.state != "done" for run, _, _, _ in points):
@@ -348,14 +316,6 @@ def _value(run: SweepRun, name: str, found: _Found) -> Any:
     return finite_in(value)
 
 
-def _ordered(values: Sequence[Any]) -> list[str]:
-    """Return the different values as texts: numbers by their size, others by how often they occur."""
-    texts = {setting_text(value): value for value in values}
-    if all(as_number(value) is not None for value in values):
-        return sorted(texts, key=lambda text: float(as_number(texts[text]) or 0.0))
-    return sorted(texts, key=lambda text: (-sum(setting_text(value) == text for value in values), text))
-
-
 def _tip(run: SweepRun, x: str, at: Any, y: str, value: float, shade: str | None, mark: Any) -> list[str]:
     state = {"running": " (still running)", "failed": " (failed)", "stopped": " (stopped early)"}
     lines = [f"{run.name}{state.get(run.state, '')}", f"{y} {short_number(value)}"]
@@ -370,25 +330,14 @@ def _importance(said: SweepAnswer) -> None:
     if not said.factors:
         st.caption("Too few runs to say. The bars appear with 8 finished runs or more.")
         return
-    _show(
-        "bars",
-        {
-            "bars": [
-                {
-                    "name": clean(factor.name)[:60],
-                    "share": factor.share,
-                    "low": factor.low,
-                    "high": factor.high,
-                    "named": factor.named,
-                    "title": clean(
-                        f"{factor.name}: {100 * factor.share:.0f} %, 90 % interval {100 * factor.low:.0f} to "
-                        f"{100 * factor.high:.0f} %; {factor.runs} runs, p = {factor.p:.2g} (adjusted)"
-                    ),
-                }
-                for factor in said.factors[:_MAX_BARS]
-            ]
-        },
-        0,
+    shown = said.factors[:_MAX_BARS]
+    draw_chart(
+        importance_figure(shown),
+        key="sweep importance",
+        label="share of the differences that each setting explains",
+        height=50 + 30 * len(shown),
+        name="importance of settings",
+        group="sweep importance",
     )
     st.caption(
         f"{beyond_chance(said, 'Blue')} Each bar is the share of the differences that the setting explains alone, the "

@@ -43,20 +43,20 @@ def break_spike(process: dict[str, Any]) -> None:
 
 def break_divergence(process: dict[str, Any]) -> None:
     """A warm-up that goes far beyond what the model bears."""
-    process["train"].update(lr=0.06, warmup=120, lr_scheduler="constant", max_grad_norm=100.0)
+    process["train"].update(lr=0.06, warmup=120, lr_scheduler="constant")
+    loop._MAX_GRAD_NORM = 100.0
 
 
 def break_plateau(process: dict[str, Any]) -> None:
     """A learning rate that moves nothing; the seed is one whose noise does not look like a slope for a while."""
     process["train"].update(lr=1e-12, warmup=0, lr_scheduler="constant", seed=1, steps=4000)
     process["train"].update(validate_every=0, num_images=2048)
-    process["network"].update(dropout=0.0)
 
 
 def break_overfit(process: dict[str, Any]) -> None:
     """A large adapter on four pictures."""
     process["train"].update(lr=8e-3, warmup=10, lr_scheduler="constant")
-    process["network"].update(linear=64, linear_alpha=64, dropout=0.0)
+    process["network"].update(linear=64, linear_alpha=64)
     process["train"].update(num_images=4)
 
 

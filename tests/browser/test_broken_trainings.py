@@ -28,7 +28,7 @@ _PROGRAM = Path(__file__).with_name("broken_training.py")
 _SAID = {
     "nan": "NaN or infinite from step 60 on",
     "spike": "at step 60",
-    "divergence": re.compile("left its level of|has been climbing since step"),
+    "divergence": re.compile("left its level|has been climbing since step"),
     "plateau": "has not improved since step",
     "overfit": "while the training loss does not rise",
 }

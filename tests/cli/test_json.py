@@ -1,4 +1,4 @@
-"""Every command with `--json` prints one JSON value with the fields that docs/cli.md lists, and nothing else."""
+"""Every command with `--json` prints one JSON value with the fields that its help lists, and nothing else."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
 
 import pytest
@@ -26,6 +27,12 @@ def test_every_run_of_every_tool_is_listed_and_no_file_is_changed(capsys, monkey
     assert len(listed) == len(find_sources(samples).runs)
     assert all(run["status"] != "unreadable" for run in listed), listed
     assert [run for run in listed if run["step"] is not None and run["loss"] is not None]
+
+    inside = [run for run in listed if not os.path.lexists(run["path"])]
+    assert inside, "some are one of several in a file"
+    for run in inside:
+        assert main(["show", run["path"], "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["runs"][0]["name"] == run["name"]
 
     assert main(["compare", str(samples), "--json"]) == 0
     assert len(json.loads(capsys.readouterr().out)["runs"]) == min(

@@ -42,12 +42,7 @@ def test_without_the_example_it_says_where_that_is(capsys, monkeypatch):
     assert main(["train"]) == 2
     said = capsys.readouterr().err
     assert "only in a checkout of this repository" in said
-    assert "--ai-toolkit FOLDER" in said
-
-
-def test_options_of_the_example_trainer_are_refused_for_ai_toolkit(tmp_path, capsys):
-    assert main(["train", "job.yaml", "--ai-toolkit", str(tmp_path), "--steps", "2"]) == 2
-    assert "are for the example trainer" in capsys.readouterr().err
+    assert "telemetry setup ai-toolkit attach" in said
 
 
 @pytest.mark.parametrize(

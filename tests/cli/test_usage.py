@@ -16,7 +16,7 @@ from tests.telemetry.logged import make_logger
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.mirrors.usage.events import EVENTS, OF_THE_SERVICE
 
-DOCUMENT = ROOT / "docs" / "usage-reports.md"
+DOCUMENT = ROOT / "docs" / "privacy.md"
 NO_KEY = "TELEMETRY_USAGE_KEY, the variable of telemetry.usage_reports.key_env, holds no project key"
 
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import re
@@ -177,16 +178,17 @@ def described(monkeypatch):
 
 
 def _take_one_by_one(records):
+    """Yield each finding as often as it changes and at the end, with the records read by then."""
     examiner = Examiner()
-    for record in records:
-        yield from examiner.take([record])
-    yield from examiner.findings()
+    for place, record in enumerate(records, 1):
+        yield from ((finding, records[:place]) for finding in examiner.take([record]))
+    yield from ((finding, records) for finding in examiner.findings())
 
 
 def test_every_message_of_the_catalogue_is_produced_by_a_detector_without_gaps(described):
     gaps = []
     for records in RUNS:
-        for finding in _take_one_by_one(records):
+        for finding, _ in _take_one_by_one(records):
             gaps += [text for text in (finding.message, *finding.advice) if "?" in text or "{" in text]
 
     assert gaps == []
@@ -228,17 +230,22 @@ def _rises_of_every_kind():
 
 
 _NUMBER = r"-?\d[\d,]*(?:\.\d+)?(?:e[+-]\d+)?"
-_AT_A_STEP = re.compile(
-    rf"(?<![\w.,-])(?<!level of )({_NUMBER})(?: \({_NUMBER} times\))? at step ({_NUMBER})"
-)
+_AT_A_STEP = re.compile(rf"(?<![\w.,-])({_NUMBER})(?: \({_NUMBER} times\))? at step ({_NUMBER})")
+_BY_A_STEP = re.compile(rf"to ({_NUMBER}) within the first records, by step ({_NUMBER})")
 _A_STEP_WITH = re.compile(rf"at step ({_NUMBER}) \(({_NUMBER})\)")
 _SECONDS_AFTER = re.compile(rf"({_NUMBER}) s after step ({_NUMBER})")
+_NOW = re.compile(
+    rf"(?:it is|and is|before to) ({_NUMBER}) now|now \(({_NUMBER})\)|to ({_NUMBER}), while the training"
+)
+_NAMES_AT_A_STEP = re.compile(r"\{(\w+)\}(?:\{\w*times\})? at step \{(\w+)\}|at step \{(\w+)\} \(\{(\w+)\}\)")
+_VALUES_AT_STEPS = {("peak", "peak_step"), ("best", "best_step"), ("lr", "lr_step"), ("now", "noticed")}
 
 
 def _numbers_at_steps(message):
     """Return the numbers of a sentence that stand next to a step, each with that step."""
     found = [
         *_AT_A_STEP.findall(message),
+        *_BY_A_STEP.findall(message),
         *((number, step) for step, number in _A_STEP_WITH.findall(message)),
     ]
     return [(number, int(_value(step))) for number, step in found]
@@ -261,7 +268,7 @@ def _seconds_after(records, step):
 def test_a_number_next_to_a_step_is_what_the_record_of_that_step_says():
     checked = set()
     for records in (*RUNS, *_rises_of_every_kind()):
-        for finding in _take_one_by_one(records):
+        for finding, so_far in _take_one_by_one(records):
             for number, step in _numbers_at_steps(finding.message):
                 at_step = [
                     record.get(name)
@@ -271,6 +278,10 @@ def test_a_number_next_to_a_step_is_what_the_record_of_that_step_says():
                 ]
                 assert number in [short(value) for value in at_step if value is not None], finding.message
                 checked.add(finding.kind)
+            for number in filter(None, itertools.chain(*_NOW.findall(finding.message))):
+                newest = [record[finding.metric] for record in so_far if finding.metric in record][-1]
+                assert number == short(newest), finding.message
+                checked.add(f"{finding.kind} now")
             for number, step in _SECONDS_AFTER.findall(finding.message) if not finding.is_open else ():
                 seconds = _seconds_after(records, int(_value(step)))
                 assert _value(number) == pytest.approx(seconds, abs=SYSTEM_EVERY_S), finding.message
@@ -283,8 +294,22 @@ def test_a_number_next_to_a_step_is_what_the_record_of_that_step_says():
         "val_spike",
         "overfit",
         "vanishing_grad",
+        "label_leak",
         "stalled",
+        "divergence now",
+        "overfit now",
     }
+
+
+def test_only_a_number_of_which_the_step_is_known_is_next_to_a_step():
+    """No sentence of any kind puts a number next to another step; that each is right is the test above."""
+    found = set()
+    for about in CATALOGUE.values():
+        for text in (about.message, *about.variants.values(), *about.advice):
+            for value, step, other_step, other in _NAMES_AT_A_STEP.findall(text):
+                found.add((value or other, step or other_step))
+
+    assert found | {("lr", "lr_step")} == _VALUES_AT_STEPS
 
 
 @pytest.mark.parametrize("kind", CATALOGUE)
@@ -302,9 +327,9 @@ def test_every_kind_says_what_causes_it_and_what_to_try(kind):
 
 
 def test_a_negative_level_is_reported_without_a_ratio():
-    (finding,) = [each for each in _take_one_by_one(run_of([-5.0] * 20 + [4.0] * 3)) if each.kind == "spike"][
-        :1
-    ]
+    finding = next(
+        each for each, _ in _take_one_by_one(run_of([-5.0] * 20 + [4.0] * 3)) if each.kind == "spike"
+    )
 
     assert finding.message == "train_loss jumped from -5 to 4 at step 21."
 

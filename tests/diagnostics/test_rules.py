@@ -38,7 +38,7 @@ def test_a_rule_is_broken_once_it_holds_for_so_many_records_and_until_it_does_no
     )
     assert (first.start_step, first.noticed_step, first.end_step, first.resolved_step) == (22, 24, 30, 31)
     assert first.evidence == {"value": 4.0, "limit": 3.0}
-    assert first.message == "mean(train_loss, 2) > 3 holds. Since step 22 (4 against 3), 9 records."
+    assert first.message == "mean(train_loss, 2) > 3 holds. Since step 22, 9 records: 4 against 3 at step 24."
     assert (second.start_step, second.is_open) == (91, True)
     assert title_of(first) == "too high"
 
@@ -63,6 +63,13 @@ def test_the_findings_are_the_same_however_many_records_come_at_once(size):
     assert [finding for finding in examiner.findings() if finding.kind.startswith("rule:")] == whole
 
 
+def test_the_value_is_the_one_of_the_step_that_is_named():
+    rule = {"name": "high", "when": "train_loss > 3", "for": 5}
+    (found,) = _found(run_of([2.0, *(3.0 + place / 8 for place in range(1, 30))]), _policy(rule))
+
+    assert found.message == "train_loss > 3 holds. Since step 2, 29 records: 3.625 against 3 at step 6."
+
+
 def test_values_that_are_no_numbers_change_nothing():
     records = run_of(LOSSES)
     mixed = [
@@ -83,7 +90,7 @@ def test_a_rule_may_use_a_setting_of_the_run():
 
     (found,) = _found([start, *run_of([2.0, 3.0, 4.0])], _policy(rule))
 
-    assert found.message == "Above {the} limit. Since step 3 (4 against 3), 1 records."
+    assert found.message == "Above {the} limit. Since step 3, 1 records: 4 against 3 at step 3."
     assert _found(run_of([9.0]), _policy(rule)) == []
 
 

@@ -25,7 +25,7 @@ def test_the_next_step_ends_it():
     assert finding.state == "resolved"
     assert 2001 <= finding.resolved_step <= 2010
     assert finding.evidence["seconds"] >= 1995
-    assert "It went on at step" in finding.message
+    assert finding.message.endswith("Then it went on.")
 
 
 def test_a_gap_between_two_steps_is_reported_where_nothing_else_is_written():

@@ -15,11 +15,12 @@ from tests.fleet.engines import ROOT
 from tests.fleet.s3_server import BUCKET
 from tests.fleet.shipped_runs import append, log_run, make_run, write
 from tests.lengths import in_make_faults
+from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.core.install import install_extra
-from toolkit.telemetry.fleet.objects import MAX_BYTES
+from toolkit.telemetry.fleet.run_folders import MAX_BYTES
 from toolkit.telemetry.runfolder.labels import Labels, write_labels
-from toolkit.telemetry.runfolder.manifest import read_manifest, write_manifest
+from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 AN_HOUR_S = 3600
@@ -104,6 +105,13 @@ def test_only_what_changed_is_copied_again_also_of_a_live_run(logs, place, tmp_p
     assert counts(capsys, logs, *to) == counts(capsys, *back) == (1, 1, 1)
     assert contents(tmp_path / "back" / "live") == contents(live)
     assert contents(tmp_path / "back" / "ended") == contents(ended)
+    # It may be a minute old, and its process may have ended since: that says nothing of the run.
+    for age_s, status in ((100, "running"), (1000, "lost")):
+        beat = Heartbeat(time=time.time() - age_s, seq=1)
+        write_manifest(live, replace(manifest, sessions=(replace(session, pid=2**22),), heartbeat=beat))
+        counts(capsys, logs, *to)
+        assert LocalStore([place], cache_dir=None).card("live").status.name == status
+        assert LocalStore([logs], cache_dir=None).card("live").status.name == "lost"
     # A change of the same size is seen by its time.
     path = ended / "metrics.jsonl"
     path.write_bytes(path.read_bytes().replace(b"1.0", b"9.0"))
@@ -127,6 +135,21 @@ def test_another_run_of_the_same_name_is_refused_in_both_directions(logs, place,
 
     assert contents(place) == before
     assert contents(other) == mine
+
+
+def test_a_copy_that_was_resumed_is_a_run_of_its_own(logs, place, tmp_path, capsys):
+    back = tmp_path / "back"
+    make_run(logs, "run")
+    copied(logs, "--to", place.as_uri())
+    copied("--from", place.as_uri(), "--to", back)
+    with TelemetryLogger("run", log_dir=back, resume=True) as log:
+        log.log_step(21, train_loss=0.5)
+    resumed = contents(back / "run")
+
+    assert main(["copy", "--from", place.as_uri(), "--to", str(back)]) == 1
+
+    assert "has a run run that is not a copy" in capsys.readouterr().err
+    assert contents(back / "run") == resumed
 
 
 def test_names_of_a_store_that_lead_elsewhere_are_not_written(s3, tmp_path, monkeypatch, capsys):
@@ -192,9 +215,14 @@ def test_bad_input_is_one_sentence(logs, tmp_path, monkeypatch, capsys):
 def test_a_folder_without_runs_is_said_to_have_none(tmp_path, place, capsys):
     (tmp_path / "empty").mkdir()
 
-    assert main(["copy", str(tmp_path / "empty"), "--to", place.as_uri()]) == 0
+    for end, of_it in ((str(tmp_path / "empty"), str(tmp_path / "empty")), (place.as_uri(), place.as_uri())):
+        ends = ["--from", end, "--to", str(tmp_path)] if "://" in end else [end, "--to", place.as_uri()]
 
-    assert f"no run of telemetry's own logger in {tmp_path / 'empty'}" in capsys.readouterr().err
+        assert main(["copy", *ends]) == 1
+
+        said = capsys.readouterr()
+        assert said.err == f"there is no run in {of_it}\n"
+        assert said.out.startswith("0 runs copied")
 
 
 @in_make_faults

@@ -14,7 +14,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from benchmarks.fleet_runs import log_run
 from tests.fleet.engines import free_ports
 from tests.lengths import in_make_faults
 from tests.project.markdown import ROOT
@@ -27,9 +26,10 @@ RUNS = 20
 
 
 def test_the_runs_of_the_demo_are_written_by_the_real_logger(tmp_path):
-    folders = [log_run(tmp_path, number, steps=2) for number in (38, 39)]
+    subprocess.run([sys.executable, "-m", "benchmarks.fleet_runs", tmp_path, "38", "2"], cwd=ROOT, check=True)
 
-    assert [read_manifest(folder).latest.status for folder in folders] == ["finished", "failed"]
+    statuses = {path.name: read_manifest(path).latest.status for path in tmp_path.iterdir()}
+    assert statuses == {"sweep-00038": "finished", "sweep-00039": "failed"}
 
 
 @in_make_faults

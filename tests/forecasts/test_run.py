@@ -115,15 +115,15 @@ def test_of_a_long_run_the_median_is_forecast_and_not_the_mean(tmp_path):
     assert found.records == long
 
 
-def test_without_a_project_a_run_is_compared_with_all_that_have_none(tmp_path):
-    for number in range(12):
-        curves, summary = {"train_loss": lambda step: 1 / step}, {"train_loss": 0.03}
-        steps = (range(1, 30),)
-        write_run(tmp_path, f"other {number}", curves=curves, project="b", sessions=steps, summary=summary)
-    write_run(tmp_path, "mine", curves={"train_loss": lambda step: 0.01 + 1 / (step + 1)})
-    found = forecast_of(live_run(tmp_path))
+def test_a_run_is_compared_with_no_run_that_may_train_something_else(tmp_path):
+    curves = {"train_loss": lambda step: 0.01 + 1 / (step + 1)}
+    for name, project in (("tiny_neon_lora", None), ("other", "b")):
+        write_run(tmp_path, name, curves=curves, project=project)
 
-    assert found.passing.run == "mine"
+    assert forecast_of(live_run(tmp_path)).passing is None
+    assert forecast_of(live_run(tmp_path, "mine", project="a")).passing is None
+    found = forecast_of(live_run(tmp_path, "theirs", project="b"))
+    assert found.passing.run == "other"
     assert said_of(found, 0.0)[-1].text.endswith("less than 2 % likely")
 
 

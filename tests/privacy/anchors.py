@@ -1,7 +1,9 @@
-"""What gitleaks and detect-secrets look for, read from `docs/figures/secret-shapes.md`, and samples of it.
+"""What gitleaks and detect-secrets look for, from the lists next to this file, and samples of it.
 
-`python -m tests.privacy.anchors` writes the table of our shapes there. A sample is a recipe: `{a20}` means twenty
-letters and digits, which are drawn when a test runs, so that no scanner finds a token in this file.
+`python -m tests.privacy.anchors` writes our own list into `docs/figures/secret-shapes.md`. A sample is a recipe:
+`{a20}` means twenty letters and digits, `{h}` hex digits, `{d}` digits, `{l}` small letters and digits, `{u}` capitals
+and digits, `{L}` letters, `{w}` also dashes, `{b}` Base64. They are drawn when a test runs, so that no scanner finds a
+token in these files.
 """
 
 from __future__ import annotations
@@ -63,28 +65,14 @@ def sample(recipe: str, seed: int) -> tuple[str, list[str]]:
     return written, [text for text in drawn if len(text) == longest]
 
 
-def _documented(heading: str) -> list[Rule]:
-    """Return the rules of the table below a heading of the document."""
-    _, found, after = DOCUMENT.read_text(encoding="utf-8").partition(f"## {heading}")
-    assert found, heading
-    rows = re.findall(
-        r"^\| `(.+?)` \| (?:([^`|]+) \| )?(?:`(.+)` )?\|$", after.partition("\n## ")[0], re.MULTILINE
-    )
-    return [
-        Rule(name, found_by.replace("does not apply: ", "- "), recipe.replace("\\|", "|"))
-        for name, found_by, recipe in rows
-    ]
-
-
 def _listed(name: str) -> list[list[str]]:
     """Return the rows of a file next to this one."""
     text = Path(__file__).with_name(name).read_text(encoding="utf-8")
     return [line.split(" | ") for line in text.splitlines()]
 
 
-GITLEAKS = _documented("gitleaks")
-DETECT_SECRETS = _documented("detect-secrets")
-
+GITLEAKS = [Rule(*row) for row in _listed("gitleaks.txt")]
+DETECT_SECRETS = [Rule(*row) for row in _listed("detect_secrets.txt")]
 OURS = [Rule(*row) for row in _listed("shapes_of_services.txt")]
 TOKENS: dict[str, str] = dict(_listed("tokens_of_services.txt"))
 """Tokens of services, many of them new, by service; `=` in front of a recipe means in Base64, `#` in hex."""
@@ -104,18 +92,11 @@ def token(service: str, seed: int) -> tuple[str, list[str]]:
 
 
 def document(text: str) -> str:
-    """Return the text of `docs/figures/secret-shapes.md` with its table of shapes as it has to be."""
-    rows = [("token of", "pattern"), ("---", "---"), *((one.service, _code(one.pattern)) for one in SHAPES)]
-    before, mark, behind = text.partition("## The shapes\n")
-    old = re.search(r"(?:^\|.*\n)+", behind, re.MULTILINE)
+    """Return the text of `docs/figures/secret-shapes.md` with its list of shapes as it has to be."""
+    before, mark, rest = text.partition("## The shapes\n")
     assert mark
-    assert old is not None
-    table = "".join(f"| {one} | {other} |\n" for one, other in rows)
-    return before + mark + behind[: old.start()] + table + behind[old.end() :]
-
-
-def _code(pattern: str) -> str:
-    return "`" + pattern.replace("|", "\\|") + "`"
+    after = rest.partition("\n## ")[2]
+    return f"{before}{mark}\n{', '.join(one.service for one in SHAPES)}.\n\n## {after}"
 
 
 if __name__ == "__main__":

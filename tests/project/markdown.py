@@ -13,6 +13,7 @@ DOCUMENTS = [
     *sorted(ROOT.glob("*.md")),
     *sorted((ROOT / "docs").glob("*.md")),
     *sorted(INTEGRATIONS.glob("*.md")),
+    *sorted((ROOT / "docs" / "figures").glob("*.md")),
 ]
 
 _BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)

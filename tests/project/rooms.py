@@ -142,38 +142,14 @@ def layers(arrows):
 def described():
     """Return the part of the document that is made from the code."""
     arrows = imports()
-    lines = ["| level | room | what it does | imports |", "| --- | --- | --- | --- |"]
+    lines = ["| level | room | what it does |", "| --- | --- | --- |"]
     stacked = layers(arrows)
     for number, level in enumerate(stacked):
         for room in level:
-            below = ", ".join(f"`{there}`" for there in sorted(_direct(arrows, room))) or "nothing of ours"
-            lines.append(f"| {len(stacked) - number} | `{room}` | {purpose_of(room)} | {below} |")
+            lines.append(f"| {len(stacked) - number} | `{room}` | {purpose_of(room)} |")
     total = sum(len(there) for there in arrows.values())
-    lines += [
-        "",
-        f"{len(arrows)} rooms, {total} arrows between them, and no circle.",
-        "The last column leaves out what a room in it imports too.",
-    ]
+    lines += ["", f"{len(arrows)} rooms, {total} arrows between them, and no circle."]
     return "\n".join(lines)
-
-
-def _direct(arrows, room):
-    """Return what `room` imports and none of the others that it imports does: enough to draw the picture."""
-    below = arrows[room]
-    reached = set()
-    for there in below:
-        reached |= _reached(arrows, there)
-    return below - reached
-
-
-def _reached(arrows, room):
-    found, waiting = set(), [room]
-    while waiting:
-        for there in arrows[waiting.pop()]:
-            if there not in found:
-                found.add(there)
-                waiting.append(there)
-    return found
 
 
 def _room_of(parts, known):

@@ -132,10 +132,7 @@ def test_what_the_python_of_a_page_imports_from_here_exists(name):
         assert re.search(rf"\b{imported}\b", source)
 
 
-AROUND_A_RUN = [
-    ROOT / "docs" / f"{name}.md"
-    for name in ("errors", "privacy", "usage-reports", "completions", "profiling", "modes")
-]
+AROUND_A_RUN = [ROOT / "docs" / f"{name}.md" for name in ("errors", "privacy", "completions", "profiling")]
 """Pages whose commands are run as well, next to what their Python has written. Those about messages need a server to
 send to: tests/cli/test_message.py runs them."""
 
@@ -214,9 +211,9 @@ with TelemetryLogger("greyjacket-2", log_dir="./logs") as log:
 @pytest.mark.parametrize(
     ("page", "number", "script", "command"),
     [
-        ("doctor", 0, NOT_A_NUMBER, ""),
-        ("doctor", 1, OUT_OF_MEMORY, ""),
-        ("timeline", 0, NOT_A_NUMBER, ""),
+        ("detectors", 0, NOT_A_NUMBER, ""),
+        ("detectors", 1, OUT_OF_MEMORY, ""),
+        ("spans", 0, NOT_A_NUMBER, ""),
         ("errors", 0, None, "telemetry show logs/flaky --errors"),
         ("completions", 0, None, "telemetry show logs/rlhf --completions --search green"),
     ],

@@ -51,6 +51,7 @@ def test_the_recipe_and_the_citation_say_what_pyproject_says():
 
     assert recipe["context"]["version"] == in_yaml("CITATION.cff")["version"] == project["version"]
     assert recipe["package"]["name"] == in_yaml("CITATION.cff")["title"] == project["name"]
+    assert in_yaml("CITATION.cff")["authors"] == project["authors"]
     assert recipe["about"]["license"] == in_yaml("CITATION.cff")["license"] == project["license"]
     assert {name.replace(" ", "").lower() for name in requires["run"]} == {
         f"python{project['requires-python']}",

@@ -4,15 +4,12 @@ from pathlib import Path
 
 from toolkit.telemetry.timing.names import ENTRIES, ENTRY_OF
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "ledger.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "spans.md"
 
 
 def rows():
-    cells = [
-        line.strip("|").split("|")
-        for line in DOCUMENT.read_text(encoding="utf-8").splitlines()
-        if "|" in line
-    ]
+    section = DOCUMENT.read_text(encoding="utf-8").partition("## The time ledger")[2].partition("\n## ")[0]
+    cells = [line.strip("|").split("|") for line in section.splitlines() if "|" in line]
     return {row[0].strip(): row[-1] for row in cells[2:]}
 
 

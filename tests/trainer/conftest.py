@@ -26,11 +26,7 @@ def mapping():
     process["device"] = "cpu"
     process["network"]["linear"] = 4
     process["train"].update(num_images=8, batch_size=2, steps=4, warmup=2, validate_every=2, save_every=2)
-    process["sample"].update(
-        sample_every=4,
-        sample_steps=1,
-        prompts=["[trigger] a red circle", "a blue star, flat"],
-    )
+    process["sample"].update(sample_every=4, prompts=["[trigger] a red circle", "a blue star, flat"])
     # A machine that pauses for seconds still gets everything into the files before the end.
     process["telemetry"].update(log_every=1, system=False, close_timeout=60.0)
     return content
@@ -58,6 +54,7 @@ def train(tmp_path, monkeypatch, write):
     """Train the configuration as it is now, in this process and in `tmp_path`; return the exit code."""
     # Other tests of this process compute as torch does by itself.
     monkeypatch.setattr(loop, "_be_deterministic", lambda: None)
+    monkeypatch.setattr(loop, "_SAMPLE_STEPS", 1)
     threads = torch.get_num_threads()
     torch.use_deterministic_algorithms(True)
     torch.set_num_threads(1)

@@ -15,16 +15,16 @@ def saved(tmp_path):
 def test_the_checkpoint_that_was_written_last_is_resumed(train, saved, capsys):
     assert train("--steps", "3") == 0
     # Put back, as from a backup.
-    os.utime(saved / "tiny_neon_lora_000000002.safetensors")
+    os.utime(saved / "tiny_neon_lora_000000002.pt")
     assert train("--steps", "3") == 0
 
-    assert "tiny_neon_lora_000000002.safetensors at step 2" in capsys.readouterr().out
+    assert "tiny_neon_lora_000000002.pt at step 2" in capsys.readouterr().out
 
 
 def test_a_checkpoint_that_cannot_be_read_is_named_and_nothing_is_trained(train, saved, tmp_path, capsys):
     saved.mkdir(parents=True)
-    (saved / "tiny_neon_lora_000000002.safetensors").write_bytes(b"half a file")
+    (saved / "tiny_neon_lora_000000002.pt").write_bytes(b"half a file")
 
     assert train() == 2
-    assert "tiny_neon_lora_000000002.safetensors cannot be resumed" in capsys.readouterr().err
+    assert "tiny_neon_lora_000000002.pt cannot be resumed" in capsys.readouterr().err
     assert not (tmp_path / "logs").exists()

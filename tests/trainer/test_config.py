@@ -27,7 +27,11 @@ WRONG_VALUES = [
     ("sample.prompts", ["a red cirlce"], ["sample.prompts[0]", "unknown word 'cirlce'", "circle"]),
     ("device", "gpu", ["config.process[0].device is 'gpu'; it must be auto, cpu, mps, cuda or cuda:N"]),
     ("trigger_word", "two words", ["trigger_word is 'two words'; it must be one word"]),
-    ("type", "sd_trainer", ["config.process[0].type is 'sd_trainer'", "tiny_lora_trainer", "--ai-toolkit"]),
+    (
+        "type",
+        "sd_trainer",
+        ["config.process[0].type is 'sd_trainer'", "tiny_lora_trainer", "ai-toolkit attach"],
+    ),
     ("telemetry.log_evry", 5, ["log_evry"]),
 ]
 

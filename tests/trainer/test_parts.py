@@ -79,14 +79,12 @@ def test_a_new_lora_changes_nothing_and_only_it_is_trained():
     assert all(matrix.abs().sum() > 0 for matrix in lora.values())
 
 
-def test_the_lora_adds_alpha_over_rank_times_its_product_and_drops_out_only_in_training():
+def test_the_lora_adds_alpha_over_rank_times_its_product():
     torch.manual_seed(0)
     base, inputs = nn.Linear(6, 5), torch.randn(3, 6)
-    layer = LoraLinear(base, NetworkOptions(linear=4, linear_alpha=8.0, dropout=0.5), seeded())
+    layer = LoraLinear(base, NetworkOptions(linear=4, linear_alpha=8.0), seeded())
     nn.init.normal_(layer.lora_B)
 
-    assert not torch.equal(layer(inputs), layer(inputs))
-    layer.eval()
     merged = base.weight + 8.0 / 4 * layer.lora_B @ layer.lora_A
     torch.testing.assert_close(layer(inputs), inputs @ merged.T + base.bias)
 

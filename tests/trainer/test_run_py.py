@@ -36,11 +36,11 @@ def test_a_training_prints_where_everything_is(train, records, tmp_path, capfd):
     assert code == 0
     assert "[telemetry] run_name=tiny_neon_lora" in output
     assert "[run] step 3/3 (100%)  loss 0." in output
-    assert "[run] checkpoint: output/tiny_neon_lora/tiny_neon_lora.safetensors" in output
+    assert "[run] checkpoint: output/tiny_neon_lora/tiny_neon_lora.pt" in output
     assert "[run] run folder: runs/tiny_neon_lora" in output
     steps = records("step", tmp_path / "runs" / "tiny_neon_lora")
     assert [record["global_step"] for record in steps] == [1, 2, 3]
-    assert (tmp_path / "output" / "tiny_neon_lora" / "tiny_neon_lora.safetensors").exists()
+    assert (tmp_path / "output" / "tiny_neon_lora" / "tiny_neon_lora.pt").exists()
 
 
 @in_make_faults
@@ -58,7 +58,7 @@ def test_ctrl_c_saves_and_ends_the_run(start, records, tmp_path):
     last = records("step")[-1]["global_step"]
     saved = records("checkpoint")[-1]
     assert saved["global_step"] == last
-    assert (tmp_path / saved["checkpoint_path"]).name == f"tiny_neon_lora_{last:09d}.safetensors"
+    assert (tmp_path / saved["checkpoint_path"]).name == f"tiny_neon_lora_{last:09d}.pt"
     assert (tmp_path / saved["checkpoint_path"]).exists()
 
 

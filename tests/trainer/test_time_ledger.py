@@ -38,7 +38,7 @@ sys.exit(main())
 def longer(process):
     """A training with something of everything, which a test can kill between two checkpoints."""
     process["train"].update(num_images=8, batch_size=4, steps=45, warmup=5, validate_every=15, save_every=10)
-    process["sample"].update(sample_every=20, sample_steps=4)
+    process["sample"].update(sample_every=20)
     process["telemetry"].update(log_every=5)
 
 

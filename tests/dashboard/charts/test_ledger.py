@@ -24,7 +24,7 @@ def test_every_entry_has_a_look_of_its_own_in_both_themes():
 
     assert len({(part["color"], part["hatched"]) for part in parts}) == len(ENTRIES)
     for part in parts:
-        name = part["color"].removeprefix("@").split("/")[0]
+        name = part["color"][len("var(--") : -1].split("/")[0]
         assert name in LIGHT
         assert name in DARK
 

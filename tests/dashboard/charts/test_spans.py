@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 
 from dashboard.charts.ledger import bar_of
@@ -49,25 +47,23 @@ def test_a_span_has_the_colour_of_its_entry_in_the_ledger():
 
 def test_a_bar_lies_at_its_time_and_is_as_long_as_its_span():
     drawn = figure(bars(texts=["40 ms", "41 ms"]))
-    trace = drawn["data"][0]
+    trace = drawn.data[0]
 
-    assert np.diff(trace["base"]).tolist() == [1000.0]
-    assert trace["x"] == [40.0, 40.0]
-    assert trace["customdata"] == [[0], [1]]
-    low, high = drawn["layout"]["xaxis"]["range"]
+    assert np.diff(trace.base).tolist() == [1000.0]
+    assert trace.x.tolist() == [40.0, 40.0]
+    assert trace.customdata == ([0], [1])
+    low, high = drawn.layout.xaxis.range
     assert high - low == 2000
-    assert trace["base"][0] == low
+    assert trace.base[0] == low
 
 
 def test_failed_open_and_died_spans_look_different():
-    looks = {
-        look: figure(bars(state=look))["data"][0]["marker"] for look in ("done", "failed", "open", "died")
-    }
+    looks = {look: figure(bars(state=look)).data[0].marker for look in ("done", "failed", "open", "died")}
 
-    assert looks["failed"]["color"] == "@critical"
-    assert "pattern" not in looks["done"]
-    assert looks["open"]["pattern"]["shape"] == "/"
-    assert looks["died"]["line"]["color"] == "@critical"
+    assert looks["failed"].color == "var(--critical)"
+    assert looks["done"].pattern.shape is None
+    assert looks["open"].pattern.shape == "/"
+    assert looks["died"].line.color == "var(--critical)"
 
 
 def test_bars_and_short_events_are_drawn_on_rows_of_their_own():
@@ -75,6 +71,6 @@ def test_bars_and_short_events_are_drawn_on_rows_of_their_own():
     several = [Bar(nasty, 10.0, 2.0, nasty), Bar("save", 20.0, 0.0, "x"), Bar("save", 30.0, 1.0, "y")]
     found = bars_figure(several, "r")
 
-    assert [trace["type"] for trace in found["data"]] == ["bar", "bar", "scatter"]
-    assert "<img" not in json.dumps(found)
-    assert not bars_figure([], "r")["data"]
+    assert [trace.type for trace in found.data] == ["bar", "bar", "scatter"]
+    assert "<img" not in found.to_json()
+    assert not bars_figure([], "r").data

@@ -41,7 +41,7 @@ def rows_of(figure):
 
 
 def bars_of(figure, name):
-    return sum(len(trace["x"]) for trace in figure["data"] if trace["name"] == name)
+    return sum(len(trace["customdata"]) for trace in figure["data"] if trace["name"] == name)
 
 
 def table_of(tab):
@@ -104,7 +104,7 @@ def test_an_address_shows_its_part_of_the_run_and_one_without_spans_shows_the_la
     elsewhere = open_page("machine", "r", since="50", until="150")
 
     assert "checkpoint_save_sync" in " ".join(rows_of(spans_chart(shown)))
-    assert "@critical" in json.dumps(spans_chart(shown)["data"])
+    assert "var(--critical)" in json.dumps(spans_chart(shown)["data"])
     assert "OSError: full" in json.dumps(spans_chart(shown)["data"])
     assert "steps 96\N{EN DASH}100" in said(elsewhere)
 

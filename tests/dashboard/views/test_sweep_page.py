@@ -56,10 +56,10 @@ def said(tab):
 
 
 def charts_of(tab):
-    """Return what the charts of a sweep are sent: the points, the bars."""
-    sent = [data for text in pages._sent_to_components(tab) if "palettes" in (data := json.loads(text))]
-    return next((data for data in sent if "points" in data), None), next(
-        (data["bars"] for data in sent if "bars" in data), None
+    """Return the figures of a sweep: the points, the bars."""
+    found = [json.loads(json.loads(text)["figure"]) for text in chart_data(tab)]
+    return next((one for one in found if one["data"][0]["type"] == "scatter"), None), next(
+        (one for one in found if one["data"][0]["type"] == "bar"), None
     )
 
 
@@ -76,15 +76,16 @@ def test_the_view_says_which_run_is_best_and_why(logs):
     assert "Equal in all runs: model tiny" in text
     assert "Really better?" in text
     points, bars = charts_of(tab)
-    assert [bar["name"] for bar in bars if bar["named"]] == ["lora_rank"]
-    assert (len(points["points"]), points["x"]["title"], points["y"]["title"]) == (
-        16,
-        "lora_rank",
-        "val_loss",
-    )
-    assert [point["best"] for point in points["points"]] == [False] * 15 + [True]
-    # No chart of Plotly is open, so it is not loaded.
-    assert chart_data(tab) == []
+    [bar], [drawn] = bars["data"], points["data"]
+    named = [name for name, look in zip(bar["y"], bar["marker"]["color"], strict=True) if "series" in look]
+    assert [name.split()[0] for name in named] == ["lora_rank"]
+    assert len(drawn["x"]) == 16
+    titles = [points["layout"][axis]["title"]["text"] for axis in ("xaxis", "yaxis")]
+    assert titles == ["lora_rank", "val_loss"]
+    assert drawn["marker"]["symbol"].count("star") == 1
+    assert drawn["marker"]["symbol"].count("circle-open") == 1, "the one that is still running"
+    assert drawn["customdata"][-1][0].startswith("overview?run=run-"), "a click opens the run"
+    assert "template" not in points["layout"]
     table = run_table(tab)
     values = list(table["val_loss best"])
     assert table["href"][0] == f"overview?run={table['Run'][0]}"
@@ -133,10 +134,12 @@ def test_settings_metrics_and_the_duration_can_be_axes(logs, x, y, first):
     write_sweep(logs)
     points, _ = charts_of(sweep(sx=x, sy=y, sc="lora_rank"))
 
-    found = min(points["points"], key=lambda point: (point["x"], point["y"]))
-    assert len(points["points"]) == 12
-    assert points["shade"] == {"title": "lora_rank", "values": ["4", "16", "64"], "ordered": True}
-    assert first is None or (found["x"], found["y"]) == pytest.approx(first, rel=0.6)
+    [drawn] = points["data"]
+    found = min(zip(drawn["x"], drawn["y"], strict=True))
+    assert len(drawn["x"]) == 12
+    bar = drawn["marker"]["colorbar"]
+    assert (bar["title"]["text"], bar["ticktext"]) == ("lora_rank", ["4", "16", "64"])
+    assert first is None or found == pytest.approx(first, rel=0.6)
 
 
 def test_the_last_value_is_asked_for_in_every_metric_of_the_scatter(logs):
@@ -149,14 +152,14 @@ def test_the_last_value_is_asked_for_in_every_metric_of_the_scatter(logs):
 
     for take, value in (("Best value", 0.9), ("Last value", 0.1)):
         points, _ = charts_of(sweep(sx="learning_rate", sy="accuracy", metric="val_loss", take=take))
-        assert {point["y"] for point in points["points"]} == {value}
+        assert set(points["data"][0]["y"]) == {value}
 
 
 def test_parallel_coordinates_are_drawn_when_they_are_opened(logs):
     write_sweep(logs, lora_type="lora")
     tab = sweep(chart="All settings at once", axes="learning_rate")
 
-    (drawn,) = json.loads(json.loads(chart_data(tab)[0])["figure"])["data"]
+    [(drawn,), _] = [json.loads(json.loads(text)["figure"])["data"] for text in chart_data(tab)]
     assert [axis["label"] for axis in drawn["dimensions"]] == ["learning_rate", "val_loss"]
     # By the order of the results: one that diverged does not make all others alike.
     assert sorted(drawn["line"]["color"]) == list(range(1, 13))

@@ -100,11 +100,11 @@ def test_what_is_no_histogram_is_left_out(counts, edges):
 def test_the_heat_map_has_one_edge_more_than_columns_and_rows():
     found = histogram_map([histogram(step, [1, 3], [0.0, 1.0, 2.0]) for step in (40, 20, 10)])
 
-    [trace] = histogram_figure(found)["data"]
+    [trace] = histogram_figure(found).data
 
-    assert trace["x"] == [5.0, 15.0, 30.0, 50.0]
+    assert trace.x.tolist() == [5.0, 15.0, 30.0, 50.0]
     assert len(trace["y"]) == len(found.share) + 1
-    assert trace["z"]["shape"] == f"{len(found.share)}, 3"
+    assert trace.z.shape == (len(found.share), 3)
     one = histogram_map([histogram(7, [1], [0.0, 1.0])])
-    assert histogram_figure(one)["data"][0]["x"] == [6.5, 7.5]
+    assert histogram_figure(one).data[0].x.tolist() == [6.5, 7.5]
     assert np.isfinite(one.share).all()

@@ -14,7 +14,6 @@ import pytest
 from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
-from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.integrations.ai_toolkit.attach import (
     IMPORT_FIRST,
     AttachError,
@@ -222,45 +221,3 @@ def test_a_script_in_an_attached_checkout_can_import_the_logger(checkout):
 
     assert finished.returncode == 0, finished.stderr
     assert len(read_records(checkout / "logs" / "mine" / "metrics.jsonl", "step")) == 1
-
-
-# run.py --ai-toolkit
-
-
-def test_run_py_starts_the_job_in_the_checkout_and_attaches_to_it(checkout, job, capfd):
-    assert main(["train", str(job), "--ai-toolkit", str(checkout)]) == 0
-
-    printed = capfd.readouterr().out
-    assert "[run] attached:" in printed
-    assert "trained to 5" in printed
-    assert steps_of(checkout) == 5
-
-    assert main(["train", str(job), "--ai-toolkit", str(checkout)]) == 0
-    assert "[run] attached:" not in capfd.readouterr().out
-
-
-def test_run_py_gives_back_the_exit_code_of_the_job(checkout, job):
-    config = json.loads(job.read_text())
-    config["config"]["process"][0]["train"]["trouble"] = {"2": "fail"}
-    job.write_text(json.dumps(config))
-
-    assert main(["train", str(job), "--ai-toolkit", str(checkout)]) == 1
-    assert read_records(checkout / "logs" / "greyjacket" / "metrics.jsonl", "end")[0]["status"] == "failed"
-
-
-def test_run_py_takes_the_environment_of_the_checkout(checkout, job):
-    python = checkout / "venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text('#!/bin/sh\necho "$@" > asked_for.txt\nexit 7\n')
-    python.chmod(0o755)
-
-    assert main(["train", str(job), "--ai-toolkit", str(checkout), "--name", "red"]) == 7
-    assert (checkout / "asked_for.txt").read_text() == f"run.py {job} --name red\n"
-
-
-def test_run_py_refuses_what_is_no_checkout_and_options_of_the_example(checkout, job, tmp_path, capsys):
-    assert main(["train", str(job), "--ai-toolkit", str(tmp_path)]) == 2
-    assert "not an ai-toolkit checkout" in capsys.readouterr().err
-
-    assert main(["train", str(job), "--ai-toolkit", str(checkout), "--steps", "3"]) == 2
-    assert not status(checkout).is_there

@@ -18,6 +18,7 @@ from toolkit.telemetry.cli.chosen_run import refuse
 from toolkit.telemetry.cli.terminal import (
     ReaderGoneError,
     add_no_color_argument,
+    describe_json,
     only_text,
     turn_colours_off,
     write_any_text,
@@ -91,7 +92,7 @@ RENAMED: Final = {
 
 
 class Subcommand(Protocol):
-    """What a module in `toolkit/telemetry/cli/commands` provides; one with `--json` describes it in `JSON_FORM`."""
+    """What a module in `toolkit/telemetry/cli/commands` provides; `JSON_FORM`, if any, says what `--json` prints."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments of the subcommand."""
@@ -226,7 +227,8 @@ def _parser_for(
     if requested is None:
         return parser, None, None
     name = ALIASES.get(requested, requested)
-    plugin = None if name in SUBCOMMANDS else _plugin_called(name)
+    other = [] if name in SUBCOMMANDS else load_plugins()
+    plugin = next((plugin for plugin in other if plugin.name == name), None)
     if name not in SUBCOMMANDS and plugin is None:
         if requested in RENAMED:
             parser.error(f"`telemetry {requested}` is `telemetry {RENAMED[requested]}` now")
@@ -242,11 +244,8 @@ def _parser_for(
     found.add_arguments(command_parser)
     if "-" in command_parser.prefix_chars:
         add_no_color_argument(command_parser)
+    describe_json(command_parser, getattr(found, "JSON_FORM", None))
     return parser, command_parser, found
-
-
-def _plugin_called(name: str) -> plugins.Plugin | None:
-    return next((plugin for plugin in load_plugins() if plugin.name == name), None)
 
 
 class _PluginCommand:

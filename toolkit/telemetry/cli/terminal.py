@@ -35,7 +35,13 @@ _ERASE_LINE: Final = f"{_OURS}G{_OURS}K"
 
 def add_json_argument(parser: argparse._ActionsContainer, what: str = "JSON") -> None:
     """Declare `--json`."""
-    parser.add_argument("--json", action="store_true", help=f"print {what}; docs/cli.md describes it")
+    parser.add_argument("--json", action="store_true", help=f"print {what}, described below")
+
+
+def describe_json(parser: argparse.ArgumentParser, form: str | None) -> None:
+    """Add what a command prints with `--json` to its help."""
+    if form:
+        parser.add_argument_group("with --json", form.replace("%", "%%"))
 
 
 def add_no_color_argument(parser: argparse.ArgumentParser, default: Any = argparse.SUPPRESS) -> None:

@@ -139,12 +139,12 @@ CATALOGUE: Final[dict[str, Kind]] = {
     "divergence": Kind(
         title="Divergence",
         severity=CRITICAL,
-        message="{metric} left its level of {level} at step {start} and has not come back: it is {now} now{now_times}.",
+        message="{metric} left its level at step {start} and has not come back: it was {level} before and is {now} now{now_times}.",
         variants={
-            "recovered": "{metric} left its level of {level} at step {start}, went up to {peak} at step {peak_step}, and was back after step {end}.",
-            "left behind": "{metric} left its level of {level} at step {start} and was at {now} when the run went on from another state.",
+            "recovered": "{metric} left its level at step {start}, went from {level} up to {peak} at step {peak_step}, and was back after step {end}.",
+            "left behind": "{metric} left its level of {level} and was at {now} when the run went on from another state; the rise began at step {start}.",
             "slow": "{metric} has been climbing since step {start}: from a level of {level} before to {now} now.",
-            "from the start": "{metric} left its first level of {level} at step {start}, right after the start, and has not come back: it is {now} now{now_times}, and was {peak} at step {peak_step} at worst.",
+            "from the start": "{metric} left its first level at step {start}, right after the start, and has not come back: it was {level} before and is {now} now{now_times}, and was {peak} at step {peak_step} at worst.",
             "collapse": "{metric} jumped from {level} and has not moved since step {start}: it is {now} now.",
         },
         causes=(
@@ -172,7 +172,8 @@ CATALOGUE: Final[dict[str, Kind]] = {
                     "Warm up over the first steps, and clip the gradient norm at 1.0.",
                 ),
                 remedies=(*LOWER_LR, SAVE_AND_STOP, STOP),
-            )
+            ),
+            "lr_before": _AFTER_A_RAISE,
         },
     ),
     "plateau": Kind(
@@ -340,7 +341,7 @@ CATALOGUE: Final[dict[str, Kind]] = {
         severity=WARNING,
         message="No step for {seconds} s after step {peak_step}; {usual_s} s were usual.",
         variants={
-            "resumed": "No step for {seconds} s after step {peak_step}; {usual_s} s were usual. It went on at step {end}."
+            "resumed": "No step for {seconds} s after step {peak_step}; {usual_s} s were usual. Then it went on."
         },
         causes=(
             "A collective operation waits for a rank that has failed.",

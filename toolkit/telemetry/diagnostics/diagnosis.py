@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.diagnostics.ending import Ending, Endings, RunError
-from toolkit.telemetry.diagnostics.finding import CRITICAL, SEVERITIES, Finding
+from toolkit.telemetry.diagnostics.finding import CRITICAL, SEVERITIES, Finding, ranks_in
 from toolkit.telemetry.runfolder.evidence.batches import Batches, read_batches
 from toolkit.telemetry.runfolder.manifest import Manifest, incomplete_mirrors
 
-_OF_ONE_BATCH: Final = ("spike", "nan", "divergence", "exploding_grad")
+_OF_ONE_BATCH: Final = ("spike", "nan", "divergence", "exploding_grad", "rank_nan")
 """What a batch may have done: its samples are named, where they were recorded."""
-_SAYS_TO_LOOK: Final = re.compile(r"batch(?:es)? (?:of|from) step")
+_SAYS_TO_LOOK: Final = re.compile(r"batch(?:es)? .*\bstep")
 
 
 class NoRecordsError(ValueError):
@@ -76,8 +76,10 @@ def with_samples(findings: Sequence[Finding], folder: Path) -> Sequence[Finding]
     They stand first in the advice, at the line that says to look at the batch; the message names them where none does.
     """
     suspects = [one for one in findings if one.kind in _OF_ONE_BATCH and "lr_before" not in one.evidence]
-    batches = read_batches(folder) if suspects else None
-    return [_with_samples(one, batches) if batches and one in suspects else one for one in findings]
+    # What one rank alone had is in its own file.
+    ranks = {one.id: next(iter(ranks_in(one.evidence)), 0) for one in suspects}
+    batches = {rank: read_batches(folder, rank) for rank in set(ranks.values())}
+    return [_with_samples(one, batches[ranks[one.id]]) if one.id in ranks else one for one in findings]
 
 
 def _with_samples(finding: Finding, batches: Batches) -> Finding:

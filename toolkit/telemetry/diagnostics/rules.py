@@ -58,9 +58,9 @@ class Rule:
         """What its findings say."""
         # Its braces are braces, and no names of values.
         said = (self.message or f"{self.when} holds").replace("{", "{{").replace("}", "}}")
-        values = " ({value} against {limit})" if self.compares else ""
+        values = ": {value} against {limit} at step {noticed}" if self.compares else ""
         end = "" if said.endswith((".", "!", "?")) else "."
-        message = f"{said}{end} Since step {{start}}{values}, {{count}} records."
+        message = f"{said}{end} Since step {{start}}, {{count}} records{values}."
         return Kind(title=self.name, severity=self.severity, message=message)
 
     def to_mapping(self) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from toolkit.telemetry.runs.findings.remedies import knob_changes_text
 from toolkit.telemetry.runs.formatting import count
 from toolkit.telemetry.runs.signals import metric_of, validation_loss_of
 from toolkit.telemetry.runs.store import NO_END, CurveSegment, MetricInfo, RunCard, RunQuery, RunStore
-from toolkit.telemetry.runs.sweep.runs import are_comparable
 
 _MAY_STILL_RUN_S: Final = 900.0
 _BUCKETS: Final = 25_000
@@ -239,18 +238,24 @@ def _memories(metrics: Metrics) -> dict[str, tuple[str, float]]:
 
 
 def _passing(store: RunStore, card: RunCard, forecast: Forecast) -> Passing | None:
-    """Compare with the best value of an evaluation, or with the level at which the training losses of others end."""
+    """Compare with the best value of an evaluation, or with the level at which the training losses of others end.
+
+    Only runs of the same project are compared: of others it is not known whether they train the same.
+    """
+    if card.project is None:
+        return None
     metric = forecast.metric
     is_evaluation = metric != card.loss_metric
     order = f"best:{metric}" if is_evaluation else "loss"
-    # Without a project, runs of every project are listed.
-    most = _COMPARED if card.project else None
-    listed = store.list_runs(RunQuery(project=card.project, sort=order, per_page=most)).cards
-    others = [one for one in listed if one.key != card.key and are_comparable((one, card))]
-    cards = {one.key: one for one in others[:_COMPARED]}
+    listed = store.list_runs(RunQuery(project=card.project, sort=order, per_page=_COMPARED)).cards
+    cards = {one.key: one for one in listed if one.key != card.key}
     if is_evaluation:
         known = {one: cards[one].evaluations.get(metric) for one in cards}
-        levels = {one: found.best for one, found in known.items() if found and found.best is not None}
+        levels = {
+            one: found.best
+            for one, found in known.items()
+            if found and found.best is not None and found.direction in (None, "min")
+        }
     else:
         trends = store.trends([one for one in cards if cards[one].loss_metric == metric])
         levels = {one: median(points[-_LAST_POINTS:]) for one, points in trends.items() if len(points)}

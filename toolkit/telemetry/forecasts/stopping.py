@@ -1,6 +1,6 @@
 """Which live runs of a sweep can be stopped: those that will not become its best, what that saves, and the risk.
 
-Nothing is stopped here. `make evaluate QUESTION=stopping` measures the rule on whole sweeps (docs/forecasts.md).
+Nothing is stopped here. `make evaluate QUESTION=stopping` measures the rule on whole sweeps (docs/answers.md).
 """
 
 from __future__ import annotations

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from importlib import import_module
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, Final
 
@@ -50,50 +49,34 @@ _TABLES: Final[dict[str, tuple[str, type]]] = {
 
 
 class _Finder:
-    """Finds no module itself: it completes the tables of the two modules above when they are imported later."""
+    """Finds the two modules above as Python does, and completes their tables once they are executed."""
 
-    @classmethod
-    def find_spec(cls, name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Return what the other finders have for a module with a table; None for any other module."""
-        if name not in _TABLES:
-            return None
-        # By name: if our modules were imported a second time, there are two of this class.
-        for finder in [finder for finder in sys.meta_path if repr(finder) != repr(cls)]:
-            find = getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = find(name, path, target) if find is not None else None
-            if spec is not None:
-                execute = getattr(spec.loader, "exec_module", None)
-                # A loader that takes no attributes is left as it is.
-                if execute is not None and hasattr(spec.loader, "__dict__"):
-                    _complete_after(vars(spec.loader), execute)
-                return spec
-        return None
+    @staticmethod
+    def find_spec(name: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Return Python's own spec of a module with a table; None for any other module."""
+        spec = PathFinder.find_spec(name, path, target) if name in _TABLES else None
+        loader: Any = None if spec is None else spec.loader
+        if loader is not None:
+            execute = loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                _complete(module)
+
+            loader.exec_module = exec_module
+        return spec
 
 
 def add_names() -> None:
     """Add the name to tables that are imported, and to the others when they are; not if that is switched off."""
     if os.environ.get(SWITCH, "").strip().lower() in ("off", "0", "false", "no"):
         return
-    if repr(_Finder) not in map(repr, sys.meta_path):
-        sys.meta_path.insert(0, _Finder)
+    sys.meta_path.insert(0, _Finder)
     for name in _TABLES:
         if name in sys.modules:
             # Not `sys.modules[name]`: this waits for a thread that is importing it.
             with Guard().catch(f"adding a name to {name}"):
                 _complete(import_module(name))
-
-
-def _complete_after(of_loader: dict[str, Any], execute: Callable[[ModuleType], None]) -> None:
-    """Let a loader complete the table once it has executed the module, and then be as it was."""
-
-    def exec_module(module: ModuleType) -> None:
-        execute(module)
-        # A loader may be shared: that of an archive loads all of its modules.
-        if module.__name__ in _TABLES:
-            of_loader.pop("exec_module", None)
-            _complete(module)
-
-    of_loader["exec_module"] = exec_module
 
 
 def _complete(module: ModuleType) -> None:

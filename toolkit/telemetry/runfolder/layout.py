@@ -25,6 +25,8 @@ TENSORBOARD: Final = "tensorboard"
 ONE_LOGGER_FILE: Final = "one_logger.jsonl"
 SAMPLES: Final = "samples"
 TABLES: Final = "tables"
+COPIED: Final = ".copy"
+"""A file of each run that `telemetry copy` has made."""
 TRASH: Final = ".trash"
 """Where the dashboard moves deleted runs, inside their log directory."""
 

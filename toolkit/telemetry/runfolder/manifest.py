@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any, Final, TypeVar
 import orjson
 
 from toolkit.telemetry.runfolder.codec import encodable, name_of_non_finite, with_non_finite
-from toolkit.telemetry.runfolder.layout import MANIFEST
+from toolkit.telemetry.runfolder.layout import COPIED, MANIFEST
 from toolkit.telemetry.runfolder.metrics import Direction
 from toolkit.telemetry.runfolder.records import FORMAT, NON_FINITE
 from toolkit.telemetry.runfolder.safefile import replace_file
@@ -100,6 +101,8 @@ class Manifest:
     """The last and the best value of each metric that evaluates the model."""
     other: Mapping[str, Any] = field(default_factory=dict)
     """Keys that few runs have or that a later version wrote, kept as they are."""
+    is_copy: bool = field(default=False, compare=False)
+    """Whether `telemetry copy` made the folder of a run that may go on elsewhere; not in the file."""
 
     @property
     def latest(self) -> Session | None:
@@ -152,9 +155,11 @@ def read_manifest(folder: Path) -> Manifest:
     """
     mapping = read_object(folder / MANIFEST, MAX_MANIFEST_BYTES, ManifestError)
     try:
-        return _from_mapping(mapping)
+        manifest = _from_mapping(mapping)
     except ManifestError as error:
         raise ManifestError(f"{folder / MANIFEST}: {error}") from error
+    is_open = manifest.latest is not None and manifest.latest.status == "running"
+    return replace(manifest, is_copy=True) if is_open and os.path.lexists(folder / COPIED) else manifest
 
 
 def parse_manifest(data: bytes) -> Manifest:

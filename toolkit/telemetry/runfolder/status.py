@@ -58,6 +58,9 @@ def work_out_status(manifest: Manifest, now: float, *, last_sign: float | None =
     if last_sign is not None:
         beats.append(last_sign)
     age = now - max(beats)
+    if manifest.is_copy:
+        # It is usually a minute old: until then silence means nothing, nor does a process that has ended since.
+        return _by_age_alone(age, f"a copy of the run on {session.host}", GIVEN_UP_S)
     if session.host != host_name():
         return _by_age_alone(age, session.host)
     if session.boot_id is not None and session.boot_id != boot_id():
@@ -77,8 +80,8 @@ def work_out_status(manifest: Manifest, now: float, *, last_sign: float | None =
     )
 
 
-def _by_age_alone(age: float, where: str) -> Status:
-    if age <= HEARTBEAT_TIMEOUT_S:
+def _by_age_alone(age: float, where: str, running_s: float = HEARTBEAT_TIMEOUT_S) -> Status:
+    if age <= running_s:
         return Status(name=RUNNING, why=f"{_last_sign(age)}, from {where}", sure=False)
     name = STALLED if age <= GIVEN_UP_S else LOST
     return Status(name=name, why=f"no sign of life from {where} for {age:.0f} s", sure=False)

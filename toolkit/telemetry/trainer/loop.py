@@ -17,13 +17,7 @@ from torch.nn import functional as F
 
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.core.checks import OptionsError
-from toolkit.telemetry.trainer.checkpoint import (
-    TrainingState,
-    latest_checkpoint,
-    load_checkpoint,
-    read_state,
-    save_checkpoint,
-)
+from toolkit.telemetry.trainer.checkpoint import TrainingState, read_checkpoint, save_checkpoint
 from toolkit.telemetry.trainer.model import (
     ARCHITECTURE,
     BASE_WEIGHTS,
@@ -35,33 +29,44 @@ from toolkit.telemetry.trainer.model import (
     random_times,
 )
 from toolkit.telemetry.trainer.options import PROCESS_KEY, JobOptions, TrainOptions
-from toolkit.telemetry.trainer.pictures import IMAGE_SIZE, batch_of, generator_of, neon_signs, seed_of
+from toolkit.telemetry.trainer.pictures import IMAGE_SIZE, batch_of, generator_of, neon_signs
 from toolkit.telemetry.trainer.prompts import encode_prompt
 
 _UNSEEN = 32
 """Pictures to validate with."""
 _VALIDATION_SEED = 1234
 _PRINT_EVERY = 10
+_MAX_GRAD_NORM = 1.0
 _WITHOUT_CAPTION = 0.05
 """Share of pictures that are shown without their caption, so that guidance has something to move away from."""
+_SAMPLE_STEPS = 20
 _ENLARGED = 8
 """How much larger than the model's pictures the PNG files of samples are."""
 
 
 def train(job: JobOptions, config: Mapping[str, Any], *, began: float, log_dir: str | None = None) -> str:
-    """Train `job`, resuming where its options say so, and return why it ended.
+    """Train `job`, resuming from its newest checkpoint, and return why it ended.
 
     `config` is the whole file, which the logger records; the time of the run counts from `began`.
 
     Raises:
         OptionsError: the `telemetry:` block is wrong, or this machine or its files do not fit the options.
     """
-    steps = job.process.train.steps
+    steps, rank = job.process.train.steps, job.process.network.linear
+    folder = Path(job.process.training_folder) / job.name
+    checkpoint = max(folder.glob("*.pt"), key=lambda path: path.stat().st_mtime_ns, default=None)
+    state, saved = TrainingState(rank=rank), None
     try:
         device = choose_device(job.process.device)
+        if checkpoint is not None:
+            state, saved = read_checkpoint(checkpoint)
     except ValueError as error:
-        raise OptionsError(f"{PROCESS_KEY}.device: {error}") from error
-    checkpoint, state = _where_to_resume(job)
+        raise OptionsError(str(error)) from error
+    if state.rank != rank:
+        raise OptionsError(
+            f"cannot resume from {checkpoint}: it has rank {state.rank}, and {PROCESS_KEY}.network.linear is {rank}; "
+            "change it back, or train under another name"
+        )
     if state.step >= steps:
         print(f"[run] {checkpoint} is at step {state.step} of {steps}: nothing left to train")
         print("[run] raise train.steps to continue; give another name to start over")
@@ -71,7 +76,10 @@ def train(job: JobOptions, config: Mapping[str, Any], *, began: float, log_dir: 
     _be_deterministic()
     with TelemetryLogger.from_config(config, **overrides) as log:
         with log.training.application(start_time_msec=began * 1000), _stop_signals() as received:
-            loop = TrainingLoop(job, log, device, state, checkpoint)
+            loop = TrainingLoop(job, log, device, state)
+            if saved is not None:
+                loop.load(saved)
+                print(f"[run] resuming from {checkpoint} at step {state.step}")
             loop.describe(config)
             reason = loop.run(received)
         log.close(reason=reason)
@@ -83,52 +91,25 @@ def train(job: JobOptions, config: Mapping[str, Any], *, began: float, log_dir: 
     return reason
 
 
-def _where_to_resume(job: JobOptions) -> tuple[Path | None, TrainingState]:
-    """Return the checkpoint to resume from, None for a new training, and its state."""
-    path, rank = latest_checkpoint(_folder_of(job)), job.process.network.linear
-    try:
-        state = TrainingState(rank=rank) if path is None else read_state(path)
-    except ValueError as error:
-        raise OptionsError(str(error)) from error
-    if state.rank != rank:
-        raise OptionsError(
-            f"cannot resume from {path}: it has rank {state.rank}, and {PROCESS_KEY}.network.linear is {rank}; "
-            "change it back, or train under another name"
-        )
-    return path, state
-
-
-def _folder_of(job: JobOptions) -> Path:
-    return Path(job.process.training_folder) / job.name
-
-
 class TrainingLoop:
     """Trains from a checkpoint, or from the base model, to the last step or until it is asked to stop."""
 
     def __init__(
-        self,
-        job: JobOptions,
-        log: TelemetryLogger,
-        device: torch.device,
-        state: TrainingState,
-        checkpoint: Path | None,
+        self, job: JobOptions, log: TelemetryLogger, device: torch.device, state: TrainingState
     ) -> None:
         options, train = job.process, job.process.train
         self._job, self._options, self._train, self._log, self._device = job, options, train, log, device
-        self.state, self.checkpoint = state, checkpoint
+        self.state = state
+        self.checkpoint: Path | None = None
+        """The one that was saved last."""
         # A session without telemetry keeps the id for the next one with it.
         state.run_id = log.run_id or state.run_id
-        self._saved_at = -1
         with log.training.model_init():
             self._model = load_base().to(device)
             self._lora = add_lora(self._model, options.network, generator_of(train.seed, "lora"))
         with log.training.optimizer_init():
             fused = device.type in ("cpu", "cuda")
             self._optimizer = torch.optim.AdamW(self._lora.values(), lr=train.lr, fused=fused)
-        if checkpoint is not None:
-            with log.training.checkpoint_load():
-                load_checkpoint(checkpoint, self._lora, self._optimizer)
-            print(f"[run] resuming from {checkpoint} at step {state.step}")
         with log.training.dataloader_init():
             self._pictures = neon_signs(train.num_images, "training", device)
             # Always with the same noise and times, so that the losses of different steps compare.
@@ -138,6 +119,13 @@ class TrainingLoop:
             times = random_times(len(noise), generator).to(device)
             self._unseen = unseen.pictures, noise, times, unseen.prompts
         self._steps_per_epoch = train.num_images // train.batch_size
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Put the weights of a checkpoint into the LoRA, and their state into the optimizer."""
+        with self._log.training.checkpoint_load(), torch.no_grad():
+            for name, matrix in self._lora.items():
+                matrix.copy_(saved["lora"][name])
+            self._optimizer.load_state_dict(saved["optimizer"])
 
     def describe(self, config: Mapping[str, Any]) -> None:
         """Write the start record, and declare what this loop can be asked for and how much work a step is."""
@@ -207,9 +195,7 @@ class TrainingLoop:
         lr = self.state.lr_scale * learning_rate(step, train)
         for group in self._optimizer.param_groups:
             group["lr"] = lr
-        torch.manual_seed(seed_of(train.seed, "dropout", step))
         generator = generator_of(train.seed, "noise", step, self._device)
-        self._model.train()
         with phases.data_loading():
             pictures, prompts = batch_of(self._pictures, step - 1, train.batch_size, train.seed)
         with phases.forward():
@@ -220,7 +206,7 @@ class TrainingLoop:
         with phases.backward():
             loss.backward()
         with phases.optimizer_update():
-            grad_norm = torch.nn.utils.clip_grad_norm_(self._lora.values(), train.max_grad_norm)
+            grad_norm = torch.nn.utils.clip_grad_norm_(self._lora.values(), _MAX_GRAD_NORM)
             self._optimizer.step()
         with phases.zero_grad():
             self._optimizer.zero_grad()
@@ -235,7 +221,6 @@ class TrainingLoop:
     def _validate(self) -> None:
         """Log the mean loss over the pictures that are never trained on."""
         with self._log.training.validation_loop(), self._log.training.validation_iteration():
-            self._model.eval()
             val_loss: Tensor = flow_loss(self._model, *self._unseen)
         self._log.log_eval(self.state.step, val_loss=val_loss)
 
@@ -245,27 +230,24 @@ class TrainingLoop:
         if not sample.prompts or not sample.sample_every:
             return
         with self._log.training.sampling():
-            self._model.eval()
             shape = (len(sample.prompts), 3, IMAGE_SIZE, IMAGE_SIZE)
             noise = torch.randn(shape, generator=generator_of(self._train.seed, "sample")).to(self._device)
             prompts = torch.tensor([encode_prompt(prompt, trigger) for prompt in sample.prompts])
-            pictures = paint(self._model, noise, prompts.to(self._device), steps=sample.sample_steps)
+            pictures = paint(self._model, noise, prompts.to(self._device), steps=_SAMPLE_STEPS)
             for prompt, picture in zip(sample.prompts, pictures.cpu(), strict=True):
                 shown = F.interpolate(picture[None] / 2 + 0.5, scale_factor=_ENLARGED)[0]
                 self._log.log_image(prompt.replace("[trigger]", trigger or ""), shown, step=self.state.step)
 
     def _save(self) -> None:
         """Write a checkpoint, once per step."""
-        state, step, name = self.state, self.state.step, self._job.name
-        if self._saved_at == step:
-            return
-        self._saved_at = step
+        step, name = self.state.step, self._job.name
         own = name if step == self._train.steps else f"{name}_{step:09d}"
-        self.checkpoint = path = _folder_of(self._job) / f"{own}.safetensors"
-        began = time.monotonic()
-        with self._log.training.checkpoint_save(step, path=path):
-            save_checkpoint(path, self._lora, self._optimizer, state)
-        self._log.log_checkpoint(step, path, seconds=time.monotonic() - began)
+        path = Path(self._options.training_folder) / name / f"{own}.pt"
+        if path != self.checkpoint:
+            self.checkpoint, began = path, time.monotonic()
+            with self._log.training.checkpoint_save(step, path=path):
+                save_checkpoint(path, self._lora, self._optimizer, self.state)
+            self._log.log_checkpoint(step, path, seconds=time.monotonic() - began)
 
     def _answer_requests(self) -> None:
         for request in self._log.take_requests():

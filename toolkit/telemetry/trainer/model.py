@@ -113,7 +113,6 @@ class LoraLinear(nn.Module):
         rank = network.linear
         self.base = base.requires_grad_(False)
         self.scale = network.linear_alpha / rank
-        self.dropout = network.dropout
         bound = base.in_features**-0.5
         start = torch.empty(rank, base.in_features).uniform_(-bound, bound, generator=generator)
         self.lora_A = nn.Parameter(start.to(base.weight.device))
@@ -121,8 +120,7 @@ class LoraLinear(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Return the frozen layer's output with the LoRA's share added."""
-        narrow = F.dropout(F.linear(inputs, self.lora_A), self.dropout, self.training)
-        out: Tensor = self.base(inputs) + F.linear(narrow * self.scale, self.lora_B)
+        out: Tensor = self.base(inputs) + F.linear(F.linear(inputs, self.lora_A) * self.scale, self.lora_B)
         return out
 
 

@@ -36,7 +36,6 @@ class NetworkOptions:
 
     linear: int = option(16, "Rank.", whole(1, 128))
     linear_alpha: float = option(16.0, "Alpha.", number(above=0))
-    dropout: float = option(0.0, "Dropout.", number(0, 0.9))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +48,6 @@ class TrainOptions:
     lr: float = option(1e-3, "Learning rate.", number(above=0, high=1))
     lr_scheduler: str = option("cosine", "Learning rate schedule.", one_of("constant", "cosine"))
     warmup: int = option(0, "Steps in which the learning rate rises from 0 to `lr`.", whole(0))
-    max_grad_norm: float = option(1.0, "Longer gradients are clipped to this norm.", number(above=0))
     seed: int = option(42, "Seed of the training.", whole(0))
     save_every: int = option(100, "Steps between two checkpoints.", whole(1))
     validate_every: int = option(
@@ -64,7 +62,6 @@ class SampleOptions:
     """Images generated during training, to see what the LoRA has learned."""
 
     sample_every: int = option(100, "Steps between two sets of samples; 0 turns them off.", whole(0))
-    sample_steps: int = option(20, "Steps per image.", whole(1, 1000))
     prompts: tuple[str, ...] = option((), "One image each; `[trigger]` is the trigger word.", each(text))
 
 
@@ -108,7 +105,7 @@ def _read_process(key: str, value: Any) -> ProcessOptions:
         raise wrong(key, value, "a list of one mapping")
     if value[0].get("type") != PROCESS_TYPE:
         # Before its other keys, which are another trainer's.
-        allowed = f"{PROCESS_TYPE}; for a type of ai-toolkit give its folder: --ai-toolkit FOLDER"
+        allowed = f"{PROCESS_TYPE}; ai-toolkit trains its types itself: telemetry setup ai-toolkit attach"
         raise wrong(f"{key}[0].type", value[0].get("type"), allowed)
     return read_fields(ProcessOptions, f"{key}[0]", value[0])
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
+import random
 from typing import NamedTuple
 
 import torch
@@ -106,14 +106,9 @@ def batch_of(given: Pictures, number: int, size: int, seed: int) -> Pictures:
     return Pictures(given.pictures[chosen], given.prompts[chosen])
 
 
-def seed_of(seed: int, stream: str, number: int = 0) -> int:
-    """Return the seed of the `number`-th part of `stream`; unlike parts are unrelated."""
-    digest = hashlib.blake2b(f"{seed}/{stream}/{number}".encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big") >> 1
-
-
 def generator_of(
     seed: int, stream: str, number: int = 0, device: torch.device | str = "cpu"
 ) -> torch.Generator:
-    """Return a generator on `device` at the start of that part."""
-    return torch.Generator(device=device).manual_seed(seed_of(seed, stream, number))
+    """Return a generator on `device` for the `number`-th part of `stream`; unlike parts are unrelated."""
+    own = random.Random(f"{seed}/{stream}/{number}").getrandbits(63)
+    return torch.Generator(device=device).manual_seed(own)

@@ -25,7 +25,7 @@ from toolkit.telemetry.runfolder.records import START, STEP, Record
 
 JSON_FORM: Final = """\
 an object with `state`, a sentence that says whether reports are sent, and `events`: each has `event`, `timestamp`, \
-`distinct_id` and `properties`, which [usage-reports.md](usage-reports.md) lists."""
+`distinct_id` and `properties`, which docs/privacy.md lists."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

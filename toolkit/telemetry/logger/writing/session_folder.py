@@ -33,6 +33,7 @@ from toolkit.telemetry.logger.writing.sessions import (
 )
 from toolkit.telemetry.runfolder.journal.end_record import with_end_record
 from toolkit.telemetry.runfolder.layout import (
+    COPIED,
     Modes,
     candidate_names,
     claim_folder,
@@ -180,6 +181,9 @@ def _resume(
         session_folder = _new_session_of(folder, earlier, left_behind, options, modes, now)
         with guard.catch("writing run.json"):
             write_manifest(folder, session_folder.manifest, mode=modes.file)
+        with suppress(OSError):
+            # From now on it is no copy, and `telemetry copy` leaves it alone.
+            (folder / COPIED).unlink(missing_ok=True)
         with suppress(OSError):
             # Who watches thousands of runs that have ended sees by it that one goes on.
             os.utime(folder.parent)

@@ -269,6 +269,9 @@ def runs_at(
         if logs is None or os.path.lexists(path):
             places.append(Path(os.path.abspath(path)))
             continue
+        if (inside := _run_inside(path, labels_dir)) is not None:
+            sources.append(inside.source)
+            continue
         known = known or run_folders([logs], labels_dir=labels_dir, other_tools=True)
         card, which = known.named(str(path))
         run = None if card is None else known.find(card.key)
@@ -294,6 +297,19 @@ def runs_at(
     if only != OURS:
         others = ForeignRuns(places, labels_dir, only=only, deleted=deleted, sources=sources)
     return RunFolders(listings, others, unknown=unknown, namesakes=namesakes)
+
+
+def _run_inside(path: Path, labels_dir: Path | None) -> ForeignRun | None:
+    """Return one of several runs that are together, as lists name it: by their place, and after that its own name."""
+    wanted = Path(os.path.abspath(path))
+    for place in wanted.parents[:2] if len(path.parts) > 1 and os.path.lexists(path.parent) else ():
+        # Some are recognised by the folder alone in which their own one is.
+        others = ForeignRuns([place], labels_dir)
+        others.find_all()
+        for run in others.all(has_ours=False)[0]:
+            if run.path == wanted:
+                return run
+    return None
 
 
 def _called(name: str, cards: Sequence[RunCard]) -> tuple[RunCard | None, list[RunCard]]:

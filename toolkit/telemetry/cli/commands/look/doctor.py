@@ -48,7 +48,7 @@ _STYLES: Final = {CRITICAL: "bold red", WARNING: "bold yellow", INFO: "cyan"}
 
 JSON_FORM: Final = """\
 an object for a run, and `{"runs": […], "unreadable": […]}` for a folder of runs; \
-[doctor.md](doctor.md#for-scripts) describes both."""
+docs/detectors.md describes both."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -39,7 +39,7 @@ _MOST_ROWS: Final = 100_000
 _LONGEST: Final = 60
 
 JSON_FORM: Final = f"""\
-one object; [formats.md](formats.md#the-json-of-telemetry-show---json) describes it. With `--errors`, \
+one object; docs/formats.md describes it. With `--errors`, \
 {errors.JSON_FORM} With `--completions`, {completions.JSON_FORM}"""
 
 

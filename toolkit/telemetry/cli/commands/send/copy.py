@@ -54,12 +54,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "It copies whole run folders, live ones too, and again only what changed, so it can be repeated every minute; "
         "files over 20 MB that the run did not write itself stay, and a run that `copy` has not made is not replaced. "
         "An engine has no output.log and no code/. `telemetry ship` brings runs to an engine. "
-        "Exit code: 0; 1 if a run or a file is missing; 2 if nothing could be copied."
+        "Exit code: 0; 1 if there is no run, or a run or a file is missing; 2 if nothing could be copied."
     )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Copy; return 1 if a run or a file is missing, 2 if it could not be done."""
+    """Copy; return 1 if there is no run or a file of one is missing, 2 if it could not be done."""
     is_from_given = args.engine is not None
     try:
         fill_in(args, "copy")
@@ -81,6 +81,9 @@ def run(args: argparse.Namespace) -> int:
         done = copy_runs(source, target, wanted, say=print_to_stderr)
     except (AddressError, EngineError, PlaceError, StoreError, OSError) as error:
         return refuse(str(error))
+    is_nothing = not (done.runs or done.unchanged or done.failed)
+    if is_nothing:
+        print_to_stderr(f"there is no run in {source}")
     if args.json:
         print_json(asdict(done))
     else:
@@ -88,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
             f"{done.runs} runs copied, {done.files} files of {done.bytes} bytes; {done.unchanged} unchanged, "
             f"{done.failed} failed, {done.missing} files missing"
         )
-    return 1 if done.failed or done.missing else 0
+    return 1 if done.failed or done.missing or is_nothing else 0
 
 
 def _folders(args: argparse.Namespace) -> tuple[Source, list[str]]:
@@ -101,9 +104,7 @@ def _folders(args: argparse.Namespace) -> tuple[Source, list[str]]:
     for folder in folders:
         if found.setdefault(folder.name, folder) != folder:
             print_to_stderr(f"{folder} is not copied: it has the name of {found[folder.name]}")
-    if not found:
-        print_to_stderr(f"no run of telemetry's own logger in {', '.join(map(str, places))}")
-    return FolderStore(Path(), found), list(found)
+    return FolderStore(Path(", ".join(map(str, places))), found), list(found)
 
 
 def _elsewhere(args: argparse.Namespace) -> tuple[Source, list[str]]:

@@ -6,7 +6,7 @@ import argparse
 from typing import Final
 
 from toolkit.telemetry.cli.setup import ai_toolkit, completion, message, plugins, usage
-from toolkit.telemetry.cli.terminal import add_no_color_argument
+from toolkit.telemetry.cli.terminal import add_no_color_argument, describe_json
 
 _FORMS: Final = {
     "ai-toolkit": (ai_toolkit, "record the trainings of an ai-toolkit checkout, by a file in its extensions"),
@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, (module, summary) in _FORMS.items():
         form = forms.add_parser(name, help=summary, description=f"{summary[:1].upper()}{summary[1:]}.")
         module.add_arguments(form)
+        describe_json(form, getattr(module, "JSON_FORM", None))
         add_no_color_argument(form)
 
 

@@ -1,4 +1,4 @@
-"""`telemetry train`: train the example from a YAML, or start ai-toolkit; run.py is the same command."""
+"""`telemetry train`: train the example from a YAML; run.py is the same command."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from toolkit.telemetry.cli.chosen_run import refuse
 from toolkit.telemetry.core.checks import OptionsError
 from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.importers.training_yaml import read_training_yaml
-from toolkit.telemetry.integrations.ai_toolkit.attach import AttachError
-from toolkit.telemetry.integrations.ai_toolkit.start import start_in_checkout
 from toolkit.telemetry.logger.machine.environment import this_process_began
 
 _CHECKOUT: Final = Path(__file__).resolve().parents[5]
@@ -23,7 +21,7 @@ _EXIT_CODES: Final = {"finished": 0, "stopped": 0, "interrupted": 130, "signal":
 _NOT_HERE: Final = (
     "the example trainer is only in a checkout of this repository, not in an installed package.\n"
     "In a checkout, run: python run.py config/examples/train_lora_tiny_cpu_with_telemetry.yaml\n"
-    "A job of ai-toolkit starts with --ai-toolkit FOLDER; your own trainer logs by itself, see the README."
+    "ai-toolkit is recorded after `telemetry setup ai-toolkit attach`; your own trainer logs by itself, see the README."
 )
 
 
@@ -41,12 +39,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--log-dir", metavar="DIR", help="write run folders to DIR instead of telemetry.log_dir"
     )
-    parser.add_argument(
-        "--ai-toolkit",
-        type=Path,
-        metavar="CHECKOUT",
-        help="train with ai-toolkit in this checkout, recorded by telemetry",
-    )
     parser.epilog = (
         "It is the same program as `run.py`. Without CONFIG it trains the example, a tiny LoRA, in a minute on a "
         "CPU; the example is in a checkout of the repository only, not in an installed package. Exit code: that of "
@@ -56,8 +48,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Train; return 0, or the exit code of the first training that failed."""
-    if args.ai_toolkit is not None:
-        return _start_ai_toolkit(args)
     # The time of the first run counts from the start of the process.
     began = this_process_began()
     for path in args.config or [EXAMPLE]:
@@ -93,12 +83,3 @@ def _train(path: Path, args: argparse.Namespace, began: float) -> int:
         missing = f"training needs {error.name}, which is not installed.\n{install_extra('training')}"
         raise OptionsError(missing) from error
     return _EXIT_CODES[train(job, config, began=began, log_dir=args.log_dir)]
-
-
-def _start_ai_toolkit(args: argparse.Namespace) -> int:
-    if args.steps is not None or args.log_dir is not None:
-        return refuse("--steps and --log-dir are for the example trainer; set them in the configuration")
-    try:
-        return start_in_checkout(args.ai_toolkit, args.config, name=args.name)
-    except (AttachError, OSError) as error:
-        return refuse(f"telemetry train: {error}")

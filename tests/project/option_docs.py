@@ -1,34 +1,35 @@
 """Write docs/options.md and the type of the logger's keyword arguments, both from the declared options.
 
-`python -m toolkit.telemetry.core.option_docs` in a checkout, or `make docs`.
+`python -m tests.project.option_docs`, or `make docs`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from importlib import import_module
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 
 from toolkit.telemetry.core.fields import options_of
+from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.logger.training import TrainingConfig
+from toolkit.telemetry.trainer.options import ProcessOptions
 
-# By name: a generator of documents knows every part, and no part below it is imported by the core.
 _SECTIONS: Final = (
     (
-        "toolkit.telemetry.logger.options:TelemetryOptions",
+        TelemetryOptions,
         "The `telemetry:` block",
         "telemetry",
         "In a training YAML, or as keyword arguments of `TelemetryLogger`.",
     ),
     (
-        "toolkit.telemetry.logger.training:TrainingConfig",
+        TrainingConfig,
         "`log.training.configure(...)`",
         "",
-        "Each value may also be a function that returns it. See [training-spans.md](training-spans.md).",
+        "Each value may also be a function that returns it. See [spans.md](spans.md#the-phases-of-a-training-job).",
     ),
     (
-        "toolkit.telemetry.trainer.options:ProcessOptions",
+        ProcessOptions,
         "The example trainer",
         "config.process[0]",
         "The keys of the YAML that `run.py` trains. See [trainer.md](trainer.md).",
@@ -40,7 +41,7 @@ _TYPES: Final = "toolkit/telemetry/logger/options/options_dict.py"
 
 def documents() -> dict[str, str]:
     """Return what the generated files should contain, by their path in the repository."""
-    return {_PAGE: options_page(), _TYPES: options_types(_load(_SECTIONS[0][0]))}
+    return {_PAGE: options_page(), _TYPES: options_types(TelemetryOptions)}
 
 
 def options_page() -> str:
@@ -50,10 +51,11 @@ def options_page() -> str:
         "",
         "This page is generated from the code by `make docs`.",
         "A wrong key or value is refused with its whole key, its value and what is allowed.",
+        "A key is shown with its default; one without is not set. Where nothing is said of the values: true or false.",
         "",
     ]
-    for name, title, key, intro in _SECTIONS:
-        page += [f"## {title}", "", intro, "", *_tables(_load(name), key)]
+    for cls, title, key, intro in _SECTIONS:
+        page += [f"## {title}", "", intro, "", *_tables(cls, key)]
     return "\n".join(page).rstrip() + "\n"
 
 
@@ -90,7 +92,7 @@ def _tables(cls: type, key: str) -> Iterator[str]:
     for part, names in _by_class(cls):
         if part is not cls:
             yield from ("### Exporters", "")
-        yield from ("| key | default | allowed | |", "| --- | --- | --- | --- |")
+        yield from ("| key | values | |", "| --- | --- | --- |")
         defaults = {item.name: item for item in dataclasses.fields(cast(Any, part))}
         for name in names:
             about = options_of(part)[name]
@@ -98,7 +100,8 @@ def _tables(cls: type, key: str) -> Iterator[str]:
             if about.check.block is not None:
                 inside = f"{key}.{name}" if key else name
                 blocks.append((f"{inside}[]" if is_list else inside, about.check.block()))
-            cells = (f"`{name}`", _default(defaults[name]), about.check.allowed, about.description)
+            allowed = "" if about.check.allowed == "true or false" else about.check.allowed
+            cells = (f"`{name}{_default(defaults[name])}`", allowed, about.description)
             yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
         yield ""
     for inside, block in blocks:
@@ -114,26 +117,17 @@ def _by_class(cls: type) -> Iterator[tuple[type, list[str]]]:
 
 
 def _default(item: dataclasses.Field[Any]) -> str:
+    """Return what follows the key: its default, as in YAML."""
     if item.default is dataclasses.MISSING:
-        return "required" if item.default_factory is dataclasses.MISSING else "not set"
+        return " (required)" if item.default_factory is dataclasses.MISSING else ""
     if item.default is None or item.default == () or dataclasses.is_dataclass(item.default):
-        return "not set"
+        return ""
     if isinstance(item.default, tuple):
         is_plain = all(isinstance(each, str) for each in item.default)
-        return "all of them" if is_plain else "one, with its defaults"
-    shown = str(item.default).lower() if isinstance(item.default, bool) else f"{item.default}"
-    return f"`{shown}`"
-
-
-def _load(name: str) -> type:
-    module, _, cls = name.partition(":")
-    return cast(type, getattr(import_module(module), cls))
-
-
-def _main(contents: Mapping[str, str]) -> None:
-    for path, content in contents.items():
-        Path(path).write_text(content, encoding="utf-8")
+        return " (all of them)" if is_plain else " (one, with its defaults)"
+    return f": {str(item.default).lower() if isinstance(item.default, bool) else item.default}"
 
 
 if __name__ == "__main__":
-    _main(documents())
+    for path, content in documents().items():
+        Path(path).write_text(content, encoding="utf-8")
