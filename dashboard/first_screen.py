@@ -15,10 +15,12 @@ from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.reports.svg import SIZE, Axis, frame_html, grid_html, look, text_html
 from toolkit.telemetry.runs.curve_tiles import Block, TileQuery
 from toolkit.telemetry.runs.findings.alerts import alerts_of, unseen_alerts
+from toolkit.telemetry.runs.findings.what_now import what_now
 from toolkit.telemetry.runs.listing.pins import pins_of
 from toolkit.telemetry.runs.store import Floats, Refused, RunCard, RunQuery, RunStore, UnknownRun
 
 from . import session
+from .components.alert_card import ENDINGS
 from .components.cards import cards_html
 from .components.curve_panel import SMALL_PX, marks_of
 from .components.frame import OFFERED, RunPage, has_rest, head_html, is_deleted
@@ -55,7 +57,6 @@ def first_screen(path: str, asked: Mapping[str, str], cookies: Mapping[str, str]
             return ""
         plan = plan_of(metrics, pins_of(store, card.key))
         unseen = unseen_alerts(alerts_of(store, card.key), store.meta(card.key).labels)
-        worst = _alert(card.key, unseen) if unseen else ""
         main = Panel(title=plan.title, metrics=tuple(plan.main))
         is_plain = not asked.keys() & _VIEW
         left = _chart(page, main, 390, 0, is_plain=is_plain) if plan.main else ""
@@ -63,7 +64,7 @@ def first_screen(path: str, asked: Mapping[str, str], cookies: Mapping[str, str]
         gap = '<div class="st-key-forecast"></div>' if has_rest(card) else ""
         side = "" if not right else f"<div>{right}</div>"
         body = (
-            f"{head_html(page, card)}{worst}{cards_html(cards_of(page, health))}"
+            f"{head_html(page, card)}{_alert(card.key, unseen)}{_what_now(page)}{cards_html(cards_of(page, health))}"
             f'<div class="telemetry-first-switches"></div>{gap}'
             f'<div class="telemetry-first-charts"><div>{left}</div>{side}</div>'
         )
@@ -100,8 +101,17 @@ def _page(body: str, card: RunCard, shown: str, cookies: Mapping[str, str]) -> s
 
 
 def _alert(key: str, alerts: Sequence[Finding]) -> str:
+    if not alerts or alerts[0].severity not in ("critical", "warning"):
+        return ""
     words = f"<b>{text_html(title_of(alerts[0]), 60)}</b> {text_html(alerts[0].message)}"
     return f'<a class="telemetry-first-alert" href="/alerts?run={quote(key, safe="")}">{words}</a>'
+
+
+def _what_now(page: RunPage) -> str:
+    known = what_now(page.store, page.key)
+    if known is None:
+        return ""
+    return f'<div class="telemetry-first-now"><h2>{ENDINGS[known.status][0]}: what now?</h2></div>'
 
 
 # ---------------------------------------------------------------- charts
