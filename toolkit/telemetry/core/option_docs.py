@@ -86,7 +86,7 @@ def _tables(cls: type, key: str) -> Iterator[str]:
     for part, names in _by_class(cls):
         if part is not cls:
             yield from ("### Exporters", "")
-        yield from ("| key | values | |", "| --- | --- | --- |")
+        yield from ("| key | values | |", "|---|---|---|")
         defaults = {item.name: item for item in dataclasses.fields(cast(Any, part))}
         for name in names:
             about = options_of(part)[name]
