@@ -73,8 +73,8 @@ fuzz: $(READY)  ## Fuzz for MINUTES=10, then test random run histories for as lo
 	@TELEMETRY_LONG=1 FUZZ_MINUTES=$(MINUTES) $(BIN)/python -m pytest tests/fuzz/test_machine.py
 
 docs: $(READY)  ## Write the parts of the documents that are made from the code.
-	@$(BIN)/python -m toolkit.telemetry.cli.document > docs/cli.md
-	@$(BIN)/python -m toolkit.telemetry.core.option_docs
+	@$(BIN)/python -m tests.project.command_docs > docs/cli.md
+	@$(BIN)/python -m tests.project.option_docs
 	@$(BIN)/python -m tests.project.rooms
 
 check: $(READY)  ## Check lint, types and import contracts.

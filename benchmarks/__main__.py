@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 from benchmarks import (
-    batch_cost,
     cpu_per_record,
     dashboard,
-    diagnose_cost,
     fleet,
     gpu_loop,
     import_cost,
-    importers,
     kill_loss,
-    large_values,
-    load,
     log_cost,
     memory,
     paced,
     span_cost,
-    sql_answer,
-    top_cost,
     trainers,
     under_fault,
 )
@@ -28,8 +21,6 @@ from benchmarks.report import Claim
 
 _BENCHMARKS = (
     log_cost,
-    batch_cost,
-    large_values,
     span_cost,
     paced,
     cpu_per_record,
@@ -37,14 +28,9 @@ _BENCHMARKS = (
     memory,
     kill_loss,
     under_fault,
-    diagnose_cost,
     trainers,
     dashboard,
-    sql_answer,
-    load,
     fleet,
-    importers,
-    top_cost,
     gpu_loop,
 )
 

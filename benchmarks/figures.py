@@ -23,9 +23,6 @@ GPU = RESULTS / "gpu_loop.json"
 DASHBOARD = RESULTS / "dashboard.json"
 """So does the dashboard: it needs a browser and a quiet machine for 15 minutes."""
 
-LOAD = RESULTS / "load.json"
-"""And so does load, which keeps the cores busy for 15 minutes."""
-
 FLEET = RESULTS / "fleet.json"
 """And so does a fleet, on engines that not every machine has."""
 
@@ -48,7 +45,7 @@ def documents() -> dict[Path, str]:
         ROOT / "docs" / "benchmarks.md": overview(latest, gpu, dashboard),
         **{
             APPENDICES / name: alone(json.loads(path.read_text(encoding="utf-8")))
-            for name, path in (("load.md", LOAD), ("fleet.md", FLEET))
+            for name, path in (("fleet.md", FLEET),)
             if path.exists()
         },
     }

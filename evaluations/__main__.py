@@ -21,6 +21,7 @@ QUESTIONS: Final = {
     "forecasts": "Where does this loss end?",
     "stopping": "Which runs of a sweep can be stopped?",
     "sweep": "Which setting did it?",
+    "ranks": "Which rank is it?",
     "agents": "What an assistant is answered",
 }
 """The modules here, each with `PAGE`, the document about it, and `run(options) -> str`, the figures in Markdown."""

@@ -406,7 +406,8 @@ def _steps(page: RunPage, card: RunCard) -> list[tuple[str, bool]]:
     if card.epoch is not None:
         words.append((f"epoch {short_number(card.epoch)}", False))
     if seconds:
-        words.append((f"{short_number(1 / seconds)} steps/s", False))
+        rate = 1 / seconds
+        words.append((f"{short_number(rate) if rate < 1e6 else f'{rate / 1e6:.4g} M'} steps/s", False))
     now = time.time()
     ends = end_of_run(page.store, card, now) if card.status.name == RUNNING else None
     if ends is not None:

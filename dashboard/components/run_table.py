@@ -31,6 +31,8 @@ class ShownColumn:
     width: int | None = None
     pinned: bool = False
     on_phone: bool = False
+    is_main: bool = False
+    """Whether it is what the runs are judged by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +71,7 @@ def run_table(
     sort: str = "",
     picked: Sequence[str] | None = None,
     picked_at: float = 0.0,
+    is_compact: bool = False,
     on_event: Callable[[str, Mapping[str, Any]], None] = lambda _event, _sent: None,
 ) -> None:
     """Show `rows`, of `total`; rows can be selected unless `picked` is None.
@@ -98,6 +101,7 @@ def run_table(
                     "width": shown.width,
                     "pinned": shown.pinned or shown.column.kind == "name",
                     "phone": shown.on_phone,
+                    "main": shown.is_main,
                 }
                 for shown in columns
             ],
@@ -118,6 +122,7 @@ def run_table(
             ],
             "total": total,
             "sort": sort,
+            "compact": is_compact,
             "selectable": picked is not None,
             "movable": picked is not None,
             "picked": list(picked or ()),

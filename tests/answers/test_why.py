@@ -24,7 +24,7 @@ from toolkit.telemetry.answers.differences import (
 from toolkit.telemetry.answers.evidence import read_evidence
 from toolkit.telemetry.answers.why import Why, why
 from toolkit.telemetry.cli.main import main
-from toolkit.telemetry.runfolder.evidence.batches import BatchRow, batches_file, encode_chunk
+from toolkit.telemetry.runfolder.evidence.batches import BatchRow, batches_file, encode_rows
 
 
 def _loss(step: int) -> float:
@@ -61,7 +61,7 @@ def keep_code(folder: Path, text: str) -> None:
 
 def keep_batches(folder: Path, seed: int, steps=range(1, 61)) -> None:
     rows = [(step, BatchRow(4, ids=random.Random(seed * 1000 + step).sample(range(99), 4))) for step in steps]
-    batches_file(folder).write_bytes(encode_chunk(1, rows))
+    batches_file(folder).write_bytes(encode_rows(1, rows))
 
 
 _NOT_A_NUMBER = (

@@ -14,10 +14,10 @@ import pytest
 
 from tests.cli.pseudo_terminal import PseudoTerminal
 from tests.cli.runs import write_run
+from tests.project.command_docs import document
 from tests.project.markdown import ROOT
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.commands import look
-from toolkit.telemetry.cli.document import document
 from toolkit.telemetry.cli.main import (
     GROUPS,
     RENAMED,

@@ -303,6 +303,8 @@ def test_a_loss_that_does_not_follow_the_learning_rate_down_has_diverged(noise):
     assert (afterwards.kind, afterwards.severity, afterwards.id) == ("divergence", "critical", during.id)
     assert "has not come back" in afterwards.message
     assert "The learning rate was raised" in afterwards.message
+    assert title_of(afterwards) == "Rise with the learning rate"
+    assert not any("half" in line or "batch" in line for line in (*afterwards.causes, *afterwards.advice))
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.15, 0.3])

@@ -68,6 +68,12 @@ def test_a_loss_that_repeats_itself_is_stuck_after_a_dozen_records():
     assert "constant at 2.303" in finding.message
 
 
+def test_a_loss_against_an_opponent_is_no_warning_where_it_repeats_itself():
+    (finding,) = detect(run_of([2.303] * 60, d_loss=[0.7] * 60), "plateau")
+
+    assert finding.severity == "info"
+
+
 def test_a_loss_that_moves_again_is_stuck_no_longer():
     losses = [*[2.303] * 60, *curve(1, records=100, first=2.3)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.load_writers import journals_for
+from tests.load.writers import journals_for
 
 
 @pytest.fixture(autouse=True)

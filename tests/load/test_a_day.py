@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import load_day
 from tests.lengths import in_make_faults, longer
+from tests.load import day as load_day
 from toolkit.telemetry.runfolder.table.columns import WITHOUT_ROWS
 
 STEPS = longer(1_200, load_day.STEPS_AN_HOUR)

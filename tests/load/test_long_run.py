@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import load_records
 from tests.lengths import in_make_faults, longer
+from tests.load import long_run
 from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger.control import control_file, requests
@@ -22,7 +22,7 @@ RECORDS = longer(20_000, 1_000_000)
 @pytest.mark.slow
 @pytest.mark.timeout(longer(240, 3000))
 def test_a_run_of_very_many_records_is_logged_read_killed_repaired_and_resumed(tmp_path, record_property):
-    found = load_records.measure(tmp_path, RECORDS)
+    found = long_run.measure(tmp_path, RECORDS)
 
     used, points = found["use"], found["logging"]["points"]
     quarter = points[len(points) // 4]

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from benchmarks.load_writers import look_into, write_together
 from tests.lengths import in_make_faults, longer
+from tests.load.writers import look_into, write_together
 from toolkit.telemetry.runfolder.layout import PRIVATE, claim_folder
 
 PROCESSES = longer(4, 64)

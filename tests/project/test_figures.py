@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import subprocess
 import sys
@@ -83,14 +82,3 @@ def test_a_quick_run_of_a_benchmark_prints_its_figures():
 
     assert finished.returncode == 0, finished.stderr
     assert "TelemetryLogger" in finished.stdout
-
-
-@in_make_faults
-def test_real_ranks_are_killed_and_named(tmp_path):
-    only = ("--of-each", 1, "--only", "killed", "node dies")
-    finished = run_module("benchmarks.rank_faults", "run", "--out", tmp_path, *only)
-    results = [json.loads(line) for line in (tmp_path / "results.jsonl").read_text().splitlines()]
-
-    assert finished.returncode == 0, finished.stderr
-    assert len(results) == 2
-    assert all(result["findings"] for result in results), finished.stderr

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.project.option_docs import documents
 from toolkit.telemetry.core.fields import options_of
-from toolkit.telemetry.core.option_docs import documents
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.logger.training import TrainingConfig
 from toolkit.telemetry.trainer.options import ProcessOptions
@@ -55,7 +55,7 @@ class ToySampler:
 PROGRAM = """
 import time
 
-from toolkit.telemetry.core.option_docs import documents
+from tests.project.option_docs import documents
 from toolkit.telemetry import OptionsError, TelemetryLogger, TelemetryOptions
 
 for wrong in ({"toy": 5}, {"toys": True}, {"toy_count": 0}):
@@ -89,6 +89,8 @@ def test_an_exporter_a_sampler_and_an_option_are_added_where_the_table_says(tmp_
     )
     mirrors = tmp_path / "toolkit/telemetry/mirrors"
     samplers = tmp_path / "toolkit/telemetry/logger/machine/samplers"
+    (tmp_path / "tests/project").mkdir(parents=True)
+    shutil.copy(ROOT / "tests/project/option_docs.py", tmp_path / "tests/project")
     (mirrors / "toy").mkdir()
     (mirrors / "toy/exporter.py").write_text(EXPORTER)
     registry = mirrors / "registry.py"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fork_server import run_python
-from tests.lengths import in_make_faults, longer
+from tests.lengths import longer
 from tests.made_runs import append, write_run
 from tests.runfolder.plain_data import without_haste
 from tests.timing.span_run import span_records, write_span_run
@@ -145,37 +144,6 @@ def test_a_run_that_writes_meanwhile_does_not_spoil_its_trace(tmp_path):
     found = check_trace(first + b"".join(pieces))
 
     assert len(slices(found)) == 3_000
-
-
-ALONE = """
-# In a process of its own, where no other test's threads allocate anything meanwhile.
-import tracemalloc
-from tests.timing.test_chrome_trace import chrome_trace, span
-
-def many():
-    for n in range(12_000):
-        yield span(f"{n:016x}", start=1.7e9 + n / 8, duration=0.1, attributes={"note": "x" * 100})
-
-class Many:
-    def __iter__(self):
-        return many()
-
-# Once before, so that what is made on first use does not count.
-list(chrome_trace([(0, [span("a", start=1.7e9, duration=1.0)])]))
-tracemalloc.start()
-sizes = [len(piece) for piece in chrome_trace([(0, Many())])]
-print(sum(sizes), max(sizes), tracemalloc.get_traced_memory()[1])
-"""
-
-
-@in_make_faults
-def test_a_large_run_is_never_whole_in_memory():
-    ended = run_python(["-c", ALONE], capture_output=True, text=True, check=True)
-    written, longest, peak = map(int, ended.stdout.split())
-
-    assert written > 3_000_000
-    assert longest < 300_000
-    assert peak < written / 2
 
 
 @settings(without_haste, max_examples=longer(25, 80))

@@ -220,6 +220,7 @@ class CurveChart {
       chart.lit = run;
       chart.redraw();
     }
+    for (const line of document.querySelectorAll(".trt tr[data-key]")) line.classList.toggle("trt-lit", line.dataset.key === run);
   }
 
   redraw() {

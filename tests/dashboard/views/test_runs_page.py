@@ -10,8 +10,11 @@ import pytest
 
 pytest.importorskip("streamlit")
 
+from tests.dashboard.views import pages
 from tests.dashboard.views.pages import (
     button,
+    curve_charts,
+    go_to,
     is_well,
     open_page,
     pick_runs,
@@ -53,8 +56,8 @@ def test_every_run_is_listed_with_status_and_progress(five):
     assert table["Status"]["lora-a"] == "■ Finished"
     assert table["Status"]["lora-b"] == "✕ Failed"
     assert table["Status"]["full-c"] == "● Running"
-    assert table["Progress"]["lora-a"] == 1.0
-    assert table["Progress"]["lora-b"] == pytest.approx(0.1)
+    assert table["Progress"]["lora-a"] == "100 %", "a bar is for runs that go on"
+    assert table["Progress"]["lora-b"] == "10 %"
     assert table["Loss (last)"]["lora-b"] == "0.1"
 
 
@@ -150,6 +153,40 @@ def test_two_picked_runs_can_be_compared(five):
 
     assert (label, others) == ("Compare 2", [])
     assert sorted(compared.multiselect(key="_compared").value) == ["lora-a", "lora-b"]
+
+
+def drawn(tab):
+    """Return the runs whose curves are next to the list, and those whose eyes are open in it."""
+    data = next(
+        json.loads(text) for text in pages._sent_to_components(tab) if "selectable" in json.loads(text)
+    )
+    [large, *_] = curve_charts(tab)
+    eyes = [row["key"] for row in data["rows"] if row["hidden"] is False]
+    return sorted(curve["run"] for curve in large["curves"]), sorted(eyes)
+
+
+def test_the_curves_of_the_first_runs_are_next_to_the_list_until_runs_are_picked(logs):
+    for number in range(13):
+        write_run(logs, f"r{number:02d}", curves={"train_loss": [1.0] * 100, "lr": [0.1] * 100})
+    every = [f"r{number:02d}" for number in range(13)]
+    tab = open_page("runs", show="Charts", sort="name", metric="lr")
+
+    assert is_well(tab)
+    assert drawn(tab) == (every[:10], every[:10])
+    assert [chart["title"] for chart in curve_charts(tab)] == ["lr", "train_loss"]
+    assert drawn(pick_runs(tab, "r03", "r12")) == (["r03", "r12"], ["r03", "r12"])
+    shown = open_page("runs", show="Charts", sort="name", hide=("r00", "r01"), draw=("r11",))
+    assert drawn(shown)[0] == [*every[2:10], "r11"], "as the eyes of a link have it"
+    alone = open_page("runs", show="Charts", sort="name", hide=tuple(every[:10]))
+    assert is_well(alone)
+    assert not curve_charts(alone)
+    assert "Every curve is hidden" in said(alone)
+
+
+def test_charts_stay_next_to_the_list_when_one_comes_back_to_it(five):
+    tab = open_page("runs", show="Charts")
+    go_to(tab, "overview")
+    assert curve_charts(go_to(tab, "runs"))
 
 
 def test_picked_runs_are_archived_together(five):

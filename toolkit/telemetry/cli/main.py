@@ -227,7 +227,8 @@ def _parser_for(
     if requested is None:
         return parser, None, None
     name = ALIASES.get(requested, requested)
-    plugin = None if name in SUBCOMMANDS else _plugin_called(name)
+    other = [] if name in SUBCOMMANDS else load_plugins()
+    plugin = next((plugin for plugin in other if plugin.name == name), None)
     if name not in SUBCOMMANDS and plugin is None:
         if requested in RENAMED:
             parser.error(f"`telemetry {requested}` is `telemetry {RENAMED[requested]}` now")
@@ -245,10 +246,6 @@ def _parser_for(
         add_no_color_argument(command_parser)
     describe_json(command_parser, getattr(found, "JSON_FORM", None))
     return parser, command_parser, found
-
-
-def _plugin_called(name: str) -> plugins.Plugin | None:
-    return next((plugin for plugin in load_plugins() if plugin.name == name), None)
 
 
 class _PluginCommand:

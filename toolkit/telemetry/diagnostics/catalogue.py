@@ -172,7 +172,8 @@ CATALOGUE: Final[dict[str, Kind]] = {
                     "Warm up over the first steps, and clip the gradient norm at 1.0.",
                 ),
                 remedies=(*LOWER_LR, SAVE_AND_STOP, STOP),
-            )
+            ),
+            "lr_before": _AFTER_A_RAISE,
         },
     ),
     "plateau": Kind(

@@ -81,7 +81,8 @@ def export(
     """
     notes: list[str] = []
     is_table = format_name in _TABLES
-    with whole(out, is_ours=tables.is_ours if is_table else _has_mark, force=force) as half:
+    is_ours = tables.is_ours if is_table else lambda out: os.path.lexists(out / MARK)
+    with whole(out, is_ours=is_ours, force=force) as half:
         if is_table:
             points = _TABLES[format_name](runs, half, wide=wide)
             notes.append(tables.LOSES)
@@ -135,10 +136,6 @@ def whole(out: Path, *, is_ours: Callable[[Path], bool], force: bool = False) ->
     except BaseException:
         _remove(half)
         raise
-
-
-def _has_mark(out: Path) -> bool:
-    return os.path.lexists(out / MARK)
 
 
 def _remove(path: Path) -> None:

@@ -41,16 +41,12 @@ def file_keeper(source: RunSource, folder: Path) -> KeepFile:
             names, rows = table
             path = _put(folder, TABLES, "csv", csv_of(names, rows))
             return {"path": path, "columns": names, "rows": len(rows)}
-        ending = _ending_of(data) if isinstance(data, bytes) else None
-        if ending is None:
-            return None
-        return {"path": _put(folder, SAMPLES, ending, data)}
+        for head, ending in _IMAGES if isinstance(data, bytes) else ():
+            if data.startswith(head):
+                return {"path": _put(folder, SAMPLES, ending, data)}
+        return None
 
     return keep
-
-
-def _ending_of(data: bytes) -> str | None:
-    return next((ending for head, ending in _IMAGES if data.startswith(head)), None)
 
 
 def _table_of(data: Any) -> Table | None:

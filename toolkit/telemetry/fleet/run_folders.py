@@ -14,8 +14,23 @@ from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.fleet.tail import RunKey
+from toolkit.telemetry.runfolder.evidence.code_snapshot import CODE
 from toolkit.telemetry.runfolder.folder_list import Signature, signature_of
-from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL, LinkedRanks, other_ranks, rank_file
+from toolkit.telemetry.runfolder.layout import (
+    CONTROL,
+    LABELS,
+    MANIFEST,
+    METRICS_CSV,
+    METRICS_JSONL,
+    ONE_LOGGER_FILE,
+    OUTPUT_LOG,
+    OUTPUT_TIMES,
+    RANKS,
+    TENSORBOARD,
+    LinkedRanks,
+    other_ranks,
+    rank_file,
+)
 from toolkit.telemetry.runfolder.manifest import MAX_MANIFEST_BYTES, Manifest, ManifestError, read_manifest
 from toolkit.telemetry.runfolder.reader import read_from
 from toolkit.telemetry.runfolder.records import START, Record
@@ -26,6 +41,25 @@ _SETTLED_S: Final = 60.0
 """A run writes run.json when it starts: a folder that has none after this time gets none."""
 _LONGEST_ID: Final = 6_000
 _START_WITHIN_BYTES: Final = 1024 * 1024
+
+MAX_BYTES: Final = 20_000_000
+"""Larger files stay, unless the run wrote them itself; a page would not show them either."""
+OWN_NAMES: Final = frozenset(
+    {
+        CODE,
+        CONTROL,
+        LABELS,
+        MANIFEST,
+        METRICS_CSV,
+        METRICS_JSONL,
+        ONE_LOGGER_FILE,
+        OUTPUT_LOG,
+        OUTPUT_TIMES,
+        RANKS,
+    }
+    | {TENSORBOARD}
+)
+"""What a run writes itself. What it printed, and its code, never go to an engine or what belongs to it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +134,12 @@ def record_files(folder: Path) -> dict[int, Path]:
         ranks = []
     own = [0] if _is_file(folder / METRICS_JSONL) else []
     return {rank: rank_file(folder, rank) for rank in (*own, *ranks)}
+
+
+def is_for_pages(name: str, size: int) -> bool:
+    """Return whether `name`, after the name of its run, is a file that a page shows, such as a sample."""
+    parts = name.split("/")[1:]
+    return size <= MAX_BYTES and parts[0] not in OWN_NAMES and not any(part.startswith(".") for part in parts)
 
 
 def manifest_bytes(folder: Path) -> bytes:

@@ -10,7 +10,7 @@ from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError
 from toolkit.telemetry.runfolder.untrusted import parse_object
 
-VERSION: Final = 4
+VERSION: Final = 5
 """Of the tables. Programs and tables of different versions refuse each other: a new version is a new database."""
 
 PART_BYTES: Final = 4 * 1024 * 1024
@@ -106,13 +106,6 @@ TABLES: Final = (
         columns="run_id String, id String, version UInt64, state String, created Date",
         engine="ReplacingMergeTree(version)",
         key="(run_id, id)",
-    ),
-    _Table(
-        name="objects",
-        columns="""project {LC}, run_id String, path String, sha256 String, bytes UInt64, version UInt64,
-            created Date""",
-        engine="ReplacingMergeTree(version)",
-        key="(run_id, path)",
     ),
     _Table(
         name="shippers",

@@ -253,8 +253,8 @@ class RecordTail:
         self.rank = rank
         self.gen = gen
         self.position = position
-        self.files: list[str] = []
-        """The paths of files that records pointed to, until someone takes them."""
+        self.has_files = False
+        """Whether records pointed to files, until someone asks."""
         self.sums = Sums() if position.end == 0 else None
         """Of all lines up to the position; None if reading did not begin at the start."""
         self._cursor = Cursor(offset=position.end)
@@ -335,8 +335,7 @@ class RecordTail:
             return
         if event in CARRIES_METRICS:
             self._take_values(rows, at, record)
-        elif event in FILE_EVENTS and (path := file_in(record)) is not None:
-            self.files.append(path)
+        self.has_files |= event in FILE_EVENTS
         self._add(rows, at, after, line, event, record)
 
     def _take_values(self, rows: Rows, at: int, record: Record) -> None:
@@ -377,12 +376,6 @@ class RecordTail:
         rows.line.append(line)
         rows.ends.append(len(rows.names))
         self.position.lines += 1
-
-
-def file_in(record: Record) -> str | None:
-    """Return the path that a record points to; None if it is outside of the run folder or there is none."""
-    path = record.get("path")
-    return path if isinstance(path, str) and path and not path.startswith(("/", "../")) else None
 
 
 def bytes_of(path: Path, start: int, end: int) -> bytes:

@@ -63,13 +63,10 @@ def parts_of_address(address: str) -> set[str]:
     target = parts.path + (f"?{parts.query}" if parts.query else "")
     found = {address, address.partition("://")[2], *credentials_in(address)}
     if pieces:
-        found |= {target, parts.path, *(piece for piece in pieces if _is_distinctive(piece))}
+        # A short word may appear anywhere.
+        telling = [piece for piece in pieces if len(piece) >= 12 or any(map(str.isdigit, piece))]
+        found |= {target, parts.path, *telling}
     return {text for text in found if len(text) >= SHORTEST}
-
-
-def _is_distinctive(piece: str) -> bool:
-    """Return whether part of a path is a secret by itself: a short word may appear anywhere."""
-    return len(piece) >= 12 or any(map(str.isdigit, piece))
 
 
 _USUAL: Final = words(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import difflib
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -57,11 +58,15 @@ def change_for(config: Any, findings: Sequence[Finding]) -> ConfigChange:
     if not isinstance(config, Mapping) or not config:
         return ConfigChange(diff="")
     new = copy.deepcopy(dict(config))
-    editor = _Editor(new)
+    steps = next((as_number(where[key]) for where, key in _places(new, _STEPS)), None)
+    reasons: list[str] = []
+    done: set[tuple[str, ...]] = set()
     for finding in findings:
-        _apply(editor, finding)
-    if not editor.reasons:
-        return ConfigChange(diff="")
+        for names, value_of, added in _advised(finding, steps):
+            change = None if names in done else _change(new, names, value_of, added)
+            if change is not None:
+                done.add(names)
+                reasons.append(f"{change} ({title_of(finding).lower()} at step {finding.start_step:,})")
     lines = difflib.unified_diff(
         to_yaml(config).splitlines(),
         to_yaml(new).splitlines(),
@@ -70,45 +75,50 @@ def change_for(config: Any, findings: Sequence[Finding]) -> ConfigChange:
         n=2,
         lineterm="",
     )
-    return ConfigChange(diff="\n".join(lines), reasons=tuple(editor.reasons))
-
-
-def _apply(editor: _Editor, finding: Finding) -> None:
-    """Make the changes that are a part of the finding's advice."""
-    kind, evidence = finding.kind, finding.evidence
-    if kind in ("nan", "loss_scale", "underflow"):
-        editor.to_bf16(finding)
-    if kind == "policy_collapse":
-        editor.change(_ENTROPY, finding, _scaled(2.0, least=_LEAST_BONUS))
-    if kind == "divergence" and "first" in evidence:
-        editor.change(_LR, finding, _scaled(0.1))
-        editor.warm_up(finding)
-    elif kind in ("nan", "divergence", "policy_collapse"):
-        editor.change(_LR, finding, _scaled(0.5))
-    # One spike that is over by itself needs nothing.
-    is_lasting = finding.is_open or finding.repeats
-    if kind in ("nan", "divergence", "exploding_grad") or (kind == "spike" and is_lasting):
-        editor.change(_CLIP, finding, _clipped, add=_CLIP_AT)
-    if kind == "lr_problem" and "level" in evidence:
-        # The variant of a rate that is too high.
-        editor.change(_LR, finding, _scaled(1 / 3))
-    if kind == "lr_too_small" and finding.severity != INFO:
-        # An info is a usual rate: there it may be anything else.
-        editor.change(_LR, finding, _scaled(10.0, least=_LEAST_LR))
-    if kind == "overfit":
-        editor.change(_STEPS, finding, _ending_at(evidence.get("best_step")))
-    if kind == "data_starvation":
-        editor.change(_WORKERS, finding, _more_workers)
-    if kind == "reward_hacking" and "kl" in finding.metric.lower():
-        # Long completions have no setting that every trainer knows.
-        editor.change(_KL, finding, _scaled(2.0, least=_LEAST_BONUS))
-    if kind == "data_repeated" and "alike_pct" in evidence:
-        # What is learnt by heart in any order needs more data, which is no setting.
-        editor.change(_SHUFFLE, finding, lambda value: True if value is False else None, any_of=True)
+    return ConfigChange(diff="\n".join(lines), reasons=tuple(reasons))
 
 
 _NewValue = Callable[[Any], Any]
 """Returns the new value of a setting; None if it stays as it is."""
+
+
+def _advised(
+    finding: Finding, steps: float | None
+) -> Iterator[tuple[tuple[str, ...], _NewValue, float | None]]:
+    """Yield the settings that are a part of a finding's advice, and what is added where there is none of them."""
+    kind, evidence = finding.kind, finding.evidence
+    if kind in ("nan", "loss_scale", "underflow"):
+        yield _DTYPE, lambda value: _BF16.get(str(value).lower()), None
+    if kind == "policy_collapse":
+        yield _ENTROPY, _scaled(2.0, least=_LEAST_BONUS), None
+    is_from_the_start = kind == "divergence" and "first" in evidence
+    if kind in ("nan", "divergence", "policy_collapse"):
+        yield _LR, _scaled(0.1 if is_from_the_start else 0.5), None
+    if is_from_the_start:
+        wanted = max(_MIN_WARMUP, int((steps or 0.0) * 0.05))
+        wanted = max(1, int(steps / 10)) if steps is not None and wanted > steps / 4 else wanted
+        yield _WARMUP, lambda value: _where(value, lambda number: number < wanted, wanted), wanted
+    # One spike that is over by itself needs nothing.
+    is_lasting = finding.is_open or finding.repeats
+    if kind in ("nan", "divergence", "exploding_grad") or (kind == "spike" and is_lasting):
+        yield _CLIP, lambda value: None if 0 < (as_number(value) or 0) <= _CLIP_AT else _CLIP_AT, _CLIP_AT
+    if kind == "lr_problem" and "level" in evidence:
+        # The variant of a rate that is too high.
+        yield _LR, _scaled(1 / 3), None
+    if kind == "lr_too_small" and finding.severity != INFO:
+        # An info is a usual rate: there it may be anything else.
+        yield _LR, _scaled(10.0, least=_LEAST_LR), None
+    if kind == "overfit" and "best_step" in evidence:
+        best = int(evidence["best_step"])
+        yield _STEPS, lambda value: _where(value, lambda number: 0 < best < number, best), None
+    if kind == "data_starvation":
+        yield _WORKERS, lambda value: _where(value, lambda number: 0 <= number <= 16, 4, 2.0), None
+    if kind == "reward_hacking" and "kl" in finding.metric.lower():
+        # Long completions have no setting that every trainer knows.
+        yield _KL, _scaled(2.0, least=_LEAST_BONUS), None
+    if kind == "data_repeated" and "alike_pct" in evidence:
+        # What is learnt by heart in any order needs more data, which is no setting.
+        yield _SHUFFLE, lambda value: True if value is False else None, None
 
 
 def _scaled(factor: float, *, least: float = 0.0) -> _NewValue:
@@ -121,119 +131,51 @@ def _scaled(factor: float, *, least: float = 0.0) -> _NewValue:
     return new
 
 
-def _clipped(value: Any) -> float | None:
+def _where(value: Any, is_to_change: Callable[[float], bool], new: int, factor: float = 0.0) -> int | None:
+    """Return `new`, or a multiple of the number that is larger, if `value` is a number to change."""
     number = as_number(value)
-    return None if number is not None and 0 < number <= _CLIP_AT else _CLIP_AT
+    return None if number is None or not is_to_change(number) else max(new, int(number * factor))
 
 
-def _ending_at(step: float | None) -> _NewValue:
-    def new(value: Any) -> int | None:
-        number = as_number(value)
-        return int(step) if number is not None and step is not None and 0 < step < number else None
+def _change(
+    config: dict[str, Any], names: tuple[str, ...], value_of: _NewValue, added: float | None
+) -> str | None:
+    """Change the first of these settings that is to be changed, and say how; None if none is.
 
-    return new
-
-
-def _more_workers(value: Any) -> int | None:
-    number = as_number(value)
-    if number is None or not 0 <= number <= 16:
-        return None
-    return 4 if number < 2 else int(2 * number)
-
-
-class _Editor:
-    """Changes a configuration in place, each setting at most once."""
-
-    def __init__(self, config: dict[str, Any]) -> None:
-        self._config = config
-        self._done: set[tuple[str, ...]] = set()
-        self.reasons: list[str] = []
-
-    def change(
-        self,
-        names: tuple[str, ...],
-        finding: Finding,
-        new: _NewValue,
-        *,
-        add: float | None = None,
-        any_of: bool = False,
-    ) -> None:
-        """Change the first of these settings, with `any_of` the first that `new` changes.
-
-        Without one, `add` is put next to the learning rate, where trainers have it.
-        """
-        place = self._place(names, new if any_of else lambda _: True)
-        after = self._place(_LR) if place is None and add is not None else None
-        value = new(place[0][place[1]]) if place is not None else None
-        if names in self._done or (value is None and after is None):
-            return
-        self._done.add(names)
-        if place is not None:
-            where, key = place
-            self._because(f"{key}: {setting_text(where[key])} → {setting_text(value)}", finding)
+    Without one, `added` is put next to the learning rate, where trainers have it.
+    """
+    places = _places(config, names)
+    for where, key in places:
+        before, value = where[key], value_of(where[key])
+        if value is not None:
             where[key] = value
-        elif after is not None:
-            where, key = after
-            items = list(where.items())
-            at = list(where).index(key) + 1
-            where.clear()
-            where.update([*items[:at], (names[0], add), *items[at:]])
-            self._because(
-                f"{names[0]}: {setting_text(add)}, new here: check what your trainer calls it", finding
-            )
-
-    def warm_up(self, finding: Finding) -> None:
-        place = self._place(_STEPS)
-        steps = None if place is None else as_number(place[0][place[1]])
-        wanted = max(_MIN_WARMUP, int(steps * 0.05)) if steps is not None else _MIN_WARMUP
-        if steps is not None and wanted > steps / 4:
-            wanted = max(1, int(steps / 10))
-
-        def new(value: Any) -> int | None:
-            number = as_number(value)
-            return wanted if number is not None and number < wanted else None
-
-        self.change(_WARMUP, finding, new, add=wanted)
-
-    def to_bf16(self, finding: Finding) -> None:
-        self.change(_DTYPE, finding, lambda value: _BF16.get(str(value).lower()), any_of=True)
-        flag = self._place(("fp16",))
-        if _DTYPE not in self._done and flag is not None and flag[0]["fp16"] is True:
-            self._done.add(_DTYPE)
-            flag[0].update(fp16=False, bf16=True)
-            self._because("fp16: true → false, bf16: true", finding)
-
-    def _because(self, what: str, finding: Finding) -> None:
-        title = title_of(finding)
-        self.reasons.append(f"{what} ({title.lower()} at step {finding.start_step:,})")
-
-    def _place(
-        self, names: tuple[str, ...], wanted: _NewValue = lambda _: True
-    ) -> tuple[dict[str, Any], str] | None:
-        """Return where the first of these settings is that has a value; outer ones before inner ones."""
-        found = list(_places(self._config))
-        for name in names:
-            for where, key in found:
-                value = where[key]
-                if (
-                    key == name
-                    and value is not None
-                    and not isinstance(value, (dict, list))
-                    and wanted(value)
-                ):
-                    return where, key
-        return None
+            return f"{key}: {setting_text(before)} → {setting_text(value)}"
+    if names is _DTYPE:
+        for where, key in _places(config, ("fp16",)):
+            if where[key] is True:
+                where.update(fp16=False, bf16=True)
+                return "fp16: true → false, bf16: true"
+    for where, key in [] if places or added is None else _places(config, _LR)[:1]:
+        items = list(where.items())
+        at = list(where).index(key) + 1
+        where.clear()
+        where.update([*items[:at], (names[0], added), *items[at:]])
+        return f"{names[0]}: {setting_text(added)}, new here: check what your trainer calls it"
+    return None
 
 
-def _places(config: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
-    """Yield every key of a nested configuration, outer ones first."""
+def _places(config: dict[str, Any], names: Sequence[str]) -> list[tuple[dict[str, Any], str]]:
+    """Return where these settings have a value in a nested configuration; outer ones before inner ones."""
+    found: list[tuple[dict[str, Any], str]] = []
     waiting: list[Any] = [config]
-    for _ in range(_MAX_VALUES):
-        if not waiting:
-            return
-        item = waiting.pop(0)
+    for item in itertools.islice(waiting, _MAX_VALUES):
         if isinstance(item, dict):
-            yield from ((item, key) for key in item)
+            found += ((item, key) for key, value in item.items() if _is_set(key, value, names))
             waiting += item.values()
         elif isinstance(item, list):
             waiting += [inner for inner in item if isinstance(inner, dict)]
+    return sorted(found, key=lambda place: names.index(place[1]))
+
+
+def _is_set(key: Any, value: Any, names: Sequence[str]) -> bool:
+    return key in names and value is not None and not isinstance(value, (dict, list))

@@ -105,7 +105,8 @@ class _Page:
         if isinstance(block, Facts):
             return _facts(block)
         if isinstance(block, Chart):
-            return chart_html(block, [self._id_of(line.curve) for line in block.lines])
+            known, curves = self._curves, [line.curve for line in block.lines]
+            return chart_html(block, [known.setdefault(id(one), (len(known), one))[0] for one in curves])
         if isinstance(block, Scatter):
             return scatter_html(block)
         if isinstance(block, Table):
@@ -129,9 +130,6 @@ class _Page:
             f'<h3>{text_html(card.title)}</h3><span class="when">{text_html(card.when)}</span></header>'
             f"{blocks}</article>"
         )
-
-    def _id_of(self, curve: Curve) -> int:
-        return self._curves.setdefault(id(curve), (len(self._curves), curve))[0]
 
 
 def _facts(facts: Facts) -> str:

@@ -47,16 +47,10 @@ def text_md(text: str, limit: int = 200, *, at_start: bool = False) -> str:
     `at_start` if it begins a line, where a number or a dash may start a list.
     """
     line = cut(" ".join(clean(text).split()), limit)
-    line = _ACTIVE.sub(_broken, _SPECIAL.sub(lambda found: f"\\{found[0]}", line))
-    return _AT_START.sub(_escaped_start, line) if at_start else line
-
-
-def _escaped_start(found: re.Match[str]) -> str:
-    return found[0] + _JOINER if found[0].isdecimal() else f"\\{found[0]}"
-
-
-def _broken(found: re.Match[str]) -> str:
-    return found[0] + _JOINER
+    line = _ACTIVE.sub(rf"\g<0>{_JOINER}", _SPECIAL.sub(r"\\\g<0>", line))
+    if not at_start:
+        return line
+    return _AT_START.sub(lambda at: at[0] + _JOINER if at[0].isdecimal() else f"\\{at[0]}", line)
 
 
 def _section(section: Section) -> list[str]:

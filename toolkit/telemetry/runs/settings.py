@@ -90,13 +90,9 @@ def level_text(value: Any) -> str:
     return repr(number) if number is not None else setting_text(value)
 
 
-def _last_part(key: str) -> str:
-    return key.replace("/", ".").rsplit(".", 1)[-1].lower()
-
-
 def is_seed(key: str) -> bool:
     """Return whether a setting is a seed."""
-    return _last_part(key) in _SEEDS
+    return key.replace("/", ".").rsplit(".", 1)[-1].lower() in _SEEDS
 
 
 def seed_text(settings: Mapping[str, Any]) -> str:

@@ -115,7 +115,7 @@ def detailed_steps(table: SpanTable) -> list[DetailedSteps]:
             session=int(steps.session[first]),
             first=int(steps.step[first]),
             last=int(steps.step[end - 1]),
-            why=_most_often(steps.kept[first:end]),
+            why=REASONS[int(np.bincount(steps.kept[first:end], minlength=1).argmax())],
             window=(float(steps.start[first:end].min()), float(steps.end[first:end].max())),
         )
         for first, end in pairwise(edges)
@@ -197,15 +197,11 @@ def _kept_steps(table: SpanTable) -> _Steps:
     )
 
 
-def _most_often(reasons: npt.NDArray[np.uint8]) -> str:
-    return REASONS[int(np.bincount(reasons, minlength=1).argmax())]
-
-
-def _last_spans(table: SpanTable, count: int = 50) -> Window | None:
+def _last_spans(table: SpanTable) -> Window | None:
     if not len(table):
         return None
     ends = table.ends()
-    rows = np.argsort(ends, kind="stable")[-count:]
+    rows = np.argsort(ends, kind="stable")[-50:]
     # Long-running spans would make the window the whole run.
     length = ends[rows] - table.start[rows]
     rows = rows[length <= np.median(length) * 20]

@@ -155,7 +155,8 @@ class Plateau(SingleIncidentDetector):
     def _begin(self, start: int, count: int, level: float, noise: float, variant: str, row: Row) -> None:
         incident = self._report(LOSS, row, start_step=start, count=count, level=level, noise=noise)
         incident.variant = variant
-        incident.severity = WARNING if variant == "constant" or self._is_sure(row) else INFO
+        is_stuck = variant == "constant" and is_meant_to_fall(row)
+        incident.severity = WARNING if is_stuck or self._is_sure(row) else INFO
 
 
 def _is_flat(gain: float, z: float, level: float, patience: float) -> bool:

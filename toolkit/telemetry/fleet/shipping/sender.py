@@ -181,10 +181,8 @@ class Sender:
             if checked > _CRC_AT_ONCE:
                 break
             checked += self._resume(file, commits.get(file.key))
-        if self.node.objects is not None:
-            for run in (*asked, *(file.run for file in unknown)):
-                if run.has_objects and not self.is_left_alone(run):
-                    self.node.objects.add_run(run.found.key, run.found.folder)
+        for run in (*asked, *(file.run for file in unknown)):
+            self._store_files(run)
         if is_recheck:
             self._next_recheck = time.monotonic() + _RECHECK_S
             self.watch.rest()
@@ -258,6 +256,11 @@ class Sender:
             )
             file.tail = RecordTail(file.path, file.run.found.key, file.rank, commit.gen, position)
 
+    def _store_files(self, run: ShippedRun) -> None:
+        """Have the samples and other files of a run stored, as far as they are not."""
+        if self.node.objects is not None and run.has_objects and not self.is_left_alone(run):
+            self.node.objects.add(run.found.key.run_id, run.found.folder)
+
     def is_left_alone(self, run: ShippedRun) -> bool:
         """Return whether another shipper has a run, it was deleted on a page, or the engine would remove its lines."""
         is_deleted = run.report.is_deleted or run.found.key.is_older_than(self.node.keep_days)
@@ -319,9 +322,9 @@ class Sender:
                 if tail.offset == offset:
                     file.read_size = file.size
                     break
-        files, tail.files = tail.files, []
-        if files and self.node.objects is not None and file.run.has_objects:
-            self.node.objects.add_files(file.key[0], files)
+        if tail.has_files:
+            self._store_files(file.run)
+            tail.has_files = False
         position = tail.position
         if position.end == begin and file.has_begun:
             return None
@@ -352,8 +355,7 @@ class Sender:
 
     def verify(self, run: ShippedRun, *, reads_all: bool = False) -> Iterator[str | None]:
         """Compare the files of a run with the engine, as `verify_file` does."""
-        if self.node.objects is not None:
-            self.node.objects.verify(run.found.key.run_id)
+        self._store_files(run)
         for file in () if self.is_left_alone(run) else list(run.files.values()):
             with self._reading(file):
                 for said in verify_file(self.engine, file, reads_all=reads_all):

@@ -207,5 +207,5 @@ class Shipper:
             named = "".join(f"; {size} bytes of {path}" for size, path in left[:_FILES_NAMED])
             self._node.say(
                 f"stopped after {drain_s:g} s; left for the next shipper: {sum(size for size, _ in left)} bytes of "
-                f"{len(left)} record files, {waiting} other files{named}"
+                f"{len(left)} record files, the files of {waiting} runs{named}"
             )

@@ -156,10 +156,12 @@ def opened(path: Path, tables: Sequence[str]) -> Iterator[Database]:
     before = os.lstat(path)
     budget = _budget_of(path)
     budget.begin(before.st_size)
-    copy = _copy_of(path) if _has_log(path) else None
+    # With a log, the database file alone does not show everything.
+    has_log = _is_wal_of(path) or _head_of(f"{path}-journal", 8) == _JOURNAL_MAGIC
+    copy = _copy_of(path) if has_log else None
     opened_path = Path(os.path.abspath(path)) if copy is None else copy.path
     # Only a log needs more, and then everything SQLite may write is in the copy's own folder.
-    name = f"file:{_uri(opened_path)}{'' if copy is not None else '?immutable=1'}"
+    name = f"{opened_path.as_uri()}{'' if copy is not None else '?immutable=1'}"
     try:
         connection = sqlite3.connect(name, uri=True, isolation_level=None, check_same_thread=False)
     except _FAILURES as error:
@@ -190,11 +192,6 @@ def _budget_of(path: Path) -> Budget:
 def quoted(name: str) -> str:
     """Return a name of a table or column for SQL."""
     return '"' + name.replace('"', '""') + '"'
-
-
-def _has_log(path: Path) -> bool:
-    """Return whether there is something that the database file alone does not show."""
-    return _is_wal_of(path) or _head_of(f"{path}-journal", 8) == _JOURNAL_MAGIC
 
 
 def _is_wal_of(path: Path) -> bool:
@@ -319,10 +316,6 @@ def _restrict(connection: sqlite3.Connection, tables: Sequence[str], budget: Bud
 
     connection.text_factory = text
     connection.set_progress_handler(budget.is_over, _STEPS)
-
-
-def _uri(path: Path) -> str:
-    return path.as_uri().removeprefix("file:")
 
 
 def _first_line(error: BaseException) -> str:

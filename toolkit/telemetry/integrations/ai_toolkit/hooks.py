@@ -65,22 +65,16 @@ def options_of_process(process: Any, *, all_jobs: bool = False) -> TelemetryOpti
     # ai-toolkit uses these itself; a second W&B run in one process would end the first.
     own.pop("log_dir", None)
     logging = _mapping(own.pop("logging", None))
-    if _is_interval(logging.get("log_every")):
-        own["logging"] = {"log_every": logging["log_every"]}
+    every = logging.get("log_every")
+    if isinstance(every, int) and not isinstance(every, bool) and every >= 1:
+        own["logging"] = {"log_every": every}
     config = {**whole, "config": {**_mapping(whole.get("config")), "process": [own]}}
     changes: dict[str, Any] = {"wandb": False} if logging.get("use_wandb") is True else {}
     options = options_from_config(config, **changes)
-    if not options.enabled and all_jobs and not _has_block(config, own):
+    has_block = any("telemetry" in block for block in (own, config["config"], config))
+    if not options.enabled and all_jobs and not has_block:
         return options_from_config(config, enabled=True, **changes)
     return options
-
-
-def _has_block(config: Mapping[str, Any], process: Mapping[str, Any]) -> bool:
-    return any("telemetry" in block for block in (process, config["config"], config))
-
-
-def _is_interval(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

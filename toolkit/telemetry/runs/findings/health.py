@@ -23,9 +23,9 @@ def health(store: RunStore, key: str) -> Diagnosis:
     endings.take(store.events(key, _ENDING_KINDS, limit=_MOST_EVENTS)[::-1])
     ending = endings.ending(manifest, time.time())
     if ending is not None:
-        cause = ending.error
+        cause, last = ending.error, card.step
         # A run that went on has caught it.
-        is_cause = cause is not None and not _went_on(cause.step, card.step)
+        is_cause = cause is not None and (cause.step is None or last is None or cause.step >= last)
         ending = replace(ending, step=card.step, error=cause if is_cause else None)
     return Diagnosis(
         name=card.name,
@@ -42,7 +42,3 @@ def findings_of(store: RunStore, key: str, *, most: int = _MOST_FINDINGS) -> lis
     """Return each finding once, as `latest_findings` does."""
     records = store.events(key, (kinds.FINDING,), limit=most)
     return latest_findings(map(problem_from, records), store.findings(key))
-
-
-def _went_on(error_step: int | None, last_step: int | None) -> bool:
-    return error_step is not None and last_step is not None and error_step < last_step

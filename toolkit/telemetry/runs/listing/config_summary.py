@@ -65,13 +65,9 @@ def fold_lists(value: Any) -> Any:
 
 
 def _repeats(key: str, value: Any, top: Mapping[str, Any]) -> bool:
-    name = _last_name(key)
+    name = _LAST.sub("", key).rpartition(".")[2]
     usual = USUAL_NAMES.get(name, name)
     return any(USUAL_NAMES.get(other, other) == usual and value == same for other, same in top.items())
-
-
-def _last_name(key: str) -> str:
-    return _LAST.sub("", key).rpartition(".")[2]
 
 
 def _shown(label: str, value: Any) -> str:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
 
-from benchmarks.load_records import held_by
+from tests.load.long_run import held_by
 
 _PATIENCE_S = 60.0
 
@@ -98,13 +96,3 @@ def soak(
         held = settled(process, threads=points[0]["threads"], files=points[0]["files"])
         points.append({"messages": float(messages), **held})
     return points
-
-
-def measure(folder: Path, rounds: int, tabs: int) -> dict[str, Any]:
-    """Return the resources of a server with a live run after each round of tabs."""
-    from benchmarks import served
-    from benchmarks.large_run import LiveRun
-
-    with LiveRun(folder / "logs", "live", 20_000) as run, served.dashboard(folder / "logs", folder) as server:
-        points = soak(server.url, server.pid, run.folder.name, rounds=rounds, tabs=tabs, log=run.log)
-    return {"rounds": rounds, "tabs": tabs, "points": points}

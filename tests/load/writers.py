@@ -188,25 +188,6 @@ def journals_for(log_dir: Path) -> list[Path]:
     ]
 
 
-def measure(folder: Path, processes: int, steps: int) -> dict[str, Any]:
-    """Return the figures of one such run."""
-    log_dir = folder / "logs"
-    began = time.monotonic()
-    wrote, watched = write_together(log_dir, processes=processes, steps=steps, sharing=2)
-    took_s = time.monotonic() - began
-    return {
-        "processes": processes,
-        "steps": steps,
-        "wall_s": took_s,
-        "start_s": [one.start_s for one in wrote],
-        "close_s": [one.close_s for one in wrote],
-        "cpu_s": sum(one.cpu_s for one in wrote),
-        "slowest_call_s": max(one.slowest_call_s for one in wrote),
-        "found": asdict(look_into(log_dir, wrote)),
-        "watched": asdict(watched),
-    }
-
-
 def _work(
     number: int, log_dir: str, steps: int, one_name: bool, barrier: Any, answers: Any, printed: str
 ) -> None:

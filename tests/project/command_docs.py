@@ -1,4 +1,4 @@
-"""Generates docs/cli.md from the commands: `python -m toolkit.telemetry.cli.document`, or `make docs`."""
+"""Generates docs/cli.md from the commands: `python -m tests.project.command_docs`, or `make docs`."""
 
 from __future__ import annotations
 

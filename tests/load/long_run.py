@@ -12,7 +12,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.load_writers import journals_for
+from tests.load.writers import journals_for
+from tests.project.markdown import ROOT
 from toolkit.telemetry.runfolder.journal.journal import pending_lines
 from toolkit.telemetry.runfolder.journal.repair import repair_run
 from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL
@@ -68,13 +69,13 @@ def log_and_be_killed(root: Path, records: int, *, timeout_s: float = 3000.0) ->
     import json
 
     source = (
-        "import json, sys; from pathlib import Path; from benchmarks.load_records import log_many;"
+        "import json, sys; from pathlib import Path; from tests.load.long_run import log_many;"
         "print('FIGURES', json.dumps(log_many(Path(sys.argv[1]), int(sys.argv[2]))), flush=True);"
         "import time; time.sleep(600)"
     )
     child = subprocess.Popen(
         [sys.executable, "-c", source, str(root), str(records)],
-        cwd=Path(__file__).resolve().parent.parent,
+        cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

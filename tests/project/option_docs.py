@@ -1,28 +1,28 @@
 """Write docs/options.md and the type of the logger's keyword arguments, both from the declared options.
 
-`python -m toolkit.telemetry.core.option_docs` in a checkout, or `make docs`.
+`python -m tests.project.option_docs`, or `make docs`.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from importlib import import_module
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 
 from toolkit.telemetry.core.fields import options_of
+from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.logger.training import TrainingConfig
 
-# By name: a generator of documents knows every part, and no part below it is imported by the core.
 _SECTIONS: Final = (
     (
-        "toolkit.telemetry.logger.options:TelemetryOptions",
+        TelemetryOptions,
         "The `telemetry:` block",
         "telemetry",
         "In a training YAML, or as keyword arguments of `TelemetryLogger`.",
     ),
     (
-        "toolkit.telemetry.logger.training:TrainingConfig",
+        TrainingConfig,
         "`log.training.configure(...)`",
         "",
         "Each value may also be a function that returns it. See [spans.md](spans.md#the-phases-of-a-training-job).",
@@ -34,7 +34,7 @@ _TYPES: Final = "toolkit/telemetry/logger/options/options_dict.py"
 
 def documents() -> dict[str, str]:
     """Return what the generated files should contain, by their path in the repository."""
-    return {_PAGE: options_page(), _TYPES: options_types(_load(_SECTIONS[0][0]))}
+    return {_PAGE: options_page(), _TYPES: options_types(TelemetryOptions)}
 
 
 def options_page() -> str:
@@ -48,8 +48,8 @@ def options_page() -> str:
         "A number whose default has no dot is a whole one.",
         "",
     ]
-    for name, title, key, intro in _SECTIONS:
-        page += [f"## {title}", "", intro, "", *_tables(_load(name), key)]
+    for cls, title, key, intro in _SECTIONS:
+        page += [f"## {title}", "", intro, "", *_tables(cls, key)]
     return "\n".join(page).rstrip() + "\n"
 
 
@@ -129,15 +129,6 @@ def _default(item: dataclasses.Field[Any]) -> str:
     return f": {str(item.default).lower() if isinstance(item.default, bool) else item.default}"
 
 
-def _load(name: str) -> type:
-    module, _, cls = name.partition(":")
-    return cast(type, getattr(import_module(module), cls))
-
-
-def _main(contents: Mapping[str, str]) -> None:
-    for path, content in contents.items():
-        Path(path).write_text(content, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    _main(documents())
+    for path, content in documents().items():
+        Path(path).write_text(content, encoding="utf-8")

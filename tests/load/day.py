@@ -1,7 +1,5 @@
 """A day of training at two steps per second, simulated in a minute or two with a manual clock."""
 
-# ruff: noqa: SLF001 - what the logger's threads do by the real clock is done here by the day's.
-
 from __future__ import annotations
 
 import gc
@@ -18,8 +16,9 @@ from typing import Any
 import orjson
 import psutil
 
-from benchmarks.load_records import held_by
-from benchmarks.load_writers import journals_for
+from tests.load.long_run import held_by
+from tests.load.writers import journals_for
+from tests.project.markdown import ROOT
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.runfolder.control import write_request
@@ -136,8 +135,8 @@ class Follower:
 
     def __init__(self, log_dir: Path) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.load_day", str(log_dir)],
-            cwd=Path(__file__).resolve().parent.parent,
+            [sys.executable, "-m", "tests.load.day", str(log_dir)],
+            cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -158,11 +157,6 @@ class Follower:
             if stream is not None:
                 stream.close()
         self._process.wait(30.0)
-
-
-def measure(folder: Path, hours: int) -> dict[str, Any]:
-    """Return the figures of a day, or part of one."""
-    return live(folder, hours, traced=False)
 
 
 def follow(log_dir: Path) -> None:
@@ -197,17 +191,12 @@ def live(
     *,
     steps: int = STEPS_AN_HOUR,
     parts_a_session: int = _PARTS_A_SESSION,
-    traced: bool = True,
 ) -> dict[str, Any]:
-    """Simulate `parts` of a day, `steps` each; return the resources after each and the files at the end.
-
-    `traced` counts every object, which takes twice as long.
-    """
+    """Simulate `parts` of a day, `steps` each; return the resources after each and the files at the end."""
     log_dir = folder / "logs"
     process = psutil.Process()
     began, cpu = time.perf_counter(), time.process_time()
-    if traced:
-        tracemalloc.start(1)
+    tracemalloc.start(1)
     day, follower = Day(log_dir), Follower(log_dir)
     points = []
     try:
