@@ -129,17 +129,9 @@ class Engine:
         Raises:
             EngineError: it failed.
         """
-        return list(self.iterate(sql, *types))
-
-    def iterate(self, sql: str, *types: str) -> Iterator[tuple[Any, ...]]:
-        """Run a SELECT without FORMAT and yield its rows; `types` are those of its columns.
-
-        Raises:
-            EngineError: it failed.
-        """
         answer = self.query(f"{sql} FORMAT RowBinary")
         try:
-            yield from rows_of(answer, types)
+            return list(rows_of(answer, types))
         except (struct.error, IndexError) as error:
             raise EngineError(f"{self.address} gave an answer of another form than asked for") from error
 
@@ -156,7 +148,7 @@ class Engine:
         }
         self._ask(block, settings, gzipped=len(block) > _SMALL_BODY)
 
-    def insert_rows(self, table: str, types: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> None:
+    def insert_rows(self, table: str, types: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> None:
         """Insert rows whose columns have these names and types; raises as `insert` does."""
         self.insert(table, tuple(types), block_of_rows(types, rows))
 
