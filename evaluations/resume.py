@@ -4,28 +4,35 @@ from __future__ import annotations
 
 import hashlib
 import json
+import multiprocessing
+import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from evaluations.figures import Options, interval, say, table
-from evaluations.resume_cases import CAUSES, HELD_OUT, RIGHT, TUNED_ON, Case, cases
+from evaluations.figures import Options, interval, say, share, table
+from evaluations.resume_cases import (
+    CAUSES,
+    HELD_OUT,
+    MOST,
+    PARTS,
+    RIGHT,
+    TUNED_ON,
+    UNLISTED,
+    Case,
+    cases,
+    unlisted,
+)
 from evaluations.resume_runs import make_all
 from toolkit.telemetry.answers.evidence import read_evidence
 from toolkit.telemetry.answers.resume import answer_resumes
-from toolkit.telemetry.diagnostics.resume.judge import (
-    DIFFERENT,
-    FROM_START,
-    SAME,
-    SKIPPED,
-    UNKNOWN,
-    UNLISTED,
-    Judgement,
-)
+from toolkit.telemetry.diagnostics.metric_aliases import LOSS
+from toolkit.telemetry.diagnostics.resume import judge
+from toolkit.telemetry.diagnostics.resume.judge import DIFFERENT, SAME, UNKNOWN, Judgement
 
 PAGE: Final = "answers.md"
 ALL: Final = "everything recorded"
@@ -38,70 +45,99 @@ _KEPT: Final = {
     "end": ("event", "time", "seq", "session", "status"),
 }
 """What is left of the records where losses and lr are all that there is."""
+_LEVELS: Final = (0.0, 0.5, 0.7, 0.85, 0.95)
+"""From which probability on answers are counted together."""
 
 
 @dataclass(frozen=True, slots=True)
 class Said:
-    """What was said about a case: `same`, `cannot be said`, or the first cause."""
+    """What was said about a case from some of its records."""
 
     case: Case
-    said: str
+    evidence: str
+    answer: str
+    cause: str
+    area: str
+    how: str
+    sure: float
+    cause_sure: float
+    wrong_words: Sequence[str]
+    """Where the answer contradicts its own evidence."""
+    has_difference: bool
+    """Whether a loss that exists twice or a part of the state that was recorded differs."""
 
     @property
     def is_right(self) -> bool:
-        """Whether that is the truth."""
-        return self.said == self.case.truth
+        """Whether `same` or `different` is the truth, and a listed cause the one that was injected."""
+        truth = self.case.truth
+        return (self.cause or self.answer) == truth if truth in (SAME, *CAUSES) else self.answer == DIFFERENT
 
     @property
-    def is_different(self) -> bool:
-        """Whether a cause was named."""
-        return self.said not in (SAME, UNKNOWN)
+    def is_cause_right(self) -> bool:
+        """Whether what was named is what was injected: of an unlisted breakage, its area."""
+        return self.is_right if self.case.truth in CAUSES else self.area == self.case.area
 
 
 def run(options: Options) -> str:
     """Make the runs, or take those that an earlier call made; judge them, and return the figures as Markdown."""
-    wanted = cases([0], ["plain"]) if options.quick else cases([*TUNED_ON, *HELD_OUT])
+    listed = cases([0] if options.quick else [*TUNED_ON, *HELD_OUT])
+    wanted = [*listed, *unlisted(range(1 if options.quick else MOST))]
     root = Path(tempfile.gettempdir()) / f"telemetry-resumed-runs-{_version()}"
     say(f"{len(wanted)} resumed trainings, in {root}")
-    labels = make_all(wanted, root)
-    there = [case for case in wanted if case.folder in labels]
-    judged = {evidence: [Said(case, _said(root, case, evidence)) for case in there] for evidence in _EVIDENCE}
-    every = [one for case in there for one in answer_resumes(read_evidence(root / case.folder))]
-    against = sum(bool(contradictions(one)) for one in every)
+    make_all(wanted, root)
+    asked = [
+        (root, case, evidence)
+        for case in wanted
+        for evidence in _EVIDENCE
+        if (root / case.name / "done").exists()
+    ]
+    with multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0))) as pool:
+        said = pool.map(_said, asked, chunksize=8)
     if options.list_errors:
-        for evidence, said in judged.items():
-            for one in said:
-                if not one.is_right:
-                    print(f"{one.case.name}, {_title(one.case.kind)}, {evidence}: {_title(one.said)}")
-    return "\n\n".join(
-        [
-            (
-                f"{len(there)} trainings that were killed and resumed: nine breakages and nine kinds of right resumes "
-                f"of {len({case.trainer for case in there})} trainers. The judge was tuned on seeds 0 to 4 alone."
-            ),
-            _summary(judged),
-            f"Answers that contradict their own evidence: {against} of {len(every)}.",
-            "Said rightly, all trainers and seeds:",
-            _by_kind(judged),
-        ]
+        for one in said:
+            if not one.is_right or one.wrong_words:
+                shown = f"{one.answer} {one.cause} {one.how} {one.sure} {one.cause_sure}"
+                print(
+                    f"{one.case.name}, {one.case.kind} {one.case.how}, {one.evidence}: {shown} {one.wrong_words}"
+                )
+    of_list, others = (
+        [one for one in said if (one.case.trainer == PARTS) == is_part] for is_part in (False, True)
     )
+    against = sum(bool(one.wrong_words) for one in said)
+    about = (
+        f"{len(asked) // len(_EVIDENCE)} trainings that were killed and resumed. {len(of_list) // len(_EVIDENCE)} of "
+        f"them are broken in one of nine listed ways, or right in one of nine; the judge was "
+        "tuned on their seeds 0 to 4 alone."
+    )
+    unlisted_about = (
+        "Breakages of kinds that the judge does not know, held out whole; the area is weights and state, data, random "
+        "numbers, settings, code, or that it was not recorded:"
+    )
+    parts = [about, _summary(of_list), "Said rightly, all trainers and seeds:", _by_kind(of_list)]
+    parts += [
+        unlisted_about,
+        _of_unlisted(others),
+        "Answers, by how sure they were said to be:",
+        _calibration(said),
+    ]
+    return "\n\n".join([*parts, f"Answers that contradict their own evidence: {against} of {len(said)}."])
 
 
-def _summary(judged: dict[str, list[Said]]) -> str:
+def _summary(said: Sequence[Said]) -> str:
     rows = []
-    for evidence, all_said in judged.items():
+    for evidence in _EVIDENCE:
         for title, seeds in (("0 to 4", TUNED_ON), ("5 to 9, held out", HELD_OUT)):
-            said = [one for one in all_said if one.case.seed in seeds]
-            broken = [one for one in said if one.case.truth != SAME]
-            right = [one for one in said if one.case.truth == SAME]
+            these = [one for one in said if one.evidence == evidence and one.case.seed in seeds]
+            broken = [one for one in these if one.case.truth != SAME]
+            right = [one for one in these if one.case.truth == SAME]
             if broken and right:
-                wrong = sum(one.is_different for one in right)
+                wrong = sum(one.answer == DIFFERENT for one in right)
                 shares = [
                     _share(broken, lambda one: one.is_right),
-                    _share(broken, lambda one: one.said == UNKNOWN),
-                    _share(broken, lambda one: one.said == SAME),
+                    _share(broken, lambda one: one.answer == UNKNOWN),
+                    _share(broken, lambda one: one.answer == SAME),
                     f"{wrong} of {len(right)}, at most {interval(wrong, len(right))[1]:.3f}",
-                    _share(right, lambda one: one.said == UNKNOWN),
+                    _share(right, lambda one: one.answer == UNKNOWN),
                 ]
                 rows.append([evidence, title, *shares])
     broken_columns = ["broken: cause first", "cannot be said", "called same"]
@@ -109,39 +145,93 @@ def _summary(judged: dict[str, list[Said]]) -> str:
     return table(["evidence", "seeds", *broken_columns, *right_columns], rows)
 
 
-def _by_kind(judged: dict[str, list[Said]]) -> str:
+def _by_kind(said: Sequence[Said]) -> str:
     rows = []
-    for kind in (*CAUSES, *RIGHT):
-        of_kind = [[one for one in said if one.case.kind == kind] for said in judged.values()]
-        counts = [f"{sum(one.is_right for one in said)} of {len(said)}" for said in of_kind]
-        most = Counter(one.said for one in of_kind[0] if not one.is_right).most_common(1)
-        rows.append([_title(kind), *counts, f"{_title(most[0][0])} {most[0][1]}" if most else ""])
+    for kind, title in {**CAUSES, **RIGHT}.items():
+        of_kind = [
+            [one for one in said if (one.case.kind, one.evidence) == (kind, each)] for each in _EVIDENCE
+        ]
+        counts = [f"{sum(one.is_right for one in these)} of {len(these)}" for these in of_kind]
+        most = Counter(one.cause or one.answer for one in of_kind[0] if not one.is_right).most_common(1)
+        rows.append([title, *counts, f"{CAUSES.get(most[0][0], most[0][0])} {most[0][1]}" if most else ""])
     return table(["truth", *_EVIDENCE, f"wrong with {ALL}"], rows)
 
 
-def _title(kind: str) -> str:
-    return CAUSES.get(kind) or RIGHT.get(kind) or kind
+def _of_unlisted(said: Sequence[Said]) -> str:
+    """Return a row of each unlisted breakage with everything recorded, and of all of them by what was recorded."""
+    groups: dict[str, Callable[[Said], bool]] = {
+        kind: lambda one, kind=kind: one.case.kind == kind and one.evidence == ALL  # type: ignore[misc]
+        for kind in UNLISTED
+    }
+    for evidence in _EVIDENCE:
+        groups[f"all, {evidence}"] = lambda one, evidence=evidence: (  # type: ignore[misc]
+            one.case.kind in UNLISTED and one.evidence == evidence
+        )
+        groups[f"right ones, {evidence}"] = lambda one, evidence=evidence: (  # type: ignore[misc]
+            one.case.kind in RIGHT and one.evidence == evidence
+        )
+    rows = []
+    for title, is_in in groups.items():
+        shown, hidden = (
+            [one for one in said if is_in(one) and one.has_difference == differs] for differs in (True, False)
+        )
+        shares = [
+            _share(shown, lambda one: one.answer == DIFFERENT),
+            _share(shown, lambda one: one.answer == SAME),
+            _share(shown, lambda one: one.is_cause_right),
+        ]
+        limited = (sum(one.answer == answer for one in hidden) for answer in (SAME, UNKNOWN))
+        rows.append([title, str(len(shown)), *shares, str(len(hidden)), *map(str, limited)])
+    columns = ["something recorded differs", "called different", "called same", "area first"]
+    columns += ["nothing recorded differs", "same as far as recorded", "cannot be said"]
+    return table(["breakage", *columns], rows)
+
+
+def _calibration(said: Sequence[Said]) -> str:
+    """Return how many answers were right, by the probability that they were said with."""
+    rows = []
+    for evidence in _EVIDENCE:
+        for title, is_part in (("listed", False), ("unlisted", True)):
+            these = [
+                one for one in said if one.evidence == evidence and (one.case.trainer == PARTS) == is_part
+            ]
+            answers = [one for one in these if one.answer != UNKNOWN and (one.has_difference or not is_part)]
+            kinds = {
+                "answer": [(one.sure, (one.answer == SAME) == (one.case.truth == SAME)) for one in answers],
+                "cause": [(one.cause_sure, one.is_cause_right) for one in answers if one.answer == DIFFERENT],
+            }
+            rows += [[evidence, title, what, *_levels(pairs)] for what, pairs in kinds.items()]
+    names = [f"{least:.2f} to {most:.2f}" for least, most in zip(_LEVELS, (*_LEVELS[1:], 1.0), strict=True)]
+    return table(["evidence", "breakages", "right in", *names], rows)
+
+
+def _levels(pairs: Iterable[tuple[float, bool]]) -> list[str]:
+    found: list[list[bool]] = [[] for _ in _LEVELS]
+    for sure, is_right in pairs:
+        found[sum(sure >= least for least in _LEVELS) - 1].append(is_right)
+    return [f"{share(sum(one), len(one))} of {len(one)}" if one else "-" for one in found]
 
 
 def _share(said: Sequence[Said], is_it: Callable[[Said], bool]) -> str:
-    return f"{sum(map(is_it, said)) / len(said):.3f}"
+    return f"{sum(map(is_it, said)) / len(said):.3f}" if said else "-"
 
 
-def _said(root: Path, case: Case, evidence: str) -> str:
+def _said(asked: tuple[Path, Case, str]) -> Said:
+    root, case, evidence = asked
     folder = root / case.folder
     if evidence == ALL:
-        return _answer(folder)
+        return _answer(folder, case, evidence)
     with tempfile.TemporaryDirectory() as place:
         less = Path(place) / "run"
         less.mkdir()
         shutil.copy(folder / "run.json", less)
         records = (json.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines())
-        kept = [_without(record, evidence) for record in records]
+        kept = [without(record, evidence) for record in records]
         (less / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in kept if one))
-        return _answer(less)
+        return _answer(less, case, evidence)
 
 
-def _without(record: dict[str, Any], evidence: str) -> dict[str, Any] | None:
+def without(record: dict[str, Any], evidence: str) -> dict[str, Any] | None:
     """Return a record without batches, states and code, and for `LOSSES` without settings."""
     names = _KEPT.get(record["event"], ())
     if evidence == SETTINGS:
@@ -149,16 +239,35 @@ def _without(record: dict[str, Any], evidence: str) -> dict[str, Any] | None:
     return {name: record[name] for name in names if name in record} or None
 
 
-def _answer(folder: Path) -> str:
-    found = answer_resumes(read_evidence(folder))
-    return (found[0].cause or found[0].answer) if found else UNKNOWN
+def _answer(folder: Path, case: Case, evidence: str) -> Said:
+    run = read_evidence(folder)
+    found = next(iter(answer_resumes(run)), Judgement(session=0, answer=UNKNOWN, needed=["a resume"]))
+    sure = found.probability, found.cause_probability
+    said = found.answer, found.cause, found.area, found.how
+    before, after = (session.values_of(LOSS) for session in run.sessions[:2])
+    states = [one for session in run.sessions for one in session.events_of("state")]
+    saved, loaded = ([one for one in states if one["at"] == at][-1:] for at in ("save", "load"))
+    pairs = [(before[step], after[step]) for step in after if step in before and step > found.step]
+    pairs += [
+        (one[name], two[name])
+        for one, two in zip(saved, loaded, strict=False)
+        for name in one
+        if name in two and name not in _OF_RECORD
+    ]
+    return Said(case, evidence, *said, *sure, contradictions(found), any(one != two for one, two in pairs))
+
+
+_OF_RECORD: Final = frozenset(
+    {"time", "elapsed", "seq", "session", "at", "rng_hash", "rng_python", "rng_numpy"}
+)
+"""Fields of a state that differ after a right resume: the scripts use, and restore, the generator of torch alone."""
 
 
 def contradictions(found: Judgement) -> list[str]:
     """Return where the answer, its sentence and its rows do not say the same; none for every answer."""
     rows, losses = found.evidence, [row for row in found.evidence if row.is_loss]
     shown = [row for row in rows if row.cause == found.cause and not row.is_loss]
-    is_data = found.cause in (FROM_START, SKIPPED)
+    is_data = found.cause in (judge.FROM_START, judge.SKIPPED)
     unseen = [row for row in rows if row.note == "differs, no effect seen"]
     checks = {
         "same, and a row that differs": found.answer == SAME and any(row.differs for row in rows),
@@ -177,8 +286,10 @@ def contradictions(found: Judgement) -> list[str]:
         and all(row.differs is False for row in shown),
         "other data, and the batches are equal": is_data
         and any(row.what == "first batches" and row.differs is False for row in rows),
-        "not recorded, and a row that differs": found.cause == UNLISTED
+        "not recorded, and a row that differs": found.cause == judge.UNLISTED
         and any(row.differs and row.cause for row in rows),
+        "same, and not as far as recorded": found.answer == SAME
+        and "as far as recorded" not in found.sentence,
         "cannot be said, and nothing is needed": found.answer == UNKNOWN and not found.needed,
     }
     return [what for what, is_so in checks.items() if is_so]

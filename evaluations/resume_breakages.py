@@ -1,42 +1,31 @@
-"""What a broken checkpoint lacks or has wrong, by the form in which each trainer saves it."""
+"""What a broken checkpoint lacks or has wrong."""
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from evaluations.resume_cases import CAUSES, Case
+from evaluations.resume_cases import PARTS, Case
 
 
-def checkpoint_of(trainer: str, step: int) -> Path:
-    """Return where the trainer's script saves the checkpoint of a step."""
-    forms = {
-        "plain": f"saved/step-{step}.pt",
-        "transformers": f"saved/checkpoint-{step}",
-        "lightning": f"saved/step={step}.ckpt",
-        "accelerate": f"saved/step-{step}",
-    }
-    return Path(forms[trainer])
+def checkpoint_of(step: int) -> Path:
+    """Return where the scripts save the checkpoint of a step."""
+    return Path(f"saved/step-{step}.pt")
 
 
 def break_checkpoint(case: Case, folder: Path, job: dict[str, Any]) -> None:
-    """Break the checkpoint that `case` resumes from, or what its job says about the data."""
-    path = folder / checkpoint_of(case.trainer, case.saved_at)
-    earlier = folder / checkpoint_of(case.trainer, case.saved_at // 2)
-    other = folder / "donor" / path.name
-    if case.kind in CAUSES:
-        broken = {"plain": _plain, "lightning": _lightning}.get(case.trainer)
-        if broken is not None:
-            saved, wrong = (torch.load(one, weights_only=False) for one in (path, earlier))
-            broken(case, saved, torch.load(other, weights_only=False) if other.exists() else wrong)
-            torch.save(saved, path)
-        else:
-            _folder(case, path, other if other.exists() else earlier, job)
+    """Break the checkpoint that `case` resumes from, or what its job says."""
+    path = folder / checkpoint_of(case.saved_at)
+    saved = torch.load(path, weights_only=False)
+    if case.trainer == PARTS:
+        _break_part(case, folder / "text.bin", saved)
+        job["fault"] = case.kind
+    else:
+        earlier, other = folder / checkpoint_of(case.saved_at // 2), folder / "donor" / path.name
+        _break(case, saved, torch.load(other if other.exists() else earlier, weights_only=False))
+    torch.save(saved, path)
 
 
 def _skipped(case: Case, position: int) -> int:
@@ -48,7 +37,7 @@ def _parts(case: Case) -> int:
     return 2 if case.seed % 5 == 2 else 1
 
 
-def _plain(case: Case, saved: dict[str, Any], wrong: dict[str, Any]) -> None:
+def _break(case: Case, saved: dict[str, Any], wrong: dict[str, Any]) -> None:
     lost = {
         "optimizer_lost": "optimizer",
         "schedule_restarted": "scheduler",
@@ -66,64 +55,23 @@ def _plain(case: Case, saved: dict[str, Any], wrong: dict[str, Any]) -> None:
             saved[name] = wrong[name]
 
 
-def _lightning(case: Case, saved: dict[str, Any], wrong: dict[str, Any]) -> None:
-    loaders = saved["loops"]["fit_loop"]["state_dict"]["combined_loader"]
-    if case.kind == "optimizer_lost":
-        saved["optimizer_states"][0]["state"] = {}
-    elif case.kind == "schedule_restarted":
-        _restart(saved["lr_schedulers"][0])
-    elif case.kind == "rng":
-        del saved["callbacks"]["RandomNumbers"]
-    elif case.kind == "scaler_lost":
-        del saved["HalfGradients"]
-    elif case.kind == "data_from_start":
-        loaders.clear()
-    elif case.kind == "data_skipped":
-        loaders[0]["position"] += _skipped(case, loaders[0]["position"])
-    elif case.kind == "wrong_checkpoint":
-        for name in ("state_dict", "optimizer_states") if case.how == "of another run" else ("state_dict",):
-            saved[name] = wrong[name]
-
-
-def _folder(case: Case, path: Path, wrong: Path, job: dict[str, Any]) -> None:
-    """Break a checkpoint folder of Accelerate, or of the Trainer, which uses it."""
-    is_trainer = case.trainer == "transformers"
-    if case.kind == "optimizer_lost":
-        _edit(
-            path / ("optimizer.pt" if is_trainer else "optimizer.bin"), lambda state: state["state"].clear()
-        )
-    elif case.kind == "schedule_restarted":
-        _edit(path / ("scheduler.pt" if is_trainer else "scheduler.bin"), _restart)
-    elif case.kind == "rng":
-        (path / ("rng_state.pth" if is_trainer else "random_states_0.pkl")).unlink()
-    elif case.kind == "scaler_lost":
-        fresh = torch.amp.GradScaler("cpu", init_scale=2.0**24, growth_interval=12).state_dict()
-        torch.save(fresh, path / "scaler.pt")
-    elif case.kind == "wrong_checkpoint":
-        optimizer = "optimizer.pt" if is_trainer else "optimizer.bin"
-        for name in (
-            ("model.safetensors", optimizer) if case.how == "of another run" else ("model.safetensors",)
-        ):
-            shutil.copy(wrong / name, path / name)
-    elif case.kind.startswith("data_") and not is_trainer:
-        progress = json.loads((path / "progress.json").read_text())
-        if case.kind == "data_skipped":
-            progress["position"] += _skipped(case, progress["position"])
-        else:
-            progress |= {"position": 0, "epoch": 0 if case.how == "of the training" else progress["epoch"]}
-        (path / "progress.json").write_text(json.dumps(progress))
-    elif case.kind == "data_skipped":
-        size = 8 // _parts(case)
-        position = case.saved_at * _parts(case) % (96 // size)
-        # The Trainer skips what was used as well; both together must leave a batch of the epoch.
-        job["skip"] = min(size * _skipped(case, position), 96 - (position + _parts(case)) * size)
-
-
-def _edit(path: Path, change: Callable[[Any], None]) -> None:
-    state = torch.load(path, weights_only=False)
-    change(state)
-    torch.save(state, path)
-
-
-def _restart(schedule: dict[str, Any]) -> None:
-    schedule |= {"last_epoch": 0, "_step_count": 1}
+def _break_part(case: Case, text: Path, saved: dict[str, Any]) -> None:
+    """Break what only some trainings have: the checkpoint, or the data."""
+    if case.kind == "data content":
+        data = text.read_bytes()
+        ways = {"capitals": data.upper(), "without spaces": data.replace(b" ", b"")}
+        text.write_bytes(ways.get(case.how, data[::-1]))
+    elif case.kind == "ema":
+        del saved["ema"]
+    elif case.kind == "second optimizer":
+        saved["second"]["state"] = {}
+        saved["second"]["param_groups"][0]["lr"] *= 0.1 if case.how == "of no use" else 1.0
+    elif case.kind == "replay buffer":
+        rows = saved["replay"]
+        other = [[(at + 7) % 96 for at in row] for row in rows]
+        saved["replay"] = {"empty": [], "in another order": rows[::-1]}.get(case.how, other)
+    elif case.kind == "precision" and case.how == "weights":
+        weights = saved["model"].items()
+        saved["model"] = {
+            name: one.bfloat16().float() if one.is_floating_point() else one for name, one in weights
+        }

@@ -7,7 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-TRAINERS: Final = ("plain", "transformers", "lightning", "accelerate")
+from toolkit.telemetry.diagnostics.resume.judge import CODE, DATA, NOT_RECORDED, STATE
+
+PLAIN, PARTS = "plain", "parts"
+"""Scripts: with what most trainings have, and with parts that few have."""
 CAUSES: Final = {
     "optimizer_lost": "optimizer state lost",
     "schedule_restarted": "schedule restarted",
@@ -31,8 +34,22 @@ RIGHT: Final = {
     "seed_in_settings": "right, another seed in the settings",
 }
 """Right resumes; all but the first look like broken ones in some way."""
+UNLISTED: Final = {
+    "labels": ("shifted by one", "of another class", "of another row"),
+    "vocabulary": ("in another order", "reversed", "moved by one"),
+    "data content": ("other text", "capitals", "without spaces"),
+    "ema": ("begun again", "taken from the weights"),
+    "batch norm": ("reset",),
+    "second optimizer": ("lost", "of no use"),
+    "replay buffer": ("empty", "in another order", "with other rows"),
+    "precision": ("autocast", "gradients", "weights"),
+    "code": ("another activation", "another loss", "another average"),
+}
+"""Breakages that the judge was not made for, held out whole, each in some ways."""
 TUNED_ON: Final = range(5)
 HELD_OUT: Final = range(5, 10)
+MOST: Final = 20
+"""So many seeds of each unlisted breakage."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +65,6 @@ class Case:
     """The cause, or which right resume it is."""
     how: str
     """What was changed, where there are several ways."""
-    deterministic: bool
     noise: float
     log_every: int
     overlap: int
@@ -61,21 +77,36 @@ class Case:
         """The run folder, from the folder of all cases."""
         return f"{self.name}/logs/run"
 
+    @property
+    def says_all(self) -> bool:
+        """Whether its script gives all parts of its state to the logger, or only those that scripts usually do."""
+        return self.seed // 2 % 2 == 0
 
-def cases(seeds: Iterable[int], trainers: Iterable[str] = TRAINERS) -> list[Case]:
-    """Return a case of each breakage and each right resume, by trainer and seed."""
-    return [
-        case_of(trainer, seed, number, kind)
-        for seed in seeds
-        for trainer in trainers
-        for number, kind in enumerate((*CAUSES, *RIGHT))
-    ]
+    @property
+    def area(self) -> str:
+        """What kind of thing an unlisted breakage is, as far as its run recorded it."""
+        parts = {"ema": self.says_all, "second optimizer": self.says_all, "replay buffer": self.says_all}
+        parts |= {"batch norm": True, "precision": self.how == "weights"}
+        other = {"data content": DATA, "code": CODE}
+        return STATE if parts.get(self.kind) else other.get(self.kind, NOT_RECORDED)
+
+
+def cases(seeds: Iterable[int]) -> list[Case]:
+    """Return a case of each breakage and each right resume, by seed."""
+    kinds = (*CAUSES, *RIGHT)
+    return [case_of(PLAIN, seed, number, kind) for seed in seeds for number, kind in enumerate(kinds)]
+
+
+def unlisted(seeds: Iterable[int]) -> list[Case]:
+    """Return a case of each unlisted breakage, and of two right resumes of the same script, by seed."""
+    kinds = (*UNLISTED, "exact", "small_noise")
+    return [case_of(PARTS, seed, number, kind) for seed in seeds for number, kind in enumerate(kinds)]
 
 
 def case_of(trainer: str, seed: int, number: int, kind: str) -> Case:
     """Return one case; the seed also decides how it is logged and whether steps were done twice."""
     chance = random.Random(f"{trainer} {seed} {kind}")
-    broken = kind in CAUSES
+    broken = kind not in RIGHT
     every = chance.choice([7, 8, 9, 10, 11])
     log_every, overlap = 1, chance.randint(7, 12)
     if kind == "log_every_10" or (broken and seed % 5 == 3):
@@ -86,16 +117,15 @@ def case_of(trainer: str, seed: int, number: int, kind: str) -> Case:
     noise = {"exact": 0.0, "small_noise": 1e-6, "large_noise": 10 ** chance.uniform(-2.5, -1)}.get(
         kind, noise
     )
+    if trainer == PARTS:
+        noise = 1e-6 if kind == "small_noise" else 0.0
     ways = {
         "data_from_start": ["of the training", "of the epoch"],
         "data_skipped": ["as many again", "what the killed session had used"],
         "batch_size": ["batch size doubled", "batch size halved", "accumulation doubled"],
         "wrong_checkpoint": ["weights of an earlier step", "of another run"],
         "code_or_config": ["a setting", "a line of code"],
-    }.get(kind, [""])
-    if kind == "data_from_start" and trainer in ("transformers", "lightning"):
-        # They count epochs themselves.
-        ways = ["of the epoch"]
+    }.get(kind, UNLISTED.get(kind, [""]))
     return Case(
         name=f"{trainer}-{seed}-{number:02}",
         trainer=trainer,
@@ -103,7 +133,6 @@ def case_of(trainer: str, seed: int, number: int, kind: str) -> Case:
         truth=kind if broken else "same",
         kind=kind,
         how=ways[seed % len(ways)],
-        deterministic=noise == 0.0,
         noise=noise,
         log_every=log_every,
         overlap=overlap,

@@ -15,12 +15,13 @@ import random
 import runpy
 import shutil
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from evaluations.figures import say
 from evaluations.resume_breakages import break_checkpoint, checkpoint_of
-from evaluations.resume_cases import Case, case_of
+from evaluations.resume_cases import PARTS, PLAIN, Case, case_of
 
 _SCRIPTS: Final = Path(__file__).with_name("resume_scripts")
 _REWARM: Final = ("resume_warmup_steps", "warmup_steps_after_resume", "rewarmup_steps")
@@ -31,6 +32,11 @@ _EDITS: Final = (
     ("logits = self.head(hidden)", "logits = 1.5 * self.head(hidden)"),
     ("self.dropout, self.training", "5 * self.dropout, self.training"),
 )
+_EDITS_OF_PARTS: Final = {
+    "another activation": ("torch.tanh(", "torch.relu("),
+    "another loss": ("labels.flatten())", "labels.flatten(), label_smoothing=0.1)"),
+    "another average": ("loss.backward()", "(loss * 3).backward()"),
+}
 
 
 def make(case: Case, root: Path, text: bytes) -> None:
@@ -49,16 +55,18 @@ def make(case: Case, root: Path, text: bytes) -> None:
         "kill_at": case.saved_at + case.overlap,
         "stop_at": case.saved_at + case.overlap + 6,
         "resume_from": None,
-        "skip": 0,
-        "from_start": case.kind == "data_from_start",
         "noise": case.noise,
+        "save_at": case.saved_at,
+        "says": "everything" if case.says_all else "the usual",
+        "fault": "",
+        "how": case.how,
     }
     if case.how == "of another run":
         _session(folder, settings | {"seed": 91, "data_seed": 91}, job | {"kill_at": case.saved_at}, "donor")
         os.rename(folder / "saved", folder / "donor")
         shutil.rmtree(folder / "logs")
     _session(folder, settings, job, "1")
-    job |= {"kill_at": -1, "resume_from": str(checkpoint_of(case.trainer, case.resumed_at))}
+    job |= {"kill_at": -1, "resume_from": str(checkpoint_of(case.resumed_at))}
     break_checkpoint(case, folder, job)
     _change(case, folder, settings)
     _session(folder, settings, job, "2")
@@ -87,7 +95,8 @@ def _settings(case: Case) -> dict[str, Any]:
         "save_every": case.saved_at // 2,
         "log_every": case.log_every,
         "loss_scaling": case.kind == "scaler_lost",
-    }
+        "train_file": "text.bin",
+    } | ({"frozen_norm": case.seed % 3 == 0, "teacher": case.seed % 2 == 0} if case.trainer == PARTS else {})
 
 
 def _change(case: Case, folder: Path, settings: dict[str, Any]) -> None:
@@ -104,8 +113,13 @@ def _change(case: Case, folder: Path, settings: dict[str, Any]) -> None:
         settings |= {chance.choice(_REWARM): chance.randint(4, 7), "resumed_at": case.resumed_at}
     elif case.how == "a setting":
         settings |= chance.choice(_SETTINGS)
-    elif case.how == "a line of code":
-        path, (before, after) = folder / "task.py", chance.choice(_EDITS)
+    elif case.how == "a line of code" or case.kind == "code":
+        name, edit = (
+            ("train.py", _EDITS_OF_PARTS[case.how])
+            if case.trainer == PARTS
+            else ("task.py", chance.choice(_EDITS))
+        )
+        path, (before, after) = folder / name, edit
         code = path.read_text()
         assert before in code, before
         path.write_text(code.replace(before, after))
@@ -119,6 +133,9 @@ def _session(folder: Path, settings: dict[str, Any], job: dict[str, Any], name: 
     if child == 0:
         code = 1
         try:
+            # As a user's training records: what a test run or a shell turned off, such as the code, is on.
+            for variable in [one for one in os.environ if one.startswith("TELEMETRY_")]:
+                del os.environ[variable]
             os.chdir(folder)
             with open(f"session-{name}.txt", "wb", 0) as output:
                 os.dup2(output.fileno(), 1)
@@ -126,7 +143,7 @@ def _session(folder: Path, settings: dict[str, Any], job: dict[str, Any], name: 
             sys.path.insert(0, str(folder))
             sys.argv = ["train.py"]
             runpy.run_path("train.py", run_name="__main__")
-            if folder.name.startswith("imports-"):
+            if folder.name == "imports":
                 Path("modules.json").write_text(json.dumps([*sys.modules]))
             code = 0
         finally:
@@ -141,56 +158,43 @@ def _session(folder: Path, settings: dict[str, Any], job: dict[str, Any], name: 
         raise RuntimeError(f"session {name} of {folder} ended with {ended}: see session-{name}.txt there")
 
 
-def make_all(wanted: list[Case], root: Path, processes: int = 2) -> dict[str, dict[str, Any]]:
-    """Make the cases that are not there yet; return the labels of all, by run folder, and write them as labels.json."""
+def make_all(wanted: list[Case], root: Path) -> None:
+    """Make the cases that are not there yet, with all processors."""
     root.mkdir(parents=True, exist_ok=True)
     text = _text()
     missing = [case for case in wanted if not (root / case.name / "done").exists()]
     if missing:
-        _import_all({case.trainer for case in missing}, root, text)
-        fork = multiprocessing.get_context("fork")
-        workers = [
-            fork.Process(target=_make_some, args=(missing[at::processes], root, text))
-            for at in range(processes)
-        ]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            while worker.is_alive():
-                worker.join(20)
-                _write_labels(wanted, root)
-    return _write_labels(wanted, root)
+        _import_all(root, text)
+        with multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0))) as pool:
+            jobs = [(case, root, text) for case in missing]
+            for number, problem in enumerate(pool.imap_unordered(_made, jobs), 1):
+                if problem or number % 50 == 0:
+                    say(problem or f"{number} of {len(missing)} are made")
 
 
-def _write_labels(wanted: list[Case], root: Path) -> dict[str, dict[str, Any]]:
-    labels = {case.folder: asdict(case) for case in wanted if (root / case.name / "done").exists()}
-    (root / "labels.json").write_text(json.dumps(labels, indent=1))
-    return labels
+def _made(job: tuple[Case, Path, bytes]) -> str:
+    """Make a case, and return why it could not be made."""
+    case, root, text = job
+    try:
+        make(case, root, text)
+    except RuntimeError as error:
+        return str(error)
+    (root / case.name / "done").touch()
+    return ""
 
 
-def _make_some(some: list[Case], root: Path, text: bytes) -> None:
-    for case in some:
-        try:
-            make(case, root, text)
-        except RuntimeError as error:
-            print(error, file=sys.stderr, flush=True)
-        else:
-            (root / case.name / "done").touch()
-
-
-def _import_all(trainers: set[str], root: Path, text: bytes) -> None:
-    """Import what each script imports in the course of a training, so that each session is forked with it."""
+def _import_all(root: Path, text: bytes) -> None:
+    """Import what the scripts import in the course of a training, so that each session is forked with it."""
     import torch
 
     # Forked processes inherit no threads, so there must be none that they wait for.
     torch.set_num_threads(1)
-    for trainer in sorted(trainers):
-        case = replace(case_of(trainer, 0, 0, "exact"), name=f"imports-{trainer}")
-        make(case, root, text)
-        for name in json.loads((root / case.name / "modules.json").read_text()):
-            with contextlib.suppress(ImportError):
-                importlib.import_module(name)
-        shutil.rmtree(root / case.name)
+    case = replace(case_of(PLAIN, 0, 0, "exact"), name="imports")
+    make(case, root, text)
+    for name in json.loads((root / case.name / "modules.json").read_text()):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(name)
+    shutil.rmtree(root / case.name)
 
 
 def _text() -> bytes:

@@ -17,7 +17,7 @@ function sparkOf(values) {
 
 function fillCell(cell, column, value) {
   if (value === null || value === "" || value === undefined) return;
-  if (column.kind === "progress") {
+  if (column.kind === "progress" && typeof value !== "string") {
     const [part, text] = Array.isArray(value) ? value : [value, null];
     const share = Math.round(Math.min(1, Math.max(0, part)) * 100);
     const bar = make("span", "trt-bar");
@@ -91,6 +91,15 @@ function nameCell(cell, row, send) {
     else follow(row.href);
   };
   cell.appendChild(link);
+  if (typeof row.star === "boolean") {
+    const star = make("button", "trt-star", row.star ? "★" : "☆");
+    star.type = "button";
+    star.title = row.star ? "The baseline of its project" : "Make it the baseline of its project";
+    star.setAttribute("aria-label", `${row.name} as the baseline`);
+    star.setAttribute("aria-pressed", String(row.star));
+    star.onclick = () => send("starred", { key: row.key });
+    cell.appendChild(star);
+  }
   if (row.also) cell.appendChild(make("span", "trt-also", row.also));
 }
 
@@ -111,7 +120,7 @@ function drawRow(row, columns, selectable, send) {
     cell.dataset.label = column.label;
     if (column.kind === "name") nameCell(cell, row, send);
     else fillCell(cell, column, row.cells[i]);
-    if (row.marks && row.marks.includes(column.id)) cell.classList.add("trt-marked");
+    if (column.main) cell.classList.add("trt-main");
     line.appendChild(cell);
   });
   return line;
@@ -216,6 +225,7 @@ export function run_table(component) {
   table.setAttribute("aria-label", data.label);
   frame.classList.toggle("trt-facts", Boolean(data.facts));
   frame.classList.toggle("trt-runs", !data.facts);
+  frame.classList.toggle("trt-compact", Boolean(data.compact));
   const shape = JSON.stringify([data.columns, data.sort, data.selectable, data.movable]);
   const isSame = table.dataset.shape === shape;
   if (!isSame) {
@@ -230,7 +240,7 @@ export function run_table(component) {
     table.dataset.pinned = String(pinned);
     let style = "";
     for (let i = 1; i <= pinned; i += 1) {
-      style += `.trt table:not(.trt-no-pins) tr > :nth-child(${i}) { position: sticky; left: var(--trt-left-${i - 1}, 0); z-index: 1; }`;
+      style += `.trt table:not(.trt-no-pins) tr > :nth-child(${i}) { position: sticky; left: var(--trt-left-${i - 1}, 0); z-index: 1; } .trt table:not(.trt-no-pins) tr > th:nth-child(${i}) { z-index: 3 !important; }`;
     }
     frame.querySelector("style").textContent = `@media (min-width: 641px) { ${style} }`;
   }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import streamlit as st
@@ -14,31 +14,36 @@ from toolkit.telemetry.reports.compare import compare as comparison
 from toolkit.telemetry.reports.document import Colour, Document, Table
 from toolkit.telemetry.reports.drawn_curves import DrawnLine, DrawnView, drawn_chart
 from toolkit.telemetry.reports.stored_run import content_of_run, points_for
-from toolkit.telemetry.runfolder.metrics import LIKELY, NOT_RESULTS, is_evaluation
-from toolkit.telemetry.runfolder.records import is_spread
-from toolkit.telemetry.runs.curve_axes import axes_of
 from toolkit.telemetry.runs.formatting import clean, count, md, short_number
 from toolkit.telemetry.runs.listing.compared_runs import (
     BY_TAG,
-    RunGroup,
     figure_rows,
-    figures_of,
     group_choices,
     grouped,
     joined_metrics,
     named_choices,
 )
-from toolkit.telemetry.runs.listing.run_table import Column, differences_of, primary_of
+from toolkit.telemetry.runs.listing.run_table import Column, differences_of
 from toolkit.telemetry.runs.settings import setting_names, setting_text
 from toolkit.telemetry.runs.store import RunCard, RunQuery, RunStore, UnknownRun, labelled
 
 from .. import session
 from ..charts.palette import DASHES, SERIES, looks_of_runs
 from ..components import page_states
+from ..components.baseline import baseline_key
+from ..components.compared_curves import (
+    HIDDEN,
+    MAX_SMALL,
+    Compared,
+    curves_spec,
+    other_metrics,
+    pick_metric,
+    read_runs,
+    shared_axes,
+    shown_how,
+    small_charts,
+)
 from ..components.curve_chart import (
-    ChartSpec,
-    CurveSpec,
-    GroupSpec,
     View,
     draw_curves,
     view_in_url,
@@ -46,7 +51,7 @@ from ..components.curve_chart import (
 )
 from ..components.difference import ask_why, difference_blocks, made_of, show_difference
 from ..components.own_charts import own_charts
-from ..components.page_states import page_title, section
+from ..components.page_states import page_title
 from ..components.pictures import sample_grid
 from ..components.run_filter import keep_colours
 from ..components.run_menu import report_button
@@ -57,12 +62,10 @@ from ..components.verdict_line import verdict_of_chosen
 
 _MAX_RUNS: Final = 50
 _MAX_GROUPS: Final = 12
-_MAX_SMALL: Final = 12
 _MAX_SETTINGS: Final = 8
 _OFFERED: Final = 1_000
 """Runs that can be picked; any other one is compared by its address."""
 _STATISTICS: Final = ("mean", "median", "range")
-_HIDDEN: Final = "hide"
 
 
 def main() -> None:
@@ -88,11 +91,11 @@ def main() -> None:
         st.info(f"Pick two to {_MAX_RUNS} runs.", icon=":material/compare_arrows:")
         # One run can have become faster from one session to the next.
         if keys and len({job.perf_tag for job in store.manifest_sessions(keys[0])}) > 1:
-            _read(store, keys)
+            read_runs(store, keys)
             _part("The speed", lambda: speed_panel(store, keys, cards))
         return
     cards.update({card.key: card for card in keep_colours(store, [cards[key] for key in keys])})
-    in_part = _read(store, keys)
+    in_part = read_runs(store, keys)
     chart, below = st.container(), st.container()
     with below:
         shown = _compared(store, {key: cards[key] for key in keys}, of_metric, of_group)
@@ -111,7 +114,7 @@ def main() -> None:
     with st.popover("Your charts", icon=":material/add_chart:", width="content"):
         draw_own = own_charts(store, [cards[key] for key in keys])
     page_states.guarded("Your charts", lambda: draw_own(2))
-    page_states.guarded("The other metrics", lambda: _small_charts(shown))
+    page_states.guarded("The other metrics", lambda: small_charts(shown))
     if "sec_per_step" in shown.names:
         _speed(store, keys, cards)
 
@@ -119,76 +122,27 @@ def main() -> None:
 # ---------------------------------------------------------------- what is compared
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Compared:
-    """The runs that are drawn, and how."""
-
-    store: RunStore
-    cards: Mapping[str, RunCard]
-    names: Mapping[str, Mapping[str, str]]
-    """The metrics, each with the name that a run gives it."""
-    metric: str
-    by: Sequence[str]
-    groups: Sequence[RunGroup]
-    looks: Mapping[str, tuple[str, str]]
-    """Colour and dash of each run, or of each group by its label."""
-    base: str
-    """The key of a run, or the label of a group."""
-    is_difference: bool
-    axes: Sequence[tuple[str, str]]
-    left_out: int = 0
-
-    @property
-    def is_live(self) -> bool:
-        return any(card.live for card in self.cards.values())
-
-    @property
-    def hidden(self) -> set[str]:
-        """The runs or groups whose curves are hidden, from the address."""
-        return {word for word in st.query_params.get_all(_HIDDEN) if word in self.looks}
-
-    @property
-    def base_run(self) -> str:
-        """The run that others are compared with: the first one of a group."""
-        return next((group.runs[0] for group in self.groups if group.label == self.base), self.base)
-
-    def figures(self) -> dict[str, dict[str, float]]:
-        return figures_of(self.store, list(self.cards), self.metric, self.names.get(self.metric, {}))
-
-    def rows(self) -> list[tuple[str, tuple[str, ...]]]:
-        """Return what has a line of its own: key of a run or label of a group, and its runs."""
-        if self.groups:
-            return [(group.label, group.runs) for group in self.groups]
-        return [(key, (key,)) for key in self.cards]
-
-    def label(self, row: str) -> str:
-        return row if self.groups else self.cards[row].name
-
-
-def _compared(store: RunStore, cards: Mapping[str, RunCard], of_metric: Any, of_group: Any) -> _Compared:
+def _compared(store: RunStore, cards: Mapping[str, RunCard], of_metric: Any, of_group: Any) -> Compared:
     names = joined_metrics({key: store.metrics(key) for key in cards})
     with of_metric:
-        metric = _pick_metric(store, cards, names)
+        metric = pick_metric(store, cards, names)
     with of_group:
         by = _pick_grouping(list(cards.values()))
     own = names.get(metric, {})
     groups = grouped([card for key, card in cards.items() if key in own], by) if by else []
     rows = [group.label for group in groups] or list(cards)
-    base, is_difference = _pick_baseline(rows, {} if groups else option_texts(cards.values()))
+    starred = baseline_key(store, next(iter(cards.values())).project)
+    first = starred if starred in rows else rows[0]
+    base, is_difference = _pick_baseline(rows, first, {} if groups else option_texts(cards.values()))
     # The group that all are compared with is always drawn.
-    first = [group for group in groups if group.label == base]
-    drawn = [*first, *(group for group in groups if group not in first)][:_MAX_GROUPS]
+    based = [group for group in groups if group.label == base]
+    drawn = [*based, *(group for group in groups if group not in based)][:_MAX_GROUPS]
     left_out, groups = len(groups) - len(drawn), [group for group in groups if group in drawn]
     looks = {
         group.label: (f"run-{number % SERIES}", DASHES[number // SERIES % len(DASHES)])
         for number, group in enumerate(groups)
     }
-    shared = [
-        info for info in store.metrics(next(iter(cards))) if len(names.get(info.name, ())) == len(cards)
-    ]
-    # As links of before name it.
-    axes = [(value, "Wall time" if value == "time" else label) for value, label in axes_of(shared)]
-    return _Compared(
+    return Compared(
         store=store,
         cards=cards,
         names=names,
@@ -198,7 +152,7 @@ def _compared(store: RunStore, cards: Mapping[str, RunCard], of_metric: Any, of_
         looks=looks or looks_of_runs(list(cards.values())),
         base=base,
         is_difference=is_difference,
-        axes=axes,
+        axes=shared_axes(store, list(cards), names),
         left_out=left_out,
     )
 
@@ -206,23 +160,6 @@ def _compared(store: RunStore, cards: Mapping[str, RunCard], of_metric: Any, of_
 def _part(name: str, draw: Callable[[], None], seconds: float | None = None) -> None:
     """Draw a part of the page as a fragment, so that a change in it redraws nothing else."""
     st.fragment(lambda: page_states.guarded(name, draw), run_every=seconds)()
-
-
-def _read(store: RunStore, keys: Sequence[str]) -> bool:
-    """Read the runs, show the progress, and return whether there is more to read."""
-    healths = store.refresh_all(keys, wait_s=0.5)
-    # A list, not `any`: each has to be stored.
-    changed = [
-        session.set_partly("read", key, not health.complete)
-        for key, health in zip(keys, healths, strict=True)
-    ]
-    unfinished = [health for health in healths if not health.complete]
-    if unfinished:
-        page_states.reading(min(unfinished, key=lambda health: health.fraction_read))
-    elif any(changed):
-        # Redraw what was drawn from a partly read log.
-        st.rerun()
-    return bool(unfinished)
 
 
 def _pick_runs(cards: Mapping[str, RunCard], otherwise: Mapping[str, str], place: Any) -> list[str]:
@@ -304,36 +241,7 @@ def _pick_grouping(cards: Sequence[RunCard]) -> list[str]:
         )
 
 
-def _pick_metric(
-    store: RunStore, cards: Mapping[str, RunCard], names: Mapping[str, Mapping[str, str]]
-) -> str:
-    """Show the metrics, the project's primary one first, and return the chosen one."""
-    projects = {card.project for card in cards.values()}
-    settings = store.project_settings(projects.pop() if len(projects) == 1 else None)
-    primary = primary_of(list(cards.values()), settings)
-    every = {own: name for name, of in names.items() for own in of.values()}
-    first = every.get(primary.metric) if primary is not None else None
-    ordered = sorted(
-        names,
-        key=lambda name: (
-            name != first,
-            LIKELY.index(name) if name in LIKELY else len(LIKELY),
-            is_spread(name, names),
-            -len(names[name]),
-            name,
-        ),
-    )
-    if not ordered:
-        return "train_loss"
-    # A link may have another run's name of it.
-    asked = st.query_params.get("metric", "")
-    if asked not in names and asked in every and "metric" not in st.session_state:
-        st.query_params["metric"] = every[asked]
-    chosen = session.kept_in_url(st.selectbox, "Metric", ordered, key="metric", label_visibility="collapsed")
-    return str(chosen or ordered[0])
-
-
-def _pick_baseline(rows: Sequence[str], texts: Mapping[str, str]) -> tuple[str, bool]:
+def _pick_baseline(rows: Sequence[str], first: str, texts: Mapping[str, str]) -> tuple[str, bool]:
     """Show what the others are compared with, and whether its curve is subtracted; return both."""
     state, address = st.session_state, st.query_params
     if (before := address.get("against")) is not None:
@@ -342,7 +250,7 @@ def _pick_baseline(rows: Sequence[str], texts: Mapping[str, str]) -> tuple[str, 
         if before in rows:
             state["base"], state["diff"] = before, True
     if state.setdefault("base", address.get("base")) not in rows:
-        state["base"] = rows[0]
+        state["base"] = first
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown("Compared with", width="content")
         chosen = st.selectbox(
@@ -354,100 +262,27 @@ def _pick_baseline(rows: Sequence[str], texts: Mapping[str, str]) -> tuple[str, 
             width=300,
         )
         is_difference = st.toggle("Draw the difference", key="diff", bind="query-params")
-    session.put_in_url({"base": chosen if chosen != rows[0] else None})
+    session.put_in_url({"base": chosen if chosen != first else None})
     return chosen, is_difference
 
 
 # ---------------------------------------------------------------- curves
 
 
-def _spec(shown: _Compared, metric: str, *, is_small: bool) -> ChartSpec:
-    """Return what a chart of the runs, or of their groups, draws."""
-    own = shown.names.get(metric, {})
-
-    def curve(key: str, row: str) -> CurveSpec:
-        colour, dash = shown.looks[row]
-        card = shown.cards[key]
-        return CurveSpec(run=key, metric=own[key], label=card.name, name=card.name, colour=colour, dash=dash)
-
-    groups = [
-        GroupSpec(
-            label=group.label,
-            colour=shown.looks[group.label][0],
-            dash=shown.looks[group.label][1],
-            curves=tuple(curve(key, group.label) for key in group.runs if key in own),
-        )
-        for group in shown.groups
-    ]
-    return ChartSpec(
-        title=metric,
-        curves=() if groups else tuple(curve(key, key) for key in shown.cards if key in own),
-        groups=tuple(group for group in groups if group.curves),
-        statistic=view_in_url(shown.axes).statistic,
-        base=shown.base if shown.is_difference else None,
-        height=220 if is_small else 400,
-        fit=True,
-        live=shown.is_live,
-        heading=f"{metric}, {_how(shown)}" if shown.groups else metric,
-    )
-
-
-def _how(shown: _Compared) -> str:
-    """Return what the charts show of the metric."""
-    words = [f"by {', '.join(setting_names(shown.by).values())}"] if shown.groups else []
-    words += [f"difference from {shown.label(shown.base)}"] if shown.is_difference else []
-    return ", ".join(words)
-
-
-def _chart(shown: _Compared) -> None:
+def _chart(shown: Compared) -> None:
     view_switches(axes=shown.axes, statistics=_STATISTICS if shown.groups else ())
     if not shown.names.get(shown.metric):
         st.info(f"None of these runs has logged {md(shown.metric)}.", icon=":material/show_chart:")
         return
-    draw_curves(_spec(shown, shown.metric, is_small=False), key="chart compare")
-
-
-def _other_metrics(shown: _Compared) -> list[str]:
-    """Return the other metrics that at least two of the runs have, evaluations and the most shared first."""
-    system = {info.name for key in shown.cards for info in shown.store.metrics(key) if info.event == "system"}
-    shared = [
-        name
-        for name, own in shown.names.items()
-        if len(own) > 1
-        and name not in (shown.metric, "steps_folded", *system)
-        and not is_spread(name, shown.names)
-        and not name.startswith(NOT_RESULTS)
-    ]
-    order = {
-        name: (not is_evaluation(name), name not in LIKELY, -len(shown.names[name]), name) for name in shared
-    }
-    return sorted(shared, key=order.__getitem__)
-
-
-def _small_charts(shown: _Compared) -> None:
-    metrics = _other_metrics(shown)
-    if not metrics:
-        return
-    section("Other metrics of these runs")
-    columns = st.columns(2, gap="medium")
-    for number, metric in enumerate(metrics[:_MAX_SMALL]):
-        with columns[number % len(columns)]:
-            section(f"{md(metric)} :gray[{len(shown.names[metric])} of {len(shown.cards)} runs]", level=3)
-            draw_curves(_spec(shown, metric, is_small=True), key=f"chart compare {metric}")
-    if len(metrics) > _MAX_SMALL:
-        st.caption(
-            f"{count(len(metrics) - _MAX_SMALL)} more metrics are not drawn here: "
-            + ", ".join(md(name, 40) for name in metrics[_MAX_SMALL : _MAX_SMALL + 10])
-            + ". Choose one above."
-        )
+    draw_curves(curves_spec(shown, shown.metric, is_small=False), key="chart compare")
 
 
 # ---------------------------------------------------------------- the table
 
 
-def _table(shown: _Compared) -> None:
+def _table(shown: Compared) -> None:
     """Show legend and summary in one: an eye, the colour, the name, the figures, and the settings that differ."""
-    if _read(shown.store, list(shown.cards)):
+    if read_runs(shown.store, list(shown.cards)):
         st.caption("The figures are of what has been read so far.")
     figures = shown.figures()
     _figures_table(shown, figures, shown.rows(), key="_compare_table", is_legend=True)
@@ -462,7 +297,7 @@ def _table(shown: _Compared) -> None:
                 _figures_table(alone, figures, rows, key="_compare_runs", is_legend=False)
 
 
-def _left_out(shown: _Compared) -> str:
+def _left_out(shown: Compared) -> str:
     """Return what the groups do not have, and which runs are in several."""
     without = len(shown.cards) - len(shown.names.get(shown.metric, ()))
     said = ["A run counts in each of its groups."] if BY_TAG in shown.by else []
@@ -474,7 +309,7 @@ def _left_out(shown: _Compared) -> str:
 
 
 def _figures_table(
-    shown: _Compared,
+    shown: Compared,
     figures: Mapping[str, Mapping[str, float]],
     rows: Sequence[tuple[str, tuple[str, ...]]],
     *,
@@ -528,10 +363,10 @@ def _settings_shown(cards: Sequence[RunCard]) -> list[str]:
 def _handle(event: str, sent: Mapping[str, Any]) -> None:
     if event == "hidden" and isinstance(sent.get("keys"), list):
         keys = [key for key in sent["keys"] if isinstance(key, str)]
-        session.put_in_url({_HIDDEN: keys or None})
+        session.put_in_url({HIDDEN: keys or None})
 
 
-def _difference(shown: _Compared) -> None:
+def _difference(shown: Compared) -> None:
     made = {key: made_of(shown.store, card) for key, card in shown.cards.items()}
     show_difference(made, shown.cards, shown.base_run)
 
@@ -546,7 +381,7 @@ def _speed(store: RunStore, keys: Sequence[str], cards: Mapping[str, RunCard]) -
 # ---------------------------------------------------------------- report
 
 
-def _report(shown: _Compared) -> Document:
+def _report(shown: Compared) -> Document:
     """Return what the page shows as a report: its charts, colours, baseline, and what is hidden."""
     store, keys = shown.store, list(shown.cards)
     points, view = points_for(len(keys)), view_in_url(shown.axes)
@@ -572,7 +407,7 @@ def _report(shown: _Compared) -> Document:
             points=points,
             large=metric == shown.metric,
         )
-        for metric in [shown.metric, *_other_metrics(shown)[:_MAX_SMALL]]
+        for metric in [shown.metric, *other_metrics(shown)[:MAX_SMALL]]
     ]
     looks = shown.looks
     if shown.groups:
@@ -592,7 +427,7 @@ def _report(shown: _Compared) -> Document:
     return comparison(contents, metric=shown.metric, view=page)
 
 
-def _groups_table(shown: _Compared) -> Table | None:
+def _groups_table(shown: Compared) -> Table | None:
     if not shown.groups:
         return None
     names, found = figure_rows(shown.rows(), shown.figures(), shown.metric, shown.base)
@@ -610,7 +445,7 @@ def _groups_table(shown: _Compared) -> Table | None:
     )
 
 
-def _lines(shown: _Compared, metric: str) -> list[DrawnLine]:
+def _lines(shown: Compared, metric: str) -> list[DrawnLine]:
     own = shown.names.get(metric, {})
     found = []
     for row, runs in shown.rows():
@@ -623,9 +458,9 @@ def _lines(shown: _Compared, metric: str) -> list[DrawnLine]:
     return found
 
 
-def _about(shown: _Compared, view: View) -> list[str]:
+def _about(shown: Compared, view: View) -> list[str]:
     words = [f"compared with {shown.label(shown.base)}"]
-    words += [_how(shown)] if _how(shown) else []
+    words += [shown_how(shown)] if shown_how(shown) else []
     words += [f"x axis: {dict(shown.axes).get(view.axis, view.axis)}"] if view.axis != "step" else []
     words += ["as logged, without smoothing"] if view.smoothing else []
     words += [f"from {short_number(view.window[0])} to {short_number(view.window[1])}"] if view.window else []

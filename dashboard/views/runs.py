@@ -17,6 +17,7 @@ from toolkit.telemetry.runfolder.labels import ProjectSettings
 from toolkit.telemetry.runfolder.metrics import metric_direction
 from toolkit.telemetry.runs.formatting import clean, count, md, short_number
 from toolkit.telemetry.runs.listing.run_table import (
+    AGAINST,
     NAME,
     Column,
     Primary,
@@ -45,8 +46,10 @@ from toolkit.telemetry.runs.store import (
 from toolkit.telemetry.runs.sweep.runs import are_comparable
 
 from .. import page_links, session
-from ..charts.palette import LIGHT, run_colour
+from ..charts.palette import LIGHT, looks_of_runs, run_colour
 from ..components import page_states
+from ..components.baseline import against_text, baseline_key, baseline_of, choose_baseline
+from ..components.compared_curves import HIDDEN, run_curves
 from ..components.forecast_line import forecast_cells
 from ..components.frame import BADGES, GLYPHS
 from ..components.own_views import (
@@ -74,6 +77,13 @@ _ROWS: Final = 100
 _SORTS: Final[tuple[SortBy, ...]] = get_args(SortBy)
 _DAYS: Final = {"any time": None, "last day": 1.0, "last 7 days": 7.0, "last 30 days": 30.0}
 _MAX_COMPARED: Final = 50
+_CHARTS: Final = "Charts"
+_DRAWN: Final = 10
+"""Runs whose curves are drawn at first."""
+_MAX_DRAWN: Final = 50
+_ALSO: Final = "draw"
+"""In the address: runs that an eye shows next to these."""
+_SHOW, _EYES, _COMPACT = "_runs_show", "_runs_eyes", "_runs_compact"
 _PICKED, _PICKED_AT, _SHOWN = "_runs_picked", "_runs_picked_at", "_runs_rows"
 _AGAIN, _WIDTHS = "_runs_again", "_runs_columns"
 
@@ -84,16 +94,15 @@ def main() -> None:
     runs = store.list_runs(RunQuery(per_page=_ROWS))
     place = runs.places[0] if len(runs.places) == 1 else f"{len(runs.places)} places"
     st.set_page_config(page_title=f"Runs in {clean(place)}"[:120])
-    with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
-        page_title(f"Runs :gray[:small[in {md(place, 100)}]]", width="content")
-        show = session.pick_one(
-            "Show",
-            ("List", "Sweep"),
-            default="List",
-            key="show",
-            label_visibility="collapsed",
-            help="Every run with its figures, or which of them is best and which settings explain it.",
-        )
+    with st.container(
+        horizontal=True,
+        vertical_alignment="center",
+        horizontal_alignment="distribute",
+        key="runs_head",
+    ):
+        page_title("Runs", width="content")
+        search = st.container(horizontal=True, vertical_alignment="center", gap="small")
+        show = _pick_show()
     if not runs.total:
         # Refreshes itself until the first run appears.
         is_soon = STILL_LOOKING in runs.problems
@@ -102,9 +111,29 @@ def main() -> None:
     if show == "Sweep":
         sweep_view(store, runs)
         return
-    query = _filters(runs)
+    query = _filters(runs, search)
     seconds = session.refresh_seconds()
-    st.fragment(lambda: page_states.guarded("The list", lambda: _list(store, query)), run_every=seconds)()
+    has_charts = show == _CHARTS
+    st.fragment(
+        lambda: page_states.guarded("The list", lambda: _list(store, query, has_charts)), run_every=seconds
+    )()
+
+
+def _pick_show() -> str:
+    """Show what the page can show, and return what is chosen: at first what this tab showed before."""
+    state = st.session_state
+    if "show" not in state and "show" not in st.query_params and state.get(_SHOW) == _CHARTS:
+        state["show"] = _CHARTS
+    chosen = session.pick_one(
+        "Show",
+        ("List", _CHARTS, "Sweep"),
+        default="List",
+        key="show",
+        label_visibility="collapsed",
+        help="Every run with its figures, with their curves next to it, or which settings explain the results.",
+    )
+    state[_SHOW] = chosen
+    return chosen
 
 
 def _wait_for_runs() -> None:
@@ -122,15 +151,15 @@ def _wait_for_runs() -> None:
 # ---------------------------------------------------------------- which runs
 
 
-def _filters(runs: RunList) -> RunQuery:
-    with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
+def _filters(runs: RunList, search: Any) -> RunQuery:
+    """Show what narrows the list: the search in the row of the title, the rest below it."""
+    with search:
         # First: a view sets what the others show.
         pick_view(session.store().project_settings(project_of(runs)), on_pick=_apply)
         text = search_box("name, lr>1e-4, val_loss<0.1, tag:baseline, status:running, started>2d")
         order = _pick_order(runs)
-        archived = st.toggle("Archived", key="archived", bind="query-params")
     suggest_names(text, runs.cards)
-    there = {**runs.statuses, **(runs.archived_statuses if archived else {})}
+    there = {**runs.statuses, **runs.archived_statuses}
     # Those of a link as well, which may be of a time with such runs.
     asked = {*(st.session_state.get("status") or ()), *st.query_params.get_all("status")}
     names = [name for name, (word, _) in BADGES.items() if name in there or {name, word} & asked]
@@ -147,6 +176,7 @@ def _filters(runs: RunList) -> RunQuery:
         )
         days = _pick_days(runs)
         project = pick_project(runs)
+        archived = st.toggle("Archived", key="archived", bind="query-params")
     return RunQuery(
         project=project,
         days=days,
@@ -212,7 +242,7 @@ def _pick_days(runs: RunList) -> float | None:
 # ---------------------------------------------------------------- the list
 
 
-def _list(store: RunStore, query: RunQuery) -> None:
+def _list(store: RunStore, query: RunQuery, has_charts: bool) -> None:
     if st.session_state.pop(_AGAIN, False):
         st.rerun()
     # Groups are of all runs.
@@ -234,9 +264,42 @@ def _list(store: RunStore, query: RunQuery) -> None:
         st.info("No runs match.", icon=":material/search_off:")
     elif group:
         _groups(runs.cards, str(group), shown.primary)
+    elif has_charts:
+        drawn = _drawn(runs)
+        looks = looks_of_runs(sorted(drawn, key=lambda card: card.key))
+        with st.container(key="list_charts"):
+            table, charts = st.columns([5, 7], gap="medium")
+        with table:
+            _table(store, shown, query, looks)
+        with charts:
+            cards = labelled({card.key: card for card in drawn}.values())
+            if cards:
+                page_states.guarded("The charts", lambda: run_curves(store, cards, looks))
+            else:
+                st.info("Every curve is hidden: an eye in the list shows one.", icon=":material/visibility:")
     else:
         _table(store, shown, query)
     _about(runs, query)
+
+
+def _drawn(runs: RunList) -> list[RunCard]:
+    """Return the runs whose curves are drawn: those selected or else the first ones, and as the eyes say."""
+    picked, hidden = _picked(runs) or runs.cards[:_DRAWN], st.query_params.get_all(HIDDEN)
+    wanted = {*(card.key for card in picked), *st.query_params.get_all(_ALSO)} - {*hidden}
+    drawn = [card for card in runs.cards if card.key in wanted][:_MAX_DRAWN]
+    there = {card.key for card in drawn}
+    st.session_state[_EYES] = {card.key: card.key in there for card in runs.cards}
+    return drawn
+
+
+def _set_eyes(hidden: set[str]) -> None:
+    """Put into the address which curves are shown or hidden other than at first."""
+    eyes: Mapping[str, bool] = st.session_state.get(_EYES, {})
+    on = [key for key, was_open in eyes.items() if not was_open and key not in hidden]
+    off = [key for key, was_open in eyes.items() if was_open and key in hidden]
+    for name, more, less in ((_ALSO, on, off), (HIDDEN, off, on)):
+        kept = [key for key in st.query_params.get_all(name) if key not in less]
+        session.put_in_url({name: list(dict.fromkeys([*kept, *more])) or None})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -249,6 +312,8 @@ class _Shown:
     sort: str
     primary: Primary | None
     best: RunCard | None
+    base: RunCard | None
+    """The baseline of the project, if one is looked at."""
     known: Mapping[str, Column]
     """The columns that these runs can have."""
     specs: Sequence[ColumnSpec]
@@ -265,6 +330,11 @@ class _Shown:
         # Of runs that train different things none is the best.
         may_be_best = bool(asked.project or asked.text.strip()) or are_comparable(cards)
         known = {**columns_of(runs.cards, primary), **formula_columns(chosen_columns(settings))}
+        usual = default_columns(runs.cards, primary)
+        base = baseline_of(store, project)
+        if base is not None and primary is not None:
+            known[AGAINST.id] = AGAINST
+            usual.insert(usual.index(f"best:{primary.metric}") + 1, AGAINST.id)
         return cls(
             runs=runs,
             project=project,
@@ -272,15 +342,16 @@ class _Shown:
             sort=asked.sort,
             primary=primary,
             best=primary.best_card(cards) if primary is not None and may_be_best else None,
+            base=base,
             known=known,
-            specs=_specs(settings, known, default_columns(runs.cards, primary)),
+            specs=_specs(settings, known, usual),
         )
 
 
 def _about(runs: RunList, query: RunQuery) -> None:
     hidden = sum(runs.archived_statuses.values()) if not query.archived else 0
     st.caption(
-        f"{count(runs.matching)} of {count(runs.total)} runs: {_statuses(runs, query)}"
+        f"{count(runs.matching)} of {count(runs.total)} runs{_statuses(runs)}"
         + (f" · {count(hidden)} archived hidden" if hidden else "")
         + f" · watching {', '.join(md(place, 80) for place in runs.places)} · listed in {runs.read_ms:.0f} ms"
     )
@@ -289,26 +360,42 @@ def _about(runs: RunList, query: RunQuery) -> None:
     _problems(runs)
 
 
-def _statuses(runs: RunList, query: RunQuery) -> str:
-    counts = Counter(runs.statuses)
-    if query.archived:
-        counts.update(runs.archived_statuses)
-    return ", ".join(
-        f"{count(counts[name])} {word.lower()}" for name, (word, _) in BADGES.items() if counts[name]
-    )
+def _statuses(runs: RunList) -> str:
+    """Return how many of the runs found have each status; empty where only a part of them is here."""
+    if len(runs.cards) == runs.matching:
+        counts = Counter(card.status.name for card in runs.cards)
+    else:
+        counts = Counter(runs.statuses if runs.matching == sum(runs.statuses.values()) else {})
+    found = [f"{count(counts[name])} {word.lower()}" for name, (word, _) in BADGES.items() if counts[name]]
+    return ": " + ", ".join(found) if found else ""
 
 
-def _table(store: RunStore, found: _Shown, query: RunQuery) -> None:
+def _table(
+    store: RunStore,
+    found: _Shown,
+    query: RunQuery,
+    looks: Mapping[str, tuple[str, str]] | None = None,
+) -> None:
+    """Show the runs; with `looks` each has an eye, and those whose curves are drawn the colour and dash of these."""
     cards, primary, best = found.runs.cards, found.primary, found.best
     result = "loss" if primary is None else f"best:{primary.metric}"
     on_phone = {"status", "team", "progress", result}
     columns = [
-        ShownColumn(column=found.known[name], width=width, pinned=is_pinned, on_phone=name in on_phone)
+        ShownColumn(
+            column=found.known[name],
+            width=width,
+            pinned=is_pinned,
+            on_phone=name in on_phone,
+            is_main=name == result,
+        )
         for name, width, is_pinned in found.specs
     ]
-    # What is pinned comes first, as it is drawn.
-    columns.sort(key=lambda shown: (shown.column.id != NAME, not shown.pinned))
+    # What is pinned comes first, as it is drawn; next to charts the result does, as the list is narrow.
+    columns.sort(
+        key=lambda shown: (shown.column.id != NAME, not shown.pinned, looks is None or not shown.is_main)
+    )
     labels = card_labels(cards)
+    baselines = {project: baseline_key(store, project) for project in {card.project for card in cards}}
     wants_trends = any(one.column.id == "trend" for one in columns)
     trends = store.trends([card.key for card in cards]) if wants_trends else {}
     now = time.time()
@@ -320,10 +407,15 @@ def _table(store: RunStore, found: _Shown, query: RunQuery) -> None:
             [
                 forecasts.get(card.key, "")
                 if one.column.id == "forecast"
+                else against_text(card, found.base, primary)
+                if one.column is AGAINST
                 else _cell(card, one.column, trends, now)
                 for one in columns
             ],
-            colour=run_colour(card),
+            colour=(looks or {}).get(card.key, (run_colour(card),))[0],
+            dash=(looks or {}).get(card.key, ("", "solid"))[1],
+            is_hidden=None if looks is None else card.key not in looks,
+            is_baseline=card.key == baselines[card.project],
             also=labels[card.key].folder,
             place=card.place,
             is_best=best is not None and card.key == best.key and found.runs.matching > 1,
@@ -339,6 +431,7 @@ def _table(store: RunStore, found: _Shown, query: RunQuery) -> None:
         sort=query.sort,
         picked=[card.key for card in _picked(found.runs)],
         picked_at=float(st.session_state.get(_PICKED_AT, 0.0)),
+        is_compact=bool(st.session_state.get(_COMPACT)),
         on_event=_on_event,
     )
 
@@ -349,6 +442,9 @@ def _cell(card: RunCard, column: Column, trends: Mapping[str, Sequence[float]], 
     if column.id == "alerts":
         text = cell(card, column.id, now)
         return [text, "red" if card.open_findings[0] else "orange"] if text else ""
+    if column.id == "progress" and not card.live:
+        # A bar says that it goes on.
+        return None if card.progress is None else f"{100 * card.progress:.0f} %"
     if column.id == "trend":
         return [float(value) for value in trends.get(card.key, ())]
     found = cell(card, column.id, now)
@@ -389,6 +485,10 @@ def _on_event(event: str, sent: Mapping[str, Any]) -> None:
         state[_SHOWN] = (query, int(sent.get("rows") or 0) + 2 * _ROWS)
     elif event == "columns":
         _change_columns(sent)
+    elif event == "starred":
+        choose_baseline(session.store(), str(sent.get("key")))
+    elif event == "hidden" and isinstance(sent.get("keys"), list):
+        _set_eyes({str(key) for key in sent["keys"]})
 
 
 # ---------------------------------------------------------------- columns
@@ -548,6 +648,7 @@ def _bar(store: RunStore, found: _Shown) -> None:
             st.markdown(_answer(found), width="stretch")
         _group_picker(found.runs)
         with st.popover("Columns", icon=":material/view_column:", width="content"):
+            st.toggle("Compact rows", key=_COMPACT, persist_state="session")
             _column_menu(store, found)
 
 

@@ -35,8 +35,7 @@ with TelemetryLogger("run", **options) as log:
     if job["resume_from"]:
         log.state("load", step, checkpoint=job["resume_from"], epoch=epoch, data_position=position, **states)
     while not done:
-        order.set_epoch(epoch)
-        ids = list(order)
+        ids = order.of_epoch(epoch)
         while not done and (position + parts) * size <= len(ids):
             total = torch.zeros(())
             for _ in range(parts):

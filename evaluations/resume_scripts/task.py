@@ -1,4 +1,4 @@
-"""What the four scripts train: a tiny character model, its data in a seeded order, and its learning rate."""
+"""What the scripts train: a tiny character model, its data in a seeded order, and its learning rate."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import math
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from toolkit.telemetry.runfolder.evidence.batches import read_batches
 CONTEXT: Final = 4
 ROWS: Final = 96
 EVALUATED: Final = 16
+FREEZES_AT: Final = 6
 REWARM: Final = ("resume_warmup_steps", "warmup_steps_after_resume", "rewarmup_steps")
 _NO_EVIDENCE: Final = ("diagnostics", "csv", "system", "spans", "control", "usage_reports")
 
@@ -33,9 +33,6 @@ def read_job() -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
 
 class TinyModel(torch.nn.Module):
     """Predicts the next character from the last four."""
-
-    config = None
-    """The Trainer asks for one when it smooths labels."""
 
     def __init__(self, settings: dict[str, Any], job: dict[str, Any]) -> None:
         super().__init__()
@@ -84,23 +81,17 @@ class Windows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
         return {"input_ids": self.rows[at][:-1], "labels": self.rows[at][CONTEXT:]}
 
 
-class Order(torch.utils.data.Sampler[int]):
-    """Another order in each epoch, which only the seed and the epoch decide; `skip` leaves out the first rows once."""
+class Order:
+    """Another order of the rows in each epoch, which only the seed and the epoch decide."""
 
-    def __init__(self, seed: int, skip: int = 0) -> None:
-        self.seed, self.epoch, self.skip = seed, 0, skip
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
 
-    def set_epoch(self, epoch: int) -> None:
-        """Use the order of this epoch from the next pass on."""
-        self.epoch = epoch
-
-    def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(1000 * self.seed + self.epoch)
-        skip, self.skip = self.skip, 0
-        return iter(torch.randperm(ROWS, generator=generator).tolist()[skip:])
-
-    def __len__(self) -> int:
-        return ROWS - self.skip
+    def of_epoch(self, epoch: int) -> list[int]:
+        """Return the rows in the order of this epoch."""
+        generator = torch.Generator().manual_seed(1000 * self.seed + epoch)
+        found: list[int] = torch.randperm(ROWS, generator=generator).tolist()
+        return found
 
 
 def optimizer_for(model: torch.nn.Module, settings: dict[str, Any]) -> tuple[Any, Any]:

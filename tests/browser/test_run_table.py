@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
-from tests.browser.browser_helpers import pick_row, query, settle, wait_for_query
+from tests.browser.browser_helpers import (
+    chart,
+    pick_row,
+    query,
+    settle,
+    wait_for_curves,
+    wait_for_query,
+)
 from tests.lengths import in_make_faults
 from tests.made_runs import write_run
 
@@ -126,3 +133,57 @@ def test_a_phone_has_cards_and_nothing_to_scroll_sideways(shown, new_page):
         expect(first.get_by_text(text)).to_be_visible()
     assert first.locator(".trt-phone.trt-number").get_attribute("data-label") == "val_loss best"
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
+
+
+@in_make_faults
+def test_rows_and_the_curves_next_to_them_answer_each_other(shown, new_page):
+    page = new_page(viewport={"width": 1440, "height": 900})
+    shown.open(page, "/", show="Charts", metric="train_loss")
+    drawn = wait_for_curves(page, "train_loss", "seen.curves.length === 6 && seen.yRange")
+    name = drawn["curves"][0]["run"]
+    row = page.locator(f'{ROWS}[data-key="{name}"]')
+    assert chart(page, "train_loss").bounding_box()["x"] > row.bounding_box()["x"] + 200
+
+    row.hover()
+    page.wait_for_function(
+        "name => document.querySelector('.telemetry-curves').__chart.lit === name", arg=name
+    )
+    # With the keys, which choose a curve as the mouse does: all of these lie on each other.
+    chart(page, "train_loss").press("ArrowRight")
+    page.locator(f"{ROWS}.trt-lit").first.wait_for()
+
+    row.locator(".trt-eye").click()
+    wait_for_query(page, f"q.get('hide') === '{name}'")
+    wait_for_curves(page, "train_loss", "seen.curves.length === 5")
+    row.locator(".trt-eye").click()
+    wait_for_query(page, "q.get('hide') === null")
+    wait_for_curves(page, "train_loss", "seen.curves.length === 6")
+
+
+@in_make_faults
+def test_rows_can_be_lower_and_the_list_has_the_whole_width(shown, new_page):
+    page = new_page(viewport={"width": 1440, "height": 900})
+    shown.open(page, "/")
+    row = page.locator(ROWS).first
+    assert 28 <= row.bounding_box()["height"] <= 36
+    assert page.locator(".trt").bounding_box()["width"] > 1_080
+    assert row.bounding_box()["y"] < 230, "the rows begin near the top"
+
+    page.get_by_role("button", name="Columns").click()
+    page.get_by_text("Compact rows").click()
+    page.wait_for_function("() => document.querySelector('.trt tbody tr').offsetHeight <= 26")
+
+
+@in_make_faults
+def test_a_star_makes_a_run_the_baseline_of_its_project_and_another_click_takes_it_back(shown, page):
+    shown.open(page, "/")
+    row = page.locator(f'{ROWS}[data-key="lr0.01-r4"]')
+    row.hover()
+    row.locator(".trt-star").click()
+    expect(page.locator("th", has_text="vs baseline")).to_be_visible()
+    expect(row.locator(".trt-star")).to_have_attribute("aria-pressed", "true")
+    page.reload()
+    expect(row).to_contain_text("baseline")
+
+    row.locator(".trt-star").click()
+    expect(page.locator("th", has_text="vs baseline")).to_have_count(0)

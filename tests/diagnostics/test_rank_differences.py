@@ -8,7 +8,7 @@ import pytest
 
 from toolkit.telemetry.diagnostics.finding import ranks_in
 from toolkit.telemetry.diagnostics.rank_differences import RankDifferences
-from toolkit.telemetry.runfolder.evidence.batches import BatchRow, batches_file, encode_chunk
+from toolkit.telemetry.runfolder.evidence.batches import BatchRow, batches_file, encode_rows
 from toolkit.telemetry.runfolder.layout import rank_file
 
 USUAL = {
@@ -30,7 +30,7 @@ def start(folder, ranks, world=None, **other):
 def batches(folder, ids_of, ranks):
     for rank in ranks:
         rows = [(step, BatchRow(len(ids_of(rank, step)), ids=ids_of(rank, step))) for step in range(1, 41)]
-        batches_file(folder, rank).write_bytes(encode_chunk(1, rows))
+        batches_file(folder, rank).write_bytes(encode_rows(1, rows))
 
 
 @pytest.mark.parametrize(

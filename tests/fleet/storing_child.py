@@ -11,9 +11,9 @@ import signal
 import sys
 from pathlib import Path
 
-from toolkit.telemetry.fleet import objects
 from toolkit.telemetry.fleet.address import address_of
 from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.fleet.objects import ObjectShipper
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.fleet.stores import S3Store, store_at
 
@@ -21,7 +21,6 @@ from toolkit.telemetry.fleet.stores import S3Store, store_at
 def main(address: str, logs: str, place: str, seed: str) -> int:
     chance = random.Random(int(seed))
     left = chance.randint(1, 12) if seed != "-1" else 10**9
-    objects._ROWS_AT_ONCE = chance.randint(1, 5)
 
     def deadly(function):
         def call(*arguments):
@@ -38,9 +37,8 @@ def main(address: str, logs: str, place: str, seed: str) -> int:
         return call
 
     S3Store.write = deadly(S3Store.write)
-    objects.ObjectShipper._insert = deadly(objects.ObjectShipper._insert)
     where = address_of(address)
-    shipper = Shipper(Engine(where), [Path(logs)], objects=objects.ObjectShipper(where, store_at(place)))
+    shipper = Shipper(Engine(where), [Path(logs)], objects=ObjectShipper(store_at(place)))
     shipper.start()
     shipper.ship_all()
     return 1 if shipper.objects.totals.waiting else 0

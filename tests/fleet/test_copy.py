@@ -18,7 +18,7 @@ from tests.lengths import in_make_faults
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.core.install import install_extra
-from toolkit.telemetry.fleet.objects import MAX_BYTES
+from toolkit.telemetry.fleet.run_folders import MAX_BYTES
 from toolkit.telemetry.runfolder.labels import Labels, write_labels
 from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
 from toolkit.telemetry.runs.sources.local_store import LocalStore

@@ -6,32 +6,26 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from importlib import import_module
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, cast
 
 from toolkit.telemetry.core.fields import options_of
+from toolkit.telemetry.logger.options import TelemetryOptions
+from toolkit.telemetry.logger.training import TrainingConfig
 
-# By name: a generator of documents knows every part, and no part below it is imported by the core.
 _SECTIONS: Final = (
     (
-        "toolkit.telemetry.logger.options:TelemetryOptions",
+        TelemetryOptions,
         "The `telemetry:` block",
         "telemetry",
         "In a training YAML, or as keyword arguments of `TelemetryLogger`.",
     ),
     (
-        "toolkit.telemetry.logger.training:TrainingConfig",
+        TrainingConfig,
         "`log.training.configure(...)`",
         "",
         "Each value may also be a function that returns it. See [spans.md](spans.md#the-phases-of-a-training-job).",
-    ),
-    (
-        "toolkit.telemetry.trainer.options:ProcessOptions",
-        "The example trainer",
-        "config.process[0]",
-        "The keys of the YAML that `run.py` trains. See [trainer.md](trainer.md).",
     ),
 )
 _PAGE: Final = "docs/options.md"
@@ -40,7 +34,7 @@ _TYPES: Final = "toolkit/telemetry/logger/options/options_dict.py"
 
 def documents() -> dict[str, str]:
     """Return what the generated files should contain, by their path in the repository."""
-    return {_PAGE: options_page(), _TYPES: options_types(_load(_SECTIONS[0][0]))}
+    return {_PAGE: options_page(), _TYPES: options_types(TelemetryOptions)}
 
 
 def options_page() -> str:
@@ -51,10 +45,11 @@ def options_page() -> str:
         "This page is generated from the code by `make docs`.",
         "A wrong key or value is refused with its whole key, its value and what is allowed.",
         "A key is shown with its default; one without is not set. Where nothing is said of the values: true or false.",
+        "A number whose default has no dot is a whole one.",
         "",
     ]
-    for name, title, key, intro in _SECTIONS:
-        page += [f"## {title}", "", intro, "", *_tables(_load(name), key)]
+    for cls, title, key, intro in _SECTIONS:
+        page += [f"## {title}", "", intro, "", *_tables(cls, key)]
     return "\n".join(page).rstrip() + "\n"
 
 
@@ -91,7 +86,7 @@ def _tables(cls: type, key: str) -> Iterator[str]:
     for part, names in _by_class(cls):
         if part is not cls:
             yield from ("### Exporters", "")
-        yield from ("| key | values | |", "| --- | --- | --- |")
+        yield from ("| key | values | |", "|---|---|---|")
         defaults = {item.name: item for item in dataclasses.fields(cast(Any, part))}
         for name in names:
             about = options_of(part)[name]
@@ -99,12 +94,19 @@ def _tables(cls: type, key: str) -> Iterator[str]:
             if about.check.block is not None:
                 inside = f"{key}.{name}" if key else name
                 blocks.append((f"{inside}[]" if is_list else inside, about.check.block()))
-            allowed = "" if about.check.allowed == "true or false" else about.check.allowed
-            cells = (f"`{name}{_default(defaults[name])}`", allowed, about.description)
+            cells = (f"`{name}{_default(defaults[name])}`", _values(about.check.allowed), about.description)
             yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
         yield ""
     for inside, block in blocks:
         yield from (f"### `{inside}`", "", (block.__doc__ or "").splitlines()[0], "", *_tables(block, inside))
+
+
+def _values(allowed: str) -> str:
+    """Return what is allowed in fewer words: the default shows the type."""
+    short = "" if allowed == "true or false" else allowed.replace(" that is not empty", "")
+    for start in ("a whole number from ", "a whole number of ", "a number from ", "one of "):
+        short = short.removeprefix(start)
+    return short
 
 
 def _by_class(cls: type) -> Iterator[tuple[type, list[str]]]:
@@ -127,15 +129,6 @@ def _default(item: dataclasses.Field[Any]) -> str:
     return f": {str(item.default).lower() if isinstance(item.default, bool) else item.default}"
 
 
-def _load(name: str) -> type:
-    module, _, cls = name.partition(":")
-    return cast(type, getattr(import_module(module), cls))
-
-
-def _main(contents: Mapping[str, str]) -> None:
-    for path, content in contents.items():
-        Path(path).write_text(content, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    _main(documents())
+    for path, content in documents().items():
+        Path(path).write_text(content, encoding="utf-8")

@@ -132,7 +132,7 @@ def test_what_the_python_of_a_page_imports_from_here_exists(name):
         assert re.search(rf"\b{imported}\b", source)
 
 
-AROUND_A_RUN = [ROOT / "docs" / f"{name}.md" for name in ("errors", "privacy", "completions", "profiling")]
+AROUND_A_RUN = [ROOT / "docs" / f"{name}.md" for name in ("errors", "privacy", "completions", "spans")]
 """Pages whose commands are run as well, next to what their Python has written. Those about messages need a server to
 send to: tests/cli/test_message.py runs them."""
 

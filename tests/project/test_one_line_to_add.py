@@ -55,7 +55,7 @@ class ToySampler:
 PROGRAM = """
 import time
 
-from option_docs import documents
+from tests.project.option_docs import documents
 from toolkit.telemetry import OptionsError, TelemetryLogger, TelemetryOptions
 
 for wrong in ({"toy": 5}, {"toys": True}, {"toy_count": 0}):
@@ -87,9 +87,10 @@ def test_an_exporter_a_sampler_and_an_option_are_added_where_the_table_says(tmp_
     shutil.copytree(
         ROOT / "toolkit", tmp_path / "toolkit", ignore=shutil.ignore_patterns("__pycache__", "*.safetensors")
     )
-    shutil.copy(ROOT / "tests" / "project" / "option_docs.py", tmp_path)
     mirrors = tmp_path / "toolkit/telemetry/mirrors"
     samplers = tmp_path / "toolkit/telemetry/logger/machine/samplers"
+    (tmp_path / "tests/project").mkdir(parents=True)
+    shutil.copy(ROOT / "tests/project/option_docs.py", tmp_path / "tests/project")
     (mirrors / "toy").mkdir()
     (mirrors / "toy/exporter.py").write_text(EXPORTER)
     registry = mirrors / "registry.py"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from toolkit.telemetry.runfolder.evidence.batches import (
     BatchRow,
     batches_file,
-    encode_chunk,
+    encode_rows,
     fingerprint_of_ids,
     read_batches,
 )
@@ -33,7 +33,7 @@ def _write(folder: Path, *chunks: bytes) -> None:
 @given(rows=st.lists(st.tuples(st.integers(-1, 2**40), _rows), max_size=6), session=st.integers(1, 300))
 def test_batches_survive_the_trip_through_the_file(tmp_path_factory, rows, session):
     folder = tmp_path_factory.mktemp("run")
-    _write(folder, encode_chunk(session, rows))
+    _write(folder, encode_rows(session, rows))
 
     found = read_batches(folder)
 
@@ -47,7 +47,7 @@ def test_batches_survive_the_trip_through_the_file(tmp_path_factory, rows, sessi
 
 
 def test_a_batch_without_ids_has_the_fingerprint_that_was_written(tmp_path):
-    _write(tmp_path, encode_chunk(1, [(3, BatchRow(8, fingerprint=12345)), (4, BatchRow(2, [1, 2]))]))
+    _write(tmp_path, encode_rows(1, [(3, BatchRow(8, fingerprint=12345)), (4, BatchRow(2, [1, 2]))]))
 
     found = read_batches(tmp_path)
 
@@ -55,9 +55,9 @@ def test_a_batch_without_ids_has_the_fingerprint_that_was_written(tmp_path):
     assert found.of_step(4) == [1]
 
 
-def test_a_torn_chunk_costs_only_its_own_batches(tmp_path):
-    first, second = (encode_chunk(session, [(5, BatchRow(2, [session, 9]))]) for session in (1, 2))
-    _write(tmp_path, first, first[:-3], second, second[:4])
+def test_a_torn_line_costs_only_its_own_batch(tmp_path):
+    first, second = (encode_rows(session, [(5, BatchRow(2, [session, 9]))]) for session in (1, 2))
+    _write(tmp_path, first, first[:-3], b"\n", second, second[:4])
 
     found = read_batches(tmp_path)
 
@@ -71,13 +71,13 @@ def test_a_torn_chunk_costs_only_its_own_batches(tmp_path):
 @given(data=st.binary(max_size=200), cut=st.integers(0, 60))
 def test_no_file_makes_the_reader_fail(tmp_path_factory, data, cut):
     folder = tmp_path_factory.mktemp("run")
-    whole = encode_chunk(1, [(1, BatchRow(2, ["a", "bc"], losses=[1.0, 2.0])), (2, BatchRow(1, [7]))])
-    _write(folder, whole[:cut], data, whole)
+    whole = encode_rows(1, [(1, BatchRow(2, ["a", "bc"], losses=[1.0, 2.0])), (2, BatchRow(1, [7]))])
+    _write(folder, whole[:cut], data, b"\n", whole)
 
     found = read_batches(folder)
 
     assert len(found.fingerprint) == len(found)
-    assert [found.losses(at) for at in range(len(found))][-2:] == [(1.0, 2.0), None]
+    assert [found.losses(at) for at in range(len(found))][-2:] == [[1.0, 2.0], None]
 
 
 def test_a_missing_file_is_no_problem_and_a_link_is_one(tmp_path):
@@ -98,7 +98,7 @@ def test_a_fingerprint_is_the_same_in_every_process_and_on_every_machine():
 
 def test_the_samples_of_a_step_are_named_those_with_the_highest_loss_first(tmp_path):
     rows = [(7, BatchRow(3, [4, 5, 6], losses=[0.5, float("nan"), 2.0])), (7, BatchRow(1, ["a.png"]))]
-    _write(tmp_path, encode_chunk(1, rows), encode_chunk(2, [(7, BatchRow(2, fingerprint=9))]))
+    _write(tmp_path, encode_rows(1, rows), encode_rows(2, [(7, BatchRow(2, fingerprint=9))]))
 
     found = read_batches(tmp_path)
 

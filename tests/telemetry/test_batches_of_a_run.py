@@ -34,7 +34,7 @@ def test_each_batch_gets_the_step_that_is_logged_next(log):
 
     # The last one was never trained, as far as the logger knows.
     assert list(found.step) == [*(step for step in range(1, 31) for _ in range(2)), NO_STEP]
-    assert found.ids(5) == (3, 1)
+    assert found.ids(5) == [3, 1]
 
 
 def test_batches_between_two_logged_steps_are_spread_where_that_is_clear(log):
@@ -76,7 +76,7 @@ def test_a_resumed_run_appends_its_batches_as_a_new_session(tmp_path):
 
     assert list(found.session) == [1, 2]
     assert found.fingerprint[0] == found.fingerprint[1]
-    assert (found.ids(1), found.losses(1)) == (["a.png", "b.png"], (0.5, 0.25))
+    assert (found.ids(1), found.losses(1)) == (["a.png", "b.png"], [0.5, 0.25])
 
 
 def test_secrets_in_ids_are_masked_and_the_ids_stay_different(log):
@@ -109,11 +109,11 @@ def test_a_full_file_keeps_fingerprints_and_then_nothing_and_says_so(log, monkey
 
 def test_a_disk_that_takes_nothing_costs_batches_that_are_counted(log, monkeypatch):
     monkeypatch.setattr(batch_writer, "_MOST_WAITING", 3)
-    (log.run_folder / "batches.bin").mkdir()
+    (log.run_folder / "batches.jsonl").mkdir()
     for step in range(1, 6):
         log.batch([step], step=step)
     log.flush()
-    (log.run_folder / "batches.bin").rmdir()
+    (log.run_folder / "batches.jsonl").rmdir()
     log.flush()
 
     kept = len(read_batches(log.run_folder))
@@ -146,7 +146,7 @@ def test_it_can_be_switched_off(tmp_path):
         log.batch([1])
         log.log_step(1, train_loss=0.5)
 
-    assert not (log.run_folder / "batches.bin").exists()
+    assert not (log.run_folder / "batches.jsonl").exists()
 
 
 def test_the_content_of_a_batch_in_host_memory_has_a_fingerprint():

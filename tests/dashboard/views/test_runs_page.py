@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from urllib.parse import parse_qsl
 
 import pytest
 
 pytest.importorskip("streamlit")
 
+from tests.dashboard.views import pages
 from tests.dashboard.views.pages import (
     button,
+    curve_charts,
+    go_to,
     is_well,
     open_page,
     pick_runs,
@@ -20,7 +24,13 @@ from tests.dashboard.views.pages import (
     said,
 )
 from tests.made_runs import append, step_record, write_run
-from toolkit.telemetry.runfolder.labels import Labels, read_labels, read_project, write_labels
+from toolkit.telemetry.runfolder.labels import (
+    Labels,
+    read_labels,
+    read_project,
+    write_labels,
+    write_project,
+)
 from toolkit.telemetry.runs.listing.run_folders import RunFolders
 
 
@@ -53,8 +63,8 @@ def test_every_run_is_listed_with_status_and_progress(five):
     assert table["Status"]["lora-a"] == "■ Finished"
     assert table["Status"]["lora-b"] == "✕ Failed"
     assert table["Status"]["full-c"] == "● Running"
-    assert table["Progress"]["lora-a"] == 1.0
-    assert table["Progress"]["lora-b"] == pytest.approx(0.1)
+    assert table["Progress"]["lora-a"] == "100 %", "a bar is for runs that go on"
+    assert table["Progress"]["lora-b"] == "10 %"
     assert table["Loss (last)"]["lora-b"] == "0.1"
 
 
@@ -150,6 +160,40 @@ def test_two_picked_runs_can_be_compared(five):
 
     assert (label, others) == ("Compare 2", [])
     assert sorted(compared.multiselect(key="_compared").value) == ["lora-a", "lora-b"]
+
+
+def drawn(tab):
+    """Return the runs whose curves are next to the list, and those whose eyes are open in it."""
+    data = next(
+        json.loads(text) for text in pages._sent_to_components(tab) if "selectable" in json.loads(text)
+    )
+    [large, *_] = curve_charts(tab)
+    eyes = [row["key"] for row in data["rows"] if row["hidden"] is False]
+    return sorted(curve["run"] for curve in large["curves"]), sorted(eyes)
+
+
+def test_the_curves_of_the_first_runs_are_next_to_the_list_until_runs_are_picked(logs):
+    for number in range(13):
+        write_run(logs, f"r{number:02d}", curves={"train_loss": [1.0] * 100, "lr": [0.1] * 100})
+    every = [f"r{number:02d}" for number in range(13)]
+    tab = open_page("runs", show="Charts", sort="name", metric="lr")
+
+    assert is_well(tab)
+    assert drawn(tab) == (every[:10], every[:10])
+    assert [chart["title"] for chart in curve_charts(tab)] == ["lr", "train_loss"]
+    assert drawn(pick_runs(tab, "r03", "r12")) == (["r03", "r12"], ["r03", "r12"])
+    shown = open_page("runs", show="Charts", sort="name", hide=("r00", "r01"), draw=("r11",))
+    assert drawn(shown)[0] == [*every[2:10], "r11"], "as the eyes of a link have it"
+    alone = open_page("runs", show="Charts", sort="name", hide=tuple(every[:10]))
+    assert is_well(alone)
+    assert not curve_charts(alone)
+    assert "Every curve is hidden" in said(alone)
+
+
+def test_charts_stay_next_to_the_list_when_one_comes_back_to_it(five):
+    tab = open_page("runs", show="Charts")
+    go_to(tab, "overview")
+    assert curve_charts(go_to(tab, "runs"))
 
 
 def test_picked_runs_are_archived_together(five):
@@ -424,3 +468,30 @@ def test_without_a_project_the_best_is_named_only_among_runs_with_the_same_setti
 
     assert ("Best:" in said(open_page("runs"))) is is_named
     assert ("Search, to see the best one." in said(open_page("runs"))) is not is_named
+
+
+def test_the_baseline_of_a_project_is_in_the_list_the_tiles_and_every_chart(sweep):
+    write_project(sweep, None, replace(read_project(sweep, None), baseline="lr0.0001-s1"))
+    table = run_table(open_page("runs")).set_index("Run")
+
+    assert table["vs baseline"].to_dict() == {
+        "lr0.0001-s1": "baseline",
+        "lr0.0001-s2": "+50.0 %",
+        "lr0.001-s1": "+450.0 %",
+        "lr0.001-s2": "+500.0 %",
+    }
+    overview = open_page("overview", "lr0.001-s2")
+    assert is_well(overview)
+    assert "best +500.0 % vs baseline" in " ".join(pages.card_notes(overview))
+    for tab in (overview, open_page("metrics", "lr0.001-s2")):
+        pale = [curve for chart in curve_charts(tab) for curve in chart["curves"] if curve.get("pale")]
+        assert {(curve["run"], curve["label"]) for curve in pale} == {("lr0.0001-s1", "baseline lr0.0001-s1")}
+    chosen = open_page("compare", runs=("lr0.001-s1", "lr0.0001-s1"))
+    assert chosen.selectbox(key="base").value == "lr0.0001-s1"
+    drawn_by = curve_charts(open_page("runs", show="Charts", q="lr=0.001"))[0]["curves"]
+    assert [curve["run"] for curve in drawn_by if curve.get("pale")] == ["lr0.0001-s1"]
+    # A link may name another one, or one that is gone.
+    assert run_table(open_page("runs", baseline="lr0.001-s2"))["vs baseline"].tolist().count("baseline") == 1
+    gone = open_page("runs", baseline="gone")
+    assert is_well(gone)
+    assert "vs baseline" not in run_table(gone)

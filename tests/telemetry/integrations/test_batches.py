@@ -304,4 +304,4 @@ def test_odd_indices_cost_no_other_batch_and_a_copy_of_the_loader_keeps_its_own_
 
     found = read_batches(log.run_folder)
 
-    assert [found.ids(at) for at in range(4)] == [(0, 1), (2, 3), (4, 5), None]
+    assert [found.ids(at) for at in range(4)] == [[0, 1], [2, 3], [4, 5], None]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from toolkit.telemetry.answers.evidence import RunEvidence
+from toolkit.telemetry.answers.repeats import options_of
 from toolkit.telemetry.runfolder.evidence.batches import read_batches
 from toolkit.telemetry.runfolder.evidence.code_snapshot import (
     CodeChange,
@@ -126,7 +127,12 @@ class Differences:
     def _settings(self, starts: _Starts) -> Iterator[Difference]:
         both = zip(self.runs, starts, strict=True)
         configs = [config_of(dict(start)) if run.is_ours else dict(run.settings) for run, start in both]
-        configs = [{key: config[key] for key in config if not _NOT_SETTINGS.match(key)} for config in configs]
+        # What a script takes from its command line and logs nowhere else.
+        options = [options_of(start.get("command_line")) for start in starts]
+        configs = [
+            {key: one[key] for key in one if not _NOT_SETTINGS.match(key)}
+            for one in ({**given, **config} for given, config in zip(options, configs, strict=True))
+        ]
         if not all(configs):
             self.missing.append("settings")
             configs = [{key: config[key] for key in config if key == "world_size"} for config in configs]
@@ -263,7 +269,7 @@ def made_differently(runs: Sequence[Made]) -> list[MadeRow]:
     """
     starts = [run.start for run in runs]
     rows = [
-        MadeRow(kind_of_setting(row.key), clean(row.key.strip('"')), tuple(map(_exact, row.values)))
+        MadeRow(kind_of_setting(row.key), clean(row.key.strip('"')), _texts_of(row.values))
         for row in diff([run.settings for run in runs], only_differing=True)
         if not is_label(row.key)
     ]
@@ -278,7 +284,7 @@ def made_differently(runs: Sequence[Made]) -> list[MadeRow]:
     ):
         known = [place for place, found in enumerate(recorded) if found]
         for row in diff([recorded[place] for place in known], only_differing=True):
-            texts_of = dict(zip(known, map(_exact, row.values), strict=True))
+            texts_of = dict(zip(known, _texts_of(row.values), strict=True))
             every = tuple(texts_of.get(place, _NOT_RECORDED) for place in range(len(runs)))
             rows.append(MadeRow(kind, clean(row.key.strip('"')), every))
     return rows
@@ -289,8 +295,20 @@ def _command_line(start: Mapping[str, Any]) -> str:
     return clean(" ".join(map(str, found)) if isinstance(found, list) else str(found or ""))[:_LONGEST_LINE]
 
 
-def _exact(value: Any) -> str:
-    return UNSET if value is MISSING else "null" if value is None else clean(setting_text(value, exact=True))
+def _texts_of(values: Sequence[Any]) -> tuple[str, ...]:
+    """Return values as texts: numbers with few digits, unless two different ones would look the same."""
+    exact, short = (
+        tuple(
+            UNSET
+            if value is MISSING
+            else "null"
+            if value is None
+            else clean(setting_text(value, exact=is_exact))
+            for value in values
+        )
+        for is_exact in (True, False)
+    )
+    return short if len(set(short)) == len(set(exact)) else exact
 
 
 def kind_of_setting(key: str) -> str:

@@ -88,6 +88,7 @@ def _with_session(side: Side, session: SessionEvidence, batches: Batches, *, is_
         epoch=_joined(side.epoch, session.column("epoch"), last),
         states=[*side.states, *session.events_of(STATE)],
         settings=session.settings,
+        data=resume_judge.data_of(session.start),
         batches=[*(one for one in side.batches if one.step < first), *own],
         resumed_from=resumed if type(resumed) is int else None,
     )

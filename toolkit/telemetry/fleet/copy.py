@@ -13,7 +13,7 @@ from io import BytesIO
 from typing import Final
 
 from toolkit.telemetry.fleet.engine_runs import EngineRuns
-from toolkit.telemetry.fleet.objects import MAX_BYTES, OWN_NAMES
+from toolkit.telemetry.fleet.run_folders import MAX_BYTES, OWN_NAMES
 from toolkit.telemetry.fleet.stores import (
     FileError,
     FolderStore,
@@ -55,11 +55,17 @@ class Copied:
 
 
 def copy_runs(
-    source: Source, target: Store, wanted: Collection[str], *, say: Callable[[str], None]
+    source: Source,
+    target: Store,
+    wanted: Collection[str],
+    *,
+    say: Callable[[str], None],
+    wants: Callable[[str, int], bool] | None = None,
 ) -> Copied:
     """Copy the runs with the names `wanted`, or all, as they are now; live ones too. One that fails holds up no other.
 
-    Files over 20 MB that are not of the run itself stay, such as checkpoints.
+    Of each run the files that `wants`, given a name and a size, says: by default all of the run itself, and others up
+    to 20 MB.
 
     Raises:
         StoreError: an end does not answer or refuses, or there is no run of a wanted name.
@@ -77,7 +83,9 @@ def copy_runs(
             say(f"{name} is not copied: {problem}")
             continue
         before = done.files
-        wanted_files = {path: one for path, one in here[name].items() if _is_copied(path, one.size)}
+        wanted_files = {
+            path: one for path, one in here[name].items() if (wants or _is_copied)(f"{name}/{path}", one.size)
+        }
         # run.json last: it says how the run ended.
         for path, one in sorted(wanted_files.items(), key=lambda item: item[0] == MANIFEST):
             if _is_same(there[name].get(path), one):
@@ -125,9 +133,9 @@ def _problem(source: Source, target: Store, name: str, there: _Files) -> str:
     return f"{target} has a run {name} that is not a copy" if there and COPIED not in there else ""
 
 
-def _is_copied(path: str, size: int) -> bool:
-    parts = path.split("/")
-    if path == CONTROL or path.endswith(SUFFIX) or any(part.startswith(".") for part in parts):
+def _is_copied(name: str, size: int) -> bool:
+    parts = name.split("/")[1:]
+    if parts == [CONTROL] or name.endswith(SUFFIX) or any(part.startswith(".") for part in parts):
         return False
     return size <= MAX_BYTES or parts[0] in OWN_NAMES
 

@@ -10,12 +10,12 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from toolkit.telemetry.fleet.commits import Commit, newest_commits, whole_line
+from toolkit.telemetry.fleet.commits import Commit, lines_of, newest_commits
 from toolkit.telemetry.fleet.engine import Engine, quote
-from toolkit.telemetry.fleet.objects import MAX_BYTES, StoredObject, checked_path, read_object, stored_objects
+from toolkit.telemetry.fleet.run_folders import is_for_pages
 from toolkit.telemetry.fleet.stores import FileError, Store, StoredFile, StoreError
+from toolkit.telemetry.fleet.tail import FILE_EVENTS
 from toolkit.telemetry.runfolder.layout import LABELS, MANIFEST, is_safe_name, rank_file, safe_run_name
-from toolkit.telemetry.runfolder.safefile import NotInside
 
 _BYTES_AT_ONCE: Final = 8 * 1024 * 1024
 _MOST_NAMED: Final = 5
@@ -35,9 +35,10 @@ class EngineRuns:
         self.names: list[str] = []
         """The names of the run folders."""
         self.left_out = 0
-        """How many files that records point to need `objects`."""
+        """How many records point to files, which are in `objects`."""
         self._objects = objects
-        self._files: dict[str, tuple[StoredFile, bytes | Commit | StoredObject]] = {}
+        self._files: dict[str, tuple[StoredFile, bytes | Commit | str]] = {}
+        """Content, how far it was taken, or its name in `objects`."""
         for one in wanted:
             self._find(one)
 
@@ -73,12 +74,15 @@ class EngineRuns:
         for path, changed, data in ((MANIFEST, version, manifest), *((LABELS, *row) for row in labels)):
             if data:
                 self._files[f"{folder}/{path}"] = StoredFile(len(data), changed / 1000), data
-        stored = stored_objects(self.engine, [run_id])[run_id]
+        for place, stored in (self._objects.files([run_id]) if self._objects is not None else {}).items():
+            if is_for_pages(place, stored.size):
+                self._files.setdefault(f"{folder}/{place.partition('/')[2]}", (stored, place))
         if self._objects is None:
-            self.left_out += len(stored)
-        else:
-            for path, one in stored.items():
-                self._files.setdefault(f"{folder}/{path}", (StoredFile(one.bytes, one.version / 1000), one))
+            events = ", ".join(map(quote, sorted(FILE_EVENTS)))
+            self.left_out += self.engine.rows(
+                f"SELECT count() FROM records WHERE run_id = {quote(run_id)} AND event IN ({events})",
+                "UInt64",
+            )[0][0]
 
     def files(self, below: Collection[str] | None = None) -> dict[str, StoredFile]:  # noqa: ARG002 - all are wanted
         """Return all files by name."""
@@ -90,13 +94,10 @@ class EngineRuns:
         found = self._files[name][1]
         if isinstance(found, bytes):
             yield BytesIO(found)
-        elif isinstance(found, StoredObject):
+        elif isinstance(found, str):
             assert self._objects is not None
-            try:
-                checked_path(name.partition("/")[2])
-            except NotInside as error:
-                raise FileError(str(error)) from error
-            yield BytesIO(read_object(self._objects, found, MAX_BYTES))
+            with self._objects.open(found) as stored:
+                yield stored
         else:
             with tempfile.TemporaryFile() as file:
                 self._read_records(found, name, cast(BinaryIO, file))
@@ -106,22 +107,8 @@ class EngineRuns:
     def _read_records(self, commit: Commit, name: str, file: BinaryIO) -> None:
         """Write a record file up to its commit, line after line without a gap."""
         at = crc = 0
-        while at < commit.end:
-            rows = self.engine.rows(
-                "SELECT at, next, line FROM records "
-                f"WHERE run_id = {quote(commit.run_id)} AND rank = {commit.rank} AND gen = {commit.gen} "
-                f"AND at >= {at} AND at < {min(commit.end, at + _BYTES_AT_ONCE)} ORDER BY at LIMIT 1 BY at",
-                *("UInt64", "UInt64", "Bytes"),
-            )
-            data = b""
-            for begin, after, line in rows:
-                if begin != at or after - begin not in (len(line), len(line) + 1) or after == begin:
-                    break
-                data += whole_line(begin, after, line)
-                at = after
-            if not data:
-                break
-            crc = zlib.crc32(data, crc)
+        while data := lines_of(self.engine, commit, at, min(commit.end, at + _BYTES_AT_ONCE)):
+            at, crc = at + len(data), zlib.crc32(data, crc)
             file.write(data)
         if at != commit.end or crc != commit.crc:
             raise FileError(

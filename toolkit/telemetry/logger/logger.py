@@ -364,7 +364,9 @@ class TelemetryLogger(TimingCalls):
         Give what the checkpoint holds, at the save and after the load: that a resume continues the same training is
         seen from both being equal. `data_position` is how many batches of the epoch are done. `start` is for a session
         that loads nothing, before its first optimizer step. Without `has_generators` the random generators are left
-        out, such as after a load, once they were used. `fields` are `world_size`, `batch_size`, `accumulation`.
+        out, such as after a load, once they were used. Several optimizers or models may be in a list, or by name.
+        `fields` are `world_size`, `batch_size`, `accumulation` and whatever else belongs to the state: a value, or an
+        object with tensors or a `state_dict()`, such as `ema=…`, of which a norm is written (`ema_norm`) and a hash.
         """
         from toolkit.telemetry.logger.records.training_state import state_fields
 
@@ -375,8 +377,9 @@ class TelemetryLogger(TimingCalls):
         run = self._live()
         step = fields.pop("step", None) if global_step is None else global_step
         place = None if checkpoint is None else os.path.basename(os.path.normpath(os.fspath(checkpoint)))
-        given = {"epoch": epoch, "data_position": data_position, "world_size": run.world_size, **fields}
-        read = state_fields(self.guard, optimizer=optimizer, scheduler=scheduler, model=model, scaler=scaler)
+        given = {"epoch": epoch, "data_position": data_position, "world_size": run.world_size}
+        held = {"optimizer": optimizer, "scheduler": scheduler, "model": model, "scaler": scaler}
+        read = state_fields(self.guard, **held, **fields)
         if not has_generators:
             read = {name: value for name, value in read.items() if not name.startswith("rng")}
         run.put(records.STATE, {"at": at, "global_step": step, "checkpoint": place, **given, **read})

@@ -26,6 +26,7 @@ OPTIMIZER: Final = "optimizer_lost"
 SCHEDULE: Final = "schedule_restarted"
 FROM_START: Final = "data_from_start"
 SKIPPED: Final = "data_skipped"
+CONTENT: Final = "data_changed"
 RNG: Final = "rng"
 SCALER: Final = "scaler_lost"
 SIZE: Final = "batch_size"
@@ -41,6 +42,7 @@ CAUSES: Final = {
     SCHEDULE: "the learning rate schedule was restarted",
     FROM_START: "the data began again",
     SKIPPED: "data were skipped",
+    CONTENT: "the data under the same path changed",
     SCALER: "the loss scaler's state was lost",
     STATE_PART: "a part of the state is not that of the checkpoint",
     OTHER: "the code or the configuration changed",
@@ -49,7 +51,21 @@ CAUSES: Final = {
 }
 """What each cause means, in the order in which they are named where several are seen: the first explains the others."""
 
+STATE, DATA, RANDOM = "weights and state", "data", "random numbers"
+SETTINGS, CODE, NOT_RECORDED = "settings", "code", "not recorded"
+AREAS: Final = {
+    **dict.fromkeys((CHECKPOINT, OPTIMIZER, SCHEDULE, SCALER, STATE_PART), STATE),
+    **dict.fromkeys((FROM_START, SKIPPED, CONTENT), DATA),
+    SIZE: SETTINGS,
+    RNG: RANDOM,
+    OTHER: SETTINGS,
+    UNLISTED: NOT_RECORDED,
+}
+"""Where each cause is to be looked for."""
+
 _WORDS: Final = ((0.97, "nearly certain"), (0.9, "very likely"), (0.75, "likely"), (0.0, "a guess"))
+_NAMED: Final = 0.5
+"""A cause that is less likely is one of several that may be."""
 CERTAIN: Final = 0.98
 LIKELY: Final = 0.9
 _UNSEEN: Final = "differs, no effect seen"
@@ -64,8 +80,12 @@ _ALIKE: Final = {
 }
 """What a sentence calls equal, by the row that shows it."""
 _UNRECORDED: Final = "labels, the data's content, precision"
-_ROUNDING: Final = 1e-5
-"""By so much of it a loss of equal weights and batches may differ: sums of 32 bits in another order."""
+_ROUNDING, _HALF_ROUNDING = 1e-5, 1e-2
+"""By so much of it a loss of equal weights and batches may differ: sums of 32 or 16 bits in another order."""
+_GUESS: Final = 0.4
+"""How often the first cause is right that only the way shows in which the losses depart, of listed and other ones."""
+_UNASKED: Final = (0.88, 0.5)
+"""How often *different* is right, and its cause, where no settings say what was asked for."""
 _WARM_UP_ASKED: Final = "with a warm-up after the resume, as the settings ask for"
 _ROUNDED: Final = 5e-5
 """By so much of it the norm of weights changes that were saved in half precision."""
@@ -88,6 +108,7 @@ _SIZES: Final = re.compile(
 _RATES: Final = re.compile(r"learning_rate|^lr$|\.lr$|schedul|warm.?up", re.IGNORECASE)
 _EVALUATION: Final = re.compile(r"eval|valid|val_", re.IGNORECASE)
 _SCALING: Final = re.compile(r"fp16|float16|half|loss_scal|grad_scal|16-mixed", re.IGNORECASE)
+_HALF: Final = re.compile(r"bf16|fp16|b?float16|fp8|float8|^half$|16-mixed", re.IGNORECASE)
 _SEED: Final = re.compile(r"seed", re.IGNORECASE)
 
 
@@ -110,6 +131,8 @@ class Side:
     epoch: dict[int, float] = field(default_factory=dict)
     states: list[Record] = field(default_factory=list)
     settings: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, str] = field(default_factory=dict)
+    """What is at each path of the data: its hash and size, see `data_of`."""
     batches: Sequence[Batch] = ()
     resumed_from: int | None = None
     """What its start record says."""
@@ -167,12 +190,21 @@ class Judgement:
     """Both names, where the resume is no session but a run of its own, which looks like the continuation."""
 
     @property
+    def area(self) -> str:
+        """Where the cause is to be looked for, one of `AREAS`; empty where none is named."""
+        is_code = any(row.differs and row.what == "code" for row in self.evidence)
+        return CODE if self.cause == OTHER and is_code else AREAS.get(self.cause, "")
+
+    @property
     def sure(self) -> str:
         """How sure the answer is: a word, and the share of such answers that were right on the measured resumes."""
         if self.answer == UNKNOWN:
             return "not sure"
         text = _in_words(self.probability)
-        return f"{text}, of the cause {_in_words(self.cause_probability)}" if self.cause else text
+        if not self.cause:
+            return text
+        is_named = self.cause_probability >= _NAMED
+        return f"{text}, of the cause {_in_words(self.cause_probability) if is_named else 'not sure'}"
 
     @property
     def sentence(self) -> str:
@@ -186,9 +218,11 @@ class Judgement:
         if self.answer == SAME:
             unseen = ", ".join(row.what for row in self.evidence if row.note == _UNSEEN)
             also = f" Differs, with no effect seen: {unseen}." if unseen else ""
-            return f"{begin} and continued the same training, {self.how}: {many} twice.{also}"
+            return (
+                f"{begin} and continued the same training as far as recorded, {self.how}: {many} twice.{also}"
+            )
         if self.answer == DIFFERENT:
-            if self.cause_probability < 0.5:
+            if self.cause_probability < _NAMED:
                 fits = "; ".join(CAUSES[cause] for cause in (self.cause, *self.others[:2]))
                 need = f" To know it, record {'; '.join(self.needed)}." if self.needed else ""
                 text = f"{begin} and did not continue the same training: {many} twice."
@@ -201,7 +235,9 @@ class Judgement:
             text = f"{begin} and did not continue the same training: {why}{what}"
             return f"{text}; {many} twice.{also}"
         need = f" Needed: {'; '.join(self.needed)}." if self.needed else ""
-        return f"{begin}; whether it continued the same training cannot be said: {many} twice.{need}"
+        unseen = ", ".join(row.what for row in self.evidence if row.differs and not row.is_loss)
+        also = f" Differs, and may have acted: {unseen}." if unseen else ""
+        return f"{begin}; whether it continued the same training cannot be said: {many} twice.{also}{need}"
 
     def _not_recorded(self) -> str:
         equal = {row.what for row in self.evidence if row.differs is False}
@@ -209,11 +245,16 @@ class Judgement:
         rest = "the loss function and the model's forward"
         rest = f"what arguments or the environment choose of {rest}" if "code" in equal else rest
         other = f"the same {', '.join(named)} give another loss" if named else CAUSES[UNLISTED]
-        return f"{other}. Not recorded: {_UNRECORDED}, {rest}"
+        known = {
+            "the data's content": any(what.startswith("content of") for what in equal),
+            "precision": "precision" in equal,
+        }
+        lacking = ", ".join(what for what in _UNRECORDED.split(", ") if not known.get(what))
+        return f"{other}. Not recorded: {lacking}, {rest}"
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
-        return {**asdict(self), "sure": self.sure, "sentence": self.sentence}
+        return {**asdict(self), "area": self.area, "sure": self.sure, "sentence": self.sentence}
 
 
 def _in_words(probability: float) -> str:
@@ -231,6 +272,7 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
         *_batches(old, new, step),
         *_rates(old, new, step),
         *_code(new),
+        *_data(old, new),
     ]
     if any(row.what == _BATCHES and row.differs is False for row in rows):
         # The batches themselves say more than the place that was written for them.
@@ -245,6 +287,8 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
         session=session, answer=UNKNOWN, step=step, doubles=seen.count, evidence=rows, needed=needed
     )
 
+    is_set = bool(old.settings and new.settings)
+
     def same(sure: float, how: str) -> Judgement:
         # No row calls a fault what the answer does not.
         shown = [
@@ -255,29 +299,34 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
         return replace(made, answer=SAME, probability=sure, how=how, evidence=shown)
 
     def different(sure: float, causes: Sequence[str], cause_sure: float) -> Judgement:
-        found = replace(made, answer=DIFFERENT, probability=sure, cause=causes[0], others=causes[1:])
-        return replace(found, cause_probability=cause_sure)
+        found = replace(made, answer=DIFFERENT, cause=causes[0], others=causes[1:])
+        # Without settings it is not known whether it was asked for: another seed, a warm-up.
+        sure, cause_sure = (
+            (sure, cause_sure) if is_set else (min(sure, _UNASKED[0]), min(cause_sure, _UNASKED[1]))
+        )
+        return replace(found, probability=sure, cause_probability=cause_sure)
 
     def unlisted(sure: float) -> Judgement:
         left = [cause for cause in CAUSES if cause not in (*right, STATE_PART, UNLISTED)]
         return replace(different(sure, [UNLISTED, *left], LIKELY), needed=[*needed, _MORE_STATE])
 
-    set_otherwise = {row.cause for row in rows if row.differs and row.what.startswith("setting")}
-    faults = [cause for cause in CAUSES if any(row.differs and row.cause == cause for row in rows)]
     is_equal = seen.count and seen.is_equal and seen.last - step >= _ENOUGH
-    if is_equal:
-        # What acts on no loss so soon may differ all the same.
-        faults = [cause for cause in faults if cause in (SCALER, STATE_PART)]
-    elif len(seen.alike) >= _ENOUGH and seen.size < resume_losses.WITHIN:
-        # Losses of steps that were updated show that all of these are right.
-        faults = [cause for cause in faults if cause in (SIZE, SCHEDULE, OTHER, STATE_PART)]
     # The first loss is of the weights that were loaded: it has no time to drift.
     is_apart = seen.count and seen.steps[0] == step + 1 and not _is_close(*seen.pairs[0], _ROUNDING)
-    if not seen.departs and not is_apart and OTHER not in set_otherwise:
-        # Other code is a cause only where something came of it, and so are other random numbers.
-        faults = [cause for cause in faults if cause != OTHER]
-    if seen.count and seen.size < resume_losses.WITHIN:
-        faults = [cause for cause in faults if cause != RNG]
+    is_near = seen.count and seen.size < resume_losses.WITHIN
+    set_otherwise = {row.cause for row in rows if row.differs and row.what.startswith("setting")}
+    faults = [cause for cause in CAUSES if any(row.differs and row.cause == cause for row in rows)]
+    # What the losses exclude, though a row differs: it acted on none of them, or was restored later.
+    excluded: set[str] = set()
+    if is_equal:
+        excluded |= {*CAUSES} - {SCALER, STATE_PART}
+    elif is_near and len(seen.alike) >= _ENOUGH:
+        excluded |= {*CAUSES} - {SIZE, SCHEDULE, OTHER, STATE_PART}
+    if is_near:
+        excluded.add(RNG)
+    if not seen.departs and not is_apart:
+        excluded |= {CONTENT, OTHER} - set_otherwise
+    faults = [cause for cause in faults if cause not in excluded]
     if faults:
         # They may have been restored after the state was recorded.
         sure = LIKELY if faults == [RNG] and not seen.departs else CERTAIN
@@ -294,32 +343,41 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
         return unlisted(LIKELY)
     if on_purpose and seen.count and seen.size < resume_losses.SMALL:
         return same(LIKELY, on_purpose[0])
-    if len(seen.alike) > 1 and seen.size < resume_losses.SMALL and SCHEDULE in right:
+    # Sums of 32 bits in another order do not do more; half the bits do, and so may what was not recorded.
+    rounds = seen.count and seen.farthest <= (
+        _HALF_ROUNDING if _is_half(old) and _is_half(new) else _ROUNDING
+    )
+    if len(seen.alike) > 1 and seen.departs and seen.size < resume_losses.SMALL and SCHEDULE in right:
         # All that the checkpoint holds was used by then. Evaluations at other steps draw random numbers, too.
         last = seen.steps[len(seen.alike) - 1]
-        if seen.departs:
-            return same(LIKELY, f"equal up to step {last:,}, where other random numbers were drawn")
-        return same(0.97, "within the noise")
+        return same(LIKELY, f"equal up to step {last:,}, where other random numbers were drawn")
     if seen.departs and seen.count > 1:
         fit = resume_losses.causes_of(seen, old.loss, new.loss, step, _epochs(old))
         fit = [cause for cause in dict.fromkeys(fit) if cause not in right]
-        if not fit:
+        if not set(fit) - (
+            {OTHER} if is_set and new.changed_code is None and OTHER not in set_otherwise else set()
+        ):
+            # Of code that was not kept nothing is known.
             return unlisted(0.97 if seen.size >= resume_losses.SMALL else LIKELY)
-        # The way of the first steps tells listed causes apart (0.65 right alone, 0.86 with settings), but not the
-        # others (0.42 of all, alone); every tenth step hardly does.
-        known = 0.6 if old.settings and new.settings else 0.42
-        return different(0.97, fit, known if seen.steps[0] == step + 1 else 0.25)
-    if seen.count and seen.size < resume_losses.WITHIN and seen.last - step >= _ENOUGH and not is_apart:
+        return different(0.97, fit, _GUESS)
+    if rounds and is_near and (seen.last - step >= _ENOUGH or len(seen.alike) > 1) and not is_apart:
         return same(0.97, "within the noise")
     if resume_losses.is_jump(resume_losses.level_jump(old.loss, new.loss, step)) and not on_purpose:
         fit = [cause for cause in (CHECKPOINT, OPTIMIZER, OTHER) if cause not in right]
-        return different(LIKELY, fit, 0.4) if fit else unlisted(LIKELY)
+        return different(LIKELY, fit, _GUESS) if fit else unlisted(LIKELY)
     # Losses that are there and differ say more than the state does, and without any, other code may do anything.
     is_by_state = not (seen.departs or is_apart or any(row.differs and not row.is_loss for row in rows))
-    if is_by_state and {CHECKPOINT, OPTIMIZER} <= right and {SCHEDULE, FROM_START} & right:
+    if (
+        is_by_state
+        and (rounds or not seen.count)
+        and {CHECKPOINT, OPTIMIZER} <= right
+        and {SCHEDULE, FROM_START} & right
+    ):
         if FROM_START in right:
-            return same(0.95, "as far as recorded, by the state that was loaded")
+            return same(0.95, "by the state that was loaded")
         return same(0.85, "by the state that was loaded, where the data went on is not recorded")
+    if seen.count and not rounds:
+        needed = [*needed, _PRECISION]
     return replace(made, needed=needed or [_MORE_STATE])
 
 
@@ -387,35 +445,56 @@ def _code(new: Side) -> Iterable[Compared]:
         yield Compared("code", "", files or "the same files", bool(files), OTHER)
 
 
+def data_of(start: Record) -> dict[str, str]:
+    """Return what a start record says of the content of each path of the data."""
+    found = start.get("data")
+    items = [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    return {
+        str(item.get("path")): f"{item['hash']}, {item.get('bytes')} bytes"
+        for item in items
+        if item.get("hash")
+    }
+
+
+def _data(old: Side, new: Side) -> Iterable[Compared]:
+    for path in [path for path in old.data if path in new.data]:
+        before, after = old.data[path], new.data[path]
+        yield Compared(f"content of {path}", before, after, before != after, CONTENT)
+
+
 def _text(value: Any) -> str:
     return "not set" if value is None else repr(value) if type(value) is float else str(value)[:80]
 
 
 # ------------------------------------------------------------ state
 
-_OF_STATE: Final = (
-    ("weights_norm", "norm of weights", CHECKPOINT),
-    ("optimizer_states", "optimizer's states", OPTIMIZER),
-    ("optimizer_step", "optimizer's step", OPTIMIZER),
-    ("moment1_norm", "norm of first moments", OPTIMIZER),
-    ("moment2_norm", "norm of second moments", OPTIMIZER),
-    ("scheduler_step", "scheduler's step", SCHEDULE),
-    ("scheduler_lr", "scheduler's learning rate", SCHEDULE),
-    ("optimizer_lr", "optimizer's learning rate", SCHEDULE),
-    ("scaler_scale", "loss scale", SCALER),
-    ("world_size", "world size", SIZE),
-    ("batch_size", "batch size", SIZE),
-    ("accumulation", "accumulated batches", SIZE),
-    ("buffers_norm", "norm of buffers", STATE_PART),
-    ("rng_torch", "torch's random state", RNG),
-    ("rng_cuda", "the GPU's random state", RNG),
-)
+_OF_STATE: Final = {
+    "weights_norm": ("norm of weights", CHECKPOINT),
+    "optimizer_states": ("optimizer's states", OPTIMIZER),
+    "optimizer_step": ("optimizer's step", OPTIMIZER),
+    "moment1_norm": ("norm of first moments", OPTIMIZER),
+    "moment2_norm": ("norm of second moments", OPTIMIZER),
+    "scheduler_step": ("scheduler's step", SCHEDULE),
+    "scheduler_lr": ("scheduler's learning rate", SCHEDULE),
+    "optimizer_lr": ("optimizer's learning rate", SCHEDULE),
+    "scaler_scale": ("loss scale", SCALER),
+    "world_size": ("world size", SIZE),
+    "batch_size": ("batch size", SIZE),
+    "accumulation": ("accumulated batches", SIZE),
+    "buffers_norm": ("norm of buffers", STATE_PART),
+    "rng_torch": ("torch's random state", RNG),
+    "rng_cuda": ("the GPU's random state", RNG),
+}
 _NO_STATE: Final = frozenset(
-    {"event", "time", "elapsed", "seq", "session", "rank", "at", "global_step", "checkpoint"}
+    "event time elapsed seq session rank at global_step checkpoint epoch data_position rng_hash".split()
 )
 _MORE_STATE: Final = (
     'a hash of the labels and of the data, and the precision: log.state("save", step, labels=...), '
     "and the same at load"
+)
+_PRECISION: Final = (
+    "the precision that is computed in, as a setting or `log.state(…, precision=…)`: the losses differ by more than "
+    "rounding in 32 bits does"
 )
 
 
@@ -431,23 +510,24 @@ def _states(old: Side, new: Side, step: int) -> Iterable[Compared]:
         for name, value in new.settings.items()
         if _WARM_AGAIN.search(name) or _RATES.search(name) or _SEED.search(name)
     )
-    for name, what, cause in _OF_STATE:
+    # First those of one optimizer or model, whose names end with its own: they say which it is.
+    ranks = {name: rank for rank, name in enumerate(_OF_STATE)}
+    for name in sorted((one for one in saved if one not in _NO_STATE), key=lambda one: ranks.get(one, -1)):
+        part = next((one for one in _OF_STATE if name.startswith(f"{one}_")), name)
+        what, cause = _OF_STATE.get(part, (name, STATE_PART))
+        what = what if part == name else f"{what} of {name.removeprefix(part)[1:]}"
         before, after = saved.get(name), loaded.get(name)
         if before is None or (after is None and cause != OPTIMIZER):
             continue
+        is_rounded = name == "weights_norm" and _is_close(before, after, _ROUNDED)
+        is_excused = is_rounded or (is_asked and (part.endswith("_lr") or cause == RNG))
+        if cause == STATE_PART and (name.startswith("rng_") or _HARMLESS.search(name)):
+            # A script that does not use a generator does not restore it.
+            is_excused, cause = True, ""
         if cause == RNG and loaded.get("at") != "load":
             continue
-        is_rounded = name == "weights_norm" and _is_close(before, after, _ROUNDED)
-        is_excused = is_rounded or (is_asked and (name.endswith("_lr") or cause == RNG))
-        differs = not _is_close(before, after)
+        differs = not _is_close(before, after, 1e-6 if cause == STATE_PART else 1e-7)
         yield Compared(what, _text(before), _text(after), None if differs and is_excused else differs, cause)
-    compared = {*_NO_STATE, "epoch", "data_position", "rng_hash", *(name for name, *_ in _OF_STATE)}
-    for name in (one for one in saved if one in loaded and one not in compared):
-        # A script that does not use a generator does not restore it.
-        is_no_fault = name.startswith("rng_") or _HARMLESS.search(name)
-        fault, cause = (None, "") if is_no_fault else (True, STATE_PART)
-        is_equal = _is_close(saved[name], loaded[name], 1e-6)
-        yield Compared(name, _text(saved[name]), _text(loaded[name]), False if is_equal else fault, cause)
     before, after = ((one.get("epoch"), one.get("data_position")) for one in (saved, loaded))
     if all(isinstance(one, (int, float)) for one in (*before, *after)):
         cause = FROM_START if after <= before else SKIPPED
@@ -600,6 +680,17 @@ def _scales(settings: Mapping[str, Any]) -> bool:
         for name, value in settings.items()
         if value is True or type(value) is str
     )
+
+
+def _is_half(side: Side) -> bool:
+    """Return whether it is recorded that 16 bits or fewer are computed with."""
+    names = [str(value if value is not True else name) for name, value in side.settings.items() if value]
+    kinds = [
+        str(state.get(name))
+        for state in side.states
+        for name in ("weights_dtype", "autocast_dtype", "precision")
+    ]
+    return any(_HALF.search(text) for text in (*names, *kinds))
 
 
 def _needed(old: Side, new: Side, seen: Departure) -> list[str]:

@@ -59,6 +59,15 @@ class Departure:
         return math.sqrt(sum(one * one for one in first) / len(first)) if first else 0.0
 
     @property
+    def farthest(self) -> float:
+        """How far the first records are apart at most, as a part of the loss."""
+        first = self.pairs[:_FIRST]
+        return max(
+            (abs(after - before) / max(abs(before), abs(after), 1e-12) for before, after in first),
+            default=0.0,
+        )
+
+    @property
     def departs(self) -> bool:
         """Whether they are further apart than kernels that are not deterministic explain."""
         return self.size >= APART

@@ -15,7 +15,7 @@ from toolkit.telemetry.diagnostics.resume import judge as resume_judge
 from toolkit.telemetry.diagnostics.resume.judge import DIFFERENT, RNG, Side
 from toolkit.telemetry.runfolder.evidence.batches import Batches, batches_file, read_batches
 from toolkit.telemetry.runfolder.key_values import configured
-from toolkit.telemetry.runfolder.records import START, STATE, STEP, Record
+from toolkit.telemetry.runfolder.records import ENVIRONMENT, START, STATE, STEP, Record
 
 _LOOKS: Final = (4, 8, 16, 32)
 """After so many records of the new session it is judged."""
@@ -46,13 +46,13 @@ class ResumeWatch:
         """Read the next records of the file."""
         for record in records:
             event, number = record.get("event"), record.get("session")
-            if type(number) is not int or event not in (START, STATE, STEP):
+            if type(number) is not int or event not in (START, ENVIRONMENT, STATE, STEP):
                 continue
             side = self._new if number == self._session else self._old
-            if event == START:
+            if event in (START, ENVIRONMENT):
                 # A second start of a session only adds to the first.
                 self._starts[number] = start = {**record, **self._starts.get(number, {})}
-                side.settings = configured(start)
+                side.settings, side.data = configured(start), resume_judge.data_of(start)
                 resumed = start.get("resumed_from_step")
                 side.resumed_from = resumed if type(resumed) is int else None
             elif event == STATE:

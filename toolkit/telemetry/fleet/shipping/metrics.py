@@ -14,10 +14,10 @@ HELP: Final = {
     "telemetry_ship_lines_total": "Lines that were shipped.",
     "telemetry_ship_batches_total": "Batches that were shipped.",
     "telemetry_ship_errors_total": "Failures, each try counted.",
-    "telemetry_ship_objects_total": "Files that were stored for records that point to them.",
+    "telemetry_ship_objects_total": "Samples and other files that were stored.",
     "telemetry_ship_object_bytes_total": "Bytes of files that were sent to the store.",
     "telemetry_ship_object_errors_total": "Failures of storing files, each try counted.",
-    "telemetry_ship_objects_waiting": "Files that wait to be stored.",
+    "telemetry_ship_objects_waiting": "Runs whose files wait to be stored.",
     "telemetry_ship_clock_ahead_seconds": "How far this machine's clock is ahead of the engine's.",
 }
 """What the metrics of the shipper mean."""

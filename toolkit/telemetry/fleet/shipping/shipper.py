@@ -109,12 +109,7 @@ class Shipper:
         Raises:
             EngineError: the engine refused or does not answer.
         """
-        return [
-            said
-            for run in list(self.watch.runs.values())
-            for said in self.sender.verify(run, reads_all=True)
-            if said
-        ]
+        return [said for run in list(self.watch.runs.values()) for said in self.sender.verify(run) if said]
 
     def ship_round(self) -> bool:
         """Do once what `run` does again and again; return whether there is more to do now."""
@@ -207,5 +202,5 @@ class Shipper:
             named = "".join(f"; {size} bytes of {path}" for size, path in left[:_FILES_NAMED])
             self._node.say(
                 f"stopped after {drain_s:g} s; left for the next shipper: {sum(size for size, _ in left)} bytes of "
-                f"{len(left)} record files, {waiting} other files{named}"
+                f"{len(left)} record files, the files of {waiting} runs{named}"
             )

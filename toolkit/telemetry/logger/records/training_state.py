@@ -9,7 +9,9 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import sys
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from toolkit.telemetry.core.guard import Guard
@@ -23,16 +25,26 @@ _MOMENTS: Final = {
 }
 """What optimizers call their first and second moments: torch's own, bitsandbytes' (`state1`), schedule-free ones (`z`),
 Adafactor; the first name that is there counts."""
+_PLAIN: Final = (str, int, float, bool, type(None))
+_MOST_LEAVES: Final = 10_000
 _KEPT_BITS: Final = 33
 """Of the 52 after the point of a norm: sums that were added up in another order are equal in them."""
 
 
 def state_fields(
-    guard: Guard, *, optimizer: Any = None, scheduler: Any = None, model: Any = None, scaler: Any = None
+    guard: Guard,
+    /,
+    *,
+    optimizer: Any = None,
+    scheduler: Any = None,
+    model: Any = None,
+    scaler: Any = None,
+    **parts: Any,
 ) -> dict[str, Any]:
     """Return the numbers of what was given, and hashes of the random generators; a GPU's are tensors of one value.
 
-    Each may be a list of several, but the scaler. What cannot be read is left out, and counted by the guard.
+    Each may be several, in a list or by name, but the scaler. `parts` are further ones, such as an average of the
+    weights or a buffer; what is a plain value already stays. What cannot be read is left out, and counted by the guard.
     """
     fields: dict[str, Any] = {}
     torch = sys.modules.get("torch")
@@ -42,25 +54,35 @@ def state_fields(
         fields |= _scheduler_fields(scheduler)
     if torch is None or (torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()):
         # What is launched while a graph is captured becomes part of it.
-        return fields
+        return fields | {name: value for name, value in parts.items() if isinstance(value, _PLAIN)}
     with torch.no_grad():
         optimizers: list[Any] = []
         with guard.catch("reading the state of an optimizer"):
             optimizers += [one for one in map(_inside, _each(optimizer)) if one is not None]
             fields |= _optimizer_fields(torch, optimizers)
-            for number, one in enumerate(optimizers[1:], 2):
-                # Each by itself as well: what a second one lost would hide in the numbers of all.
-                own = _optimizer_fields(torch, [one])
-                fields |= {f"{name}_{number}": own[name] for name in own if name != "optimizer_lr"}
+            # Each by itself as well: what a second one lost would hide in the numbers of all.
+            for called, one in _apart(optimizer):
+                own = _optimizer_fields(torch, [inside for inside in [_inside(one)] if inside is not None])
+                fields |= {f"{name}_{called}": own[name] for name in own}
         with guard.catch("reading the weights of a model"):
             weights = list(_weights(model, optimizers))
-            kinds = sorted({str(one.dtype).removeprefix("torch.") for one in weights})
+            kinds = sorted({_dtype(one.dtype) for one in weights})
             fields |= {"weights_norm": _norm(torch, weights), "weights_dtype": ", ".join(kinds) or None}
-            # Statistics that no optimizer changes, such as those of batch norm.
-            buffers = (one for each in _each(model) for one in each.buffers() if one.is_floating_point())
-            fields["buffers_norm"] = _norm(torch, buffers)
+            fields["buffers_norm"] = _norm(torch, _buffers(model))
+            for called, one in _apart(model):
+                fields[f"weights_norm_{called}"] = _norm(torch, _weights(one, ()))
+                fields[f"buffers_norm_{called}"] = _norm(torch, _buffers(one))
+        with guard.catch("reading the precision of autocast"):
+            # Where this is called within its block; integrations say it by `precision`.
+            can_tell = hasattr(torch, "get_autocast_dtype")
+            for kind in ("cpu", "cuda") if can_tell else ():
+                if torch.is_autocast_enabled(kind):
+                    fields["autocast_dtype"] = _dtype(torch.get_autocast_dtype(kind))
         with guard.catch("reading the scale of a gradient scaler"):
             fields["scaler_scale"] = _scale(scaler)
+        for name, part in parts.items():
+            with guard.catch("reading a part of the state"):
+                fields |= _part_fields(torch, name, part)
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -119,6 +141,41 @@ def _weights(model: Any, optimizers: Sequence[Any]) -> Iterable[Any]:
     return [param for one in optimizers for group in one.param_groups for param in group["params"]]
 
 
+def _dtype(kind: Any) -> str:
+    return str(kind).removeprefix("torch.")
+
+
+def _buffers(model: Any) -> Iterable[Any]:
+    """Return the statistics that no optimizer changes, such as those of batch norm."""
+    return (one for each in _each(model) for one in each.buffers() if one.is_floating_point())
+
+
+def _part_fields(torch: Any, name: str, part: Any) -> dict[str, Any]:
+    """Return the norm of the tensors in a part of the state, and a hash of its other values."""
+    if isinstance(part, _PLAIN) or (isinstance(part, torch.Tensor) and part.numel() == 1):
+        return {name: part}
+    values = list(islice(_leaves(torch, part), _MOST_LEAVES))
+    tensors = [value for value in values if isinstance(value, torch.Tensor)]
+    others = [value for value in values if isinstance(value, _PLAIN)]
+    found = {f"{name}_hash": _hash(repr(others).encode())} if others else {}
+    norm = _norm(torch, tensors)
+    # One that is empty was lost: without a number it would look as if it had not been recorded.
+    return found | {f"{name}_norm": 0.0 if norm is None and not others else norm}
+
+
+def _leaves(torch: Any, part: Any) -> Iterator[Any]:
+    if isinstance(part, torch.nn.Module):
+        yield from (*part.parameters(), *part.buffers())
+    elif isinstance(part, Mapping):
+        yield from (leaf for value in part.values() for leaf in _leaves(torch, value))
+    elif isinstance(part, (list, tuple, deque)):
+        yield from (leaf for value in part for leaf in _leaves(torch, value))
+    elif hasattr(part, "state_dict"):
+        yield from _leaves(torch, part.state_dict())
+    else:
+        yield part
+
+
 def _rng_fields(torch: Any) -> dict[str, str]:
     states: dict[str, bytes] = {}
     random, of_numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
@@ -159,6 +216,11 @@ def _norm(torch: Any, given: Iterable[Any]) -> Any:
     # Apple's GPUs have no doubles.
     precise = torch.float32 if chosen[0].device.type == "mps" else torch.float64
     parts = [_spread(one).to(precise).reshape(-1) for one in chosen]
+    # Of whole numbers, such as labels, the order counts: a norm alone is the same in every order.
+    parts = [
+        part if one.is_floating_point() else part * torch.arange(1, len(part) + 1, device=part.device)
+        for one, part in zip(chosen, parts, strict=True)
+    ]
     norm = torch.cat(parts).square().sum().sqrt()
     if precise is torch.float32:
         return norm
@@ -206,8 +268,18 @@ def _whole(torch: Any, step: Any) -> Any:
 def _each(given: Any) -> Iterator[Any]:
     if isinstance(given, (list, tuple)):
         yield from given
+    elif isinstance(given, dict):
+        yield from given.values()
     elif given is not None:
         yield given
+
+
+def _apart(given: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield those that have numbers of their own: all that have a name, else the second and further ones."""
+    if isinstance(given, dict):
+        yield from given.items()
+    else:
+        yield from enumerate(islice(_each(given), 1, None), 2)
 
 
 def _inside(optimizer: Any) -> Any:

@@ -15,7 +15,7 @@ from toolkit.telemetry.logger.records.batch_values import Losses
 from toolkit.telemetry.logger.records.step_gate import NEVER, StepGate
 from toolkit.telemetry.logger.writing.session_folder import SessionFolder
 from toolkit.telemetry.privacy.masking import Masker
-from toolkit.telemetry.runfolder.evidence.batches import NO_STEP, BatchRow, batches_file, encode_chunk
+from toolkit.telemetry.runfolder.evidence.batches import NO_STEP, BatchRow, batches_file, encode_rows
 from toolkit.telemetry.runfolder.records import BATCHES_DROPPED
 from toolkit.telemetry.runfolder.safefile import NO_FILE, identity_of, open_to_write, write_all
 
@@ -142,8 +142,8 @@ class BatchWriter:
             return b""
         if self._size >= IDS_UPTO:
             self._say_once("only fingerprints are kept from here on", rows[0][0])
-            return encode_chunk(self._session, [(step, row.without_ids()) for step, row in rows])
-        return encode_chunk(self._session, [(step, self._masked(row)) for step, row in rows])
+            return encode_rows(self._session, [(step, row.without_ids()) for step, row in rows])
+        return encode_rows(self._session, [(step, self._masked(row)) for step, row in rows])
 
     def _with_losses(self, row: BatchRow, losses: Losses | None) -> BatchRow:
         with self._guard.catch("fetching the losses of a batch"):
@@ -165,15 +165,24 @@ class BatchWriter:
             self._put(BATCHES_DROPPED, {"from_step": step, "reason": reason})
 
     def _append(self) -> None:
-        """Append the chunk. Raises OSError where the disk does not take it; a part of it does no harm to the file."""
+        """Append the chunk. Raises OSError where the disk does not take it; what it took of it is taken back."""
         if self._chunk:
             # Opened each time: the folder may have been moved.
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
             descriptor = open_to_write(self._path, flags, self._mode, known=self._identity)
             try:
-                self._identity = identity_of(os.fstat(descriptor))
-                write_all(descriptor, self._chunk)
-                self._size = os.fstat(descriptor).st_size
+                status = os.fstat(descriptor)
+                # A kill may have left half a line.
+                self._chunk = (
+                    b"\n" + self._chunk if self._identity == NO_FILE and status.st_size else self._chunk
+                )
+                self._identity = identity_of(status)
+                try:
+                    write_all(descriptor, self._chunk)
+                except OSError:
+                    os.ftruncate(descriptor, status.st_size)
+                    raise
+                self._size = status.st_size + len(self._chunk)
             finally:
                 os.close(descriptor)
         self._chunk, self._in_chunk = b"", 0

@@ -1,37 +1,35 @@
-r"""The batches that a run was trained on, in a file next to its records: how they are written, and read again.
+"""The batches that a run was trained on, in a file next to its records: how they are written, and read again.
 
-The file is a row of chunks that each can be read alone, so that a torn one costs its own batches only:
+Each line is a JSON array: session, step, then the ids of the samples, or a text with their number and the fingerprint
+of what is in them, and at the end, where they are known, the losses of the samples:
 
-    b"\xb7B1"  crc32 of the body (4 bytes)  length of the body (varint)  body
-    body: session (varint), then of each batch:
-        step (zigzag varint, the difference to the batch before), samples (varint), a byte that says what follows:
-        1 to 5: the ids as integers of that width; 6: the ids as texts, each after its length (varint);
-        0: no ids, but a fingerprint (8 bytes); + 8: and then a float32 of each sample, its loss
+    [1,7,[12,873],[0.25,0.5]]
+    [1,8,"2:daab791db541e7a6"]
 """
 
 from __future__ import annotations
 
 import math
+import re
 import struct
-import zlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
+import orjson
+
+from toolkit.telemetry.runfolder.codec import name_of_non_finite
 from toolkit.telemetry.runfolder.layout import RANKS
 from toolkit.telemetry.runfolder.safefile import NotInside, read_inside
 
 NO_STEP: Final = -1
 """The step of a batch that was given and whose step was never logged: the run ended in it."""
 
-_MAGIC: Final = b"\xb7B1"
-_FORMS: Final = {1: "B", 2: "H", 3: "I", 4: "Q", 5: "q"}
-_TEXTS: Final = 6
-_LOSSES: Final = 8
+_FINGERPRINT: Final = re.compile(r"([0-9]{1,18}):([0-9a-f]{16})")
 _MOST_READ: Final = 1 << 30
 
 Ids = Sequence[int] | Sequence[str]
@@ -43,7 +41,7 @@ def batches_file(folder: Path, rank: int = 0) -> Path:
 
 
 def _file_of(rank: int) -> str:
-    return "batches.bin" if rank == 0 else f"{RANKS}/{rank:05d}.batches.bin"
+    return "batches.jsonl" if rank == 0 else f"{RANKS}/{rank:05d}.batches.jsonl"
 
 
 def fingerprint_of_ids(ids: Sequence[Any]) -> int:
@@ -75,55 +73,21 @@ class BatchRow:
         return BatchRow(self.samples, fingerprint=known)
 
 
-def encode_chunk(session: int, rows: Sequence[tuple[int, BatchRow]]) -> bytes:
-    """Return the bytes that are appended for some batches, each with its step."""
-    body, before = bytearray(_varint(session)), 0
+def encode_rows(session: int, rows: Sequence[tuple[int, BatchRow]]) -> bytes:
+    """Return the lines of some batches, each with its step."""
+    lines = []
     for step, row in rows:
-        body += _varint((step - before) << 1 if step >= before else ((before - step) << 1) - 1)
-        body += _varint(row.samples)
-        before = step
-        losses = _LOSSES if row.losses is not None else 0
-        if row.ids is None:
-            body += bytes((losses,)) + struct.pack("<Q", row.fingerprint)
-        elif row.ids and isinstance(row.ids[0], str):
-            body.append(_TEXTS | losses)
-            for one in row.ids:
-                data = str(one).encode("utf-8", "surrogatepass")
-                body += _varint(len(data)) + data
-        else:
-            kind = _narrowest(row.ids)
-            body.append(kind | losses)
-            body += struct.pack(f"<{row.samples}{_FORMS[kind]}", *row.ids)
-        if row.losses is not None:
-            body += struct.pack(f"<{row.samples}f", *row.losses)
-    return _MAGIC + struct.pack("<I", zlib.crc32(body)) + _varint(len(body)) + bytes(body)
+        ids: Any = f"{row.samples}:{row.fingerprint:016x}" if row.ids is None else list(row.ids)
+        if row.ids and isinstance(row.ids[0], str):
+            # Not every text of Python has a form in UTF-8.
+            ids = [str(one).encode("utf-8", "replace").decode() for one in row.ids]
+        losses = [[_written(loss) for loss in row.losses]] if row.losses is not None else []
+        lines.append(orjson.dumps([session, step, ids, *losses], option=orjson.OPT_APPEND_NEWLINE))
+    return b"".join(lines)
 
 
-def _narrowest(ids: Sequence[Any]) -> int:
-    high = max(ids, default=0)
-    return 5 if min(ids, default=0) < 0 else 1 + (high >= 1 << 8) + (high >= 1 << 16) + (high >= 1 << 32)
-
-
-def _varint(number: int) -> bytes:
-    found = bytearray()
-    while number > 127:
-        found.append(number & 127 | 128)
-        number >>= 7
-    found.append(number)
-    return bytes(found)
-
-
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number and where it ends. Raises IndexError if the data end before it does, or it is too long."""
-    number = shift = 0
-    while True:
-        byte = data[at]
-        number |= (byte & 127) << shift
-        at, shift = at + 1, shift + 7
-        if byte < 128:
-            return number, at
-        if shift > 70:
-            raise IndexError("a number of more than ten bytes")
+def _written(loss: float) -> float | str:
+    return loss if math.isfinite(loss) else name_of_non_finite(loss)
 
 
 @dataclass
@@ -139,9 +103,7 @@ class Batches:
     samples: array[int] = field(default_factory=lambda: array("q"))
     problem: str | None = None
     """What could not be read, in a sentence."""
-    _data: bytes = b""
-    _kinds: bytearray = field(default_factory=bytearray)
-    _places: array[int] = field(default_factory=lambda: array("Q"))
+    _lines: list[bytes] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.step)
@@ -149,28 +111,25 @@ class Batches:
     @cached_property
     def fingerprint(self) -> array[int]:
         """64 bits of each: of its ids in their order, or, where those are not known, of what is in it."""
-        return array("Q", (self._fingerprint(at) for at in range(len(self))))
+        return array("Q", (self._fingerprint(self._cells(at)[2]) for at in range(len(self))))
 
-    def _fingerprint(self, at: int) -> int:
-        ids = self.ids(at)
-        if ids is not None:
-            return fingerprint_of_ids(ids)
-        return int(struct.unpack_from("<Q", self._data, self._places[at])[0])
+    @staticmethod
+    def _fingerprint(given: Any) -> int:
+        return int(given.partition(":")[2], 16) if isinstance(given, str) else fingerprint_of_ids(given)
+
+    def _cells(self, at: int) -> list[Any]:
+        cells: list[Any] = orjson.loads(self._lines[at])
+        return cells
 
     def ids(self, at: int) -> Ids | None:
         """Return the ids of the samples of a batch; None where they are not known."""
-        kind, place, count = self._kinds[at] & ~_LOSSES, self._places[at], self.samples[at]
-        if kind == _TEXTS:
-            texts = (self._data[begin:end] for begin, end in _texts(self._data, place, count))
-            return [text.decode("utf-8", "replace") for text in texts]
-        return struct.unpack_from(f"<{count}{_FORMS[kind]}", self._data, place) if kind else None
+        given = self._cells(at)[2]
+        return given if isinstance(given, list) else None
 
     def losses(self, at: int) -> Sequence[float] | None:
         """Return the loss of each sample of a batch, where the script gave it."""
-        if not self._kinds[at] & _LOSSES:
-            return None
-        begin = _end_of_ids(self._data, self._places[at], self._kinds[at] & ~_LOSSES, self.samples[at])
-        return struct.unpack_from(f"<{self.samples[at]}f", self._data, begin)
+        given = self._cells(at)[3:]
+        return [float(loss) for loss in given[0]] if given else None
 
     def of_step(self, step: int, session: int | None = None) -> list[int]:
         """Return where the batches of a step are: of a session, or of the newest that trained it."""
@@ -195,74 +154,43 @@ def read_batches(folder: Path, rank: int = 0) -> Batches:
     found = Batches()
     name = _file_of(rank)
     try:
-        found._data = data = read_inside(folder, name, max_bytes=_MOST_READ)  # noqa: SLF001 - its own reader
+        data = read_inside(folder, name, max_bytes=_MOST_READ)
     except NotInside as error:
         found.problem = None if error.is_missing else str(error)
         return found
     except OSError as error:
         found.problem = f"{name} cannot be read: {error.strerror or error}"
         return found
-    at = broken = 0
-    while at < len(data):
-        end = _read_chunk(found, data, at)
-        if end is None:
-            # The next chunk is whole again.
-            end = data.find(_MAGIC, at + 1)
-            end = len(data) if end < 0 else end
-            broken += end - at
-        at = end
+    broken = 0
+    for line in filter(None, data.split(b"\n")):
+        place = _place_of(line)
+        if place is None:
+            broken += 1
+            continue
+        for column, number in zip((found.session, found.step, found.samples), place, strict=True):
+            column.append(number)
+        found._lines.append(line)  # noqa: SLF001 - its own reader
     if broken:
         found.problem = (
-            f"{broken:,} bytes of {name} cannot be read (a write was cut short?); their batches are missing"
+            f"{broken:,} lines of {name} cannot be read (a write was cut short?); their batches are missing"
         )
     return found
 
 
-def _read_chunk(into: Batches, data: bytes, at: int) -> int | None:
-    """Add the batches of a chunk; return where it ends, or None if it is not whole."""
+def _place_of(line: bytes) -> tuple[int, int, int] | None:
+    """Return session, step and number of samples of a line; None if it is not one of a batch."""
     try:
-        if data[at : at + 3] != _MAGIC:
-            return None
-        length, begin = _read_varint(data, at + 7)
-        end = begin + length
-        known = struct.unpack_from("<I", data, at + 3)[0]
-        is_whole = end <= len(data) and zlib.crc32(memoryview(data)[begin:end]) == known
-        rows = list(_rows(data, begin, end)) if is_whole else None
-    except (IndexError, struct.error):
+        session, step, ids, *losses = orjson.loads(line)
+        known = _FINGERPRINT.fullmatch(ids) if isinstance(ids, str) else None
+        samples = int(known[1]) if known is not None else len(ids)
+        # Those of the caller are all below 2**63, or none is negative.
+        is_one = known is not None or (
+            isinstance(ids, list)
+            and (set(map(type, ids)) <= {int} or set(map(type, ids)) == {str})
+            and (not ids or isinstance(ids[0], str) or min(ids) >= 0 or max(ids) < 1 << 63)
+        )
+        is_one = is_one and all(len([float(loss) for loss in some]) == samples for some in losses[:1])
+        array("q", (session, step, samples))
+    except (ValueError, TypeError, OverflowError):
         return None
-    for session, step, samples, kind, place in rows or ():
-        into.session.append(session)
-        into.step.append(step)
-        into.samples.append(samples)
-        into._kinds.append(kind)  # noqa: SLF001 - as above
-        into._places.append(place)  # noqa: SLF001
-    return None if rows is None else end
-
-
-def _rows(data: bytes, at: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
-    session, at = _read_varint(data, at)
-    step = 0
-    while at < end:
-        change, at = _read_varint(data, at)
-        step += change >> 1 if not change & 1 else -((change + 1) >> 1)
-        samples, at = _read_varint(data, at)
-        kind, place = data[at], at + 1
-        at = _end_of_ids(data, place, kind & ~_LOSSES, samples) + (4 * samples if kind & _LOSSES else 0)
-        is_possible = max(session, samples, abs(step)) < 1 << 62 and kind & ~_LOSSES <= _TEXTS
-        if at > end or not is_possible:
-            raise IndexError("a batch that is longer than its chunk")
-        yield session, step, samples, kind, place
-
-
-def _end_of_ids(data: bytes, place: int, kind: int, count: int) -> int:
-    if kind == _TEXTS:
-        *_, (_, end) = (0, place), *_texts(data, place, count)
-        return end
-    return place + (count * struct.calcsize(f"<{_FORMS[kind]}") if kind in _FORMS else 8)
-
-
-def _texts(data: bytes, at: int, count: int) -> Iterator[tuple[int, int]]:
-    for _ in range(count):
-        length, begin = _read_varint(data, at)
-        at = begin + length
-        yield begin, at
+    return (session, step, samples) if is_one else None

@@ -16,7 +16,7 @@ from toolkit.telemetry.cli.terminal import add_json_argument, print_json
 from toolkit.telemetry.core.prometheus import Exposition, PrometheusError, host_and_port
 from toolkit.telemetry.fleet.address import Address, AddressError
 from toolkit.telemetry.fleet.engine import Engine, EngineError
-from toolkit.telemetry.fleet.objects import ObjectShipper, missing_objects
+from toolkit.telemetry.fleet.objects import ObjectShipper
 from toolkit.telemetry.fleet.options import (
     add_engine_arguments,
     add_objects_arguments,
@@ -38,9 +38,9 @@ LATE_S: Final = 60.0
 """A shipper that has not shipped a record for this long is behind."""
 
 JSON_FORM: Final = """\
-with `--once` and `--verify` an object with `lines`, `record_files`, `files_stored`, `files_waiting` and `problems`; \
-with `--status` one with `record_files`, `bytes_behind`, `late`, `behind` (`path`, `bytes`, `age_s`), `files`, \
-`files_missing` and `shippers`; with `--set-up` one with `done` and `grants`. A shipper that keeps running has none."""
+with `--once` and `--verify` an object with `lines`, `record_files`, `files_stored`, `runs_waiting` and `problems`; \
+with `--status` one with `record_files`, `bytes_behind`, `late`, `behind` (`path`, `bytes`, `age_s`) and \
+`shippers`; with `--set-up` one with `done` and `grants`. A shipper that keeps running has none."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument(
         "--set-up", action="store_true", help="make the tables that are missing, and with --team its users"
     )
-    add_objects_arguments(parser, "also store sample images and other files that records point to")
+    add_objects_arguments(parser, "also store sample images and other files that a run did not write itself")
     parser.add_argument(
         "--team",
         metavar="NAME",
@@ -157,7 +157,6 @@ def _set_up(args: argparse.Namespace, address: Address) -> int:
 def _status(address: Address, folders: list[Path], *, as_json: bool) -> int:
     engine = Engine(address)
     lags = lags_of(engine, folders, keep_days=require_tables(engine).keep_days)
-    files, missing = missing_objects(engine, list({lag.run_id for lag in lags}))
     shippers = [_said_by(report) for report in reports_of_shippers(engine)]
     behind = sorted((lag for lag in lags if lag.bytes), key=_age, reverse=True)
     is_late = any(_age(lag) > LATE_S for lag in behind)
@@ -166,8 +165,6 @@ def _status(address: Address, folders: list[Path], *, as_json: bool) -> int:
         "bytes_behind": sum(lag.bytes for lag in behind),
         "late": is_late,
         "behind": [{"path": str(lag.path), "bytes": lag.bytes, "age_s": _age(lag)} for lag in behind],
-        "files": files,
-        "files_missing": missing,
         "shippers": shippers,
     }
     if as_json:
@@ -176,8 +173,6 @@ def _status(address: Address, folders: list[Path], *, as_json: bool) -> int:
     print(f"{len(lags)} record files, {found['bytes_behind']} bytes behind in {len(behind)} of them")
     for lag in behind[:20]:
         print(printable(f"{lag.path}: {lag.bytes} bytes, {_age(lag):.0f} s"))
-    if files:
-        print(f"{files} files that shipped records point to, {missing} of them not stored")
     for line in shippers:
         print(printable(line))
     return 1 if is_late else 0
@@ -196,7 +191,7 @@ def _age(lag: Lag) -> float:
 def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> int:
     is_short = args.once or args.verify
     store = chosen_objects(args)
-    objects = ObjectShipper(address, store, say=print_to_stderr) if store is not None else None
+    objects = ObjectShipper(store, say=print_to_stderr) if store is not None else None
     engine = Engine(address)
     shipper = Shipper(
         engine, folders, objects=objects, say=print_to_stderr, delivers_requests=bool(args.deliver_requests)
@@ -215,14 +210,16 @@ def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> in
                     "lines": shipper.totals.lines,
                     "record_files": len(shipper.files),
                     "files_stored": None if objects is None else objects.totals.stored,
-                    "files_waiting": None if objects is None else objects.totals.waiting,
+                    "runs_waiting": None if objects is None else objects.totals.waiting,
                     "problems": problems,
                 }
             )
         else:
             print(printable(f"{shipper.totals.lines} lines shipped, {len(shipper.files)} record files"))
             if objects is not None:
-                print(f"{objects.totals.stored} other files stored, {objects.totals.waiting} wait")
+                print(
+                    f"{objects.totals.stored} other files stored, those of {objects.totals.waiting} runs wait"
+                )
         is_behind = objects is not None and objects.is_behind
         return 1 if is_behind or problems else 0
     stop = threading.Event()

@@ -74,7 +74,7 @@ class ClickHouseStore(StoreQueries):
     ) -> None:
         """Show the runs at `address`; `visitor` returns who makes a change, for the record.
 
-        Files that records point to come from `objects`.
+        Sample images and other files come from `objects`.
         """
         super().__init__(read_only=read_only, read_only_reason=read_only_reason)
         self._visitor = visitor
@@ -82,7 +82,7 @@ class ClickHouseStore(StoreQueries):
         self._runs = EngineRuns(self._link)
         self._requests = EngineRequests(self._link, self._runs)
         self._commits = Commits(self._link)
-        self._objects = EngineObjects(self._link, objects)
+        self._objects = EngineObjects(objects)
         self._kept = KeptBytes()
         self._logs: dict[tuple[str, int], EngineLog] = {}
         self._trends: dict[str, Sequence[float]] = {}
