@@ -273,7 +273,6 @@ def _scatter(found: _Found) -> None:
         label=f"{y} by {x}, {len(points)} runs",
         height=340,
         name=f"{y} by {x}",
-        group="sweep scatter",
     )
     notes = ["the star is the best run"] if best is not None else []
     if any(run.state != "done" for run, _, _, _ in points):
@@ -337,7 +336,6 @@ def _importance(said: SweepAnswer) -> None:
         label="share of the differences that each setting explains",
         height=50 + 30 * len(shown),
         name="importance of settings",
-        group="sweep importance",
     )
     st.caption(
         f"{beyond_chance(said, 'Blue')} Each bar is the share of the differences that the setting explains alone, the "
@@ -378,7 +376,6 @@ def _parallel(runs: Sequence[SweepRun], found: _Found) -> None:
         label=f"{said.metric} with {', '.join(names)}, {len(shown)} runs",
         height=380,
         name="parallel coordinates",
-        group="sweep parallel",
     )
     left_out = len(runs) - len(rows)
     rest = f" {count(left_out)} runs without one of these values are not drawn." if left_out else ""

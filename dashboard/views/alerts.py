@@ -152,7 +152,6 @@ def _incidents(page: RunPage, groups: Sequence[AlertGroup]) -> None:
         label=f"{count(len(pairs))} alerts over the steps",
         height=62 + 28 * len({title_of(alert) for alert in alerts}),
         name=f"{page.card.name} alerts",
-        group=key,
         on_pick=choose,
     )
 
