@@ -48,7 +48,7 @@ _COPIED: Final = (
         "step",
         "manifest",
     ),
-    *("trend", "behind", "problem", "shown", "tags", "tagged", "facts", "card"),
+    *("trend", "behind", "shown", "tags", "tagged", "facts", "card"),
 )
 _PAGE: Final = RunQuery(per_page=100, archived=False)
 QUESTIONS: Final = {

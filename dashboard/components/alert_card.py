@@ -329,7 +329,7 @@ def _effect_text(effect: Effect) -> str:
 # ---------------------------------------------------------------- what to do after a run failed
 
 
-_TITLES: Final = {
+ENDINGS: Final = {
     FAILED: ("The run failed", ":material/error:"),
     LOST: ("The run was lost", ":material/help:"),
     STALLED: ("The run has stalled", ":material/hourglass_top:"),
@@ -341,7 +341,7 @@ def what_now_card(page: RunPage) -> None:
     known = what_now(page.store, page.key)
     if known is None:
         return
-    title, icon = _TITLES[known.status]
+    title, icon = ENDINGS[known.status]
     with st.container(border=True):
         section(f"{icon} {title}: what now?")
         left, right = st.columns(2, gap="medium")

@@ -43,7 +43,7 @@ from .page_states import section
 
 _LOOKED_AT: Final = 5
 """Metrics in which an epoch is looked for, if the list of runs has none."""
-_SMALL_PX: Final = 200
+SMALL_PX: Final = 200
 """In charts up to this height no forecast is drawn."""
 _TONES: Final[dict[str, Tone]] = {"critical": "critical", "info": "muted"}
 
@@ -154,7 +154,7 @@ def curve_panel(
             live=card.live,
             heading=f"{title} · {card.name}",
             star=None if star is None else star[0],
-            forecast=height > _SMALL_PX,
+            forecast=height > SMALL_PX,
         ),
         key=key or f"chart {page.key} {title} {metrics[0][0]}",
         on_star=None if star is None else star[1],

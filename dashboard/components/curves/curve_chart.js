@@ -701,3 +701,18 @@ export function curve_chart(component) {
   root.__chart.update(data, component);
   return () => { if (root.__chart) root.__chart.close(); };
 }
+
+// What the server has drawn covers the page until the charts are drawn, or there are none.
+function uncover(until) {
+  const cover = document.querySelector(".telemetry-first");
+  if (!cover) return;
+  const charts = [...openCharts].filter((chart) => chart.isVisible);
+  const app = document.querySelector('[data-testid="stApp"]');
+  const isDrawn = charts.length || cover.querySelector("svg") ? charts.length && charts.every((chart) => chart.root.dataset.drawn && !chart.isThinking) : app && app.dataset.testScriptState === "notRunning";
+  if (!isDrawn && performance.now() < until) { requestAnimationFrame(() => uncover(until)); return; }
+  cover.remove();
+  const side = document.querySelector('[data-testid="stMain"]');
+  // The next first screen of this browser stands where this page does.
+  if (side && innerWidth > 768) document.cookie = `telemetry-look=${chosenTheme().toLowerCase()}.${Math.round(side.getBoundingClientRect().left)}; path=/; max-age=31536000; samesite=strict`;
+}
+uncover(performance.now() + 5000);

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -29,15 +28,12 @@ from toolkit.telemetry.runfolder.listed_run import (
     Fields,
     encode_fields,
     fields_of,
-    fields_without_manifest,
     missing_records,
     progress_of,
-    read_ends,
     settled,
     values_at_the_end,
 )
-from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
-from toolkit.telemetry.runfolder.status import LOST, RUNNING, STALLED, Status
+from toolkit.telemetry.runfolder.status import RUNNING, STALLED, Status
 from toolkit.telemetry.runfolder.untrusted import clean, is_number, number_in, whole_in
 
 TREND_POINTS: Final = 40
@@ -45,14 +41,11 @@ _VALUES: Final = ValuesThatCount()
 _EVERY_S: Final = 15.0
 _GIVEN_UP_S: Final = 60
 """A node that has not reported a live run for this long does not see it any more, although it may report others."""
-_NO_MANIFEST: Final = Status(
-    name=LOST, why="there is no run.json, so it is unknown how the run ended", sure=False
-)
 
 _RUN_TYPES: Final = types_of(
     "project String, run_id String, version UInt64, name String, node String, folder String, status String, "
     "why String, sure UInt8, heartbeat Float64, step Float64, manifest String, trend Array(Float32), "
-    "behind UInt64, created Date, problem String, last_sign Float64, shown String, tags Array(String), "
+    "behind UInt64, created Date, last_sign Float64, shown String, tags Array(String), "
     "tagged String, searched String, facts String, card String, control String"
 )
 LABELS_TABLE: Final = "labels"
@@ -224,7 +217,7 @@ def reports_of_shippers(engine: Asks) -> list[SaidByShipper]:
 
 def status_of(run: RunFolder) -> Status:
     """Return the status of a run, by this machine, which can ask for its process."""
-    return _NO_MANIFEST if run.manifest is None else settled(run.manifest, run.folder, time.time())[1]
+    return settled(run.manifest, run.folder, time.time())[1]
 
 
 def is_final(status: Status) -> bool:
@@ -237,17 +230,16 @@ def _essence(run: RunFolder, behind: int) -> tuple[Any, ...]:
 
     And of a run that has ended, that not all of it is shipped.
     """
-    manifest = run.manifest
-    latest = manifest.latest if manifest is not None else None
-    if manifest is None or latest is None or latest.status != RUNNING:
+    latest = run.manifest.latest
+    if latest is None or latest.status != RUNNING:
         return (run.folder, run.signature, behind > 0)
-    return (run.folder, latest.session, latest.status, manifest.control)
+    return (run.folder, latest.session, latest.status, run.manifest.control)
 
 
 def _run_row(
     run: RunFolder, status: Status, version: int, node: str, behind: int, control: str
 ) -> tuple[Any, ...]:
-    beat = run.manifest.heartbeat if run.manifest is not None else None
+    beat = run.manifest.heartbeat
     try:
         manifest = manifest_bytes(run.folder)
     except OSError:
@@ -256,7 +248,7 @@ def _run_row(
         trend = trend_of(run.folder / METRICS_JSONL, TREND_POINTS)
     except OSError:
         trend = []
-    fields, problem = _listed(run, status)
+    fields = _listed(run, status)
     step = number_in(fields.get("step"))
     searched = (run.key.run_id, fields.get("project") or "", fields.get("host", ""))
     return (
@@ -264,30 +256,20 @@ def _run_row(
         str(run.folder.absolute()).encode("utf-8", "surrogateescape"),
         *(status.name, status.why, int(status.sure)),
         *(beat.time if beat is not None else math.nan, math.nan if step is None else step),
-        *(manifest, trend, behind, run.key.day, problem, fields.get("last_sign") or 0.0),
+        *(manifest, trend, behind, run.key.day, fields.get("last_sign") or 0.0),
         *(sorted_text(fields["name"]), *_tags(fields.get("tags", ())), BETWEEN.join(searched).casefold()),
         *(_facts(fields, values_at_the_end(run.folder)), encode_fields(fields), control),
     )
 
 
-def _listed(run: RunFolder, status: Status) -> tuple[Fields, str]:
-    """Return what a list says of a run, and why its run.json cannot be read, if so."""
-    log, values, written, problem = run.folder / METRICS_JSONL, None, None, ""
-    if run.manifest is None:
-        try:
-            read_manifest(run.folder)
-        except (ManifestError, OSError) as error:
-            problem = "" if isinstance(error, FileNotFoundError) else clean(str(error)) or "invalid"
+def _listed(run: RunFolder, status: Status) -> Fields:
+    """Return what a list says of a run."""
+    values = None
     with suppress(OSError):
-        written = os.lstat(log).st_mtime
-        values = None if problem else _VALUES.read(log, run.manifest)
-    if run.manifest is None:
-        return fields_without_manifest(
-            run.folder, read_ends(log), key_values=values, written=written
-        ), problem
+        values = _VALUES.read(run.folder / METRICS_JSONL, run.manifest)
     manifest, _ = settled(run.manifest, run.folder, time.time())
     fields = fields_of(manifest, run.folder, status, time.time(), key_values=values)
-    return {**fields, MISSING: missing_records(manifest, run.folder, status)}, problem
+    return {**fields, MISSING: missing_records(manifest, run.folder, status)}
 
 
 # ------------------------------------------------------------ what the engine searches and sorts

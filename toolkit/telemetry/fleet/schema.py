@@ -13,13 +13,6 @@ from toolkit.telemetry.runfolder.untrusted import parse_object
 VERSION: Final = 5
 """Of the tables. Programs and tables of different versions refuse each other: a new version is a new database."""
 
-PART_BYTES: Final = 4 * 1024 * 1024
-"""Files are compared in parts of this size."""
-AT_WEIGHT: Final = 0x9E3779B97F4A7C15
-N_WEIGHT: Final = 0xC2B2AE3D27D4EB4F
-BAD_WEIGHT: Final = 0x165667B19E3779F9
-"""What the columns `at`, `n` (of lines `next`) and `bad` are multiplied by in a sum; any odd numbers do."""
-
 ABOUT: Final = "schema_version"
 _RAW = "ZSTD(1)"
 """Also for lines: at higher levels short matches of digits, of which most of a line consists, take more room."""
@@ -60,10 +53,9 @@ TABLES: Final = (
     _Table(
         name="points",
         columns=f"""run_id String, metric {{LC}}, rank UInt32, gen UInt16,
-            n UInt32 CODEC({_STEPPED}), bad UInt32 CODEC({_RAW}), at UInt64 CODEC({_SAME}),
-            step Float64 CODEC({_SAME}), value Float64 CODEC(FPC, ZSTD(1)), created Date""",
+            at UInt64 CODEC({_SAME}), step Float64 CODEC({_SAME}), value Float64 CODEC(FPC, ZSTD(1)), created Date""",
         engine="ReplacingMergeTree",
-        key="(run_id, metric, rank, gen, n)",
+        key="(run_id, metric, rank, gen, at)",
         granularity=2048,
     ),
     _Table(
@@ -80,7 +72,7 @@ TABLES: Final = (
         columns="""project {LC}, run_id String, version UInt64, name String, node {LC}, folder String, status {LC},
             why String, sure UInt8, heartbeat Float64, step Float64, manifest String CODEC(ZSTD(3)),
             trend Array(Float32), behind UInt64, received DateTime DEFAULT now(), created Date,
-            problem String, last_sign Float64, shown String, tags Array({LC}), tagged String, searched String,
+            last_sign Float64, shown String, tags Array({LC}), tagged String, searched String,
             facts JSON, card String, control {LC}, INDEX by_id run_id TYPE bloom_filter GRANULARITY 1""",
         engine="ReplacingMergeTree(version)",
         # By day first: only the rows of recent days have to be merged when a list is read.
