@@ -95,9 +95,9 @@ def test_the_picker_changes_the_run_and_keeps_the_page(shown, page):
         page, "q.get('run') === 'other' && q.get('smooth') === '5%' && !q.has('from') && !q.has('to')"
     )
     assert urlsplit(page.url).path == "/metrics"
-    expect(page.locator(".telemetry-head h1")).to_have_text("other")
+    expect(page.locator(".telemetry-head h1").first).to_have_text("other")
     page.go_back()
-    expect(page.locator(".telemetry-head h1")).to_have_text("curved")
+    expect(page.locator(".telemetry-head h1").first).to_have_text("curved")
 
 
 def test_a_chosen_theme_and_a_moved_side_bar_are_those_of_the_next_first_screen(shown, contexts):
