@@ -57,6 +57,8 @@ def first_screen(path: str, asked: Mapping[str, str], cookies: Mapping[str, str]
             return ""
         plan = plan_of(metrics, pins_of(store, card.key))
         unseen = unseen_alerts(alerts_of(store, card.key), store.meta(card.key).labels)
+        # Until the detectors have seen all records, what is open may turn out to be over.
+        worst = _alert(card.key, unseen) if store.examine(card.key, wait_s=0.0) >= 1.0 else ""
         main = Panel(title=plan.title, metrics=tuple(plan.main))
         is_plain = not asked.keys() & _VIEW
         left = _chart(page, main, 390, 0, is_plain=is_plain) if plan.main else ""
@@ -64,7 +66,7 @@ def first_screen(path: str, asked: Mapping[str, str], cookies: Mapping[str, str]
         gap = '<div class="st-key-forecast"></div>' if has_rest(card) else ""
         side = "" if not right else f"<div>{right}</div>"
         body = (
-            f"{head_html(page, card)}{_alert(card.key, unseen)}{_what_now(page)}{cards_html(cards_of(page, health))}"
+            f"{head_html(page, card)}{worst}{_what_now(page)}{cards_html(cards_of(page, health))}"
             f'<div class="telemetry-first-switches"></div>{gap}'
             f'<div class="telemetry-first-charts"><div>{left}</div>{side}</div>'
         )
@@ -95,7 +97,7 @@ def _page(body: str, card: RunCard, shown: str, cookies: Mapping[str, str]) -> s
     of_run = "".join(link for module, link in links.items() if module not in _LISTS and module != "samples")
     return (
         f'<style>{THEME_STYLE}</style><div class="telemetry-first" style="{style}"><nav aria-label="Pages">'
-        f"<div>Run<span>{name} · {text_html(card.status.name)}</span></div>{of_lists}"
+        f'<div class="telemetry-picker">Run<span>{name} · {text_html(card.status.name)}</span></div>{of_lists}'
         f"<p>Run · {text_html(card.name, 28)}</p>{of_run}</nav><main>{body}</main></div>"
     )
 
