@@ -96,9 +96,9 @@ def run(options: Options) -> str:
     if options.list_errors:
         for one in said:
             if not one.is_right or one.wrong_words:
-                told = f"{one.answer} {one.cause} {one.how} {one.sure} {one.cause_sure}"
+                said = f"{one.answer} {one.cause} {one.how} {one.sure} {one.cause_sure}"
                 print(
-                    f"{one.case.name}, {one.case.kind} {one.case.how}, {one.evidence}: {told} {one.wrong_words}"
+                    f"{one.case.name}, {one.case.kind} {one.case.how}, {one.evidence}: {said} {one.wrong_words}"
                 )
     of_list, others = (
         [one for one in said if (one.case.trainer == PARTS) == is_part] for is_part in (False, True)

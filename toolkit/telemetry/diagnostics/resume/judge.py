@@ -293,7 +293,7 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
 
     def different(sure: float, causes: Sequence[str], cause_sure: float) -> Judgement:
         found = replace(made, answer=DIFFERENT, cause=causes[0], others=causes[1:])
-        # Without settings nobody knows whether it was asked for: another seed, a warm-up.
+        # Without settings it is not known whether it was asked for: another seed, a warm-up.
         sure, cause_sure = (
             (sure, cause_sure) if is_set else (min(sure, _UNASKED[0]), min(cause_sure, _UNASKED[1]))
         )
@@ -336,7 +336,7 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
         return unlisted(LIKELY)
     if on_purpose and seen.count and seen.size < resume_losses.SMALL:
         return same(LIKELY, on_purpose[0])
-    # Sums of 32 bits in another order do not do more; half the bits do, and so does what nobody recorded.
+    # Sums of 32 bits in another order do not do more; half the bits do, and so does what was not recorded.
     rounds = seen.count and seen.farthest <= (
         _HALF_ROUNDING if _is_half(old) and _is_half(new) else _ROUNDING
     )
