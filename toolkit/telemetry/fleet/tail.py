@@ -10,7 +10,7 @@ import zlib
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import accumulate, chain, repeat
 from math import inf, isfinite, nan
 from operator import mul, sub
@@ -288,7 +288,7 @@ class RecordTail:
         if block.data:
             end = self._take_lines(rows, block.data, block.start)
             if end < block.start + len(block.data):
-                cursor = replace(cursor, offset=end, long_line_at=None)
+                cursor = cursor._replace(offset=end, long_line_at=None)
         self._cursor = cursor
         if self.sums is not None:
             self.sums.add(rows, before)

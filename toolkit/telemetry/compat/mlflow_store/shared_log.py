@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -90,7 +89,7 @@ class SharedLog:
             # Another process was killed in the middle of a line.
             data = b"\n" + data
         write_all(self._descriptor, data)
-        self._cursor = replace(self._cursor, offset=size + len(data))
+        self._cursor = self._cursor._replace(offset=size + len(data))
         self._add(numbered)
 
     def _wait_for_lock(self) -> None:
