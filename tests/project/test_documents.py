@@ -307,7 +307,7 @@ SHORTENED = {
 
 NOT_RUN = {"pip install .", "make test", "make run"}
 """The first would change this environment (test_packaging looks into what it installs); the second is running now;
-the third serves until it is stopped, which tests/dashboard/test_train_and_serve.py tries."""
+the third serves until it is stopped, which test_makefile.py tries."""
 
 
 @pytest.mark.slow

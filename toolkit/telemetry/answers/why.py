@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
 from toolkit.telemetry.answers import differences as kinds
 from toolkit.telemetry.answers.departure import ROUNDING, Curve, Departure, find_departure
 from toolkit.telemetry.answers.differences import Difference, Differences, kind_of_setting
 from toolkit.telemetry.answers.evidence import RunEvidence
+from toolkit.telemetry.answers.siblings import Explained, explained
 from toolkit.telemetry.diagnostics import metric_aliases as signals
 from toolkit.telemetry.diagnostics.metric_aliases import signal_of
 from toolkit.telemetry.runfolder.evidence.code_snapshot import CodeChange
@@ -18,6 +19,7 @@ from toolkit.telemetry.runfolder.metrics import NOT_METRICS, NOT_RESULTS, as_flo
 from toolkit.telemetry.runfolder.records import FIRST_STEP, is_spread
 from toolkit.telemetry.runs.formatting import clean, count, short_number
 from toolkit.telemetry.runs.settings import as_number, is_label
+from toolkit.telemetry.runs.store import RunCard
 
 _RESULTS: Final = (
     signals.LOSS,
@@ -79,6 +81,8 @@ class Why:
     evidence: Sequence[tuple[str, str]] = ()
     needed: Sequence[str] = ()
     """What would have to be recorded to say more."""
+    explained: Explained | None = None
+    """How much of the final difference seeds and settings explain, where other runs of the sweep show it."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it for machines."""
@@ -103,11 +107,15 @@ class Why:
             "code": [{"path": change.path, "diff": change.unified_diff} for change in self.code],
             "evidence": [{"what": what, "found": found} for what, found in self.evidence],
             "needed": list(self.needed),
+            "explained": None if self.explained is None else asdict(self.explained),
         }
 
 
-def why(a: RunEvidence, b: RunEvidence) -> Why:
-    """Say whether two runs are equal, where they depart, and what is most likely the cause. Never raises."""
+def why(a: RunEvidence, b: RunEvidence, cards: Sequence[RunCard] = ()) -> Why:
+    """Say whether two runs are equal, where they depart, and what is most likely the cause. Never raises.
+
+    With `cards`, the list of the runs that they are among, it also says how much each cause explains of the end.
+    """
     names = (a.name, b.name)
     for run in (a, b):
         if not any(session.steps or session.evals for session in run.sessions):
@@ -121,6 +129,7 @@ def why(a: RunEvidence, b: RunEvidence) -> Why:
     found.find(pair.lr_step, has_lr=bool(pair.rated))
     needed = [f"{what} of both runs" for what in found.missing]
     causes: list[Cause] = []
+    parts: Explained | None = None
     apart = [(one, "they do not differ") for one in found.found]
     answer: Answer = "equal"
     if pair.first is not None:
@@ -133,7 +142,10 @@ def why(a: RunEvidence, b: RunEvidence) -> Why:
             # Noise of this size is as likely as what was not recorded.
             answer, share = "cannot be said", 0.0
         needed += [] if causes and causes[0].share >= _LEAST else _UNSEEN
-        text = f"{pair.departs()}{_cause_text(causes, needed)}{_apart_text(apart, 'Without effect on it')}"
+        if answer == "differ" and len(causes) > 1 and len(cards) > len(names):
+            parts = explained((a.path, b.path), cards)
+        cause = _cause_text(causes, needed) if parts is None else f" {parts.sentence}"
+        text = f"{pair.departs()}{cause}{_apart_text(apart, 'Without effect on it')}"
     elif len(pair.steps) < 2:
         answer, share = "cannot be said", 0.0
         text = f"They share one record, of step {pair.named(pair.steps[0])}, and do not differ in it."
@@ -152,6 +164,7 @@ def why(a: RunEvidence, b: RunEvidence) -> Why:
         code=found.code,
         evidence=pair.evidence(found.batches_equal_to),
         needed=needed,
+        explained=parts,
     )
 
 
@@ -363,7 +376,11 @@ def _fit(one: Difference, found: Departure) -> tuple[float, str]:
 
 
 def _sure(share: float) -> str:
-    return f"{next(word for least, word in _WORDS if share >= least)} ({min(share, 0.99):.2f})"
+    return (
+        "not sure"
+        if share == 0.0
+        else f"{next(word for least, word in _WORDS if share >= least)} ({min(share, 0.99):.2f})"
+    )
 
 
 def _few(items: Sequence[str], most: int = 3) -> str:
