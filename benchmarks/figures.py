@@ -285,8 +285,8 @@ def _claim(claim: Mapping[str, Any]) -> str:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    head, *body = (f"| {' | '.join(line)} |" for line in (columns, *rows))
+    return "\n".join([head, "|" + "---|" * len(columns), *body])
 
 
 def main() -> int:
