@@ -14,7 +14,6 @@ from toolkit.telemetry.runs.formatting import md
 from toolkit.telemetry.runs.store import UnknownRun
 
 from . import session
-from .assets import page_style
 from .components.login_page import login_page
 from .components.page_states import guarded
 from .components.settings_dialog import ask_for_settings, settings_button
@@ -83,7 +82,6 @@ def show() -> None:
         layout="wide",
         initial_sidebar_state="auto",
     )
-    st.html(f"<style>{page_style()}</style>")
     runs, machine, config = page("runs"), page("machine"), page("config_notes")
     samples = page("samples", visibility="visible" if has_access and _has_samples() else "hidden")
     chosen = st.navigation(
