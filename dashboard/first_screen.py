@@ -30,7 +30,7 @@ _READ_S: Final = 0.02
 """A small log is read by then; of a large one what was read before is shown."""
 _VIEW: Final = frozenset(("x", "smooth", "log", "logx", "from", "to", "forecast"))
 """With one of these in the address the charts are drawn in another way."""
-_LOOK: Final = re.compile(r"(system|light|dark)\.(\d{1,3})")
+_APPEARANCE: Final = re.compile(r"(system|light|dark)\.(\d{1,3})")
 _LISTS: Final = ("runs", "compare")
 _HERE: Final = ' aria-current="page"'
 
@@ -78,7 +78,7 @@ def _newest(store: RunStore) -> str:
 
 def _page(body: str, card: RunCard, shown: str, cookies: Mapping[str, str]) -> str:
     """Return the cover of a page: the menu as links, and `body`."""
-    look = _LOOK.fullmatch(cookies.get("telemetry-look", ""))
+    look = _APPEARANCE.fullmatch(cookies.get("telemetry-look", ""))
     style = "" if look is None else f"--side:{look[2]}px"
     if look is not None and look[1] != "system":
         style += f";color-scheme:{look[1]}"
