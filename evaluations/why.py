@@ -160,7 +160,8 @@ def _sweep(
     chance: random.Random, curve: float, seeds: int
 ) -> tuple[list[Result], dict[str, dict[str, float]]]:
     """Return the runs of a sweep, and what each setting adds to the loss of each."""
-    runs, done = [], {}
+    runs: list[Result] = []
+    done: dict[str, dict[str, float]] = {}
     for group in range(10):
         rate, width = 10 ** chance.uniform(-4, -2), chance.choice((64, 128, 256))
         dropout, decades = chance.choice((0.0, 0.1, 0.2)), math.log10(rate) + 3

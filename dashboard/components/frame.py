@@ -492,22 +492,19 @@ def _announce_once(page: RunPage, alerts: Sequence[Finding]) -> None:
 def _run_picker(current: RunCard, runs: RunList) -> None:
     cards = {card.key: card for card in runs.cards if not card.archived} | {current.key: current}
     names = option_texts(cards.values(), suffix=lambda card: card.status.name)
-    keys = list(names)
-    is_cut = runs.matching > len(runs.cards)
-    chosen = st.selectbox(
-        "Run",
-        keys,
-        index=keys.index(current.key),
-        format_func=lambda key: names.get(key, key),
-        # A new one when its text changes: Streamlit keeps the chosen text, and would take an old one for a run.
-        key=f"_picker {names[current.key]}",
-        help=f"The {OFFERED:,} runs that were updated last; the Runs page has the others."
-        if is_cut
-        else None,
+    # Of our own: the parts of Streamlit's are a third of all that a page loads before its first chart.
+    show_component(
+        "run_picker",
+        '<label class="telemetry-picker">Run<select></select></label>',
+        data={
+            "run": current.key,
+            "runs": list(names.items()),
+            "help": f"The {OFFERED:,} runs that were updated last; the Runs page has the others."
+            if runs.matching > len(runs.cards)
+            else "",
+        },
+        key="_picker",
     )
-    if chosen in cards and chosen != current.key:
-        session.show_run(chosen)
-        st.rerun()
 
 
 def _link_to_run(key: str, card: RunCard | None) -> None:

@@ -37,3 +37,16 @@ export function run_head(component) {
     if (quiet) quiet();
   };
 }
+
+export function run_picker({ data, parentElement }) {
+  const select = parentElement.querySelector("select");
+  select.title = data.help;
+  select.replaceChildren(...data.runs.map(([key, text]) => new Option(text, key, false, key === data.run)));
+  select.onchange = () => {
+    const asked = new URLSearchParams(location.search);
+    asked.set("run", select.value);
+    // What of the other run was looked at.
+    for (const name of ["from", "to", "since", "until"]) asked.delete(name);
+    follow(`?${asked}`);
+  };
+}

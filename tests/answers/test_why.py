@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.made_runs import append
-from toolkit.telemetry.answers.departure import find_departure
+from toolkit.telemetry.answers.departure import Curve, find_departure
 from toolkit.telemetry.answers.differences import (
     COSMETIC,
     DATA,
@@ -179,10 +179,14 @@ def test_rounding_that_grows_is_noise_and_a_level_that_slowly_departs_is_not():
     grown = {step: 10 ** (-max(0, 250 - step) / 40) for step in one}
     chaos = {step: value * (1 + 0.02 * noise.gauss(0, 1) * grown[step]) for step, value in one.items()}
 
-    assert find_departure({"train_loss": one}, {"train_loss": chaos}, half=False).how is None
+    def departure(two):
+        curves = ({"train_loss": Curve.of(list(each), list(each.values()))} for each in (one, two))
+        return find_departure(*curves, half=False)
+
+    assert departure(chaos).how is None
     for sign in (1, -1):
         moved = {step: value * (1 + sign * 0.2 * grown[step]) for step, value in one.items()}
-        found = find_departure({"train_loss": one}, {"train_loss": moved}, half=False)
+        found = departure(moved)
         assert found.how == "level"
         assert 150 <= found.after <= 300
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from urllib.parse import urlsplit
 
 import pytest
+from playwright.sync_api import expect
 
-from tests.browser.browser_helpers import chart, curves, settle
+from tests.browser.browser_helpers import chart, curves, settle, sidebar, wait_for_query
 from tests.dashboard.serving import get
 from tests.made_runs import write_run
 from tests.waiting import wait_until
@@ -80,6 +82,22 @@ def test_the_page_looks_as_its_first_screen_which_needs_no_script(shown, context
     assert before.keys() == after.keys()
     for name, place in before.items():
         assert after[name] == pytest.approx(place, abs=4), name
+
+
+def test_the_picker_changes_the_run_and_keeps_the_page(shown, page):
+    write_run(shown.root, "other")
+    shown.open(page, "/metrics", run="curved", smooth="5%", **{"from": "10", "to": "50"})
+    picker = sidebar(page).get_by_role("combobox", name="Run")
+    expect(picker.locator("option")).to_contain_text(["curved", "other"])
+    picker.select_option("other")
+
+    wait_for_query(
+        page, "q.get('run') === 'other' && q.get('smooth') === '5%' && !q.has('from') && !q.has('to')"
+    )
+    assert urlsplit(page.url).path == "/metrics"
+    expect(page.locator(".telemetry-head h1").first).to_have_text("other")
+    page.go_back()
+    expect(page.locator(".telemetry-head h1").first).to_have_text("curved")
 
 
 def test_a_chosen_theme_and_a_moved_side_bar_are_those_of_the_next_first_screen(shown, contexts):

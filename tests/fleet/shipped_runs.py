@@ -181,7 +181,7 @@ def record_bytes(folder: Path) -> dict[str, bytes]:
 def engine_bytes(connection: Engine, run_id: str, where: str = "") -> dict[tuple[int, int], bytes]:
     """Return the lines of each rank and generation as the engine has them, a line only once."""
     found: dict[tuple[int, int], bytes] = {}
-    for rank, gen, at, after, line in connection.iterate(
+    for rank, gen, at, after, line in connection.rows(
         f"SELECT rank, gen, at, next, line FROM records WHERE run_id = {quote(run_id)} {where} "
         "ORDER BY rank, gen, at LIMIT 1 BY rank, gen, at",
         *("UInt32", "UInt16", "UInt64", "UInt64", "Bytes"),

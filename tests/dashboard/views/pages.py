@@ -123,6 +123,12 @@ def parts_of(markup: str, name: str) -> list[str]:
     return [html.unescape(text) for text in re.findall(f'class="{name}"[^>]*>([^<]+)<', markup)]
 
 
+def runs_offered(tab: AppTest) -> list[list[str]]:
+    """Return key and text of the runs that the side bar offers."""
+    sent = [json.loads(text) for text in _sent_to_components(tab)]
+    return next(data["runs"] for data in sent if "runs" in data)
+
+
 def headings(tab: AppTest) -> list[str]:
     """Return the titles of the parts and charts of the page, as a reader sees them."""
     return [_without_backslashes(item.value) for item in (*tab.header, *tab.subheader)]

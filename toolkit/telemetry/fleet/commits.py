@@ -83,7 +83,7 @@ def newest_labels(engine: Engine, run_ids: Iterable[str]) -> dict[str, tuple[int
     """Return the version of the labels of each run that has some, and whether it was deleted on a page."""
     found: dict[str, tuple[int, bool]] = {}
     for some in chunks(run_ids):
-        for run_id, version, deleted in engine.iterate(
+        for run_id, version, deleted in engine.rows(
             f"SELECT run_id, max(version) AS newest, argMax(deleted, version) FROM labels "
             f"WHERE run_id IN ({', '.join(map(quote, some))}) GROUP BY run_id",
             *("String", "UInt64", "UInt8"),
@@ -128,7 +128,7 @@ def counters_at(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, dict
     """Return what is known of each metric of a file before its commit's end."""
     found: dict[FileKey, dict[str, Counter]] = {}
     for some in chunks(commits):
-        rows = engine.iterate(
+        rows = engine.rows(
             f"SELECT run_id, rank, {', '.join(types_of(SUMMARY_TYPES))} FROM commits FINAL "
             f"WHERE {' OR '.join(f'({one.where} AND end = {one.end})' for one in some)}",
             *("String", "UInt32", "Array(Bytes)", *tuple(types_of(SUMMARY_TYPES).values())[1:]),
@@ -151,7 +151,7 @@ def strays_after(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, tup
             f"(gen > {one.gen} OR (gen = {one.gen} AND at >= {one.end})))"
             for one in some
         )
-        for run_id, rank, *newest in engine.iterate(
+        for run_id, rank, *newest in engine.rows(
             "SELECT run_id, rank, (max((gen, next)) AS newest).1, newest.2 FROM records "
             f"WHERE {files} GROUP BY run_id, rank",
             *("String", "UInt32", "UInt16", "UInt64"),

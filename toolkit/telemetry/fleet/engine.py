@@ -44,6 +44,7 @@ _FULL: Final = frozenset({241, 243, 252})
 _NO_SPACE: Final = "No space left on device"
 _OTHER_HOST: Final = frozenset({62, 64})
 """OpenSSL's codes for a certificate of another host name or IP address."""
+_DROPPED: Final = (BrokenPipeError, ConnectionResetError, http.client.BadStatusLine)
 _T = TypeVar("_T")
 
 
@@ -129,17 +130,9 @@ class Engine:
         Raises:
             EngineError: it failed.
         """
-        return list(self.iterate(sql, *types))
-
-    def iterate(self, sql: str, *types: str) -> Iterator[tuple[Any, ...]]:
-        """Run a SELECT without FORMAT and yield its rows; `types` are those of its columns.
-
-        Raises:
-            EngineError: it failed.
-        """
         answer = self.query(f"{sql} FORMAT RowBinary")
         try:
-            yield from rows_of(answer, types)
+            return list(rows_of(answer, types))
         except (struct.error, IndexError) as error:
             raise EngineError(f"{self.address} gave an answer of another form than asked for") from error
 
@@ -156,7 +149,7 @@ class Engine:
         }
         self._ask(block, settings, gzipped=len(block) > _SMALL_BODY)
 
-    def insert_rows(self, table: str, types: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> None:
+    def insert_rows(self, table: str, types: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> None:
         """Insert rows whose columns have these names and types; raises as `insert` does."""
         self.insert(table, tuple(types), block_of_rows(types, rows))
 
@@ -248,7 +241,7 @@ class Engine:
             raise UnreachableError(f"{place} has not answered for {self.patience_s:g} s") from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or type(error).__name__
-            if isinstance(error, (ConnectionResetError, http.client.BadStatusLine)) and self._context is None:
+            if isinstance(error, _DROPPED) and self._context is None:
                 reason += "; if it wants TLS, add ?secure=1 to the address, or --ca"
             raise UnreachableError(f"{place} cannot be reached: {reason}") from error
         self.clock_ahead_s = _clock_ahead(response.getheader("Date"), self.clock_ahead_s)

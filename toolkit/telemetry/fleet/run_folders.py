@@ -29,7 +29,7 @@ from toolkit.telemetry.runfolder.layout import (
     other_ranks,
     rank_file,
 )
-from toolkit.telemetry.runfolder.manifest import MAX_MANIFEST_BYTES, Manifest, ManifestError, read_manifest
+from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
 
 _DAY_S: Final = 86_400
 _LAST_DAY: Final = 2**16 - 1
@@ -133,15 +133,6 @@ def is_for_pages(name: str, size: int) -> bool:
     """Return whether `name`, after the name of its run, is a file that a page shows, such as a sample."""
     parts = name.split("/")[1:]
     return size <= MAX_BYTES and parts[0] not in OWN_NAMES and not any(part.startswith(".") for part in parts)
-
-
-def manifest_bytes(folder: Path) -> bytes:
-    """Return run.json as it is; nothing if it is missing or too large.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    return file_bytes(folder / MANIFEST, MAX_MANIFEST_BYTES)
 
 
 def file_bytes(path: Path, limit: int) -> bytes:

@@ -17,12 +17,12 @@ from toolkit.telemetry.core.run_search import natural_key, text_of
 from toolkit.telemetry.fleet.binary_form import types_of
 from toolkit.telemetry.fleet.commits import newest_labels
 from toolkit.telemetry.fleet.engine import Asks, Engine, chunks, quote
-from toolkit.telemetry.fleet.run_folders import RunFolder, file_bytes, manifest_bytes
+from toolkit.telemetry.fleet.run_folders import RunFolder, file_bytes
 from toolkit.telemetry.runfolder.codec import encodable
 from toolkit.telemetry.runfolder.folder_list import Signature, signature_of
 from toolkit.telemetry.runfolder.key_values import ValuesThatCount, trend_of
 from toolkit.telemetry.runfolder.labels import MAX_LABELS_BYTES, Labels, LabelsError, parse_labels
-from toolkit.telemetry.runfolder.layout import LABELS, METRICS_JSONL
+from toolkit.telemetry.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
 from toolkit.telemetry.runfolder.listed_run import (
     MISSING,
     Fields,
@@ -33,6 +33,7 @@ from toolkit.telemetry.runfolder.listed_run import (
     settled,
     values_at_the_end,
 )
+from toolkit.telemetry.runfolder.manifest import MAX_MANIFEST_BYTES
 from toolkit.telemetry.runfolder.status import RUNNING, STALLED, Status
 from toolkit.telemetry.runfolder.untrusted import clean, is_number, number_in, whole_in
 
@@ -54,8 +55,7 @@ LABEL_TYPES: Final = types_of(
     "archived UInt8, shown String, has_tags UInt8, tags Array(String), tagged String"
 )
 _SHIPPER_TYPES: Final = types_of(
-    "node String, version UInt64, started Float64, clock_ahead_s Float64, files UInt32, behind UInt64, "
-    "last_error String"
+    "node String, started Float64, clock_ahead_s Float64, files UInt32, behind UInt64, last_error String"
 )
 
 
@@ -119,7 +119,7 @@ def ask(engine: Engine, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
         by_id.setdefault(run.key.run_id, []).append(report)
     for some in chunks(by_id):
         texts = ", ".join(map(quote, some))
-        for run_id, version, node in engine.iterate(
+        for run_id, version, node in engine.rows(
             "SELECT run_id, max(version), if(argMax(status, version) IN ('running', 'stalled') "
             f"AND toUInt32(now()) - argMax(toUInt32(received), version) > {_GIVEN_UP_S}, '', argMax(node, version)) "
             f"FROM runs WHERE run_id IN ({texts}) GROUP BY run_id",
@@ -167,18 +167,8 @@ def send(
         report.next_due = time.monotonic() + _EVERY_S
 
 
-def last_report(engine: Engine, node: str) -> int:
-    """Return the version of the last report of the shipper of a node; 0 without one.
-
-    Raises:
-        EngineError: it did not answer.
-    """
-    rows = engine.rows(f"SELECT max(version) FROM shippers WHERE node = {quote(node)}", "UInt64")
-    return int(rows[0][0]) if rows else 0
-
-
 def report_shipper(
-    engine: Engine, *, node: str, version: int, started: float, files: int, behind: int, last_error: str
+    engine: Engine, *, node: str, started: float, files: int, behind: int, last_error: str
 ) -> None:
     """Send the state of the shipper of a node.
 
@@ -186,7 +176,7 @@ def report_shipper(
         EngineError: it was not taken.
     """
     ahead = engine.clock_ahead_s
-    row = (node, version, started, math.nan if ahead is None else ahead, files, behind, last_error)
+    row = (node, started, math.nan if ahead is None else ahead, files, behind, last_error)
     engine.insert_rows("shippers", _SHIPPER_TYPES, [row])
 
 
@@ -241,7 +231,7 @@ def _run_row(
 ) -> tuple[Any, ...]:
     beat = run.manifest.heartbeat
     try:
-        manifest = manifest_bytes(run.folder)
+        manifest = file_bytes(run.folder / MANIFEST, MAX_MANIFEST_BYTES)
     except OSError:
         manifest = b""
     try:

@@ -8,7 +8,6 @@ from typing import Final
 
 from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError
-from toolkit.telemetry.runfolder.untrusted import parse_object
 
 VERSION: Final = 5
 """Of the tables. Programs and tables of different versions refuse each other: a new version is a new database."""
@@ -101,9 +100,9 @@ TABLES: Final = (
     ),
     _Table(
         name="shippers",
-        columns="""node {LC}, version UInt64, started Float64, clock_ahead_s Float64, files UInt32, behind UInt64,
+        columns="""node {LC}, started Float64, clock_ahead_s Float64, files UInt32, behind UInt64,
             last_error String, received DateTime DEFAULT now()""",
-        engine="ReplacingMergeTree(version)",
+        engine="ReplacingMergeTree(received)",
         key="node",
         partition="tuple()",
         dated="received",
@@ -187,24 +186,19 @@ def require_tables(engine: Engine) -> Tables:
 
 
 _UNKNOWN_TABLE: Final = 60
-_MAX_ABOUT: Final = 64 * 1024
 
 
 def _tables(engine: Engine) -> Tables | None:
     try:
-        answer = engine.query(f"SELECT *, version() AS engine_version FROM {ABOUT} FORMAT JSONEachRow")
-        # What a later version adds is not for this one; what an earlier one lacks has its default.
-        found = parse_object(answer, "about", _MAX_ABOUT, ValueError)
-        known = {name: found[name] for name in Tables.__dataclass_fields__ if name in found}
-        if not isinstance(found["version"], int):
-            raise TypeError
-        return Tables(**known)
+        version = engine.rows(f"SELECT toUInt32(version) FROM {ABOUT}", "UInt32")[0][0]
+        if version != VERSION:
+            return Tables(version=version)
+        about = engine.rows(f"SELECT keep_days, version() FROM {ABOUT}", "UInt32", "String")[0]
+        return Tables(keep_days=about[0], engine_version=about[1])
     except EngineError as error:
         if error.code == _UNKNOWN_TABLE:
             return None
         raise
-    except (ValueError, TypeError, LookupError) as error:
-        raise EngineError(f"{engine.address} gave an answer of another form than asked for") from error
 
 
 def _require_version(found: Tables, address: Address) -> None:

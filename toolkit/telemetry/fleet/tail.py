@@ -6,15 +6,13 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain, repeat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from math import inf, isfinite, nan
-from operator import sub
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.fleet.binary_form import block_of, numbers, text
+from toolkit.telemetry.fleet.binary_form import block_of, column, numbers, text, types_of
 from toolkit.telemetry.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, metrics_of, position_of
 from toolkit.telemetry.runfolder.portable import pread
 from toolkit.telemetry.runfolder.reader import BadLine, Cursor, parse_line, read_block
@@ -97,29 +95,20 @@ SUMMARY_TYPES: Final = (
 
 
 class Rows:
-    """Rows of a batch, by column."""
+    """Rows of a batch: of lines, and of their values."""
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.at: list[int] = []
-        self.next: list[int] = []
-        self.seq: list[int] = []
-        self.session: list[int] = []
-        self.event: list[str] = []
-        self.time: list[float] = []
-        self.elapsed: list[float] = []
-        self.step: list[float] = []
-        self.epoch: list[float] = []
-        self.line: list[bytes] = []
-        self.ends: list[int] = []
-        """Where the values of each row end in the lists below."""
-        self.names: list[bytes] = []
-        self.values: list[float] = []
-        self._files: list[tuple[int, RunKey, int, int]] = []
-        self._owned = 0
+        self.lines: list[tuple[Any, ...]] = []
+        """By the columns of `_LINE`."""
+        self.values: list[tuple[Any, ...]] = []
+        """By the columns of `_VALUE`."""
+        self._files: list[tuple[RunKey, int, int, tuple[int, int]]] = []
+        """Run, rank and generation, and how many lines and values are theirs."""
+        self._owned = (0, 0)
 
     def __len__(self) -> int:
-        return len(self.at)
+        return len(self.lines)
 
     @property
     def is_full(self) -> bool:
@@ -128,44 +117,33 @@ class Rows:
 
     def belong_to(self, run: RunKey, rank: int, gen: int) -> None:
         """Say which file the rows are of that were added since the last call."""
-        if len(self) > self._owned:
-            self._files.append((len(self) - self._owned, run, rank, gen))
-            self._owned = len(self)
+        counts = (len(self.lines) - self._owned[0], len(self.values) - self._owned[1])
+        self._files.append((run, rank, gen, counts))
+        self._owned = (len(self.lines), len(self.values))
 
     def blocks(self) -> list[Block]:
         """Return what is inserted: first the lines, as a value without its line would not be found after a kill."""
-        if not self.at:
-            return []
-        files = [(run, rank, gen, count) for count, run, rank, gen in self._files]
-        lines = (
-            *(*_same(files), ("at", "UInt64", numbers("UInt64", self.at))),
-            ("next", "UInt64", numbers("UInt64", self.next)),
-            ("seq", "Int64", numbers("Int64", self.seq)),
-            ("session", "UInt32", numbers("UInt32", self.session)),
-            ("event", "String", _texts([event.encode() for event in self.event])),
-            *((name, "Float64", numbers("Float64", getattr(self, name))) for name in _FLOATS),
-            ("line", "String", b"".join(map(text, self.line))),
-        )
-        lengths = list(map(sub, self.ends, [0, *self.ends]))
-        places = list(accumulate((count for *_, count in files), initial=0))
-        by_value = [
-            (*file[:3], sum(lengths[begin:end]))
-            for file, begin, end in zip(files, places, places[1:], strict=False)
-        ]
-        values = (
-            *(*_same(by_value), ("metric", "String", _texts(self.names))),
-            ("at", "UInt64", numbers("UInt64", chain.from_iterable(map(repeat, self.at, lengths)))),
-            ("step", "Float64", numbers("Float64", chain.from_iterable(map(repeat, self.step, lengths)))),
-            ("value", "Float64", numbers("Float64", self.values)),
-        )
-        both = (("records", lines, len(self)), ("points", values, len(self.values)))
-        return [
-            (table, tuple(name for name, _, _ in columns), block_of(columns, count))
-            for table, columns, count in both
-            if count
-        ]
+        found = []
+        for table, types, rows, number in (
+            ("records", _LINE, self.lines, 0),
+            ("points", _VALUE, self.values, 1),
+        ):
+            if rows:
+                columns = [
+                    *_same([(run, rank, gen, counts[number]) for run, rank, gen, counts in self._files])
+                ]
+                for (name, kind), values in zip(types.items(), zip(*rows, strict=True), strict=True):
+                    few = name in ("event", "metric")
+                    columns.append((name, kind, _texts(values) if few else column(kind, values)))
+                found.append((table, tuple(name for name, *_ in columns), block_of(columns, len(rows))))
+        return found
 
 
+_LINE: Final = types_of(
+    "at UInt64, next UInt64, seq Int64, session UInt32, event String, time Float64, elapsed Float64, step Float64, "
+    "epoch Float64, line String"
+)
+_VALUE: Final = types_of("metric String, at UInt64, step Float64, value Float64")
 Block = tuple[str, tuple[str, ...], bytes]
 """A table, its columns, and rows for it."""
 
@@ -178,13 +156,10 @@ def _same(files: list[tuple[RunKey, int, int, int]]) -> Iterator[tuple[str, str,
     yield "created", "Date", b"".join(numbers("Date", [run.day]) * count for run, _, _, count in files)
 
 
-def _texts(values: list[bytes]) -> bytes:
+def _texts(values: Sequence[str | bytes]) -> bytes:
     """Return texts of which few differ, encoded."""
     encoded = {value: text(value) for value in set(values)}
     return b"".join(map(encoded.__getitem__, values))
-
-
-_FLOATS: Final = ("time", "elapsed", "step", "epoch")
 
 
 class RecordTail:
@@ -228,7 +203,7 @@ class RecordTail:
         if block.data:
             end = self._take_lines(rows, block.data, block.start)
             if end < block.start + len(block.data):
-                cursor = replace(cursor, offset=end, long_line_at=None)
+                cursor = cursor._replace(offset=end, long_line_at=None)
         self._cursor = cursor
         rows.belong_to(self.run, self.rank, self.gen)
         return True
@@ -267,12 +242,19 @@ class RecordTail:
             self.position.bad_lines += bool(line)
             self._add(rows, at, after, line, "", {})
             return
-        if event in CARRIES_METRICS:
-            self._take_values(rows, at, record)
         self.has_files |= event in FILE_EVENTS
         self._add(rows, at, after, line, event, record)
 
-    def _take_values(self, rows: Rows, at: int, record: Record) -> None:
+    def _add(self, rows: Rows, at: int, after: int, line: bytes, event: str, record: Record) -> None:
+        seq = record.get("seq")
+        time, elapsed, step, epoch, session = position_of(record)
+        number = seq if type(seq) is int and -(2**63) <= seq < 2**63 else -1
+        rows.lines.append((at, after, number, session, event, time, elapsed, step, epoch, line))
+        self.position.lines += 1
+        if event in CARRIES_METRICS:
+            self._take_values(rows, at, step, record)
+
+    def _take_values(self, rows: Rows, at: int, step: float, record: Record) -> None:
         counters = self.position.counters
         for name, value in metrics_of(record):
             counter = counters.get(name)
@@ -289,24 +271,7 @@ class RecordTail:
                 if value > counter.high:
                     counter.high = value
             counter.last, counter.last_at = value, at
-            rows.names.append(counter.name)
-            rows.values.append(value)
-
-    def _add(self, rows: Rows, at: int, after: int, line: bytes, event: str, record: Record) -> None:
-        seq = record.get("seq")
-        time, elapsed, step, epoch, session = position_of(record)
-        rows.at.append(at)
-        rows.next.append(after)
-        rows.seq.append(seq if type(seq) is int and -(2**63) <= seq < 2**63 else -1)
-        rows.session.append(session)
-        rows.event.append(event)
-        rows.time.append(time)
-        rows.elapsed.append(elapsed)
-        rows.step.append(step)
-        rows.epoch.append(epoch)
-        rows.line.append(line)
-        rows.ends.append(len(rows.names))
-        self.position.lines += 1
+            rows.values.append((counter.name, at, step, value))
 
 
 def bytes_of(path: Path, start: int, end: int) -> bytes:

@@ -56,7 +56,7 @@ class Claims:
         if now < max(self._next_check, self._not_before) or self._takes_all:
             return
         self._next_check = now + CHECK_S * random.uniform(0.6, 1.0)
-        rows = engine.iterate(
+        rows = engine.rows(
             "SELECT node FROM shippers GROUP BY node "
             f"HAVING toUInt32(now()) - max(toUInt32(received)) < {DEAD_S:.0f}",
             "String",

@@ -81,8 +81,6 @@ class Sender:
         self._next_recheck = 0.0
         self._started = time.time()
         self._last_report = -math.inf
-        self._reported = 0
-        """The version of the last report of this shipper."""
 
     def drain(self, deadline: float) -> None:
         """Send what is left, until a time by the monotonic clock."""
@@ -407,13 +405,9 @@ class Sender:
             if not all_runs and time.monotonic() < next_report:
                 return
             self._last_report = time.monotonic()
-            # The clock may have been set back.
-            last = self._reported or run_rows.last_report(self.engine, self.node.name)
-            self._reported = max(int(time.time() * 1000), last + 1)
             run_rows.report_shipper(
                 self.engine,
                 node=self.node.name,
-                version=self._reported,
                 started=self._started,
                 files=len(self.watch.files),
                 behind=self.behind,

@@ -21,6 +21,7 @@ from toolkit.telemetry.cli.terminal import (
     terminal_width,
 )
 from toolkit.telemetry.diagnostics.resume.judge import Judgement
+from toolkit.telemetry.runs.store import RunCard
 
 JSON_FORM: Final = """\
 an object. Of two runs: `runs` (two names), `answer` (`equal`, `differ` or `cannot be said`), `sentence`, `sure`, \
@@ -75,8 +76,11 @@ def run(args: argparse.Namespace) -> int:
     if len(runs) == 1:
         return _answer_resumes(runs[0], as_json=args.json)
     folders = {run.path.parent for run in runs}
-    cards = [found.card for found in list_runs([*folders]).runs] if len(folders) == 1 else []
-    answer = why(runs[0], runs[1], cards)
+
+    def siblings() -> list[RunCard]:
+        return [found.card for found in list_runs([*folders]).runs] if len(folders) == 1 else []
+
+    answer = why(runs[0], runs[1], siblings)
     if args.json:
         print_json(answer.as_json())
     else:

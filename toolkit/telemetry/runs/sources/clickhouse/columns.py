@@ -51,6 +51,7 @@ _READ_EVENTS: Final = ("", LOST)
 _EVENTS_SQL: Final = "event NOT IN (" + ", ".join(quote(kind) for kind in (STEP, SYSTEM, EVAL)) + ")"
 _ROW: Final = np.dtype(
     [
+        ("run", "<u4"),
         ("at", "<u8"),
         ("next", "<u8"),
         ("session", "<u4"),
@@ -62,7 +63,6 @@ _ROW: Final = np.dtype(
     ]
 )
 _ROW_SQL: Final = f"at, next, session, time, elapsed, step, epoch, {_KIND_SQL}"
-_ROW_OF_RUN: Final = np.dtype([("run", "<u4"), *((name, _ROW[name]) for name in _ROW.names or ())])
 _POINT: Final = np.dtype([("at", "<u8"), ("value", "<f8")])
 _POINT_OF_RUN: Final = np.dtype([("run", "<u4"), ("at", "<u8"), ("value", "<f8")])
 
@@ -166,10 +166,7 @@ class EngineLog(ColumnQueries):
 
     def _read_window(self, end: int) -> bool:
         """Read the lines that begin before `end`; return whether there was no gap."""
-        link, where = self.source.link, self._unread(end)
-        rows = _in_order(link.array(f"SELECT {_ROW_SQL} FROM records FINAL WHERE {where}", _ROW))
-        events = _events_in(link, where) if _has_events(rows) else []
-        return self._add_rows(rows, [event[1:] for event in events], end)
+        return self._read_lines([(self, end)])[0]
 
     def _unread(self, end: int) -> str:
         return f"{self.source.where(self._gen)} AND at >= {self._end} AND at < {end}"
@@ -201,19 +198,26 @@ class EngineLog(ColumnQueries):
             wanted = [(log, end) for log in logs if (end := log._claim(claims)) is not None]  # noqa: SLF001
             if len(wanted) < 2:
                 return
-            link = wanted[0][0].source.link
-            ids = ", ".join(quote(log.source.run_id) for log, _ in wanted)
-            where = " OR ".join(f"({log._unread(end)})" for log, end in wanted)  # noqa: SLF001
             with suppress(EngineError):
-                rows = link.array(
-                    f"SELECT toUInt32(indexOf([{ids}], run_id)), {_ROW_SQL} FROM records FINAL WHERE {where}",
-                    _ROW_OF_RUN,
-                )
-                events = _events_in(link, where) if _has_events(rows) else []
-                for number, (log, end) in enumerate(wanted, 1):
-                    of_run = [event[1:] for event in events if event[0] == log.source.run_id]
-                    log._add_rows(_in_order(rows[rows["run"] == number]), of_run, end)  # noqa: SLF001
+                EngineLog._read_lines(wanted)
+                for log, _ in wanted:
                     log._checked_at = time.monotonic()  # noqa: SLF001
+
+    @staticmethod
+    def _read_lines(wanted: Sequence[tuple[EngineLog, int]]) -> list[bool]:
+        """Read the lines of each file that begin before an offset; return whether there was no gap."""
+        link = wanted[0][0].source.link
+        ids = ", ".join(quote(log.source.run_id) for log, _ in wanted)
+        where = " OR ".join(f"({log._unread(end)})" for log, end in wanted)  # noqa: SLF001
+        rows = link.array(
+            f"SELECT toUInt32(indexOf([{ids}], run_id)), {_ROW_SQL} FROM records FINAL WHERE {where}", _ROW
+        )
+        events = _events_in(link, where) if _has_events(rows) else []
+        found = []
+        for number, (log, end) in enumerate(wanted, 1):
+            of_run = [event[1:] for event in events if event[0] == log.source.run_id]
+            found.append(log._add_rows(_in_order(rows[rows["run"] == number]), of_run, end))  # noqa: SLF001
+        return found
 
     def _claim(self, claims: ExitStack) -> int | None:
         """Return up to where a file that was never read is there, and keep other threads from reading it."""
