@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
-from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 import streamlit as st
@@ -15,6 +14,7 @@ from toolkit.telemetry.runs.formatting import clean, cut
 
 from .. import session
 from ..charts.palette import DARK, LIGHT, SERIES
+from .curve_picture import curve_picture
 from .script import redraw_only, sent_by, show_component
 
 Window: TypeAlias = tuple[float, float]
@@ -24,7 +24,6 @@ Statistic: TypeAlias = Literal["mean", "median", "range"]
 _MAX_TEXT: Final = 300
 _MAX_MARKS: Final = 60
 """The newest ones; more would cover the curve."""
-_PICTURE_BUCKETS: Final = 400
 _STATISTICS: Final = ("mean", "median", "range")
 
 
@@ -146,7 +145,8 @@ def draw_curves(spec: ChartSpec, *, key: str, on_star: Callable[[], None] | None
     """
     data = chart_data(spec, refresh_s=session.refresh_seconds())
     if is_picture := bool(sent_by(key, "picture")):
-        data["picture"] = _picture(spec)
+        curves = (*spec.curves, *(curve for group in spec.groups for curve in group.curves))
+        data["picture"] = curve_picture(session.store(), curves, spec.height)
     show_component(
         "curve_chart",
         '<div class="telemetry-curves" role="group"></div>',
@@ -157,26 +157,6 @@ def draw_curves(spec: ChartSpec, *, key: str, on_star: Callable[[], None] | None
         default={"picture": None},
         height="content" if is_picture else spec.height,
     )
-
-
-def _picture(spec: ChartSpec) -> str:
-    """Return the chart as HTML with SVG, for a browser that gets no values or cannot draw them."""
-    # Imported here: hardly any visitor needs them.
-    from toolkit.telemetry.reports.document import SECONDS, STEP, Chart, Line
-    from toolkit.telemetry.reports.stored_run import curve_of
-    from toolkit.telemetry.reports.svg import chart_html
-
-    lines = []
-    ask = partial(session.store().series, buckets=_PICTURE_BUCKETS)
-    window = spec.window or (session.window() if spec.axis == "step" else None)
-    for number, one in enumerate((*spec.curves, *(curve for group in spec.groups for curve in group.curves))):
-        series, axis = ask(one.run, one.metric, window=window, rank=one.rank), STEP
-        if series.empty:
-            # Measurements of the machine have no step.
-            series, axis = ask(one.run, one.metric, axis="elapsed", rank=one.rank), SECONDS
-        curve = curve_of(series, run=one.name, event="step", records=series.total, axis=axis)
-        lines.append(Line(label=one.label, curve=curve, colour=number))
-    return chart_html(Chart(title=spec.title, lines=lines, from_zero=spec.from_zero), ())
 
 
 def chart_data(spec: ChartSpec, *, refresh_s: float | None) -> dict[str, Any]:
