@@ -153,10 +153,9 @@ def alone(report: Mapping[str, Any]) -> str:
     """Return the table of a report that has its own document."""
     found = report["machine"]
     parts = [
-        f"Measured in one session: {found['cores']} cores, {found['cpu']}, Python {found['python']}.",
+        f"Measured on {report['measured']}: {found['cores']} cores, {found['cpu']}, Python {found['python']}.",
         _table(report["columns"], report["rows"]),
         "\n".join(f"- {note}" for note in report["notes"]),
-        "\n".join(_claim(claim) for claim in report["claims"]),
     ]
     return "\n\n".join(parts)
 
@@ -276,17 +275,9 @@ def _machine(latest: Mapping[str, Any]) -> str:
     return f"{found['cores']} cores, {found['cpu']}, {found['system']}, Python {found['python']}, {packages}"
 
 
-def _claim(claim: Mapping[str, Any]) -> str:
-    wanted = f"{'at least' if claim['at_least'] else 'at most'} {claim['limit']:g}{claim['unit']}"
-    verdict = {"held": "held", "missed": "**missed**", "undecided": "undecided, the machine was too busy"}[
-        claim["verdict"]
-    ]
-    return f"- {claim['text']}: {claim['measured']:.3g}{claim['unit']} ({wanted}: {verdict})"
-
-
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    head, *body = (f"| {' | '.join(line)} |" for line in (columns, *rows))
+    return "\n".join([head, "|" + "---|" * len(columns), *body])
 
 
 def main() -> int:

@@ -48,7 +48,7 @@ _COPIED: Final = (
         "step",
         "manifest",
     ),
-    *("trend", "behind", "problem", "shown", "tags", "tagged", "facts", "card"),
+    *("trend", "behind", "shown", "tags", "tagged", "facts", "card"),
 )
 _PAGE: Final = RunQuery(per_page=100, archived=False)
 QUESTIONS: Final = {
@@ -127,7 +127,7 @@ def grow(engine: Engine, have: int, runs: int) -> None:
                 day=20_700,
             )
             for place, (run_id,) in enumerate(
-                engine.iterate(
+                engine.rows(
                     f"SELECT lower(hex(sipHash128({place}))) FROM numbers({some}) WHERE number % {_LABELLED} = 0",
                     "String",
                 )

@@ -8,7 +8,6 @@ import inspect
 import logging
 import os
 import re
-import signal
 import socket
 import sys
 import threading
@@ -127,21 +126,13 @@ class DashboardServer(uvicorn.Server):
         self._warm_up = warm_up
         self._limits = ConnectionLimits(self.server_state.connections)
         self._on_ready: Callable[[], None] = lambda: None
-        self._on_signal: Callable[[signal.Signals], None] = self._stop_on_signal
 
-    def serve_until_stopped(
-        self,
-        *,
-        on_ready: Callable[[], None] | None = None,
-        on_signal: Callable[[signal.Signals], None] | None = None,
-    ) -> None:
-        """Serve in this thread, which must be the main thread to receive signals.
+    def serve_until_stopped(self, *, on_ready: Callable[[], None] | None = None) -> None:
+        """Serve in this thread, which must be the main thread, until Ctrl-C or SIGTERM.
 
         `on_ready` is called once pages can be opened.
-        `on_signal` handles Ctrl-C and SIGTERM; without it either ends the server.
         """
         self._on_ready = on_ready or self._on_ready
-        self._on_signal = on_signal or self._on_signal
         with terminal_log.concise_logging():
             self.run(sockets=[self._listener.socket])
 
@@ -179,10 +170,7 @@ class DashboardServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # what uvicorn calls
-        """Handle a signal. Uvicorn would raise it again at the end and change our exit code."""
-        self._on_signal(signal.Signals(sig))
-
-    def _stop_on_signal(self, _number: signal.Signals) -> None:
+        """Stop at a signal. Uvicorn would raise it again at the end and change our exit code."""
         self.stop()
 
 

@@ -133,6 +133,9 @@ def _session(folder: Path, settings: dict[str, Any], job: dict[str, Any], name: 
     if child == 0:
         code = 1
         try:
+            # As a user's training records: what a test run or a shell turned off, such as the code, is on.
+            for variable in [one for one in os.environ if one.startswith("TELEMETRY_")]:
+                del os.environ[variable]
             os.chdir(folder)
             with open(f"session-{name}.txt", "wb", 0) as output:
                 os.dup2(output.fileno(), 1)

@@ -43,6 +43,8 @@ class CurveSpec:
     """Metrics with the minimum and the maximum of the steps between two records, drawn as an area."""
     side: Literal["left", "right"] = "left"
     raw: bool = True
+    pale: bool = False
+    """Whether it is the baseline: it does not decide which part of the x axis is shown."""
     name: str = ""
     """The run's name, for tooltips and files."""
 

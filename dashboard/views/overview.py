@@ -12,16 +12,18 @@ import streamlit as st
 from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR
 from toolkit.telemetry.reports.ledger_labels import has_content
-from toolkit.telemetry.runfolder.metrics import INTERNAL
+from toolkit.telemetry.runfolder.metrics import INTERNAL, metric_direction
 from toolkit.telemetry.runfolder.records import SAMPLE, is_spread
 from toolkit.telemetry.runs.formatting import learning_rate, short_number, size
 from toolkit.telemetry.runs.listing.pins import Pins
+from toolkit.telemetry.runs.listing.run_table import Primary
 from toolkit.telemetry.runs.signals import KNOWN, metric_of, validation_loss_of
 from toolkit.telemetry.runs.statistics import trend_of
 from toolkit.telemetry.runs.store import Health, MetricInfo, TimeSpent
 
 from ..components import page_states
 from ..components.alert_card import what_now_card
+from ..components.baseline import against_text, baseline_of
 from ..components.cards import Card, draw_cards, ledger_bar
 from ..components.curve_panel import (
     Around,
@@ -112,6 +114,7 @@ def cards_of(page: RunPage, health: Health) -> list[Card]:
             found.append((name, Card(label=label, value=words(metrics[name].last))))
     about_the_machine = [card for card in (_speed(page, metrics), _hardware(metrics)) if card is not None]
     cards = [card for card in found if card is not None]
+    cards = [(name, _against(page, name, card)) for name, card in cards]
     if len(cards) + len(about_the_machine) < 3 or metric_of(LOSS, metrics) is None:
         shown = {name for name, _ in cards}
         own = [name for name in _own_metrics(metrics) if name not in shown]
@@ -122,6 +125,16 @@ def cards_of(page: RunPage, health: Health) -> list[Card]:
         in_part = f"{health.fraction_read:.0%} read"
         cards = [(name, replace(card, about=in_part, delta=None, tone="muted")) for name, card in cards]
     return [replace(card, spark=_spark(page, metric)) for metric, card in cards]
+
+
+def _against(page: RunPage, metric: str, card: Card) -> Card:
+    """Return a card that also says how far the run is from the baseline of its project."""
+    primary = Primary(metric=metric, direction=metric_direction(metric) or "min")
+    if primary.best_of(page.card) is None:
+        return card
+    text = against_text(page.card, baseline_of(page.store, page.card.project), primary)
+    said = "the baseline" if text == "baseline" else f"best {text} vs baseline"
+    return replace(card, about=" · ".join(filter(None, (card.about, said)))) if text else card
 
 
 def _spark(page: RunPage, metric: str) -> list[float | None]:

@@ -67,13 +67,12 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self, options, body):
         wanted = options.get("database", "default")
         engine, database = self._engine()
-        try:
-            if database != wanted:
-                engine.query(f"USE `{wanted}`")
-                database = wanted
-            return self._run(engine, options, body)
-        finally:
-            self.unused.append((engine, database))
+        if database != wanted:
+            engine.query(f"USE `{wanted}`")
+        answer = self._run(engine, options, body)
+        # Not after a failure: its next answer may have the format of the one that failed.
+        self.unused.append((engine, wanted))
+        return answer
 
     def _run(self, engine, options, body):
         settings = ", ".join(

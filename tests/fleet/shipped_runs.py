@@ -181,7 +181,7 @@ def record_bytes(folder: Path) -> dict[str, bytes]:
 def engine_bytes(connection: Engine, run_id: str, where: str = "") -> dict[tuple[int, int], bytes]:
     """Return the lines of each rank and generation as the engine has them, a line only once."""
     found: dict[tuple[int, int], bytes] = {}
-    for rank, gen, at, after, line in connection.iterate(
+    for rank, gen, at, after, line in connection.rows(
         f"SELECT rank, gen, at, next, line FROM records WHERE run_id = {quote(run_id)} {where} "
         "ORDER BY rank, gen, at LIMIT 1 BY rank, gen, at",
         *("UInt32", "UInt16", "UInt64", "UInt64", "Bytes"),
@@ -201,11 +201,11 @@ def newest_bytes(connection: Engine, run_id: str, rank: int = 0) -> bytes:
 
 
 def engine_points(connection: Engine, run_id: str, rank: int = 0, gen: int = 1) -> list[tuple[Any, ...]]:
-    """Return metric, number, how many not finite so far and the bits of each value, once each."""
+    """Return metric, place and the bits of each value, once each."""
     return connection.rows(
-        f"SELECT metric, n, bad, at, reinterpretAsUInt64(reinterpretAsString(value)) FROM points "
-        f"WHERE run_id = {quote(run_id)} AND rank = {rank} AND gen = {gen} ORDER BY metric, n LIMIT 1 BY metric, n",
-        *("String", "UInt32", "UInt32", "UInt64", "UInt64"),
+        f"SELECT metric, at, reinterpretAsUInt64(reinterpretAsString(value)) FROM points FINAL "
+        f"WHERE run_id = {quote(run_id)} AND rank = {rank} AND gen = {gen} ORDER BY metric, at",
+        *("String", "UInt64", "UInt64"),
     )
 
 
@@ -216,9 +216,8 @@ def file_points(path: Path) -> list[tuple[Any, ...]]:
     for line in path.read_bytes().split(b"\n")[:-1]:
         record = parse_line(at, line) if line else None
         for name, value in metrics_of(record) if isinstance(record, dict) else ():
-            known = found.setdefault(name, [])
-            bad = (known[-1][2] if known else 0) + (not math.isfinite(value))
-            known.append((name, len(known) + 1, bad, at, struct.unpack("<Q", struct.pack("<d", value))[0]))
+            bits = struct.unpack("<Q", struct.pack("<d", value))[0]
+            found.setdefault(name, []).append((name, at, bits))
         at += len(line) + 1
     return [point for name in sorted(found, key=lambda name: name.encode()) for point in found[name]]
 

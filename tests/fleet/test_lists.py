@@ -34,11 +34,6 @@ def fleet(engine, logs):
     draw = random.Random(7)
     for number in range(_RUNS):
         _write(logs, number, draw)
-    (logs / "broken").mkdir()
-    (logs / "broken" / "run.json").write_text("{")
-    (logs / "broken" / "metrics.jsonl").write_text(
-        '{"event":"start","run_id":"broken","time":1790000000.5}\n'
-    )
     address = replace(engine.address(), database=f"lists_{uuid.uuid4().hex[:8]}")
     set_up(address)
     ship(type("At", (), {"address": lambda _: address})(), logs)

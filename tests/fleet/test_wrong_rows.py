@@ -31,7 +31,7 @@ def test_wrong_lines_are_refused_by_pull_and_found_and_repaired_by_verify(engine
     line = record_bytes(folder)["metrics.jsonl"].split(b"\n")[0].decode()
     common = {"run_id": run_id, "rank": 0, "gen": 1, "at": 0, "created": day_of(engine, run_id)}
     put(engine, "records", **common, next=len(line) + 1, event="step", line=line.replace("1.0", "9.0"))
-    put(engine, "points", **common, metric="train_loss", n=1, value=9.0)
+    put(engine, "points", **common, metric="train_loss", value=9.0)
 
     refused = pull(Engine(engine.address()), run_id, tmp_path / "refused")
     assert "differs from the one that was shipped" in refused.said[0]
@@ -40,7 +40,7 @@ def test_wrong_lines_are_refused_by_pull_and_found_and_repaired_by_verify(engine
     repaired = shipper.verify()
 
     assert len(repaired) == 1
-    assert "the engine had lines that the file has not; it is shipped again" in repaired[0]
+    assert "the engine lacked a part of it, and it is sent again" in repaired[0]
     shipper.ship_all()
     assert record_bytes(pull(Engine(engine.address()), run_id, tmp_path).folder) == record_bytes(folder)
 

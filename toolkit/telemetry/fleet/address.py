@@ -99,19 +99,6 @@ def read_password(path: Path | None) -> str:
     """
     if path is None:
         return _one_line(os.environ.get(PASSWORD_VARIABLE, ""), f"the password in {PASSWORD_VARIABLE}")
-    data = read_private(path, "password", limit=_MAX_PASSWORD_BYTES)
-    try:
-        return _one_line(data.decode("utf-8").rstrip("\r\n"), f"the password in {path}")
-    except UnicodeDecodeError:
-        raise AddressError(f"the password file {path} is not UTF-8 text") from None
-
-
-def read_private(path: Path, what: str, *, limit: int) -> bytes:
-    """Return the content of a file with a secret, a `what`, that only this user can read.
-
-    Raises:
-        AddressError: the file cannot be read, is too large, or other users can read it.
-    """
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
@@ -121,13 +108,16 @@ def read_private(path: Path, what: str, *, limit: int) -> bytes:
             if os.name == "posix" and status.st_mode & (
                 0o037 if status.st_uid == 0 != os.geteuid() else 0o077
             ):
-                raise AddressError(f"other users can read the {what} in {path}: chmod 600 {path}")
-            data = file.read(limit + 1)
+                raise AddressError(f"other users can read the password in {path}: chmod 600 {path}")
+            data = file.read(_MAX_PASSWORD_BYTES + 1)
     except OSError as error:
-        raise AddressError(f"the {what} file {path} cannot be read: {error.strerror}") from error
-    if len(data) > limit:
-        raise AddressError(f"the {what} file {path} is larger than {limit} bytes")
-    return data
+        raise AddressError(f"the password file {path} cannot be read: {error.strerror}") from error
+    if len(data) > _MAX_PASSWORD_BYTES:
+        raise AddressError(f"the password file {path} is larger than {_MAX_PASSWORD_BYTES} bytes")
+    try:
+        return _one_line(data.decode("utf-8").rstrip("\r\n"), f"the password in {path}")
+    except UnicodeDecodeError:
+        raise AddressError(f"the password file {path} is not UTF-8 text") from None
 
 
 def _one_line(text: str, what: str) -> str:

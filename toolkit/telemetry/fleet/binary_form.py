@@ -23,21 +23,15 @@ _FIXED: Final = {
 }
 
 
-def native_block(columns: Sequence[tuple[str, str, Sequence[Any]]]) -> bytes:
-    """Return a block of `columns`: the name, type and values of each. Texts are bytes; a date is a day since 1970."""
-    rows = len(columns[0][2])
-    return block_of([(name, kind, column(kind, values)) for name, kind, values in columns], rows)
-
-
 def types_of(columns: str) -> dict[str, str]:
     """Return the types of columns, written as in SQL: `run_id String, rank UInt32`."""
     return dict(column.split() for column in columns.split(","))
 
 
-def block_of_rows(types: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> bytes:
-    """Return a block of `rows`, whose columns have these names and types; texts may be bytes."""
+def block_of_rows(types: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> bytes:
+    """Return a block of rows, at least one; `types` are those of their columns. Texts may be bytes; a date is a day."""
     columns = zip(types.items(), zip(*rows, strict=True), strict=True)
-    return native_block([(name, kind, values) for (name, kind), values in columns])
+    return block_of([(name, kind, column(kind, values)) for (name, kind), values in columns], len(rows))
 
 
 def block_of(columns: Sequence[tuple[str, str, bytes]], rows: int) -> bytes:

@@ -44,9 +44,7 @@ _FULL: Final = frozenset({241, 243, 252})
 _NO_SPACE: Final = "No space left on device"
 _OTHER_HOST: Final = frozenset({62, 64})
 """OpenSSL's codes for a certificate of another host name or IP address."""
-_HANDSHAKE_S: Final = 2.0
-"""A port that has not begun TLS by then is asked whether it speaks plain HTTP."""
-_PROBE_S: Final = 10.0
+_DROPPED: Final = (BrokenPipeError, ConnectionResetError, http.client.BadStatusLine)
 _T = TypeVar("_T")
 
 
@@ -132,17 +130,9 @@ class Engine:
         Raises:
             EngineError: it failed.
         """
-        return list(self.iterate(sql, *types))
-
-    def iterate(self, sql: str, *types: str) -> Iterator[tuple[Any, ...]]:
-        """Run a SELECT without FORMAT and yield its rows; `types` are those of its columns.
-
-        Raises:
-            EngineError: it failed.
-        """
         answer = self.query(f"{sql} FORMAT RowBinary")
         try:
-            yield from rows_of(answer, types)
+            return list(rows_of(answer, types))
         except (struct.error, IndexError) as error:
             raise EngineError(f"{self.address} gave an answer of another form than asked for") from error
 
@@ -159,7 +149,7 @@ class Engine:
         }
         self._ask(block, settings, gzipped=len(block) > _SMALL_BODY)
 
-    def insert_rows(self, table: str, types: Mapping[str, str], rows: Iterable[Sequence[Any]]) -> None:
+    def insert_rows(self, table: str, types: Mapping[str, str], rows: Sequence[Sequence[Any]]) -> None:
         """Insert rows whose columns have these names and types; raises as `insert` does."""
         self.insert(table, tuple(types), block_of_rows(types, rows))
 
@@ -217,10 +207,10 @@ class Engine:
         return answer
 
     def _send(self, path: str, body: bytes, headers: Mapping[str, str | bytes]) -> tuple[int, bytes]:
-        host, port, place = self.address.host, self.address.port, self.address.place
+        place = self.address.place
         try:
             if self._connection is None:
-                self._connection = self._connect(host, port)
+                self._connection = self._new_connection()
             with _all_within(_WHOLE_ANSWER * self.patience_s, self._connection, place):
                 self._connection.request("POST", path, body, headers)
                 response = self._connection.getresponse()
@@ -246,35 +236,22 @@ class Engine:
             self.close()
             raise RefusedError(f"{place} does not speak TLS ({error.reason or 'no handshake'})") from error
         except socket.gaierror as error:
-            raise UnreachableError(f"no machine is called {host}: {error.strerror}") from error
+            raise UnreachableError(f"no machine is called {self.address.host}: {error.strerror}") from error
         except TimeoutError as error:
             raise UnreachableError(f"{place} has not answered for {self.patience_s:g} s") from error
         except (OSError, http.client.HTTPException) as error:
-            if isinstance(error, _DROPPED) and self._context is None and _speaks_tls(host, port):
-                raise RefusedError(f"{place} wants TLS: add ?secure=1 to the address, or --ca") from error
             reason = getattr(error, "strerror", None) or type(error).__name__
+            if isinstance(error, _DROPPED) and self._context is None:
+                reason += "; if it wants TLS, add ?secure=1 to the address, or --ca"
             raise UnreachableError(f"{place} cannot be reached: {reason}") from error
         self.clock_ahead_s = _clock_ahead(response.getheader("Date"), self.clock_ahead_s)
         return response.status, answer
 
-    def _connect(self, host: str, port: int) -> http.client.HTTPConnection:
+    def _new_connection(self) -> http.client.HTTPConnection:
+        host, port = self.address.host, self.address.port
         if self._context is None:
             return http.client.HTTPConnection(host, port, timeout=self.patience_s)
-        for wait_s in (min(_HANDSHAKE_S, self.patience_s), self.patience_s):
-            connection = http.client.HTTPSConnection(host, port, timeout=wait_s, context=self._context)
-            try:
-                connection.connect()
-            except TimeoutError:
-                connection.close()
-                if _speaks_http(host, port):
-                    raise RefusedError(f"{host}:{port} does not speak TLS (it answers plain HTTP)") from None
-            except OSError:
-                connection.close()
-                raise
-            else:
-                connection.sock.settimeout(self.patience_s)
-                return connection
-        raise TimeoutError
+        return http.client.HTTPSConnection(host, port, timeout=self.patience_s, context=self._context)
 
     def _error_in(self, status: int, answer: bytes) -> EngineError:
         text = answer[:4000].decode("utf-8", "replace")
@@ -334,31 +311,6 @@ def _all_within(limit_s: float, connection: http.client.HTTPConnection, place: s
     # Headers that are cut off are no error for http.client.
     if is_over.is_set():
         raise UnreachableError(f"{place} has not finished its answer after {limit_s:g} s")
-
-
-_DROPPED: Final = (ConnectionResetError, BrokenPipeError, http.client.BadStatusLine)
-
-
-def _speaks_tls(host: str, port: int) -> bool:
-    try:
-        with (
-            socket.create_connection((host, port), timeout=_PROBE_S) as plain,
-            ssl.create_default_context().wrap_socket(plain, server_hostname=host),
-        ):
-            return True
-    except ssl.SSLCertVerificationError:
-        return True
-    except OSError:
-        return False
-
-
-def _speaks_http(host: str, port: int) -> bool:
-    try:
-        with socket.create_connection((host, port), timeout=_PROBE_S) as plain:
-            plain.sendall(b"GET /ping HTTP/1.0\r\n\r\n")
-            return plain.recv(5) == b"HTTP/"
-    except OSError:
-        return False
 
 
 def _tls_context(address: Address) -> ssl.SSLContext:

@@ -10,7 +10,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
-from toolkit.telemetry.fleet.commits import Commit, newest_commits, whole_line
+from toolkit.telemetry.fleet.commits import Commit, lines_of, newest_commits
 from toolkit.telemetry.fleet.engine import Engine, quote
 from toolkit.telemetry.fleet.run_folders import is_for_pages
 from toolkit.telemetry.fleet.stores import FileError, Store, StoredFile, StoreError
@@ -107,22 +107,8 @@ class EngineRuns:
     def _read_records(self, commit: Commit, name: str, file: BinaryIO) -> None:
         """Write a record file up to its commit, line after line without a gap."""
         at = crc = 0
-        while at < commit.end:
-            rows = self.engine.rows(
-                "SELECT at, next, line FROM records "
-                f"WHERE run_id = {quote(commit.run_id)} AND rank = {commit.rank} AND gen = {commit.gen} "
-                f"AND at >= {at} AND at < {min(commit.end, at + _BYTES_AT_ONCE)} ORDER BY at LIMIT 1 BY at",
-                *("UInt64", "UInt64", "Bytes"),
-            )
-            data = b""
-            for begin, after, line in rows:
-                if begin != at or after - begin not in (len(line), len(line) + 1) or after == begin:
-                    break
-                data += whole_line(begin, after, line)
-                at = after
-            if not data:
-                break
-            crc = zlib.crc32(data, crc)
+        while data := lines_of(self.engine, commit, at, min(commit.end, at + _BYTES_AT_ONCE)):
+            at, crc = at + len(data), zlib.crc32(data, crc)
             file.write(data)
         if at != commit.end or crc != commit.crc:
             raise FileError(

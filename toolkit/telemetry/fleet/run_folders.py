@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import glob
-import hashlib
 import math
 import os
 import stat
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,16 +29,11 @@ from toolkit.telemetry.runfolder.layout import (
     other_ranks,
     rank_file,
 )
-from toolkit.telemetry.runfolder.manifest import MAX_MANIFEST_BYTES, Manifest, ManifestError, read_manifest
-from toolkit.telemetry.runfolder.reader import read_from
-from toolkit.telemetry.runfolder.records import START, Record
+from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
 
 _DAY_S: Final = 86_400
 _LAST_DAY: Final = 2**16 - 1
-_SETTLED_S: Final = 60.0
-"""A run writes run.json when it starts: a folder that has none after this time gets none."""
 _LONGEST_ID: Final = 6_000
-_START_WITHIN_BYTES: Final = 1024 * 1024
 
 MAX_BYTES: Final = 20_000_000
 """Larger files stay, unless the run wrote them itself; a page would not show them either."""
@@ -68,19 +61,19 @@ class RunFolder:
 
     folder: Path
     key: RunKey
-    manifest: Manifest | None
+    manifest: Manifest
     signature: Signature
     """Changes with run.json."""
 
     @property
     def name(self) -> str:
-        """The run's name; the folder's if there is no manifest."""
-        return self.manifest.name if self.manifest is not None else self.folder.name
+        """The run's name."""
+        return self.manifest.name
 
     @property
     def is_part(self) -> bool:
         """Whether it has only some ranks of a run whose own folder is on another node."""
-        return self.manifest is not None and self.manifest.part_of is not None
+        return self.manifest.part_of is not None
 
 
 def matching_folders(place: Path) -> list[Path]:
@@ -104,21 +97,21 @@ def existing_folders(places: Iterable[Path]) -> list[Path]:
     return [folder for folders in found.values() for folder in folders]
 
 
-def read_run_folder(folder: Path, node: str, *, is_waiting: bool = True) -> RunFolder | None:
-    """Return the run in `folder`; None, if `is_waiting`, while it is too new to have a run.json."""
+def read_run_folder(folder: Path) -> RunFolder | None:
+    """Return the run in `folder`; None without a run.json, which a run writes when it starts.
+
+    Raises:
+        ManifestError: it is invalid.
+    """
     signature = signature_of(folder / MANIFEST)
-    manifest: Manifest | None = None
     try:
         manifest = read_manifest(folder)
-    except (OSError, ManifestError):
-        if is_waiting and not signature and _is_new(folder):
-            return None
-    if manifest is not None and manifest.run_id:
-        run_id, project, day = manifest.run_id, manifest.project or "", _day(manifest.created)
-    else:
-        first = _first_records(folder)
-        run_id, project, day = _run_id(folder, first, node), "", _first_day(first)
-    key = RunKey(run_id=_short(run_id), project=project[:_LONGEST_ID], day=day)
+    except OSError:
+        return None
+    run_id, project = manifest.run_id, manifest.project or ""
+    if not 0 < len(run_id) <= _LONGEST_ID:
+        raise ManifestError(f"{folder / MANIFEST}: the run's id has {len(run_id)} characters")
+    key = RunKey(run_id=run_id, project=project[:_LONGEST_ID], day=_day(manifest.created))
     return RunFolder(folder=folder, key=key, manifest=manifest, signature=signature)
 
 
@@ -142,15 +135,6 @@ def is_for_pages(name: str, size: int) -> bool:
     return size <= MAX_BYTES and parts[0] not in OWN_NAMES and not any(part.startswith(".") for part in parts)
 
 
-def manifest_bytes(folder: Path) -> bytes:
-    """Return run.json as it is; nothing if it is missing or too large.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    return file_bytes(folder / MANIFEST, MAX_MANIFEST_BYTES)
-
-
 def file_bytes(path: Path, limit: int) -> bytes:
     """Return the content of a regular file; nothing if it is missing or larger than `limit`.
 
@@ -172,39 +156,6 @@ def _is_file(path: Path) -> bool:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except OSError:
         return False
-
-
-def _is_new(folder: Path) -> bool:
-    try:
-        return time.time() - os.lstat(folder / METRICS_JSONL).st_mtime < _SETTLED_S
-    except OSError:
-        return True
-
-
-def _first_records(folder: Path) -> list[Record]:
-    try:
-        return read_from(folder / METRICS_JSONL, max_bytes=_START_WITHIN_BYTES).records
-    except OSError:
-        return []
-
-
-def _run_id(folder: Path, records: list[Record], node: str) -> str:
-    """Return the id in the first start record, else one made of where the folder is."""
-    ids = (record.get("run_id") for record in records if record.get("event") == START)
-    found = next((run_id for run_id in ids if isinstance(run_id, str) and run_id), None)
-    place = f"{node}:{os.path.realpath(folder)}"
-    return found or "folder-" + hashlib.sha256(os.fsencode(place)).hexdigest()[:32]
-
-
-def _short(run_id: str) -> str:
-    """Return the id, or a short one made of it: every row has it, and a folder may contain anything."""
-    is_long = len(run_id) > _LONGEST_ID
-    return "long-" + hashlib.sha256(run_id.encode()).hexdigest()[:32] if is_long else run_id
-
-
-def _first_day(records: list[Record]) -> int:
-    times = (record.get("time") for record in records)
-    return _day(next((time_s for time_s in times if isinstance(time_s, (int, float))), 0.0))
 
 
 def _day(time_s: float) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -18,26 +17,24 @@ from toolkit.telemetry.core.run_search import natural_key, text_of
 from toolkit.telemetry.fleet.binary_form import types_of
 from toolkit.telemetry.fleet.commits import newest_labels
 from toolkit.telemetry.fleet.engine import Asks, Engine, chunks, quote
-from toolkit.telemetry.fleet.run_folders import RunFolder, file_bytes, manifest_bytes
+from toolkit.telemetry.fleet.run_folders import RunFolder, file_bytes
 from toolkit.telemetry.runfolder.codec import encodable
 from toolkit.telemetry.runfolder.folder_list import Signature, signature_of
 from toolkit.telemetry.runfolder.key_values import ValuesThatCount, trend_of
 from toolkit.telemetry.runfolder.labels import MAX_LABELS_BYTES, Labels, LabelsError, parse_labels
-from toolkit.telemetry.runfolder.layout import LABELS, METRICS_JSONL
+from toolkit.telemetry.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
 from toolkit.telemetry.runfolder.listed_run import (
     MISSING,
     Fields,
     encode_fields,
     fields_of,
-    fields_without_manifest,
     missing_records,
     progress_of,
-    read_ends,
     settled,
     values_at_the_end,
 )
-from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
-from toolkit.telemetry.runfolder.status import LOST, RUNNING, STALLED, Status
+from toolkit.telemetry.runfolder.manifest import MAX_MANIFEST_BYTES
+from toolkit.telemetry.runfolder.status import RUNNING, STALLED, Status
 from toolkit.telemetry.runfolder.untrusted import clean, is_number, number_in, whole_in
 
 TREND_POINTS: Final = 40
@@ -45,14 +42,11 @@ _VALUES: Final = ValuesThatCount()
 _EVERY_S: Final = 15.0
 _GIVEN_UP_S: Final = 60
 """A node that has not reported a live run for this long does not see it any more, although it may report others."""
-_NO_MANIFEST: Final = Status(
-    name=LOST, why="there is no run.json, so it is unknown how the run ended", sure=False
-)
 
 _RUN_TYPES: Final = types_of(
     "project String, run_id String, version UInt64, name String, node String, folder String, status String, "
     "why String, sure UInt8, heartbeat Float64, step Float64, manifest String, trend Array(Float32), "
-    "behind UInt64, created Date, problem String, last_sign Float64, shown String, tags Array(String), "
+    "behind UInt64, created Date, last_sign Float64, shown String, tags Array(String), "
     "tagged String, searched String, facts String, card String, control String"
 )
 LABELS_TABLE: Final = "labels"
@@ -61,8 +55,7 @@ LABEL_TYPES: Final = types_of(
     "archived UInt8, shown String, has_tags UInt8, tags Array(String), tagged String"
 )
 _SHIPPER_TYPES: Final = types_of(
-    "node String, version UInt64, started Float64, clock_ahead_s Float64, files UInt32, behind UInt64, "
-    "last_error String"
+    "node String, started Float64, clock_ahead_s Float64, files UInt32, behind UInt64, last_error String"
 )
 
 
@@ -126,7 +119,7 @@ def ask(engine: Engine, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
         by_id.setdefault(run.key.run_id, []).append(report)
     for some in chunks(by_id):
         texts = ", ".join(map(quote, some))
-        for run_id, version, node in engine.iterate(
+        for run_id, version, node in engine.rows(
             "SELECT run_id, max(version), if(argMax(status, version) IN ('running', 'stalled') "
             f"AND toUInt32(now()) - argMax(toUInt32(received), version) > {_GIVEN_UP_S}, '', argMax(node, version)) "
             f"FROM runs WHERE run_id IN ({texts}) GROUP BY run_id",
@@ -174,18 +167,8 @@ def send(
         report.next_due = time.monotonic() + _EVERY_S
 
 
-def last_report(engine: Engine, node: str) -> int:
-    """Return the version of the last report of the shipper of a node; 0 without one.
-
-    Raises:
-        EngineError: it did not answer.
-    """
-    rows = engine.rows(f"SELECT max(version) FROM shippers WHERE node = {quote(node)}", "UInt64")
-    return int(rows[0][0]) if rows else 0
-
-
 def report_shipper(
-    engine: Engine, *, node: str, version: int, started: float, files: int, behind: int, last_error: str
+    engine: Engine, *, node: str, started: float, files: int, behind: int, last_error: str
 ) -> None:
     """Send the state of the shipper of a node.
 
@@ -193,7 +176,7 @@ def report_shipper(
         EngineError: it was not taken.
     """
     ahead = engine.clock_ahead_s
-    row = (node, version, started, math.nan if ahead is None else ahead, files, behind, last_error)
+    row = (node, started, math.nan if ahead is None else ahead, files, behind, last_error)
     engine.insert_rows("shippers", _SHIPPER_TYPES, [row])
 
 
@@ -224,7 +207,7 @@ def reports_of_shippers(engine: Asks) -> list[SaidByShipper]:
 
 def status_of(run: RunFolder) -> Status:
     """Return the status of a run, by this machine, which can ask for its process."""
-    return _NO_MANIFEST if run.manifest is None else settled(run.manifest, run.folder, time.time())[1]
+    return settled(run.manifest, run.folder, time.time())[1]
 
 
 def is_final(status: Status) -> bool:
@@ -237,26 +220,25 @@ def _essence(run: RunFolder, behind: int) -> tuple[Any, ...]:
 
     And of a run that has ended, that not all of it is shipped.
     """
-    manifest = run.manifest
-    latest = manifest.latest if manifest is not None else None
-    if manifest is None or latest is None or latest.status != RUNNING:
+    latest = run.manifest.latest
+    if latest is None or latest.status != RUNNING:
         return (run.folder, run.signature, behind > 0)
-    return (run.folder, latest.session, latest.status, manifest.control)
+    return (run.folder, latest.session, latest.status, run.manifest.control)
 
 
 def _run_row(
     run: RunFolder, status: Status, version: int, node: str, behind: int, control: str
 ) -> tuple[Any, ...]:
-    beat = run.manifest.heartbeat if run.manifest is not None else None
+    beat = run.manifest.heartbeat
     try:
-        manifest = manifest_bytes(run.folder)
+        manifest = file_bytes(run.folder / MANIFEST, MAX_MANIFEST_BYTES)
     except OSError:
         manifest = b""
     try:
         trend = trend_of(run.folder / METRICS_JSONL, TREND_POINTS)
     except OSError:
         trend = []
-    fields, problem = _listed(run, status)
+    fields = _listed(run, status)
     step = number_in(fields.get("step"))
     searched = (run.key.run_id, fields.get("project") or "", fields.get("host", ""))
     return (
@@ -264,30 +246,20 @@ def _run_row(
         str(run.folder.absolute()).encode("utf-8", "surrogateescape"),
         *(status.name, status.why, int(status.sure)),
         *(beat.time if beat is not None else math.nan, math.nan if step is None else step),
-        *(manifest, trend, behind, run.key.day, problem, fields.get("last_sign") or 0.0),
+        *(manifest, trend, behind, run.key.day, fields.get("last_sign") or 0.0),
         *(sorted_text(fields["name"]), *_tags(fields.get("tags", ())), BETWEEN.join(searched).casefold()),
         *(_facts(fields, values_at_the_end(run.folder)), encode_fields(fields), control),
     )
 
 
-def _listed(run: RunFolder, status: Status) -> tuple[Fields, str]:
-    """Return what a list says of a run, and why its run.json cannot be read, if so."""
-    log, values, written, problem = run.folder / METRICS_JSONL, None, None, ""
-    if run.manifest is None:
-        try:
-            read_manifest(run.folder)
-        except (ManifestError, OSError) as error:
-            problem = "" if isinstance(error, FileNotFoundError) else clean(str(error)) or "invalid"
+def _listed(run: RunFolder, status: Status) -> Fields:
+    """Return what a list says of a run."""
+    values = None
     with suppress(OSError):
-        written = os.lstat(log).st_mtime
-        values = None if problem else _VALUES.read(log, run.manifest)
-    if run.manifest is None:
-        return fields_without_manifest(
-            run.folder, read_ends(log), key_values=values, written=written
-        ), problem
+        values = _VALUES.read(run.folder / METRICS_JSONL, run.manifest)
     manifest, _ = settled(run.manifest, run.folder, time.time())
     fields = fields_of(manifest, run.folder, status, time.time(), key_values=values)
-    return {**fields, MISSING: missing_records(manifest, run.folder, status)}, problem
+    return {**fields, MISSING: missing_records(manifest, run.folder, status)}
 
 
 # ------------------------------------------------------------ what the engine searches and sorts

@@ -8,17 +8,9 @@ from typing import Final
 
 from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError
-from toolkit.telemetry.runfolder.untrusted import parse_object
 
 VERSION: Final = 5
 """Of the tables. Programs and tables of different versions refuse each other: a new version is a new database."""
-
-PART_BYTES: Final = 4 * 1024 * 1024
-"""Files are compared in parts of this size."""
-AT_WEIGHT: Final = 0x9E3779B97F4A7C15
-N_WEIGHT: Final = 0xC2B2AE3D27D4EB4F
-BAD_WEIGHT: Final = 0x165667B19E3779F9
-"""What the columns `at`, `n` (of lines `next`) and `bad` are multiplied by in a sum; any odd numbers do."""
 
 ABOUT: Final = "schema_version"
 _RAW = "ZSTD(1)"
@@ -60,10 +52,9 @@ TABLES: Final = (
     _Table(
         name="points",
         columns=f"""run_id String, metric {{LC}}, rank UInt32, gen UInt16,
-            n UInt32 CODEC({_STEPPED}), bad UInt32 CODEC({_RAW}), at UInt64 CODEC({_SAME}),
-            step Float64 CODEC({_SAME}), value Float64 CODEC(FPC, ZSTD(1)), created Date""",
+            at UInt64 CODEC({_SAME}), step Float64 CODEC({_SAME}), value Float64 CODEC(FPC, ZSTD(1)), created Date""",
         engine="ReplacingMergeTree",
-        key="(run_id, metric, rank, gen, n)",
+        key="(run_id, metric, rank, gen, at)",
         granularity=2048,
     ),
     _Table(
@@ -80,7 +71,7 @@ TABLES: Final = (
         columns="""project {LC}, run_id String, version UInt64, name String, node {LC}, folder String, status {LC},
             why String, sure UInt8, heartbeat Float64, step Float64, manifest String CODEC(ZSTD(3)),
             trend Array(Float32), behind UInt64, received DateTime DEFAULT now(), created Date,
-            problem String, last_sign Float64, shown String, tags Array({LC}), tagged String, searched String,
+            last_sign Float64, shown String, tags Array({LC}), tagged String, searched String,
             facts JSON, card String, control {LC}, INDEX by_id run_id TYPE bloom_filter GRANULARITY 1""",
         engine="ReplacingMergeTree(version)",
         # By day first: only the rows of recent days have to be merged when a list is read.
@@ -109,9 +100,9 @@ TABLES: Final = (
     ),
     _Table(
         name="shippers",
-        columns="""node {LC}, version UInt64, started Float64, clock_ahead_s Float64, files UInt32, behind UInt64,
+        columns="""node {LC}, started Float64, clock_ahead_s Float64, files UInt32, behind UInt64,
             last_error String, received DateTime DEFAULT now()""",
-        engine="ReplacingMergeTree(version)",
+        engine="ReplacingMergeTree(received)",
         key="node",
         partition="tuple()",
         dated="received",
@@ -195,24 +186,19 @@ def require_tables(engine: Engine) -> Tables:
 
 
 _UNKNOWN_TABLE: Final = 60
-_MAX_ABOUT: Final = 64 * 1024
 
 
 def _tables(engine: Engine) -> Tables | None:
     try:
-        answer = engine.query(f"SELECT *, version() AS engine_version FROM {ABOUT} FORMAT JSONEachRow")
-        # What a later version adds is not for this one; what an earlier one lacks has its default.
-        found = parse_object(answer, "about", _MAX_ABOUT, ValueError)
-        known = {name: found[name] for name in Tables.__dataclass_fields__ if name in found}
-        if not isinstance(found["version"], int):
-            raise TypeError
-        return Tables(**known)
+        version = engine.rows(f"SELECT toUInt32(version) FROM {ABOUT}", "UInt32")[0][0]
+        if version != VERSION:
+            return Tables(version=version)
+        about = engine.rows(f"SELECT keep_days, version() FROM {ABOUT}", "UInt32", "String")[0]
+        return Tables(keep_days=about[0], engine_version=about[1])
     except EngineError as error:
         if error.code == _UNKNOWN_TABLE:
             return None
         raise
-    except (ValueError, TypeError, LookupError) as error:
-        raise EngineError(f"{engine.address} gave an answer of another form than asked for") from error
 
 
 def _require_version(found: Tables, address: Address) -> None:

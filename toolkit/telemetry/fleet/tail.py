@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import time
 import zlib
-from array import array
-from bisect import bisect_left
-from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
-from itertools import accumulate, chain, repeat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from math import inf, isfinite, nan
-from operator import mul, sub
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.fleet.binary_form import block_of, numbers, text
-from toolkit.telemetry.fleet.schema import AT_WEIGHT, BAD_WEIGHT, N_WEIGHT, PART_BYTES
+from toolkit.telemetry.fleet.binary_form import block_of, column, numbers, text, types_of
 from toolkit.telemetry.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, metrics_of, position_of
 from toolkit.telemetry.runfolder.portable import pread
 from toolkit.telemetry.runfolder.reader import BadLine, Cursor, parse_line, read_block
-from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES, SAMPLE, TABLE, Record
+from toolkit.telemetry.runfolder.records import SAMPLE, TABLE, Record
 from toolkit.telemetry.runfolder.safefile import open_regular
 
 BATCH_BYTES: Final = 2 * 1024 * 1024
@@ -30,10 +24,6 @@ BATCH_ROWS: Final = 50_000
 LONGEST_LINE: Final = 16 * 1024 * 1024
 """A longer line is no record of anyone's: shipping of its file stops there."""
 
-_WRAP: Final = 2**64
-
-LINE_SUM: Final = f"reinterpretAsUInt64(SHA1(line)) + at * {AT_WEIGHT} + next * {N_WEIGHT}"
-"""What the engine makes of a line where lines are compared."""
 FILE_EVENTS: Final = frozenset({SAMPLE, TABLE})
 """Records that point to a file of the run folder."""
 
@@ -105,31 +95,20 @@ SUMMARY_TYPES: Final = (
 
 
 class Rows:
-    """Rows of a batch, by column."""
+    """Rows of a batch: of lines, and of their values."""
 
     def __init__(self) -> None:
         self.bytes = 0
-        self.at: list[int] = []
-        self.next: list[int] = []
-        self.seq: list[int] = []
-        self.session: list[int] = []
-        self.event: list[str] = []
-        self.time: list[float] = []
-        self.elapsed: list[float] = []
-        self.step: list[float] = []
-        self.epoch: list[float] = []
-        self.line: list[bytes] = []
-        self.ends: list[int] = []
-        """Where the values of each row end in the lists below."""
-        self.names: list[bytes] = []
-        self.ns: list[int] = []
-        self.bads: list[int] = []
-        self.values: list[float] = []
-        self._files: list[tuple[int, RunKey, int, int]] = []
-        self._owned = 0
+        self.lines: list[tuple[Any, ...]] = []
+        """By the columns of `_LINE`."""
+        self.values: list[tuple[Any, ...]] = []
+        """By the columns of `_VALUE`."""
+        self._files: list[tuple[RunKey, int, int, tuple[int, int]]] = []
+        """Run, rank and generation, and how many lines and values are theirs."""
+        self._owned = (0, 0)
 
     def __len__(self) -> int:
-        return len(self.at)
+        return len(self.lines)
 
     @property
     def is_full(self) -> bool:
@@ -138,46 +117,33 @@ class Rows:
 
     def belong_to(self, run: RunKey, rank: int, gen: int) -> None:
         """Say which file the rows are of that were added since the last call."""
-        if len(self) > self._owned:
-            self._files.append((len(self) - self._owned, run, rank, gen))
-            self._owned = len(self)
+        counts = (len(self.lines) - self._owned[0], len(self.values) - self._owned[1])
+        self._files.append((run, rank, gen, counts))
+        self._owned = (len(self.lines), len(self.values))
 
     def blocks(self) -> list[Block]:
         """Return what is inserted: first the lines, as a value without its line would not be found after a kill."""
-        if not self.at:
-            return []
-        files = [(run, rank, gen, count) for count, run, rank, gen in self._files]
-        lines = (
-            *(*_same(files), ("at", "UInt64", numbers("UInt64", self.at))),
-            ("next", "UInt64", numbers("UInt64", self.next)),
-            ("seq", "Int64", numbers("Int64", self.seq)),
-            ("session", "UInt32", numbers("UInt32", self.session)),
-            ("event", "String", _texts([event.encode() for event in self.event])),
-            *((name, "Float64", numbers("Float64", getattr(self, name))) for name in _FLOATS),
-            ("line", "String", b"".join(map(text, self.line))),
-        )
-        lengths = list(map(sub, self.ends, [0, *self.ends]))
-        places = list(accumulate((count for *_, count in files), initial=0))
-        by_value = [
-            (*file[:3], sum(lengths[begin:end]))
-            for file, begin, end in zip(files, places, places[1:], strict=False)
-        ]
-        values = (
-            *(*_same(by_value), ("metric", "String", _texts(self.names))),
-            ("n", "UInt32", numbers("UInt32", self.ns)),
-            ("bad", "UInt32", numbers("UInt32", self.bads)),
-            ("at", "UInt64", numbers("UInt64", chain.from_iterable(map(repeat, self.at, lengths)))),
-            ("step", "Float64", numbers("Float64", chain.from_iterable(map(repeat, self.step, lengths)))),
-            ("value", "Float64", numbers("Float64", self.values)),
-        )
-        both = (("records", lines, len(self)), ("points", values, len(self.values)))
-        return [
-            (table, tuple(name for name, _, _ in columns), block_of(columns, count))
-            for table, columns, count in both
-            if count
-        ]
+        found = []
+        for table, types, rows, number in (
+            ("records", _LINE, self.lines, 0),
+            ("points", _VALUE, self.values, 1),
+        ):
+            if rows:
+                columns = [
+                    *_same([(run, rank, gen, counts[number]) for run, rank, gen, counts in self._files])
+                ]
+                for (name, kind), values in zip(types.items(), zip(*rows, strict=True), strict=True):
+                    few = name in ("event", "metric")
+                    columns.append((name, kind, _texts(values) if few else column(kind, values)))
+                found.append((table, tuple(name for name, *_ in columns), block_of(columns, len(rows))))
+        return found
 
 
+_LINE: Final = types_of(
+    "at UInt64, next UInt64, seq Int64, session UInt32, event String, time Float64, elapsed Float64, step Float64, "
+    "epoch Float64, line String"
+)
+_VALUE: Final = types_of("metric String, at UInt64, step Float64, value Float64")
 Block = tuple[str, tuple[str, ...], bytes]
 """A table, its columns, and rows for it."""
 
@@ -190,58 +156,10 @@ def _same(files: list[tuple[RunKey, int, int, int]]) -> Iterator[tuple[str, str,
     yield "created", "Date", b"".join(numbers("Date", [run.day]) * count for run, _, _, count in files)
 
 
-def _texts(values: list[bytes]) -> bytes:
+def _texts(values: Sequence[str | bytes]) -> bytes:
     """Return texts of which few differ, encoded."""
     encoded = {value: text(value) for value in set(values)}
     return b"".join(map(encoded.__getitem__, values))
-
-
-_FLOATS: Final = ("time", "elapsed", "step", "epoch")
-
-
-class Sums:
-    """What the lines of a file and their values add up to, by the part of the file in which a line begins."""
-
-    def __init__(self) -> None:
-        self.parts: dict[int, list[int]] = {}
-        """For each part the number and the sum of its lines, and the number and the sum of its values."""
-        self._weights = _Weights()
-
-    def add(self, rows: Rows, first: int) -> None:
-        """Add the rows from number `first` on; the engine adds up the same in `verify`."""
-        while first < len(rows):
-            number = rows.at[first] // PART_BYTES
-            last = bisect_left(rows.at, (number + 1) * PART_BYTES, first)
-            at, ends, begin = rows.at[first:last], rows.ends[first:last], rows.ends[first - 1] if first else 0
-            values = slice(begin, ends[-1])
-            part = self.parts.setdefault(number, [0, 0, 0, 0])
-            part[0] += last - first
-            part[1] += sum(map(line_hash, rows.line[first:last])) + AT_WEIGHT * sum(at)
-            part[1] += N_WEIGHT * sum(rows.next[first:last])
-            part[2] += ends[-1] - begin
-            # A value counts as its bits plus what says where it belongs: each column is added up on its own, fast.
-            part[3] += sum(array("Q", array("d", rows.values[values]).tobytes()))
-            part[3] += sum(map(self._weights.__getitem__, rows.names[values]))
-            part[3] += N_WEIGHT * sum(rows.ns[values]) + BAD_WEIGHT * sum(rows.bads[values])
-            part[3] += AT_WEIGHT * sum(map(mul, at, map(sub, ends, [begin, *ends])))
-            part[1], part[3] = part[1] % _WRAP, part[3] % _WRAP
-            first = last
-
-
-class _Weights(dict[bytes, int]):
-    def __missing__(self, name: bytes) -> int:
-        return self.setdefault(name, half_md5(name))
-
-
-def half_md5(data: bytes) -> int:
-    """Return what the engine's halfMD5 does."""
-    return int.from_bytes(hashlib.md5(data, usedforsecurity=False).digest()[:8], "big")
-
-
-def line_hash(line: bytes) -> int:
-    """Return what LINE_SUM makes of a line, without its place."""
-    # Twice as fast as MD5 on most processors.
-    return int.from_bytes(hashlib.sha1(line, usedforsecurity=False).digest()[:8], "little")
 
 
 class RecordTail:
@@ -255,8 +173,6 @@ class RecordTail:
         self.position = position
         self.has_files = False
         """Whether records pointed to files, until someone asks."""
-        self.sums = Sums() if position.end == 0 else None
-        """Of all lines up to the position; None if reading did not begin at the start."""
         self._cursor = Cursor(offset=position.end)
 
     @property
@@ -274,7 +190,6 @@ class RecordTail:
             OSError: the file is missing or unreadable.
             LineTooLong: its next line is longer than any that is shipped.
         """
-        before = len(rows)
         block = read_block(self.path, self._cursor, max_bytes=min(_READ_BYTES, until - self.offset))
         if block.replaced:
             return False
@@ -288,10 +203,8 @@ class RecordTail:
         if block.data:
             end = self._take_lines(rows, block.data, block.start)
             if end < block.start + len(block.data):
-                cursor = replace(cursor, offset=end, long_line_at=None)
+                cursor = cursor._replace(offset=end, long_line_at=None)
         self._cursor = cursor
-        if self.sums is not None:
-            self.sums.add(rows, before)
         rows.belong_to(self.run, self.rank, self.gen)
         return True
 
@@ -311,15 +224,11 @@ class RecordTail:
         return at
 
     def _take_long_line(self, rows: Rows, line: BadLine) -> None:
-        """Append a line that is too long for a record in pieces, of which only the last ends with a newline."""
+        """Append a line that is too long for a record, as it is."""
         if line.length > LONGEST_LINE:
             raise LineTooLong(f"{self.path.name} has a line of {line.length} bytes at byte {line.offset}")
         data = bytes_of(self.path, line.offset, line.offset + line.length + 1)
-        for begin in range(0, line.length, MAX_LINE_BYTES):
-            piece = data[begin : min(begin + MAX_LINE_BYTES, line.length)]
-            at = line.offset + begin
-            is_last = begin + MAX_LINE_BYTES >= line.length
-            self._add(rows, at, at + len(piece) + is_last, piece, "", {})
+        self._add(rows, line.offset, line.offset + len(data), data[:-1], "", {})
         self.position.crc = zlib.crc32(data, self.position.crc)
         self.position.end = line.offset + len(data)
         self.position.bad_lines += 1
@@ -333,14 +242,20 @@ class RecordTail:
             self.position.bad_lines += bool(line)
             self._add(rows, at, after, line, "", {})
             return
-        if event in CARRIES_METRICS:
-            self._take_values(rows, at, record)
         self.has_files |= event in FILE_EVENTS
         self._add(rows, at, after, line, event, record)
 
-    def _take_values(self, rows: Rows, at: int, record: Record) -> None:
+    def _add(self, rows: Rows, at: int, after: int, line: bytes, event: str, record: Record) -> None:
+        seq = record.get("seq")
+        time, elapsed, step, epoch, session = position_of(record)
+        number = seq if type(seq) is int and -(2**63) <= seq < 2**63 else -1
+        rows.lines.append((at, after, number, session, event, time, elapsed, step, epoch, line))
+        self.position.lines += 1
+        if event in CARRIES_METRICS:
+            self._take_values(rows, at, step, record)
+
+    def _take_values(self, rows: Rows, at: int, step: float, record: Record) -> None:
         counters = self.position.counters
-        names, ns, bads, values = rows.names, rows.ns, rows.bads, rows.values
         for name, value in metrics_of(record):
             counter = counters.get(name)
             if counter is None:
@@ -356,26 +271,7 @@ class RecordTail:
                 if value > counter.high:
                     counter.high = value
             counter.last, counter.last_at = value, at
-            names.append(counter.name)
-            ns.append(counter.n)
-            bads.append(counter.bad)
-            values.append(value)
-
-    def _add(self, rows: Rows, at: int, after: int, line: bytes, event: str, record: Record) -> None:
-        seq = record.get("seq")
-        time, elapsed, step, epoch, session = position_of(record)
-        rows.at.append(at)
-        rows.next.append(after)
-        rows.seq.append(seq if type(seq) is int and -(2**63) <= seq < 2**63 else -1)
-        rows.session.append(session)
-        rows.event.append(event)
-        rows.time.append(time)
-        rows.elapsed.append(elapsed)
-        rows.step.append(step)
-        rows.epoch.append(epoch)
-        rows.line.append(line)
-        rows.ends.append(len(rows.names))
-        self.position.lines += 1
+            rows.values.append((counter.name, at, step, value))
 
 
 def bytes_of(path: Path, start: int, end: int) -> bytes:

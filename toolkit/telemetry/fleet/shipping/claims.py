@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from typing import Final
 
-from toolkit.telemetry.fleet.engine import Engine, chunks, quote
+from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.fleet.run_rows import RunReport
 from toolkit.telemetry.fleet.shipping.watch import ShippedRun, Watch
 
@@ -31,6 +31,8 @@ class Claims:
         self._node = node
         self._watch = watch
         self._takes_all = False
+        self._live: set[str] = set()
+        """The other nodes whose shippers have reported lately."""
         self._next_check = 0.0
         self._not_before = 0.0
 
@@ -54,26 +56,24 @@ class Claims:
         if now < max(self._next_check, self._not_before) or self._takes_all:
             return
         self._next_check = now + CHECK_S * random.uniform(0.6, 1.0)
-        runs = list(self._watch.runs.values())
-        live = _live(engine, {run.left_to for run in runs if run.left_to is not None})
-        for run in runs:
+        rows = engine.rows(
+            "SELECT node FROM shippers GROUP BY node "
+            f"HAVING toUInt32(now()) - max(toUInt32(received)) < {DEAD_S:.0f}",
+            "String",
+        )
+        self._live = {node for (node,) in rows} - {self._node}
+        for run in list(self._watch.runs.values()):
             is_new = now - run.since < 2 * _NEW_S and not self._is_own(run)
-            if is_new or (run.left_to is not None and (run.left_to not in live or self._is_own(run))):
+            if is_new or (run.left_to is not None and (run.left_to not in self._live or self._is_own(run))):
                 run.report.is_known, self._watch.active[run.found.folder] = False, run
 
-    def settle(self, engine: Engine, runs: Iterable[ShippedRun]) -> None:
-        """Take or leave each of these runs; the engine has just said who reported it last.
-
-        Raises:
-            EngineError: the engine did not answer.
-        """
-        asked = [] if self._takes_all else [run for run in runs if not self._is_own(run) or run.left_to]
-        live = _live(engine, {node for run in asked for node in (run.report.node, _host(run))} - {self._node})
+    def settle(self, runs: Iterable[ShippedRun]) -> None:
+        """Take or leave each of these runs; the engine has just said who reported it last."""
         now = time.monotonic()
-        for run in asked:
-            holder = run.report.node if run.report.node in live else None
-            if holder is None and run.report.node != self._node and now - run.since < _NEW_S:
-                holder = _host(run) if _host(run) in live else None
+        for run in [] if self._takes_all else [run for run in runs if not self._is_own(run) or run.left_to]:
+            is_new = run.report.node != self._node and now - run.since < _NEW_S
+            holders = [run.report.node, *([_host(run)] if is_new else [])]
+            holder = next((node for node in holders if node in self._live), None)
             if holder is not None or now >= self._not_before:
                 self._decide(run, None if self._is_own(run) else holder)
 
@@ -91,18 +91,5 @@ class Claims:
 
 
 def _host(run: ShippedRun) -> str:
-    latest = run.found.manifest.latest if run.found.manifest is not None else None
+    latest = run.found.manifest.latest
     return latest.host if latest is not None else ""
-
-
-def _live(engine: Engine, nodes: set[str]) -> set[str]:
-    """Return which of the shippers of these nodes have reported lately."""
-    found: set[str] = set()
-    for some in chunks(nodes - {""}):
-        rows = engine.iterate(
-            f"SELECT node FROM shippers WHERE node IN ({', '.join(map(quote, some))}) "
-            f"GROUP BY node HAVING toUInt32(now()) - max(toUInt32(received)) < {DEAD_S:.0f}",
-            "String",
-        )
-        found.update(node for (node,) in rows)
-    return found

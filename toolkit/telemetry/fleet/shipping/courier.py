@@ -171,7 +171,7 @@ def _hand_over(run: ShippedRun, row: _Row, before: ControlRequest | None) -> Non
     # The engine gives whole seconds.
     ahead = time.time() - row.now - 0.5
     ahead = 0.0 if abs(ahead) <= CLOCK_NOISE_S else ahead
-    asked, latest = row.asked + ahead, run.found.manifest.latest if run.found.manifest else None
+    asked, latest = row.asked + ahead, run.found.manifest.latest
     if before is not None and latest is not None and asked >= latest.started:
         # Pages on other machines have other clocks: a run refuses what seems older than the request before.
         asked = max(asked, min(before.timestamp, time.time()) + 0.001)

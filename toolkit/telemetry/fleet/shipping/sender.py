@@ -49,7 +49,7 @@ _VERIFY_AT_ONCE_S: Final = EVERY_S / 4
 """How long files are compared with the engine before new lines are sent again."""
 
 MOST_MOVES: Final = 3
-"""How often a file goes back and forth between shippers within a session."""
+"""How often a file goes back and forth between shippers within a session, before it is left to the other."""
 
 
 @dataclass(slots=True)
@@ -81,8 +81,6 @@ class Sender:
         self._next_recheck = 0.0
         self._started = time.time()
         self._last_report = -math.inf
-        self._reported = 0
-        """The version of the last report of this shipper."""
 
     def drain(self, deadline: float) -> None:
         """Send what is left, until a time by the monotonic clock."""
@@ -105,7 +103,7 @@ class Sender:
 
     def _is_live(self, run: ShippedRun) -> bool:
         """Return whether this shipper has a run that may still write."""
-        latest = run.found.manifest.latest if run.found.manifest is not None else None
+        latest = run.found.manifest.latest
         is_open = latest is not None and latest.status == RUNNING and not self.is_left_alone(run)
         return is_open and run_rows.status_of(run.found).name in (RUNNING, STALLED)
 
@@ -162,7 +160,7 @@ class Sender:
         asked = runs if is_recheck else [run for run in runs if not run.report.is_known]
         if asked:
             run_rows.ask(self.engine, [(run.report, run.found) for run in asked])
-            self.claims.settle(self.engine, asked)
+            self.claims.settle(asked)
         files, opened = self.watch.active_files(), list[ShippedFile]()
         if is_recheck:
             for file in files:
@@ -196,9 +194,7 @@ class Sender:
             is_same = crc_of(file.path, found.end) == found.crc
             if is_same:
                 file.gen = found.gen
-            is_rival = 0 < file.gen < found.gen
-            file.rivals += is_rival
-            is_anothers = is_rival or found.node != self.node.name
+            is_anothers = 0 < file.gen < found.gen or found.node != self.node.name
             file.is_superseded = not is_same and is_anothers and self._is_older(file, found)
             if file.is_superseded:
                 raise OSError(
@@ -223,19 +219,22 @@ class Sender:
         session, began = last_session(self.engine, found)
         if own.session != session:
             return own.session < session
-        return max(found.moves, file.rivals) >= MOST_MOVES or own.time < began
+        return found.gen > 2 * MOST_MOVES or own.time < began
 
     def _open(self, files: list[ShippedFile]) -> None:
         """Make ready to read on in each file: the running totals, and what was sent without a commit."""
         commits = {file.key: file.commit for file in files if file.commit is not None}
         by_key = {file.key: file for file in files}
-        strays = strays_after(self.engine, commits.values())
-        for key, commit in commits.items():
-            # Lines that were sent before a kill and are not in the file any more: they stay in their generation.
+        for key, (gen, end) in strays_after(self.engine, commits.values()).items():
             with self._reading(by_key[key]):
-                while not has_lines(by_key[key], commit, strays.get((*key, commit.gen))):
-                    commit, by_key[key].has_begun = commit.next_generation(REPLACED), False
-                commits[key] = commit
+                if gen > commits[key].gen:
+                    commits[key], by_key[key].has_begun = (
+                        commits[key].next_generation(REPLACED, gen - 1),
+                        False,
+                    )
+                if not has_lines(self.engine, by_key[key], commits[key], end):
+                    # Sent before a kill, and not in the file any more: they stay in their generation.
+                    commits[key], by_key[key].has_begun = commits[key].next_generation(REPLACED), False
         counters = counters_at(self.engine, [commit for commit in commits.values() if commit.end])
         for file in files:
             if file.problem is not None:
@@ -353,12 +352,12 @@ class Sender:
 
     # ------------------------------------------------------------ comparing
 
-    def verify(self, run: ShippedRun, *, reads_all: bool = False) -> Iterator[str | None]:
+    def verify(self, run: ShippedRun) -> Iterator[str | None]:
         """Compare the files of a run with the engine, as `verify_file` does."""
         self._store_files(run)
         for file in () if self.is_left_alone(run) else list(run.files.values()):
             with self._reading(file):
-                for said in verify_file(self.engine, file, reads_all=reads_all):
+                for said in verify_file(self.engine, file):
                     yield said and f"{file.path}: {said}"
 
     def _verify_due(self) -> Iterator[str | None]:
@@ -369,7 +368,7 @@ class Sender:
             if is_due and not any(file.has_more for file in run.files.values()):
                 has_ended = not run.report.is_running
                 is_again, run.report.has_ended = has_ended and not run.report.has_ended, False
-                yield from self.verify(run, reads_all=is_again)
+                yield from self.verify(run)
                 run.next_verify = next_verify(has_ended=has_ended)
                 if is_again:
                     run.report.forget()
@@ -406,13 +405,9 @@ class Sender:
             if not all_runs and time.monotonic() < next_report:
                 return
             self._last_report = time.monotonic()
-            # The clock may have been set back.
-            last = self._reported or run_rows.last_report(self.engine, self.node.name)
-            self._reported = max(int(time.time() * 1000), last + 1)
             run_rows.report_shipper(
                 self.engine,
                 node=self.node.name,
-                version=self._reported,
                 started=self._started,
                 files=len(self.watch.files),
                 behind=self.behind,

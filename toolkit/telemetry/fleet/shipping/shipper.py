@@ -109,12 +109,7 @@ class Shipper:
         Raises:
             EngineError: the engine refused or does not answer.
         """
-        return [
-            said
-            for run in list(self.watch.runs.values())
-            for said in self.sender.verify(run, reads_all=True)
-            if said
-        ]
+        return [said for run in list(self.watch.runs.values()) for said in self.sender.verify(run) if said]
 
     def ship_round(self) -> bool:
         """Do once what `run` does again and again; return whether there is more to do now."""

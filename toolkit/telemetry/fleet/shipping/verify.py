@@ -3,43 +3,42 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Iterator
+import struct
+import zlib
+from collections.abc import Generator, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from toolkit.telemetry.core.ranks import node_name
-from toolkit.telemetry.fleet.commits import Commit, FileKey, Strays, newest_commits, newest_labels
-from toolkit.telemetry.fleet.engine import Engine, quote
+from toolkit.telemetry.fleet.commits import (
+    Commit,
+    FileKey,
+    counters_at,
+    lines_of,
+    newest_commits,
+    newest_labels,
+)
+from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.fleet.run_folders import read_run_folder, record_files
-from toolkit.telemetry.fleet.schema import AT_WEIGHT, BAD_WEIGHT, N_WEIGHT, PART_BYTES
 from toolkit.telemetry.fleet.shipping.watch import ShippedFile
-from toolkit.telemetry.fleet.tail import LINE_SUM, Position, RecordTail, Rows, Sums, bytes_of, crc_of
+from toolkit.telemetry.fleet.tail import Counter, Position, RecordTail, Rows, bytes_of, crc_of
 from toolkit.telemetry.runfolder.folder_list import run_folders
+from toolkit.telemetry.runfolder.manifest import ManifestError
 from toolkit.telemetry.runfolder.reader import BadLine, parse_line
 from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES
 
-_PARTS_AT_ONCE: Final = 4
-"""How many parts of a file the engine is asked for at once: a live run of the same node waits for the answer."""
+_BYTES_AT_ONCE: Final = 4 * 1024 * 1024
+"""How much of a file the engine is asked for at once: a live run of the same node waits for the answer."""
 
 REPLACED: Final = "the file was truncated or replaced"
 _MIXED: Final = "the engine had lines that the file has not"
 
-_Sums = tuple[int, ...]
-"""Number and sum of the lines of a part, number and sum of its values."""
 
-
-def _expected(tail: RecordTail) -> dict[int, _Sums]:
-    """Return what a file adds up to by part, as far as it was read."""
-    return {number: tuple(part) for number, part in (tail.sums.parts.items() if tail.sums else ())}
-
-
-def verify_file(
-    engine: Engine, file: ShippedFile, *, reads_all: bool = False
-) -> Generator[str | None, None, None]:
+def verify_file(engine: Engine, file: ShippedFile) -> Generator[str | None, None, None]:
     """Compare a file with the engine and send it again if it differs; yield what was wrong, and None after each slice.
 
-    What this process has sent is not read again, unless it differs from what the engine has or `reads_all` is set.
     Lines may be sent between two slices: what is compared ends where the file was shipped to at first.
 
     Raises:
@@ -53,28 +52,26 @@ def verify_file(
         yield "the engine had lost how far it was taken; it is shipped again"
     if commit is None or has_less or _is_past(file, commit):
         return
-    sent = file.tail
-    is_known = sent is not None and (sent.gen, sent.position.end) == (commit.gen, commit.end)
-    if sent is not None and sent.sums and is_known and not reads_all:
-        differs = yield from _differs(engine, commit, _expected(sent))
-        if not differs:
-            return
-    tail = _from_start(file, commit)
-    for _ in _rows_until(tail, commit.end):
-        yield None
-    if (tail.position.end, tail.position.crc) != (commit.end, commit.crc):
+    counters = counters_at(engine, [commit]).get(file.key)
+    if counters is None:
+        # Another shipper has just sent more, and compares it.
+        return
+    differs = yield from _differs(engine, file, commit, counters)
+    if not differs:
+        return
+    if crc_of(file.path, commit.end) != commit.crc:
         file.forget()
         yield f"{REPLACED}, and is shipped again"
         return
-    expected = _expected(tail)
-    differs = yield from _differs(engine, commit, expected)
-    if not differs:
-        return
-    for rows in _rows_until(_from_start(file, commit), commit.end):
+    tail = RecordTail(file.path, file.run.found.key, file.rank, commit.gen, Position())
+    while tail.position.end < commit.end:
+        rows, before = Rows(), tail.offset
+        if not tail.read(rows, until=commit.end) or tail.offset == before:
+            break
         for block in rows.blocks():
             engine.insert(*block)
         yield None
-    still_differs = yield from _differs(engine, commit, expected)
+    still_differs = yield from _differs(engine, file, commit, counters)
     if still_differs and not _is_past(file, commit):
         # A shipper never deletes: what does not belong there stays in its generation.
         file.forget()
@@ -84,24 +81,19 @@ def verify_file(
         yield "the engine lacked a part of it, and it is sent again"
 
 
-def has_lines(file: ShippedFile, commit: Commit, strays: Strays | None) -> bool:
-    """Return whether a file has the lines that were taken of this generation after its commit's end.
+def has_lines(engine: Engine, file: ShippedFile, commit: Commit, end: int) -> bool:
+    """Return whether a file has the lines that were taken of this generation from its commit to `end`.
 
     Raises:
+        EngineError: the engine did not answer.
         OSError: the file cannot be read.
     """
-    if strays is None:
-        return True
-    position, sums = Position(end=commit.end), Sums()
-    for rows in _rows_until(
-        RecordTail(file.path, file.run.found.key, file.rank, commit.gen, position), strays.end
-    ):
-        sums.add(rows, 0)
-    count, total = (sum(part[number] for part in sums.parts.values()) % 2**64 for number in (0, 1))
-    return position.end == strays.end and {(count, total)} == {
-        (strays.lines, strays.low),
-        (strays.lines, strays.high),
-    }
+    at = commit.end
+    while at < end and (data := lines_of(engine, commit, at, at + _BYTES_AT_ONCE)):
+        if data != bytes_of(file.path, at, at + len(data)):
+            return False
+        at += len(data)
+    return at == end
 
 
 def _is_past(file: ShippedFile, commit: Commit) -> bool:
@@ -109,57 +101,34 @@ def _is_past(file: ShippedFile, commit: Commit) -> bool:
     return file.is_superseded or (file.commit is not None and file.commit.gen > commit.gen)
 
 
-def _from_start(file: ShippedFile, commit: Commit) -> RecordTail:
-    return RecordTail(file.path, file.run.found.key, file.rank, commit.gen, Position())
-
-
-def _rows_until(tail: RecordTail, end: int) -> Iterator[Rows]:
-    """Yield the rows of a file up to `end`, some at a time."""
-    while tail.position.end < end:
-        rows, before = Rows(), tail.offset
-        if not tail.read(rows, until=end) or tail.offset == before:
-            return
-        yield rows
-
-
-def _differs(engine: Engine, commit: Commit, expected: dict[int, _Sums]) -> Generator[None, None, bool]:
-    """Return whether the engine has something else than the file."""
-    nothing = (0, 0, 0, 0)
-    for first in range(0, commit.end // PART_BYTES + 1, _PARTS_AT_ONCE):
-        numbers = range(first, first + _PARTS_AT_ONCE)
-        found = _parts_in_engine(engine, commit, numbers)
-        if any(found.get(number, {nothing}) != {expected.get(number, nothing)} for number in numbers):
+def _differs(
+    engine: Engine, file: ShippedFile, commit: Commit, counters: Mapping[str, Counter]
+) -> Generator[None, None, bool]:
+    """Return whether the engine has other lines than the file, or other values than were counted."""
+    at = crc = 0
+    while at < commit.end:
+        data = lines_of(engine, commit, at, min(commit.end, at + _BYTES_AT_ONCE))
+        if not data or data != bytes_of(file.path, at, at + len(data)):
             return True
+        at, crc = at + len(data), zlib.crc32(data, crc)
         yield
-    return False
-
-
-def _parts_in_engine(engine: Engine, commit: Commit, numbers: range) -> dict[int, set[_Sums]]:
-    """Return the sums of each part: of rows with the same key once with the least and once with the greatest hash."""
-    begin, until = numbers.start * PART_BYTES, min(numbers.stop * PART_BYTES, commit.end)
-    file = f"run_id = {quote(commit.run_id)} AND rank = {commit.rank} AND gen = {commit.gen}"
-    lines = engine.rows(
-        f"SELECT toUInt64(intDiv(at, {PART_BYTES})) AS part, count(), sum(low), sum(high) FROM ("
-        f"SELECT at, min({LINE_SUM}) AS low, max({LINE_SUM}) AS high FROM records "
-        f"WHERE {file} AND at >= {begin} AND at < {until} GROUP BY at) GROUP BY part",
-        *("UInt64", "UInt64", "UInt64", "UInt64"),
-    )
+    where = f"{commit.where} AND at < {commit.end}"
+    lines = engine.rows(f"SELECT count() FROM records FINAL WHERE {where}", "UInt64")[0][0]
     values = engine.rows(
-        "SELECT part, count(), sum(least), sum(most) FROM (SELECT min(hash) AS least, max(hash) AS most, "
-        f"toUInt64(intDiv(max(at), {PART_BYTES})) AS part FROM (SELECT metric, n, at, "
-        "reinterpretAsUInt64(reinterpretAsString(value)) + halfMD5(metric) "
-        f"+ at * {AT_WEIGHT} + n * {N_WEIGHT} + bad * {BAD_WEIGHT} AS hash "
-        f"FROM points WHERE {file} AND at >= {begin} AND at < {until}) GROUP BY metric, n) GROUP BY part",
-        *("UInt64", "UInt64", "UInt64", "UInt64"),
+        "SELECT metric, toUInt32(count()), toUInt32(countIf(NOT isFinite(value))), argMax(value, at), max(at), "
+        f"minIf(value, isFinite(value)), maxIf(value, isFinite(value)) FROM points FINAL WHERE {where} GROUP BY metric",
+        *("Bytes", "UInt32", "UInt32", "Float64", "UInt64", "Float64", "Float64"),
     )
-    counted = {part: row for part, *row in values}
-    found: dict[int, set[_Sums]] = {
-        part: {(0, 0, points, low), (0, 0, points, high)} for part, (points, low, high) in counted.items()
+    return (crc, lines) != (commit.crc, commit.lines) or {
+        row[0]: _as_counted(*row[1:]) for row in values
+    } != {
+        one.name: _as_counted(one.n, one.bad, one.last, one.last_at, one.low, one.high)
+        for one in counters.values()
     }
-    for part, count, least, greatest in lines:
-        points, low, high = counted.get(part, (0, 0, 0))
-        found[part] = {(count, least, points, low), (count, greatest, points, high)}
-    return found
+
+
+def _as_counted(n: int, bad: int, last: float, last_at: int, low: float, high: float) -> tuple[Any, ...]:
+    return n, bad, struct.pack("<d", last), last_at, *((low, high) if n > bad else ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,12 +154,11 @@ def lags_of(engine: Engine, places: Iterable[Path], *, keep_days: int = 0) -> li
         OSError: a folder cannot be listed.
     """
     node = node_name()
-    runs = [
-        run
-        for folder in run_folders(places)
-        if (run := read_run_folder(folder, node, is_waiting=False)) is not None
-        and not run.key.is_older_than(keep_days)
-    ]
+    runs = []
+    for folder in run_folders(places):
+        with suppress(ManifestError):
+            run = read_run_folder(folder)
+            runs += [run] if run is not None and not run.key.is_older_than(keep_days) else []
     labels = newest_labels(engine, {run.key.run_id for run in runs})
     files = [
         ((run.key.run_id, rank), path)

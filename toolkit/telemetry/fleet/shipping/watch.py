@@ -21,9 +21,10 @@ from toolkit.telemetry.fleet.run_folders import (
 )
 from toolkit.telemetry.fleet.run_rows import RunReport
 from toolkit.telemetry.fleet.tail import RecordTail
-from toolkit.telemetry.runfolder.folder_list import Signature, folders_in, signature_of
+from toolkit.telemetry.runfolder.folder_list import Signature, folders_in, is_run_folder, signature_of
 from toolkit.telemetry.runfolder.layout import LABELS, MANIFEST, RANKS
-from toolkit.telemetry.runfolder.node_folders import is_part_of, is_run_folder
+from toolkit.telemetry.runfolder.manifest import ManifestError
+from toolkit.telemetry.runfolder.node_folders import is_part_of
 from toolkit.telemetry.runfolder.status import RUNNING
 
 _SCAN_S: Final = 30.0
@@ -97,10 +98,7 @@ class Watch:
         """The runs that are not parts, by id."""
 
     def look(self, *, is_last: bool = False) -> None:
-        """Find what is new, changed or gone. What has not changed for long is looked at once a minute, or at the end.
-
-        At the end a folder without run.json is a run, too.
-        """
+        """Find what is new, changed or gone. What is unchanged for long is looked at once a minute, or at the end."""
         now = time.monotonic()
         self._find(now, is_last=is_last)
         for folder, run in list(self.runs.items()):
@@ -136,9 +134,7 @@ class Watch:
             for place in changed:
                 self._list(place)
         if not self._is_complete:
-            self._give(
-                {folder for found in self._listed.values() for folder in found.values()}, is_last=is_last
-            )
+            self._give({folder for found in self._listed.values() for folder in found.values()})
 
     def _expand(self) -> None:
         """Learn which folders are meant: patterns may match others by now, and what is missing is waited for."""
@@ -165,11 +161,11 @@ class Watch:
         self._is_complete &= found.keys() == known.keys()
         self._listed[place] = found
 
-    def _give(self, there: set[Path], *, is_last: bool) -> None:
+    def _give(self, there: set[Path]) -> None:
         for gone in self.runs.keys() - there:
             self.drop(gone)
         new = sorted(there - self.runs.keys(), key=lambda folder: signature_of(folder)[:1], reverse=True)
-        read = [read_run_folder(folder, self._node.name, is_waiting=not is_last) for folder in new]
+        read = [self._run_in(folder) for folder in new]
         self._is_complete = None not in read
         # Runs first: they say whose parts are theirs.
         for run in sorted((run for run in read if run is not None), key=lambda run: run.is_part):
@@ -179,6 +175,13 @@ class Watch:
             )
             if not run.is_part:
                 self._whole.setdefault(run.key.run_id, run)
+
+    def _run_in(self, folder: Path) -> RunFolder | None:
+        try:
+            return read_run_folder(folder)
+        except ManifestError as error:
+            self._node.failure(f"it is not shipped: {error}")
+            return None
 
     # ------------------------------------------------------------ runs
 
@@ -203,7 +206,7 @@ class Watch:
         run.seen, run.report.has_changed, self.active[folder] = seen, True, run
         run.changed = now if before else run.changed
         if seen[1] != run.found.signature:
-            found = read_run_folder(folder, self._node.name)
+            found = self._run_in(folder)
             if found is not None and found.key != run.found.key:
                 # Another run is in the folder now; it is found at the next look.
                 self.drop(folder)
@@ -240,7 +243,7 @@ class Watch:
     def _is_foreign(self, run: RunFolder) -> bool:
         """Return whether a folder says it is a part of a run here, but has another owner or name."""
         whole = self._whole.get(run.key.run_id)
-        if whole is None or whole.manifest is None or run.manifest is None or not run.is_part:
+        if whole is None or not run.is_part:
             return False
         return not is_part_of(run.folder, run.manifest, whole.folder, whole.manifest)
 
@@ -269,7 +272,7 @@ def _changed_at(place: Path) -> int:
 
 def _quiet_for(run: RunFolder) -> float:
     """Return for how many seconds a run has not changed when it is found, as far as it has ended."""
-    latest = run.manifest.latest if run.manifest is not None else None
+    latest = run.manifest.latest
     has_ended = latest is not None and latest.status != RUNNING
     return max(0.0, time.time() - run.signature[0] / 1e9) if has_ended and run.signature else 0.0
 
@@ -299,8 +302,6 @@ class ShippedFile:
         """The last generation that this shipper sent or found to be the file; 0 before that."""
         self.missed = 0
         """How often what is known of its metrics was not to be had at its commit."""
-        self.rivals = 0
-        """How often another shipper began a generation after that one."""
         self.is_superseded = False
         """Whether another node ships a newer file of the same run and rank."""
 
@@ -335,9 +336,6 @@ class ShippedFile:
 
     def changed_to(self, signature: Signature) -> None:
         """Note that the file was written or replaced."""
-        if self.tail is not None and signature[1] <= self.size:
-            # It did not just grow: what was read may have been changed.
-            self.tail.sums = None
         self.signature, self.size = signature, signature[1]
         self.read_size = -1
 

@@ -9,19 +9,18 @@ import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from toolkit.telemetry.runfolder.evidence.output_log import NOTE, ROW, UNKNOWN, lengths_in, packed, times_file
-from toolkit.telemetry.runfolder.portable import SAFELY, pread
+from toolkit.telemetry.runfolder.portable import pread
 from toolkit.telemetry.runfolder.safefile import (
     NO_FILE,
     identity_of,
+    new_file,
     open_regular,
     open_to_write,
-    rename_over,
     replace_file,
     write_all,
 )
@@ -172,19 +171,9 @@ class LogFile:
 
     def _cut(self) -> None:
         """Write the file again without its middle, and say there how much that was."""
-        temporary = self.path.with_name(f".{self.path.name}.{os.urandom(8).hex()}.tmp")
-        copy = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFELY, self._mode)
-        try:
-            try:
-                rows = self._copy_ends(copy)
-                status = os.fstat(copy)
-            finally:
-                os.close(copy)
-            rename_over(temporary, self.path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with new_file(self.path, mode=self._mode) as copy:
+            rows = self._copy_ends(copy)
+            status = os.fstat(copy)
         self.identity, self._size, self._open_line = identity_of(status), status.st_size, b""
         self._times_size = len(rows)
         replace_file(self._times, rows, mode=self._mode)

@@ -63,6 +63,11 @@ class Primary:
             return found.best
         return found.last if math.isfinite(found.last) else None
 
+    def against(self, card: RunCard, base: RunCard | None) -> float | None:
+        """Return how far a run's best value is from the baseline's, as a fraction of that; None if it has none."""
+        value, reference = self.best_of(card), None if base is None else self.best_of(base)
+        return (value - reference) / abs(reference) if value is not None and reference else None
+
     @property
     def order(self) -> str:
         """The order of a list with the best run first."""
@@ -194,6 +199,14 @@ def columns_of(cards: Sequence[RunCard], primary: Primary | None) -> dict[str, C
     for column in columns[:_MAX_COLUMNS]:
         found.setdefault(column.id, column)
     return found
+
+
+AGAINST: Final = Column(
+    id="against",
+    label="vs baseline",
+    kind="number",
+    help="How far its best value is from that of the run with the star",
+)
 
 
 def formula_column(text: str) -> Column | None:

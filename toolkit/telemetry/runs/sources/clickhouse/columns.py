@@ -17,9 +17,9 @@ from toolkit.telemetry.fleet.commits import Commit
 from toolkit.telemetry.fleet.engine import EngineError, quote
 from toolkit.telemetry.fleet.tail import SUMMARY_TYPES
 from toolkit.telemetry.formulas.formula import is_formula
-from toolkit.telemetry.runfolder.metrics import KINDS, MAX_METRICS, metrics_of
+from toolkit.telemetry.runfolder.metrics import KINDS, MAX_METRICS
 from toolkit.telemetry.runfolder.reader import BadLine, parse_line
-from toolkit.telemetry.runfolder.records import EPOCH, EVAL, LOST, MAX_LINE_BYTES, STEP, SYSTEM, Record
+from toolkit.telemetry.runfolder.records import EPOCH, EVAL, LOST, STEP, SYSTEM, Record
 from toolkit.telemetry.runs.columns.column_queries import ColumnQueries
 from toolkit.telemetry.runs.columns.line_parser import Parsed
 from toolkit.telemetry.runs.columns.run_columns import MetricColumn, RunColumns
@@ -42,7 +42,6 @@ _NAMES_BYTES: Final = 100_000
 _POINTS_AT_ONCE: Final = 2_000_000
 _FEW_POINTS: Final = 100_000
 """Metrics that were not asked for come along up to this: another question would take longer."""
-_LINES_AT_ONCE: Final = 50
 _KIND_SQL: Final = (
     "toUInt8(multiIf("
     + ", ".join(f"event = {quote(kind)}, {number}" for number, kind in enumerate(KINDS, 1))
@@ -52,6 +51,7 @@ _READ_EVENTS: Final = ("", LOST)
 _EVENTS_SQL: Final = "event NOT IN (" + ", ".join(quote(kind) for kind in (STEP, SYSTEM, EVAL)) + ")"
 _ROW: Final = np.dtype(
     [
+        ("run", "<u4"),
         ("at", "<u8"),
         ("next", "<u8"),
         ("session", "<u4"),
@@ -63,7 +63,6 @@ _ROW: Final = np.dtype(
     ]
 )
 _ROW_SQL: Final = f"at, next, session, time, elapsed, step, epoch, {_KIND_SQL}"
-_ROW_OF_RUN: Final = np.dtype([("run", "<u4"), *((name, _ROW[name]) for name in _ROW.names or ())])
 _POINT: Final = np.dtype([("at", "<u8"), ("value", "<f8")])
 _POINT_OF_RUN: Final = np.dtype([("run", "<u4"), ("at", "<u8"), ("value", "<f8")])
 
@@ -92,15 +91,12 @@ class EngineLog(ColumnQueries):
         self._caught_up = 0
         """How far the metrics that were looked at have their values."""
         self._gaps = 0
-        self._long_line_at: int | None = None
         self._absent: dict[str, int] = {}
         """Metrics that are not in the file, and how far it had been read then."""
         self._infos: tuple[int, list[MetricInfo]] = (-1, [])
         """The metrics, and how far the file had been read then."""
         self._counts: dict[str, int] = {}
         """How many values each of them had."""
-        self._order: dict[str, tuple[int, int]] = {}
-        """Where each metric appeared first: the line, and its place in it."""
         self._use_columns(RunColumns())
 
     # ------------------------------------------------------------ reading
@@ -170,10 +166,7 @@ class EngineLog(ColumnQueries):
 
     def _read_window(self, end: int) -> bool:
         """Read the lines that begin before `end`; return whether there was no gap."""
-        link, where = self.source.link, self._unread(end)
-        rows = _in_order(link.array(f"SELECT {_ROW_SQL} FROM records WHERE {where}", _ROW))
-        events = _events_in(link, where) if _has_events(rows) else []
-        return self._add_rows(rows, [event[1:] for event in events], end)
+        return self._read_lines([(self, end)])[0]
 
     def _unread(self, end: int) -> str:
         return f"{self.source.where(self._gen)} AND at >= {self._end} AND at < {end}"
@@ -205,19 +198,26 @@ class EngineLog(ColumnQueries):
             wanted = [(log, end) for log in logs if (end := log._claim(claims)) is not None]  # noqa: SLF001
             if len(wanted) < 2:
                 return
-            link = wanted[0][0].source.link
-            ids = ", ".join(quote(log.source.run_id) for log, _ in wanted)
-            where = " OR ".join(f"({log._unread(end)})" for log, end in wanted)  # noqa: SLF001
             with suppress(EngineError):
-                rows = link.array(
-                    f"SELECT toUInt32(indexOf([{ids}], run_id)), {_ROW_SQL} FROM records WHERE {where}",
-                    _ROW_OF_RUN,
-                )
-                events = _events_in(link, where) if _has_events(rows) else []
-                for number, (log, end) in enumerate(wanted, 1):
-                    of_run = [event[1:] for event in events if event[0] == log.source.run_id]
-                    log._add_rows(_in_order(rows[rows["run"] == number]), of_run, end)  # noqa: SLF001
+                EngineLog._read_lines(wanted)
+                for log, _ in wanted:
                     log._checked_at = time.monotonic()  # noqa: SLF001
+
+    @staticmethod
+    def _read_lines(wanted: Sequence[tuple[EngineLog, int]]) -> list[bool]:
+        """Read the lines of each file that begin before an offset; return whether there was no gap."""
+        link = wanted[0][0].source.link
+        ids = ", ".join(quote(log.source.run_id) for log, _ in wanted)
+        where = " OR ".join(f"({log._unread(end)})" for log, end in wanted)  # noqa: SLF001
+        rows = link.array(
+            f"SELECT toUInt32(indexOf([{ids}], run_id)), {_ROW_SQL} FROM records FINAL WHERE {where}", _ROW
+        )
+        events = _events_in(link, where) if _has_events(rows) else []
+        found = []
+        for number, (log, end) in enumerate(wanted, 1):
+            of_run = [event[1:] for event in events if event[0] == log.source.run_id]
+            found.append(log._add_rows(_in_order(rows[rows["run"] == number]), of_run, end))  # noqa: SLF001
+        return found
 
     def _claim(self, claims: ExitStack) -> int | None:
         """Return up to where a file that was never read is there, and keep other threads from reading it."""
@@ -246,7 +246,7 @@ class EngineLog(ColumnQueries):
             records=len(with_metrics),
         )
         for at, after, event, line in events:
-            if not event and self._is_no_record(parsed, at, after, line):
+            if not event and self._is_no_record(parsed, at, line):
                 continue
             parsed.events.append((event, at, after - at - 1))
             parsed.records += event != EPOCH
@@ -254,17 +254,9 @@ class EngineLog(ColumnQueries):
                 parsed.lost.append(record)
         self._columns.add(parsed)
 
-    def _is_no_record(self, parsed: Parsed, at: int, after: int, line: bytes) -> bool:
+    @staticmethod
+    def _is_no_record(parsed: Parsed, at: int, line: bytes) -> bool:
         """Return whether a line without an event is not a record, and note what is wrong with it."""
-        if after - at == len(line):
-            # A piece of a line that is too long; more of it follows.
-            self._long_line_at = at if self._long_line_at is None else self._long_line_at
-            return True
-        if self._long_line_at is not None:
-            length = after - 1 - self._long_line_at
-            parsed.bad.append(BadLine(self._long_line_at, length, f"longer than {MAX_LINE_BYTES} bytes"))
-            self._long_line_at = None
-            return True
         if not line:
             return True
         record = parse_line(at, line)
@@ -367,13 +359,18 @@ class EngineLog(ColumnQueries):
         if some:
             yield some
 
-    def _points_of(self, names: Sequence[str], gen: int, end: int) -> dict[str, npt.NDArray[Any]]:
-        where = f"{self.source.where(gen)} AND at < {end} AND metric IN ({', '.join(map(_text, names))})"
+    def _points_of(
+        self, names: Sequence[str], gen: int, end: int, begin: int = 0
+    ) -> dict[str, npt.NDArray[Any]]:
+        some = ", ".join(map(_text, names))
+        where = f"{self.source.where(gen)} AND metric IN ({some}) AND at >= {begin} AND at < {end}"
         if len(names) == 1:
             # It may have millions.
-            return {names[0]: self.source.link.array(f"SELECT at, value FROM points WHERE {where}", _POINT)}
+            return {
+                names[0]: self.source.link.array(f"SELECT at, value FROM points FINAL WHERE {where}", _POINT)
+            }
         rows = self.source.link.rows(
-            f"SELECT metric, groupArray((at, value)) FROM points WHERE {where} GROUP BY metric",
+            f"SELECT metric, groupArray((at, value)) FROM points FINAL WHERE {where} GROUP BY metric",
             *("String", f"Items({_POINT.itemsize})"),
         )
         found = {name: np.frombuffer(data, _POINT) for name, data in rows}
@@ -388,25 +385,12 @@ class EngineLog(ColumnQueries):
                 self._use_columns(self._columns)
             names = []
         for begin in range(0, len(names), _METRICS_AT_ONCE):
-            # Most metrics have the same number of values: a condition for each metric takes ten times as long.
-            held: dict[int, list[str]] = {}
-            for name in names[begin : begin + _METRICS_AT_ONCE]:
-                held.setdefault(len(self._columns.metrics[name].values), []).append(_text(name))
-            unread = " OR ".join(
-                f"(metric IN ({', '.join(some)}) AND n > {count})" for count, some in held.items()
-            )
-            new: dict[str, list[tuple[int, float]]] = {}
-            for name, at, value in self.source.link.rows(
-                f"SELECT metric, at, value FROM points WHERE {self.source.where(self._gen)} AND ({unread}) "
-                f"AND at < {self._end} ORDER BY metric, n LIMIT 1 BY metric, n",
-                *("String", "UInt64", "Float64"),
-            ):
-                new.setdefault(name, []).append((at, value))
+            some = names[begin : begin + _METRICS_AT_ONCE]
+            new = self._points_of(some, self._gen, end, self._caught_up)
             with self._lock:
                 for name, points in new.items():
                     column = self._columns.metrics[name]
-                    rows, values = self._placed(np.array(points, dtype=_POINT))
-                    # Where a line is no longer a step, fewer are held than the engine has numbered.
+                    rows, values = self._placed(_in_order(points))
                     is_new = rows > column.rows.values[-1]
                     column.append(rows[is_new], values[is_new])
         self._caught_up = end
@@ -428,7 +412,6 @@ class EngineLog(ColumnQueries):
         )
         # The commit may be newer than what was read.
         found = [row for row in zip(*rows[0], strict=True) if row[-1] < self._end] if rows else []
-        self._place({row[0]: row[-1] for row in found})
         columns = self._columns
         known, kinds, steps = columns.at.values, columns.kind.values, columns.step.values
         if not len(known):
@@ -437,7 +420,8 @@ class EngineLog(ColumnQueries):
         def row_of(at: int) -> int:
             return min(int(np.searchsorted(known, at)), len(known) - 1)
 
-        infos = [
+        # In the order in which they first appeared.
+        return [
             MetricInfo(
                 name=name,
                 event=KINDS[kinds[row_of(first_at)]],
@@ -450,33 +434,12 @@ class EngineLog(ColumnQueries):
             )
             for name, count, bad, last, last_at, low, high, first_at in found
         ]
-        return sorted(infos, key=lambda info: self._order.get(info.name, (0, 0)))
-
-    def _place(self, first: dict[str, int]) -> None:
-        """Find out in which order new metrics appeared; those of one line in the order of its fields."""
-        lines = sorted({at for name, at in first.items() if name not in self._order})
-        if not lines:
-            return
-        for begin in range(0, len(lines), _LINES_AT_ONCE):
-            places = [(at, MAX_LINE_BYTES) for at in lines[begin : begin + _LINES_AT_ONCE]]
-            for (at, _), line in zip(places, self.source.read_at(places), strict=True):
-                record = parse_line(at, line)
-                if isinstance(record, dict):
-                    for number, (name, _) in enumerate(metrics_of(record)):
-                        if first.get(name) == at:
-                            self._order[name] = (at, number)
 
 
 def _in_order(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the rows of one file by their place, each place once.
-
-    The engine would take several times as long for it. A line that was sent again is there twice until the engine
-    merges its parts, and a line has a metric at most once.
-    """
+    """Return the rows of one file by their place: for the engine it would be several times the work."""
     places = rows["at"]
-    if (places[1:] > places[:-1]).all():
-        return rows
-    return rows[np.unique(places, return_index=True)[1]]
+    return rows if (places[1:] > places[:-1]).all() else rows[np.argsort(places, kind="stable")]
 
 
 def _has_events(rows: npt.NDArray[Any]) -> bool:
@@ -486,8 +449,8 @@ def _has_events(rows: npt.NDArray[Any]) -> bool:
 def _events_in(link: EngineLink, where: str) -> list[tuple[str, int, int, str, bytes]]:
     """Return run, place, end and kind of each event, and the line of those whose line says more."""
     events = link.rows(
-        f"SELECT run_id, at, next, event FROM records WHERE ({where}) AND {_EVENTS_SQL} "
-        "ORDER BY run_id, at LIMIT 1 BY run_id, at",
+        f"SELECT run_id, at, next, event FROM records FINAL WHERE ({where}) AND {_EVENTS_SQL} "
+        "ORDER BY run_id, at",
         *("String", "UInt64", "UInt64", "String"),
     )
     lines: dict[tuple[str, int], bytes] = {}
@@ -495,8 +458,8 @@ def _events_in(link: EngineLink, where: str) -> list[tuple[str, int, int, str, b
     if any(event in _READ_EVENTS for *_, event in events):
         wanted = ", ".join(map(quote, _READ_EVENTS))
         for run_id, at, line in link.rows(
-            f"SELECT run_id, at, line FROM records WHERE ({where}) AND event IN ({wanted}) "
-            "ORDER BY run_id, at LIMIT 1 BY run_id, at",
+            f"SELECT run_id, at, line FROM records FINAL WHERE ({where}) AND event IN ({wanted}) "
+            "ORDER BY run_id, at",
             *("String", "UInt64", "Bytes"),
         ):
             lines[run_id, at] = line
@@ -516,7 +479,7 @@ def load_together(logs: Sequence[EngineLog], name: str) -> None:
     )
     with suppress(EngineError):
         points = sources[0].link.array(
-            f"SELECT toUInt32(indexOf([{ids}], run_id)), at, value FROM points "
+            f"SELECT toUInt32(indexOf([{ids}], run_id)), at, value FROM points FINAL "
             f"WHERE metric = {_text(name)} AND ({files})",
             _POINT_OF_RUN,
         )

@@ -13,7 +13,7 @@ from toolkit.telemetry.fleet.run_rows import BETWEEN, KINDS, NOT_FINITE, value_p
 from toolkit.telemetry.importers.formats.record_file import OURS
 from toolkit.telemetry.runfolder.status import LOST, RUNNING, STALLED
 from toolkit.telemetry.runs.listing.search import STATUSES, candidates, split_order
-from toolkit.telemetry.runs.store import STARTING, UNREADABLE, RunQuery
+from toolkit.telemetry.runs.store import STARTING, RunQuery
 
 SILENT_S: Final = 60
 """The shipper reports a live run every 15 s."""
@@ -27,8 +27,7 @@ MISSING: Final = 3
 """The kind of a value that a run lacks."""
 _BETWEEN: Final = quote(BETWEEN)
 STATUS: Final = (
-    f"multiIf(problem != '', '{UNREADABLE}', is_silent, '{LOST}', status = '{RUNNING}' AND isNaN(step), "
-    f"'{STARTING}', toString(status))"
+    f"multiIf(is_silent, '{LOST}', status = '{RUNNING}' AND isNaN(step), '{STARTING}', toString(status))"
 )
 ONE_THREAD: Final = "SETTINGS max_threads = 1"
 """Several for a few columns take the engine up to a third more time."""
@@ -103,7 +102,7 @@ class ListSql:
         return name
 
     def _status(self) -> str:
-        for name in ("problem", "status", "step", IS_SILENT):
+        for name in ("status", "step", IS_SILENT):
             self._column(name)
         return STATUS
 

@@ -7,11 +7,11 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from toolkit.telemetry.fleet.commits import Commit, newest_commits, whole_line
+from toolkit.telemetry.fleet.commits import Commit, lines_of, newest_commits
 from toolkit.telemetry.fleet.engine import EngineError, quote
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.reader import Block, Cursor, Identity, cut_block
@@ -24,9 +24,6 @@ _PIECE_BYTES: Final = 4 * 1024 * 1024
 _PLACES_AT_ONCE: Final = 500
 _KEPT_BYTES: Final = 32_000_000
 _MAX_RUNS: Final = 2_000
-
-Line = tuple[int, int, bytes]
-"""Where a line begins, where the next one does, and its bytes without the newline."""
 
 
 class Commits:
@@ -136,10 +133,10 @@ class EngineSource:
         taken = self.taken()
         identity = Identity(0, taken.gen, 0, 0)
         is_replaced = cursor.offset > taken.end or cursor.identity not in (None, identity)
-        cursor = replace(Cursor() if is_replaced else cursor, identity=identity)
+        cursor = (Cursor() if is_replaced else cursor)._replace(identity=identity)
         end = min(taken.end, cursor.offset + max(max_bytes, MAX_LINE_BYTES + 1))
         block = cut_block(self._bytes(taken.gen, cursor.offset, end), cursor)
-        return replace(block, replaced=is_replaced, pending_bytes=taken.end - block.cursor.offset)
+        return block._replace(replaced=is_replaced, pending_bytes=taken.end - block.cursor.offset)
 
     def records_in(self, block: Block) -> Iterator[tuple[list[Record], int]]:
         """Yield the records of a block."""
@@ -162,7 +159,14 @@ class EngineSource:
         missing = [at for at in dict.fromkeys(at for at, _ in places) if at not in found and 0 <= at < 2**63]
         for begin in range(0, len(missing), _PLACES_AT_ONCE):
             wanted = ", ".join(map(str, missing[begin : begin + _PLACES_AT_ONCE]))
-            for at, _, line in self._select(gen, f"at IN ({wanted})"):
+            try:
+                rows = self.link.rows(
+                    f"SELECT at, line FROM records FINAL WHERE {self.where(gen)} AND at IN ({wanted})",
+                    *("UInt64", "Bytes"),
+                )
+            except EngineError as error:
+                raise OSError(str(error)) from error
+            for at, line in rows:
                 found[at] = line
                 self.kept.keep((self.run_id, self.rank, gen, at), line)
         return [found.get(at, b"")[:length] for at, length in places]
@@ -182,19 +186,7 @@ class EngineSource:
 
     def _bytes(self, gen: int, begin: int, end: int) -> bytes:
         """Return the lines that begin between two offsets, up to the first that is missing."""
-        parts = []
-        for at, after, line in self._select(gen, f"at >= {begin} AND at < {end}") if begin < end else ():
-            if at != begin:
-                break
-            parts.append(whole_line(at, after, line))
-            begin = after
-        return b"".join(parts)
-
-    def _select(self, gen: int, condition: str) -> list[Line]:
         try:
-            return self.link.rows(
-                f"SELECT at, next, line FROM records WHERE {self.where(gen)} AND {condition} ORDER BY at LIMIT 1 BY at",
-                *("UInt64", "UInt64", "Bytes"),
-            )
+            return lines_of(self.link, Commit(run_id=self.run_id, rank=self.rank, gen=gen), begin, end)
         except EngineError as error:
             raise OSError(str(error)) from error

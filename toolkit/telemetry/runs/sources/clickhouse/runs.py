@@ -48,7 +48,7 @@ from toolkit.telemetry.runs.sources.clickhouse.list_sql import (
     literal,
 )
 from toolkit.telemetry.runs.sources.store_queries import keep_recent
-from toolkit.telemetry.runs.store import UNREADABLE, RunCard, RunList, RunQuery
+from toolkit.telemetry.runs.store import RunCard, RunList, RunQuery
 
 MOST_LISTED: Final = 5_000
 """So many runs are listed for a query without `per_page`."""
@@ -68,7 +68,7 @@ _USED_S: Final = 10.0
 
 _COLUMNS: Final = types_of(
     "run_id String, version UInt64, node String, folder String, status String, why String, sure UInt8, "
-    "toUInt32(received) UInt32, problem String, card Bytes, toUInt32(now()) UInt32"
+    "toUInt32(received) UInt32, card Bytes, toUInt32(now()) UInt32"
 )
 """What a card needs."""
 _MORE_COLUMNS: Final = types_of(
@@ -95,7 +95,6 @@ class EngineRun:
     _why: str
     _sure: int
     received: int
-    _problem: str
     _data: bytes
     engine_time: int
     name: str | None = None
@@ -160,7 +159,7 @@ class EngineRun:
             signature=(),
             manifest=None,
             labels=self.labels,
-            problem=self._problem or self.labels_problem,
+            problem=self.labels_problem,
             log_time=None,
         )
         return replace(card_with(found, fields, status), place=clean(f"{self.node}:{self.folder}"), path=None)
@@ -181,8 +180,6 @@ class EngineRun:
         return fields
 
     def _status(self, engine_time: float) -> Status:
-        if self._problem:
-            return Status(name=UNREADABLE, why=self._problem, sure=True)
         if self._status_name in (RUNNING, STALLED) and engine_time - self.received > SILENT_S:
             return Status(name=LOST, why=f"{self.node} is silent since {clock(self.received)}", sure=False)
         return Status(name=self._status_name, why=self._why, sure=bool(self._sure))
@@ -371,10 +368,10 @@ class EngineRuns:
         rows = self._link.rows(
             f"SELECT {STATUS}, flags % 2, toString(project), toUInt64(count()), "
             "if(flags > 1, groupUniqArrayArray(l_tags), groupUniqArrayArray(tags)) "
-            f"FROM (SELECT run_id, status, problem, step, project, tags, {IS_SILENT} FROM runs FINAL) AS r "
+            f"FROM (SELECT run_id, status, step, project, tags, {IS_SILENT} FROM runs FINAL) AS r "
             "ANY LEFT JOIN (SELECT run_id, toUInt8(archived + 2 * has_tags) AS flags, deleted, tags AS l_tags "
             "FROM labels FINAL WHERE archived OR has_tags OR deleted) AS l USING (run_id) WHERE NOT deleted "
-            f"GROUP BY status, problem != '', is_silent, isNaN(step), flags, project {ONE_THREAD}",
+            f"GROUP BY status, is_silent, isNaN(step), flags, project {ONE_THREAD}",
             *("String", "UInt8", "String", "UInt64", "Array(String)"),
         )
         self._groups = (time.monotonic(), [_Group(*row) for row in rows])
