@@ -18,9 +18,8 @@ from toolkit.telemetry.runs.store import Refused, RunCard, RunQuery, RunStore, U
 from . import session
 from .components.alert_card import ENDINGS
 from .components.cards import cards_html
-from .components.curve_chart import CurveSpec
+from .components.curve_chart import CurveSpec, picture_of
 from .components.curve_panel import SMALL_PX, marks_of
-from .components.curve_picture import curve_picture
 from .components.frame import OFFERED, RunPage, has_rest, head_html, is_deleted
 from .page_links import PAGES
 from .theme import THEME_STYLE
@@ -120,5 +119,5 @@ def _chart(page: RunPage, panel: Panel, height: int, first_colour: int, *, is_pl
         for number, (metric, label) in enumerate(named)
     ]
     is_marked = height > SMALL_PX and bool(marks_of(page))
-    drawn = curve_picture(page.store, curves, height, is_marked=is_marked) if is_plain else ""
+    drawn = picture_of(page.store, curves, height, is_marked=is_marked) if is_plain else ""
     return f'<h2>{text_html(panel.title)}</h2><div style="height:{height}px">{drawn}</div>'
