@@ -147,6 +147,8 @@ def why(a: RunEvidence, b: RunEvidence, cards: Callable[[], Sequence[RunCard]] =
         needed += [] if causes and causes[0].share >= _LEAST else _UNSEEN
         if answer == "differ" and len(causes) > 1:
             parts = explained((a.path, b.path), cards())
+            # Each of them is named then, not the likeliest alone.
+            share = share if parts is None else sum(cause.share for cause in causes)
         cause = _cause_text(causes, needed) if parts is None else f" {parts.sentence}"
         text = f"{pair.departs()}{cause}{_apart_text(apart, 'Without effect on it')}"
     elif len(pair.steps) < 2:
