@@ -482,6 +482,9 @@ _OF_STATE: Final = {
     "batch_size": ("batch size", SIZE),
     "accumulation": ("accumulated batches", SIZE),
     "buffers_norm": ("norm of buffers", STATE_PART),
+    "precision": ("precision", OTHER),
+    "autocast_dtype": ("precision of autocast", OTHER),
+    "weights_dtype": ("precision of weights", OTHER),
     "rng_torch": ("torch's random state", RNG),
     "rng_cuda": ("the GPU's random state", RNG),
 }
