@@ -82,7 +82,7 @@ _ALIKE: Final = {
 _UNRECORDED: Final = "labels, the data's content, precision"
 _ROUNDING, _HALF_ROUNDING = 1e-5, 1e-2
 """By so much of it a loss of equal weights and batches may differ: sums of 32 or 16 bits in another order."""
-_GUESS: Final = 0.4
+_GUESS: Final = 0.3
 """How often the first cause is right that only the way shows in which the losses depart, of listed and other ones."""
 UNASKED: Final = 0.9
 """How often *different* is right, for each time that it is with settings, where these do not say what was asked for."""
