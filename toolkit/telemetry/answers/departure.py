@@ -54,7 +54,8 @@ def shared(a: Curve, b: Curve) -> tuple[Steps, Values, Values]:
 
 def equal(x: Values, y: Values) -> npt.NDArray[np.bool_]:
     """Return where both are the same, to the last digit."""
-    return (x == y) | (np.isnan(x) & np.isnan(y))
+    same: npt.NDArray[np.bool_] = (x == y) | (np.isnan(x) & np.isnan(y))
+    return same
 
 
 _LARGE_AFTER: Final = 4

@@ -298,13 +298,11 @@ def _curves(run: RunEvidence, offset: int) -> dict[str, Curve]:
                     parts = new.setdefault(f"eval {name}", ([], []))
                     parts[0].append([record["global_step"] + offset])
                     parts[1].append([value])
-        for name, (steps, values) in new.items():
+        for name, parts in new.items():
             if name in found:
-                steps, values = [found[name].steps, *steps], [found[name].values, *values]
-            is_one = len(steps) == 1
-            found[name] = Curve.of(
-                *((part[0] if is_one else np.concatenate(part)) for part in (steps, values))
-            )
+                parts = [found[name].steps, *parts[0]], [found[name].values, *parts[1]]
+            is_one = len(parts[0]) == 1
+            found[name] = Curve.of(*((part[0] if is_one else np.concatenate(part)) for part in parts))
     return dict(sorted(found.items(), key=lambda item: _importance(item[0])))
 
 
