@@ -18,9 +18,8 @@ from toolkit.telemetry.runs.store import Refused, RunCard, RunQuery, RunStore, U
 from . import session
 from .components.alert_card import ENDINGS
 from .components.cards import cards_html
-from .components.curve_chart import CurveSpec
+from .components.curve_chart import CurveSpec, picture_of
 from .components.curve_panel import SMALL_PX, marks_of
-from .components.curve_picture import curve_picture
 from .components.frame import OFFERED, RunPage, has_rest, head_html, is_deleted
 from .page_links import PAGES
 from .theme import THEME_STYLE
@@ -30,7 +29,7 @@ _READ_S: Final = 0.02
 """A small log is read by then; of a large one what was read before is shown."""
 _VIEW: Final = frozenset(("x", "smooth", "log", "logx", "from", "to", "forecast"))
 """With one of these in the address the charts are drawn in another way."""
-_LOOK: Final = re.compile(r"(system|light|dark)\.(\d{1,3})")
+_APPEARANCE: Final = re.compile(r"(system|light|dark)\.(\d{1,3})")
 _LISTS: Final = ("runs", "compare")
 _HERE: Final = ' aria-current="page"'
 
@@ -78,7 +77,7 @@ def _newest(store: RunStore) -> str:
 
 def _page(body: str, card: RunCard, shown: str, cookies: Mapping[str, str]) -> str:
     """Return the cover of a page: the menu as links, and `body`."""
-    look = _LOOK.fullmatch(cookies.get("telemetry-look", ""))
+    look = _APPEARANCE.fullmatch(cookies.get("telemetry-look", ""))
     style = "" if look is None else f"--side:{look[2]}px"
     if look is not None and look[1] != "system":
         style += f";color-scheme:{look[1]}"
@@ -120,5 +119,5 @@ def _chart(page: RunPage, panel: Panel, height: int, first_colour: int, *, is_pl
         for number, (metric, label) in enumerate(named)
     ]
     is_marked = height > SMALL_PX and bool(marks_of(page))
-    drawn = curve_picture(page.store, curves, height, is_marked=is_marked) if is_plain else ""
+    drawn = picture_of(page.store, curves, height, is_marked=is_marked) if is_plain else ""
     return f'<h2>{text_html(panel.title)}</h2><div style="height:{height}px">{drawn}</div>'

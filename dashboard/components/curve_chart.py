@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, fields
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias
 
 import streamlit as st
 
 from toolkit.telemetry.runfolder.untrusted import is_number
+from toolkit.telemetry.runs.curve_tiles import TileQuery
 from toolkit.telemetry.runs.formatting import clean, cut
+from toolkit.telemetry.runs.store import RunStore
 
 from .. import session
 from ..charts.palette import DARK, LIGHT, SERIES
@@ -148,7 +151,7 @@ def draw_curves(spec: ChartSpec, *, key: str, on_star: Callable[[], None] | None
     data = chart_data(spec, refresh_s=session.refresh_seconds())
     if is_picture := bool(sent_by(key, "picture")):
         curves = (*spec.curves, *(curve for group in spec.groups for curve in group.curves))
-        data["picture"] = curve_picture(session.store(), curves, spec.height)
+        data["picture"] = picture_of(session.store(), curves, spec.height)
     show_component(
         "curve_chart",
         '<div class="telemetry-curves" role="group"></div>',
@@ -159,6 +162,15 @@ def draw_curves(spec: ChartSpec, *, key: str, on_star: Callable[[], None] | None
         default={"picture": None},
         height="content" if is_picture else spec.height,
     )
+
+
+def picture_of(store: RunStore, curves: Sequence[CurveSpec], height: int, *, is_marked: bool = False) -> str:
+    """Return what `curve_picture` draws of `curves`."""
+    drawn = [
+        (one.label, one.colour, partial(store.tiles, one.run, one.metric, TileQuery(), rank=one.rank))
+        for one in curves
+    ]
+    return curve_picture(drawn, height, is_marked=is_marked)
 
 
 def chart_data(spec: ChartSpec, *, refresh_s: float | None) -> dict[str, Any]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from toolkit.telemetry.reports.document import Colour
 from toolkit.telemetry.reports.svg import SIZE, Axis, band_html, frame_html, grid_html, look, text_html
-from toolkit.telemetry.runs.curve_tiles import Block, NonFiniteRun, TileQuery
-from toolkit.telemetry.runs.store import Floats, RunStore
+from toolkit.telemetry.runs.curve_tiles import Block, CurveTiles, NonFiniteRun
+from toolkit.telemetry.runs.store import Floats
 
-if TYPE_CHECKING:
-    from .curve_chart import CurveSpec
+PicturedCurve: TypeAlias = tuple[str, Colour, Callable[..., CurveTiles]]
+"""Its label, its colour, and what returns its tiles on an `axis`."""
 
 _FEW, _FEWEST_SMOOTHED = 40, 200
 _HALF_WIDTH: Final = 0.03
@@ -22,9 +23,7 @@ _LARGE_PX: Final = 200
 _MOST_ODD: Final = 100
 
 
-def curve_picture(
-    store: RunStore, curves: Sequence[CurveSpec], height: int, *, is_marked: bool = False
-) -> str:
+def curve_picture(curves: Sequence[PicturedCurve], height: int, *, is_marked: bool = False) -> str:
     """Return a chart of logged values and their smoothed lines, over steps or else time, as HTML with SVG.
 
     With `is_marked` there is room for words above it. Empty without any value.
@@ -33,24 +32,22 @@ def curve_picture(
     ends: list[float] = []
     odd: list[NonFiniteRun] = []
     axis = "step"
-    for one in curves:
-        tiles = store.tiles(one.run, one.metric, TileQuery(), axis=axis, rank=one.rank)
+    for _, colour, tiles_on in curves:
+        tiles = tiles_on(axis=axis)
         if not tiles.blocks and not lines:
             # Measurements of the machine have no step.
             axis = "elapsed"
-            tiles = store.tiles(one.run, one.metric, TileQuery(), axis=axis, rank=one.rank)
+            tiles = tiles_on(axis=axis)
         counted = [block for block in tiles.blocks if not tiles.pieces[block.piece].is_superseded]
         if not counted:
             continue
         raw, x, mean, weight = _points(counted)
         is_many = sum(piece.points for piece in tiles.pieces) >= _FEWEST_SMOOTHED
-        smoothed = _smoothed(x, mean, weight) if tiles.smooth and one.smooth and is_many else None
+        smoothed = _smoothed(x, mean, weight) if tiles.smooth and is_many else None
         if smoothed is not None:
-            lines.append((look("pale", one.colour), *raw))
+            lines.append((look("pale", colour), *raw))
         lines.append(
-            (look("line", one.colour), *raw)
-            if smoothed is None
-            else (look("line smooth", one.colour), *smoothed)
+            (look("line", colour), *raw) if smoothed is None else (look("line smooth", colour), *smoothed)
         )
         ends += _core(raw, raw if smoothed is None else smoothed)
         odd += tiles.non_finite or ()
@@ -68,9 +65,9 @@ def curve_picture(
         + [band_html(x_axis, one.first_x, one.last_x, "nan", one.kind) for one in odd[-_MOST_ODD:]]
     )
     legend = "".join(
-        f"<li><i {look('key', one.colour)}></i>{text_html(one.label, 60)}</li>" for one in curves
+        f"<li><i {look('key', colour)}></i>{text_html(label, 60)}</li>" for label, colour, _ in curves
     )
-    words = ", ".join(one.label for one in curves)
+    words = ", ".join(label for label, *_ in curves)
     named = ("step" if axis == "step" else "seconds since the start") if height > _LARGE_PX else ""
     return (
         f'<div class="telemetry-curves-picture" style="--box:{box}px;--left:{left}px;--top:{top}px">'
