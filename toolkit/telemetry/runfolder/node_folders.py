@@ -20,6 +20,7 @@ from toolkit.telemetry.runfolder.portable import is_locked
 from toolkit.telemetry.runfolder.process import boot_id, host_name, is_alive, is_stopped
 from toolkit.telemetry.runfolder.reader import (
     BadLine,
+    Cursor,
     lines_of,
     offset_after,
     parse_line,
@@ -152,10 +153,13 @@ def _written(path: Path) -> int:
         return -1
 
 
-_HEAD_BYTES: Final = 128 * 1024
-"""A start record is at most half as long."""
-_MOST_RECORDS: Final = 20
+_BLOCK_BYTES: Final = 128 * 1024
+_MOST_HEAD_BYTES: Final = 2 * 1024**2
+"""The environment comes once it is known, after the records of some seconds."""
 _HEADS: Final = (START, ENVIRONMENT)
+_HEAD_NAMES: Final = tuple(f'"{event}"'.encode() for event in _HEADS)
+_NAMED_WITHIN: Final = 64
+"""Bytes of a line in which its event is."""
 _LOCK_PATIENCE_S: Final = 1.0
 
 
@@ -236,16 +240,19 @@ def head_of(path: Path, session: int) -> Record:
     Raises:
         OSError: the file cannot be read.
     """
-    block = read_block(path, offset_after(path, session - 1, field="session"), max_bytes=_HEAD_BYTES)
+    cursor = Cursor(offset_after(path, session - 1, field="session"))
+    end = cursor.offset + _MOST_HEAD_BYTES
     found: Record = {}
-    for position, line in itertools.islice(lines_of(block), _MOST_RECORDS):
-        record = parse_line(position, line)
-        if (
-            not isinstance(record, BadLine)
-            and record.get("session") == session
-            and record.get("event") in _HEADS
-        ):
-            found |= record
+    while "host" not in found and cursor.offset < end:
+        block = read_block(path, cursor, max_bytes=_BLOCK_BYTES)
+        for position, line in lines_of(block):
+            if any(event in line[:_NAMED_WITHIN] for event in _HEAD_NAMES):
+                record = parse_line(position, line)
+                if not isinstance(record, BadLine) and record.get("session") == session:
+                    found |= record if record.get("event") in _HEADS else {}
+        if block.cursor.offset == cursor.offset:
+            break
+        cursor = block.cursor
     return found
 
 
