@@ -41,3 +41,14 @@ def test_no_number_is_left_out(document, letter):
     numbers = re.findall(rf"^### {letter}(\d+)\b", document.read_text("utf-8"), re.MULTILINE)
 
     assert [int(number) for number in numbers] == [*range(1, len(numbers) + 1)]
+
+
+def test_every_hook_of_a_trainer_names_an_existing_test():
+    table = (
+        (ROOT / "docs/integrations/transformers.md").read_text("utf-8").partition("### From which hook")[2]
+    )
+    named = re.findall(r"`(test_\w+\.py)::(\w+)`", table)
+
+    assert len(named) >= 10
+    for file, function in named:
+        assert function in functions_in(ROOT / "tests/telemetry/integrations" / file), f"{file}::{function}"

@@ -58,7 +58,8 @@ def test_what_is_shipped_of_a_run_has_the_same_values_as_a_list_of_its_folder(re
         def insert_rows(self, _table, types, rows):
             sent.extend(dict(zip(types, row, strict=True)) for row in rows)
 
-    send(Engine(), "node", [(RunReport(is_known=True), read_run_folder(resumed, "node"), 0)], all_runs=False)
+    run = read_run_folder(resumed)
+    send(Engine(), "node", [(RunReport(is_known=True), run, 0, "")], all_runs=False)
 
     (row,) = sent
     found = decode_fields(row["card"])["evaluations"]

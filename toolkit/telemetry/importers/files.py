@@ -8,6 +8,7 @@ import stat
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -117,9 +118,20 @@ class Source(ABC):
 class WholeSource(Source):
     """A run whose files are written whole: a change is read from the start."""
 
-    @abstractmethod
+    def __init__(self, info: SourceInfo, *paths: str) -> None:
+        super().__init__(info)
+        self.paths = paths
+
     def signature(self) -> Any:
-        """Return what changes with the files, of JSON alone; an OSError says that there are none."""
+        """Return what changes with the files, of JSON alone: size and time of each that there is."""
+        found = {}
+        for path in self.paths:
+            with suppress(OSError):
+                status = os.lstat(self.info.root / path)
+                found[path] = [status.st_size, status.st_mtime_ns]
+                # In this order: at first it is NaN, which is never larger.
+                self._last_sign = max(status.st_mtime, self._last_sign)
+        return found
 
     @abstractmethod
     def read_whole(self, out: Builder) -> None:
@@ -129,22 +141,15 @@ class WholeSource(Source):
         """Return everything if a file changed since `cursor`, else nothing."""
         out = Builder()
         batch = out.batch
-        try:
-            batch.cursor = encode_cursor({"files": self.signature()})
-        except OSError:
+        signature = self.signature()
+        if not signature:
             out.pass_over("files that cannot be opened")
             return batch
+        batch.cursor = encode_cursor({"files": signature})
         if cursor != batch.cursor:
             batch.replaced = cursor is not None
             self.read_whole(out)
         return batch
-
-    def _signature_of(self, path: str) -> list[int]:
-        """Return size and time of one file; the newest of those that were asked for is the last sign of the run."""
-        status = os.lstat(self.info.root / path)
-        # In this order: at first it is NaN, which is never larger.
-        self._last_sign = max(status.st_mtime, self._last_sign)
-        return [status.st_size, status.st_mtime_ns]
 
 
 class FilesSource(Source):

@@ -19,7 +19,6 @@ from toolkit.telemetry.importers.source import (
     MAX_RECORD_BYTES,
     Builder,
     RunSource,
-    SourceInfo,
     Status,
     run_info,
 )
@@ -49,17 +48,9 @@ _DAMAGE: Final = (
 class CometSource(WholeSource):
     """One zip; it is written once, when the experiment ends."""
 
-    def __init__(self, info: SourceInfo, path: str) -> None:
-        super().__init__(info)
-        self._path = path
-
-    def signature(self) -> Any:
-        """Return size and time of the zip."""
-        return self._signature_of(self._path)
-
     def read_whole(self, out: Builder) -> None:
         """Add every message."""
-        path = self.info.root / self._path
+        path = self.info.root / self.paths[0]
         out.batch.bytes_read = os.lstat(path).st_size
         about = parsed(_member(path, _ABOUT, out)) or {}
         self.info.group = str(about.get("project_name") or "")[:1000]

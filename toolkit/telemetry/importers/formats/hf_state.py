@@ -6,7 +6,6 @@ import math
 import os
 import re
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,7 +18,6 @@ from toolkit.telemetry.importers.source import (
     NO_TIME,
     STEP,
     Builder,
-    SourceInfo,
     Status,
     as_step,
     run_info,
@@ -46,27 +44,15 @@ class HuggingFaceSource(WholeSource):
     What a state repeats of an earlier one is marked; a state that departs from an earlier one is a resume, a session.
     """
 
-    def __init__(self, info: SourceInfo, paths: Sequence[str]) -> None:
-        super().__init__(info)
-        self._paths = list(paths)
-
-    def signature(self) -> Any:
-        """Return size and time of each state."""
-        found = {}
-        for path in self._paths:
-            with suppress(OSError):
-                found[path] = self._signature_of(path)
-        return found
-
     def read_whole(self, out: Builder) -> None:
         """Add the rows of every state."""
         batch = out.batch
         histories: list[list[int]] = []
         sessions: list[int] = []
         self._end = None
-        for piece, path in enumerate(self._paths):
+        for piece, path in enumerate(self.paths):
             if batch.bytes_read > _LARGEST_RUN:
-                out.pass_over("trainer states beyond the first 256 MB", len(self._paths) - piece)
+                out.pass_over("trainer states beyond the first 256 MB", len(self.paths) - piece)
                 break
             state, size = _load(self.info.root, path)
             batch.bytes_read += size
@@ -182,7 +168,7 @@ def _looks_right(head: bytes) -> bool:
 def _source(root: Path, paths: list[str]) -> HuggingFaceSource:
     folder = (root / paths[-1]).parent
     output = folder.parent if _CHECKPOINT.search(folder.name) else folder
-    return HuggingFaceSource(run_info(FORMAT, os.path.realpath(output), output.name, root, paths), paths)
+    return HuggingFaceSource(run_info(FORMAT, os.path.realpath(output), output.name, root, paths), *paths)
 
 
 def merged(found: Sequence[HuggingFaceSource]) -> list[HuggingFaceSource]:

@@ -72,19 +72,11 @@ class TrackioInboxSource(LinesSource):
 class TrackioParquetSource(WholeSource):
     """One run in the Parquet files of a project; they are written whole, so a change is read from the start."""
 
-    def __init__(self, info: SourceInfo, path: str) -> None:
-        super().__init__(info)
-        self._path = path
-
-    def signature(self) -> Any:
-        """Return size and time of the file of metrics."""
-        return self._signature_of(self._path)
-
     def read_whole(self, out: Builder) -> None:
         """Add all rows."""
         try:
-            out.batch.bytes_read = os.lstat(self.info.root / self._path).st_size
-            table = rows_of(self.info.root, _files_of(self._path))
+            out.batch.bytes_read = os.lstat(self.info.root / self.paths[0]).st_size
+            table = rows_of(self.info.root, _files_of(self.paths[0]))
         except OSError as error:
             out.pass_over(f"Parquet files that cannot be read ({error.strerror or error})")
             return
