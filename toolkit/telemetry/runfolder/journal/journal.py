@@ -47,6 +47,7 @@ from toolkit.telemetry.runfolder.portable import (
 from toolkit.telemetry.runfolder.safefile import (
     NO_FILE,
     identity_of,
+    is_file,
     is_ours,
     is_sharing_violation,
     open_regular,
@@ -67,9 +68,13 @@ LOCK_PATIENCE_S: Final = 5.0
 _LOCK_WAIT_S: Final = 1.0
 """Another process that looks for abandoned journals may hold a new one until it sees that it is empty."""
 
+_never_closed: list[mmap.mmap] = []
+"""Mappings whose descriptor may be another file's by now."""
 _held: dict[int, Journal | AbandonedJournal] = {}
 """The journals that this process has locked, by `id`."""
-_OF_THE_FILE: Final = ("path", "trouble", "_memory", "_words", "_descriptor", "_identity", "_written_to")
+_OF_THE_FILE: Final = (
+    *("path", "trouble", "_memory", "_words", "_descriptor", "_copy", "_identity", "_written_to"),
+)
 
 
 def _forget_in_child() -> None:
@@ -96,6 +101,7 @@ class Journal:
         descriptor: int | None,
         *,
         is_mapped: bool = True,
+        copy: int | None = None,
     ) -> None:
         self.path = path
         """Its path, or None for memory that dies with the process."""
@@ -109,6 +115,8 @@ class Journal:
         self._words = memoryview(memory)[: WORDS * 8].cast("Q")
         self._segment_bytes = segment_bytes
         self._descriptor = descriptor
+        self._copy = copy
+        """The number of the descriptor that a mapping has of its own, and closes; None where it has none."""
         self._identity = NO_FILE if descriptor is None else identity_of(os.fstat(descriptor))
         self._written_to = None if is_mapped else descriptor
         """The descriptor that each line is written to, if the file is not mapped."""
@@ -139,7 +147,7 @@ class Journal:
     def _create_file(cls, folder: Path, record_file: Path, owner: Owner, segment_bytes: int) -> Journal:
         is_mapped = folder in shared_memory_folders()
         path = folder / f"{PREFIX}{os.urandom(8).hex()}{SUFFIX}"
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | SAFELY, 0o600)
+        descriptor, copy = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | SAFELY, 0o600), None
         try:
             if lock_within(descriptor, _LOCK_WAIT_S) is False:
                 raise OSError(errno.EAGAIN, "another process has locked a journal that was just made")
@@ -151,6 +159,9 @@ class Journal:
             if is_mapped:
                 # What comes after that takes no memory until `keep` has to have it.
                 os.ftruncate(descriptor, HEADER_BYTES + _MOST_SEGMENTS * segment_bytes)
+                # The number that it will get, as far as no other thread takes it: looked at again before it is closed.
+                copy = os.dup(descriptor)
+                os.close(copy)
                 memory = mmap.mmap(descriptor, HEADER_BYTES + _MOST_SEGMENTS * segment_bytes)
             else:
                 memory = _own_memory(segment_bytes)
@@ -159,7 +170,7 @@ class Journal:
             os.close(descriptor)
             os.unlink(path)
             raise
-        return cls(memory, segment_bytes, path, descriptor, is_mapped=is_mapped)
+        return cls(memory, segment_bytes, path, descriptor, is_mapped=is_mapped, copy=copy)
 
     def append(self, line: bytes, numbers: int = 1) -> int:
         """Commit `line`, which a kill then does not lose; return the bytes in its segment, 0 if there is no room.
@@ -303,8 +314,15 @@ class Journal:
         _held.pop(id(self), None)
         descriptor, self._descriptor, self._written_to = self._descriptor, None, None
         self._words.release()
-        with suppress(BufferError):  # a thread that was in the middle of a copy when its process was forked
-            self._memory.close()
+        if self._copy is None or is_file(self._copy, self._identity):
+            with suppress(
+                BufferError
+            ):  # a thread that was in the middle of a copy when its process was forked
+                self._memory.close()
+        else:
+            # A script has closed it by its number, and may have a file of its own under that.
+            _never_closed.append(self._memory)
+        self._copy = None
         _close(descriptor)
 
     def _empty(self) -> None:
