@@ -38,10 +38,12 @@ REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirement
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-# exec, so that signals reach the program and not a shell around it.
+# A terminal sends Ctrl-C to both programs; another signal comes here alone. The training saves before it ends.
 run: $(READY_TO_RUN)  ## Train the example and show it on http://localhost:8501, until Ctrl-C (CONFIG=, ARGS= go to run.py).
-	@exec $(BIN)/python -m dashboard.train_and_serve $(CONFIG) $(ARGS)
+	@$(BIN)/python run_dashboard.py & pages=$$!; $(BIN)/python run.py $(CONFIG) $(ARGS) & training=$$!; \
+		trap : INT; trap "kill $$training $$pages" TERM HUP; wait $$training; wait
 
+# exec, so that signals reach the program and not a shell around it.
 dashboard: $(READY_TO_SHOW)  ## Serve the dashboard on http://localhost:8501 (ARGS="--log-dir DIR --port N ...").
 	@exec $(BIN)/python run_dashboard.py $(ARGS)
 

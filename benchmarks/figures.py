@@ -257,9 +257,10 @@ def _dashboard_sentence(dashboard: Mapping[str, Any]) -> str:
             f"The dashboard draws the loss of {figures['records']:,} records in {cold:.1f} s, and in {warm:.1f} s the "
             f"second time; an empty Streamlit page takes {statistics.median(empty):.1f} s.\n{refreshing}"
         )
+    seen = f", which is seen after {times('painted')}" if "painted_s" in opening else ""
     text = (
         f"An empty Streamlit page takes {statistics.median(empty):.1f} s. The dashboard takes {times('small')} of that "
-        f"up to the first curve of a small run (TensorBoard {times('tensorboard')}, Trackio {times('trackio')}), "
+        f"up to the first curve of a small run{seen} (TensorBoard {times('tensorboard')}, Trackio {times('trackio')}), "
         f"{times('compare')} for 20 runs on Compare, {times('warm')} for all of {figures['records']:,} records, and "
         f"{times('cold')} the first time, with a first curve after {times('cold_first')}.\n"
         f"{refreshing}"
@@ -276,8 +277,8 @@ def _machine(latest: Mapping[str, Any]) -> str:
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    head, *body = (f"| {' | '.join(line)} |" for line in (columns, *rows))
+    return "\n".join([head, "|" + "---|" * len(columns), *body])
 
 
 def main() -> int:

@@ -59,37 +59,35 @@ def counted_in(report: Path) -> dict[str, Counted]:
 
 
 def figure_of(counted: Counted) -> str:
-    """Return the figure shown after a test's name; "" if it only passed."""
+    """Return the figure shown after a test's name."""
     if not counted["passed"]:
         return "not run: what it needs was missing"
     phrases = list(dict.fromkeys(counted["measured"]))
     if not phrases:
-        return ""
+        return f"{counted['passed']:,} {'case' if counted['passed'] == 1 else 'cases'}"
     more = f"; and {len(phrases) - _PHRASES_SHOWN} more" if len(phrases) > _PHRASES_SHOWN else ""
     return "; ".join(phrases[:_PHRASES_SHOWN]) + more
 
 
-def proofs_in(document: str) -> list[tuple[str, str]]:
-    """Return the tests a document names, each with its figure."""
-    found = (_PROOF.match(line) for line in document.splitlines())
-    return [(match["test"], match["figure"] or "") for match in found if match]
+def tests_in(document: str) -> set[str]:
+    """Return the tests that a document names."""
+    return {match["test"] for line in document.splitlines() if (match := _PROOF.match(line))}
 
 
 def with_figures(document: str, tests: Mapping[str, Counted]) -> str:
-    """Return the document with the latest figure after each test; a test that was not run keeps its figure."""
+    """Return the document with the latest figures, where it shows one; a test that was not run keeps its figure."""
 
     def line_for(line: str) -> str:
         match = _PROOF.match(line)
-        if match is None or match["test"] not in tests:
+        if match is None or not match["figure"] or match["test"] not in tests:
             return line
-        figure = figure_of(tests[match["test"]])
-        return f"- `{match['test']}`" + (f": {figure}" if figure else "")
+        return f"- `{match['test']}`: {figure_of(tests[match['test']])}"
 
     return "\n".join(line_for(line) for line in document.split("\n"))
 
 
 def _named() -> set[str]:
-    return {name for path in DOCUMENTS for name, _ in proofs_in(path.read_text("utf-8"))}
+    return {name for path in DOCUMENTS for name in tests_in(path.read_text("utf-8"))}
 
 
 def main(argv: Sequence[str]) -> int:

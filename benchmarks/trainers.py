@@ -232,7 +232,7 @@ def _train_with_lightning(folder: Path, name: str, steps: int) -> list[Times]:
         from toolkit.telemetry.integrations.lightning import TelemetryCallback, TelemetryLightningLogger
 
         logger = TelemetryLightningLogger(log_dir=str(folder), enabled=name != OURS_OFF)
-        callbacks.append(TelemetryCallback(logger, phases=name == OURS_PHASES))
+        callbacks.append(TelemetryCallback(phases=name == OURS_PHASES))
     elif name == WANDB:
         from lightning.pytorch.loggers import WandbLogger
 

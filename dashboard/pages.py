@@ -11,10 +11,10 @@ import streamlit as st
 
 from toolkit.telemetry.runfolder.records import COMPLETION, HISTOGRAM, SAMPLE, TABLE
 from toolkit.telemetry.runs.formatting import md
-from toolkit.telemetry.runs.store import UnknownRun
+from toolkit.telemetry.runs.store import RunQuery, UnknownRun
 
 from . import session
-from .assets import page_style
+from .components.brand import brand
 from .components.login_page import login_page
 from .components.page_states import guarded
 from .components.settings_dialog import ask_for_settings, settings_button
@@ -83,7 +83,6 @@ def show() -> None:
         layout="wide",
         initial_sidebar_state="auto",
     )
-    st.html(f"<style>{page_style()}</style>")
     runs, machine, config = page("runs"), page("machine"), page("config_notes")
     samples = page("samples", visibility="visible" if has_access and _has_samples() else "hidden")
     chosen = st.navigation(
@@ -111,6 +110,7 @@ def show() -> None:
         expanded=True,
     )
     if has_access:
+        brand(session.store().list_runs(RunQuery(per_page=0)).places)
         chosen.run()
         with st.sidebar, st.container(key="foot", gap="small"):
             session.refresh_picker()

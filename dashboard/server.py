@@ -8,7 +8,6 @@ import inspect
 import logging
 import os
 import re
-import signal
 import socket
 import sys
 import threading
@@ -22,7 +21,7 @@ import streamlit as st
 import uvicorn
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 from streamlit import config
 from streamlit.web import bootstrap
@@ -31,6 +30,7 @@ from uvicorn.config import WS_PROTOCOLS
 from . import terminal_log
 from .access.access_options import Access
 from .access.login import CALLBACK_PATH, Login, LoginGate, UserHeader, UserHeaderGate
+from .access.roles import Role, with_role
 from .access.token_gate import ROLE_HEADER, TokenGate
 from .access.tokens import AccessTokens
 from .answering import computed
@@ -46,6 +46,7 @@ from .assets import (
 )
 from .connections import ConnectionLimits, accept_batch_size
 from .curve_route import CSV_URL, CURVES_URL, answer_csv, answer_curves
+from .first_response import completed
 from .listening import QUEUE_LENGTH, Listener
 from .network_guard import NetworkGuard
 from .page_messages import PageMessages
@@ -91,7 +92,7 @@ class DashboardServer(uvicorn.Server):
         )
         # Streamlit compresses everything but its own scripts, which are 3.5 MB: too much over `ssh -L`.
         pages: AsgiApp = GZipMiddleware(
-            PageMessages(_with_script(application)), compresslevel=_COMPRESS_LEVEL
+            PageMessages(completed(application, _first_screen)), compresslevel=_COMPRESS_LEVEL
         )
         if isinstance(access, AccessTokens):
             pages = TokenGate(pages, access, port=listener.port)
@@ -99,6 +100,8 @@ class DashboardServer(uvicorn.Server):
             pages = LoginGate(pages, access)
         elif isinstance(access, UserHeader):
             pages = UserHeaderGate(pages, access)
+        else:
+            pages = _open_to_all(pages)
         counted, self._is_busy = _counting(_with_health(pages))
         super().__init__(
             uvicorn.Config(
@@ -123,21 +126,13 @@ class DashboardServer(uvicorn.Server):
         self._warm_up = warm_up
         self._limits = ConnectionLimits(self.server_state.connections)
         self._on_ready: Callable[[], None] = lambda: None
-        self._on_signal: Callable[[signal.Signals], None] = self._stop_on_signal
 
-    def serve_until_stopped(
-        self,
-        *,
-        on_ready: Callable[[], None] | None = None,
-        on_signal: Callable[[signal.Signals], None] | None = None,
-    ) -> None:
-        """Serve in this thread, which must be the main thread to receive signals.
+    def serve_until_stopped(self, *, on_ready: Callable[[], None] | None = None) -> None:
+        """Serve in this thread, which must be the main thread, until Ctrl-C or SIGTERM.
 
         `on_ready` is called once pages can be opened.
-        `on_signal` handles Ctrl-C and SIGTERM; without it either ends the server.
         """
         self._on_ready = on_ready or self._on_ready
-        self._on_signal = on_signal or self._on_signal
         with terminal_log.concise_logging():
             self.run(sockets=[self._listener.socket])
 
@@ -175,10 +170,7 @@ class DashboardServer(uvicorn.Server):
         await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # what uvicorn calls
-        """Handle a signal. Uvicorn would raise it again at the end and change our exit code."""
-        self._on_signal(signal.Signals(sig))
-
-    def _stop_on_signal(self, _number: signal.Signals) -> None:
+        """Stop at a signal. Uvicorn would raise it again at the end and change our exit code."""
         self.stop()
 
 
@@ -274,24 +266,9 @@ def _with_health(gate: AsgiApp) -> AsgiApp:
     return pages
 
 
-def _with_script(application: AsgiApp) -> AsgiApp:
-    """Name our script with every page, so that the browser loads it together with Streamlit's own."""
-    preload = (b"link", f"<{page_script_url()}>; rel=modulepreload".encode())
-
+def _open_to_all(application: AsgiApp) -> AsgiApp:
     async def pages(scope: Message, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == "/_stcore/host-config":
-            # As Streamlit does, but without its dialogs, which say to run `yourscript.py`: page.css says what happened.
-            await JSONResponse({"allowedOrigins": [], "blockErrorDialogs": True})(scope, receive, send)
-            return
-
-        async def send_named(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = list(message["headers"])
-                if any(name == b"content-type" and kind.startswith(b"text/html") for name, kind in headers):
-                    message = {**message, "headers": [*headers, preload]}
-            await send(message)
-
-        await application(scope, receive, send_named if scope["type"] == "http" else send)
+        await application(with_role(scope, Role.OPERATOR), receive, send)
 
     return pages
 
@@ -380,9 +357,19 @@ _FIRST_NEEDED = """
     numpy pyarrow pyarrow.compute toolkit.telemetry.runs.store toolkit.telemetry.runs.columns.column_queries
     .session toolkit.telemetry.diagnostics.examiner toolkit.telemetry.reports.ledger_labels PIL.PngImagePlugin
     .components.frame .components.curve_panel .components.cards .components.alert_card .components.resume_card
-    .components.event_list .components.pictures .components.settings_dialog .components.shortcuts
+    .components.event_list .components.pictures .components.settings_dialog .components.shortcuts .first_screen
 """.split()
 """What the first page of a run imports, in parts of a tenth of a second at most; together they take half a second."""
+
+
+_is_warm = threading.Event()
+
+
+def _first_screen(path: str, asked: Mapping[str, str], cookies: Mapping[str, str]) -> str:
+    # Before that, what it imports would take longer than all the rest.
+    if not _is_warm.is_set():
+        return ""
+    return str(importlib.import_module(".first_screen", __package__).first_screen(path, asked, cookies))
 
 
 def _warm_up(is_busy: Callable[[], bool]) -> None:
@@ -391,9 +378,9 @@ def _warm_up(is_busy: Callable[[], bool]) -> None:
         _wait_while(is_busy, until)
         importlib.import_module(module, __package__)
     importlib.import_module("toolkit.telemetry.diagnostics.examiner").Examiner()
-    session = importlib.import_module(".session", __package__)
-    if not session.settings().engines:
-        session.store().list_runs()
+    _is_warm.set()
+    # Of the newest run: its list and its log are read by then.
+    _first_screen("/overview", {}, {})
     # Streamlit asks for the stack when it draws the first element of a process; Python remembers where modules are.
     inspect.stack()
     _wait_while(is_busy, until)

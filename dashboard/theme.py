@@ -60,3 +60,16 @@ THEME_OPTIONS: Mapping[str, object] = {
     **{f"theme.dark.{name}": value for name, value in _DARK.items()},
 }
 """The browser's own setting decides which of the two is shown."""
+
+
+def _css_name(name: str) -> str:
+    return "--st-" + "".join(f"-{letter.lower()}" if letter.isupper() else letter for letter in name)
+
+
+_COLOURS = (
+    f"{_css_name(name)}:light-dark({value},{_DARK[name]})"
+    for name, value in _LIGHT.items()
+    if name.endswith("Color")
+)
+THEME_STYLE = f":root{{font-size:15px}}.telemetry-first{{--st-base-radius:0.5rem;{';'.join(_COLOURS)}}}"
+"""What Streamlit makes of these options, for what is shown before it runs."""

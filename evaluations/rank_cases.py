@@ -19,7 +19,7 @@ LONG: Final = (
     *("evaluates alone", "evaluates slow data alone", "saves alone in a span", "saves alone", "all pause"),
     *("long batches", "slow first steps", "slow rank", "plain"),
 )
-"""Runs that take longer than the limit of a hang, in ways that are none."""
+"""Runs that take longer than the limit of a hang and do not hang."""
 NAMED_BY: Final = {
     **dict.fromkeys(("killed", "node dies"), ("rank_dead", "rank_silent")),
     "stopped": ("rank_silent",),

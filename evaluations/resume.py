@@ -96,9 +96,9 @@ def run(options: Options) -> str:
     if options.list_errors:
         for one in said:
             if not one.is_right or one.wrong_words:
-                told = f"{one.answer} {one.cause} {one.how} {one.sure} {one.cause_sure}"
+                shown = f"{one.answer} {one.cause} {one.how} {one.sure} {one.cause_sure}"
                 print(
-                    f"{one.case.name}, {one.case.kind} {one.case.how}, {one.evidence}: {told} {one.wrong_words}"
+                    f"{one.case.name}, {one.case.kind} {one.case.how}, {one.evidence}: {shown} {one.wrong_words}"
                 )
     of_list, others = (
         [one for one in said if (one.case.trainer == PARTS) == is_part] for is_part in (False, True)
@@ -226,12 +226,12 @@ def _said(asked: tuple[Path, Case, str]) -> Said:
         less.mkdir()
         shutil.copy(folder / "run.json", less)
         records = (json.loads(line) for line in (folder / "metrics.jsonl").read_bytes().splitlines())
-        kept = [_without(record, evidence) for record in records]
+        kept = [without(record, evidence) for record in records]
         (less / "metrics.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in kept if one))
         return _answer(less, case, evidence)
 
 
-def _without(record: dict[str, Any], evidence: str) -> dict[str, Any] | None:
+def without(record: dict[str, Any], evidence: str) -> dict[str, Any] | None:
     """Return a record without batches, states and code, and for `LOSSES` without settings."""
     names = _KEPT.get(record["event"], ())
     if evidence == SETTINGS:

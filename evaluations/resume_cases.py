@@ -38,7 +38,7 @@ UNLISTED: Final = {
     "labels": ("shifted by one", "of another class", "of another row"),
     "vocabulary": ("in another order", "reversed", "moved by one"),
     "data content": ("other text", "capitals", "without spaces"),
-    "ema": ("begun anew", "taken from the weights"),
+    "ema": ("begun again", "taken from the weights"),
     "batch norm": ("reset",),
     "second optimizer": ("lost", "of no use"),
     "replay buffer": ("empty", "in another order", "with other rows"),

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
+import random
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from evaluations.figures import Options, say, share, table
+from evaluations.figures import Options, say, table
+from evaluations.figures import share as share_text
 from evaluations.why_runs import CAUSES, NO_CAUSE, Pair, make, plan
 from toolkit.telemetry.answers import differences as kinds
 from toolkit.telemetry.answers.evidence import read_evidence
+from toolkit.telemetry.answers.repeats import Result
+from toolkit.telemetry.answers.siblings import SEEDS, explain
 from toolkit.telemetry.answers.why import Why, why
 
 PAGE: Final = "answers.md"
@@ -70,7 +75,7 @@ def run(options: Options) -> str:
             asked.append(ask(pair))
             if len(asked) % 25 == 0:
                 say(f"{len(asked)} of {len(pairs)} pairs trained and asked about")
-    return figures(asked)
+    return f"{figures(asked)}\n\n{of_sweeps(40 if options.quick else 1000)}"
 
 
 def ask(pair: Pair) -> Asked:
@@ -102,7 +107,7 @@ def figures(asked: Sequence[Asked]) -> str:
         "named first from steps and settings alone": ([one.has_cause(1, one.bare) for one in caused], ""),
         "*differ* said of pairs without a cause": ([_differs(one) for one in equal], "at most 0.02"),
     }
-    rows = [[what, share(sum(found), len(found)), goal] for what, (found, goal) in claims.items()]
+    rows = [[what, share_text(sum(found), len(found)), goal] for what, (found, goal) in claims.items()]
     by_cause = []
     for cause in CAUSES:
         these = [one for one in caused if one.pair.cause == cause]
@@ -117,6 +122,57 @@ def figures(asked: Sequence[Asked]) -> str:
             f"Wrong: {'; '.join(map(_missed, wrong)) or 'none'}.",
         ]
     )
+
+
+def of_sweeps(count: int) -> str:
+    """Return how often the interval of what a setting explains holds what it did, in sweeps made with known effects."""
+    rows = []
+    for title, curve, seeds in (("lines", 0.0, 3), ("a parabola", 0.15, 3), ("lines, no repeats", 0.0, 1)):
+        held: list[bool] = []
+        unsaid = total = seeds_held = 0
+        for number in range(count):
+            chance = random.Random(number)
+            runs, done = _sweep(chance, curve, seeds)
+            a, b = chance.sample(runs, 2)
+            found = explain(a, b, runs, "val_loss")
+            for share in found.shares if found is not None else ():
+                if share.what == SEEDS:
+                    alone = b.value - a.value - sum(done[b.key].values()) + sum(done[a.key].values())  # type: ignore[operator]
+                    total, seeds_held = total + 1, seeds_held + (abs(alone) <= (share.high or 0.0))
+                elif share.low is None or share.high is None:
+                    unsaid += 1
+                else:
+                    held.append(share.low <= done[b.key][share.what] - done[a.key][share.what] <= share.high)
+        rows.append([title, share_text(sum(held), len(held)), str(unsaid), share_text(seeds_held, total)])
+    header = [
+        "a loss is made of",
+        "interval of 95 % of a setting held",
+        "not separable",
+        "that of seeds alone",
+    ]
+    about = (
+        f"What settings and seeds explain of two runs of a sweep: {count} made ones each, of three settings."
+    )
+    return f"{about}\n\n{table(header, rows)}"
+
+
+def _sweep(
+    chance: random.Random, curve: float, seeds: int
+) -> tuple[list[Result], dict[str, dict[str, float]]]:
+    """Return the runs of a sweep, and what each setting adds to the loss of each."""
+    runs: list[Result] = []
+    done: dict[str, dict[str, float]] = {}
+    for group in range(10):
+        rate, width = 10 ** chance.uniform(-4, -2), chance.choice((64, 128, 256))
+        dropout, decades = chance.choice((0.0, 0.1, 0.2)), math.log10(rate) + 3
+        for seed in range(seeds):
+            name = f"{group}-{seed}"
+            settings = {"learning_rate": rate, "width": width, "dropout": dropout, "seed": seed}
+            parts = {"learning_rate": 0.15 * decades + curve * decades**2}
+            done[name] = {**parts, "width": -0.1 * math.log2(width / 128), "dropout": 0.3 * dropout}
+            value = 0.7 + sum(done[name].values()) + chance.gauss(0, 0.022)
+            runs.append(Result(key=name, name=name, value=value, settings=settings, created=len(runs)))
+    return runs, done
 
 
 def _differs(one: Asked) -> bool:

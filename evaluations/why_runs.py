@@ -86,8 +86,8 @@ def plan(folder: Path, *, first: int, with_cause: int, without: int) -> list[Pai
     return [pairs[at] for at in sorted(range(len(pairs)), key=places.__getitem__)]
 
 
-def make(pairs: Iterable[Pair], *, at_once: int = 2, seconds: float = math.inf) -> Iterator[Pair]:
-    """Train both runs of each pair, in processes of their own, and yield it; begin no pair after `seconds`."""
+def make(pairs: Iterable[Pair], *, seconds: float = math.inf) -> Iterator[Pair]:
+    """Train both runs of each pair, with all processors, and yield it; begin no pair after `seconds`."""
     # Imported once, for all trainings that are forked from here; the first optimizer imports the most.
     import torch
 
@@ -98,6 +98,7 @@ def make(pairs: Iterable[Pair], *, at_once: int = 2, seconds: float = math.inf) 
     weight.sum().backward()
     torch.optim.AdamW([weight]).step()
     context = multiprocessing.get_context("fork")
+    at_once = len(os.sched_getaffinity(0))
     waiting = list(reversed(list(pairs)))
     working: dict[Any, tuple[Any, Pair]] = {}
     until = time.monotonic() + seconds
@@ -246,7 +247,9 @@ def _train(folder: Path, variables: Mapping[str, str], world: int) -> None:
 def _of_rank(folder: Path, rank: int, world: int) -> dict[str, str]:
     if world == 1:
         return {}
-    return {"RANK": str(rank), "WORLD_SIZE": str(world), "STORE": str(folder.absolute() / "store")}
+    # By the loopback: the name of a machine without a network has no address.
+    about = {"RANK": str(rank), "WORLD_SIZE": str(world), "GLOO_SOCKET_IFNAME": "lo"}
+    return {**about, "STORE": str(folder.absolute() / "store")}
 
 
 def _run_script(folder: Path, variables: Mapping[str, str]) -> None:

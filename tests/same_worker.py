@@ -24,7 +24,6 @@ _GROUPS = {
         "tests/dashboard/test_launcher.py",
         "tests/dashboard/test_network_guard.py",
         "tests/dashboard/test_page_messages.py",
-        "tests/dashboard/test_train_and_serve.py",
     ),
     "processes that train together": (
         "tests/faults/test_fork.py",

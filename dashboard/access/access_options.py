@@ -99,13 +99,6 @@ def decide(
         raise AccessError(str(error)) from error
 
 
-def without_tokens(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return `environ` without tokens, for child processes."""
-    return {
-        name: value for name, value in environ.items() if name not in (TOKEN_VARIABLE, READER_TOKEN_VARIABLE)
-    }
-
-
 def _fixed(path: Path | None, option: str, given: Mapping[str, str], variable: str) -> str | None:
     if path is not None and variable in given:
         raise AccessError(f"{option} and {variable} cannot be combined; use one of them")

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from ..asgi import AsgiApp, Message, Receive, Send, cookies_of, refuse
-from .roles import Role
+from .roles import Role, with_role
 from .secret_file import read_secret_file
 
 CALLBACK_PATH = "/oauth2callback"
@@ -139,10 +139,11 @@ class LoginGate:
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Pass the request on, or answer 403."""
-        if scope["type"] == "http" and scope["path"].startswith(_PROTECTED) and self._role(scope) is None:
+        role = self._role(scope) if scope["type"] == "http" else None
+        if scope["type"] == "http" and scope["path"].startswith(_PROTECTED) and role is None:
             await refuse(scope, receive, send, "Log in to see this.")
         else:
-            await self._app(scope, receive, send)
+            await self._app(with_role(scope, role), receive, send)
 
     def _role(self, scope: Message) -> Role | None:
         cookies, secret = dict(cookies_of(scope)), self._login.auth["cookie_secret"]
@@ -175,6 +176,6 @@ class UserHeaderGate:
             return
         users = [value.strip() for name, value in scope["headers"] if name.lower() == self._name]
         if len(users) == 1 and users[0]:
-            await self._app(scope, receive, send)
+            await self._app(with_role(scope, Role.OPERATOR), receive, send)
         else:
             await refuse(scope, receive, send, "Open this dashboard through its proxy.")

@@ -6,7 +6,7 @@ import html
 from urllib.parse import parse_qsl, quote, urlencode
 
 from ..asgi import AsgiApp, Message, Receive, Send, answer, cookies_of, refuse
-from .roles import Role
+from .roles import Role, with_role
 from .tokens import AccessTokens
 
 ROLE_HEADER = "x-dashboard-role"
@@ -84,7 +84,7 @@ class TokenGate:
 def _with_role(scope: Message, role: Role) -> Message:
     name = ROLE_HEADER.encode("ascii")
     others = [(key, value) for key, value in scope["headers"] if key.lower() != name]
-    return {**scope, "headers": [(name, role.value.encode("ascii")), *others]}
+    return {**with_role(scope, role), "headers": [(name, role.value.encode("ascii")), *others]}
 
 
 def _query(scope: Message) -> list[tuple[str, str]]:

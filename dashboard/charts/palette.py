@@ -47,6 +47,7 @@ LIGHT: Final[Mapping[str, str]] = {
     "good": "#00795B",
     "info": "#0072B2",
     "muted": "#6B6F76",
+    "pale": "#AEB6BE",
     **{f"run-{number}": pair[0] for number, pair in enumerate(RUN_COLOURS)},
 }
 DARK: Final[Mapping[str, str]] = {
@@ -61,6 +62,7 @@ DARK: Final[Mapping[str, str]] = {
     "good": "#3CCBA3",
     "info": "#56B4E9",
     "muted": "#A6ADB5",
+    "pale": "#565F69",
     **{f"run-{number}": pair[1] for number, pair in enumerate(RUN_COLOURS)},
 }
 PALETTES: Final = {"light": dict(LIGHT), "dark": dict(DARK)}

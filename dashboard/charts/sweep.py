@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 import plotly.graph_objects as go
 
-from toolkit.telemetry.runs.formatting import html_text, short_number
+from toolkit.telemetry.runs.formatting import html_text
 from toolkit.telemetry.runs.settings import as_number, setting_text
 from toolkit.telemetry.runs.statistics import mid_ranks
 from toolkit.telemetry.runs.sweep.answer import Factor, is_log_scale
@@ -24,6 +24,10 @@ _MAX_TICKS: Final = 8
 _MAX_LEVELS: Final = 30
 _BY_SIZE: Final = ((0.0, color("series-0")), (0.5, color("series-2")), (1.0, color("series-1")))
 """By way of green: what is between blue and orange itself is grey."""
+_FITS: Final = 200
+_FIT_POINTS: Final = 60
+_LEAST_FITTED: Final = 4
+"""Different values that a parabola needs to say anything."""
 _MARGIN: Final = {"l": 8, "r": 8, "t": 8, "b": 8}
 
 
@@ -41,14 +45,22 @@ class Point:
     """What a click opens."""
 
 
-def scatter_figure(points: Sequence[Point], x: str, y: str, shade: str | None, *, log_y: bool) -> go.Figure:
-    """Return a point for each run: the best a star, and those that are open rings."""
+def scatter_figure(
+    points: Sequence[Point], x: str, y: str, shade: str | None, *, log_y: bool, fits: bool = False
+) -> go.Figure:
+    """Return a point for each run: the best a star, and those that are open rings.
+
+    With `fits` the runs that are done have a parabola through them, with its 90 % band.
+    """
     numbers = [number for point in points if (number := as_number(point.x)) is not None]
     is_number = len(numbers) == len(points)
     labels = [] if is_number else sorted({setting_text(point.x) for point in points})[:_MAX_LEVELS]
     marks = _ordered([point.shade for point in points]) if shade is not None else []
     by_size = bool(marks) and all(as_number(point.shade) is not None for point in points)
     figure = go.Figure()
+    done = [point for point in points if not point.is_open]
+    if fits and is_number:
+        _add_fit(figure, [as_number(point.x) or 0.0 for point in done], [point.y for point in done])
     names = [short_key(mark, 24) for mark in marks]
     for place, name in enumerate([""] if by_size or not marks else [*names[:SERIES], "others"]):
         # The best run is drawn last, above the others.
@@ -94,6 +106,7 @@ def scatter_figure(points: Sequence[Point], x: str, y: str, shade: str | None, *
     if by_size:
         shown = sorted({0, len(marks) // 2, len(marks) - 1})
         figure.update_traces(
+            selector={"mode": "markers"},
             marker={
                 "colorscale": _BY_SIZE,
                 "cmin": 0,
@@ -104,13 +117,13 @@ def scatter_figure(points: Sequence[Point], x: str, y: str, shade: str | None, *
                     "tickvals": shown,
                     "ticktext": [html_text(names[at]) for at in shown],
                 },
-            }
+            },
         )
     return figure.update_layout(
         xaxis={
             "title": {"text": html_text(x)},
             "type": ("log" if is_log_scale(numbers) else "linear") if is_number else "category",
-            "tickformat": "~g" if is_number else "",
+            "exponentformat": "power",
             "categoryarray": [html_text(label, 18) for label in labels] or None,
             "zeroline": False,
         },
@@ -124,6 +137,34 @@ def scatter_figure(points: Sequence[Point], x: str, y: str, shade: str | None, *
         },
         margin=_MARGIN,
     )
+
+
+def _add_fit(figure: go.Figure, x: Sequence[float], y: Sequence[float]) -> None:
+    """Draw a parabola through points, and where 90 % of those through random choices of them are."""
+    is_log = is_log_scale(x)
+    at, values = np.log(x) if is_log else np.array(x), np.array(y)
+    places = np.linspace(at.min(), at.max(), _FIT_POINTS) if len(at) else at
+    source = np.random.default_rng(0)
+    choices = [np.arange(len(at)), *(source.integers(len(at), size=len(at)) for _ in range(_FITS) if len(at))]
+    found = [
+        np.polyval(np.polyfit(at[rows], values[rows], 2), places)
+        for rows in choices
+        if len(np.unique(at[rows])) >= _LEAST_FITTED
+    ]
+    if len(found) < _FITS // 2:
+        return
+    low, high = np.quantile(found[1:], (0.05, 0.95), axis=0)
+    shown = np.exp(places) if is_log else places
+    look = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
+    figure.add_scatter(
+        x=np.concatenate((shown, shown[::-1])),
+        y=np.concatenate((high, low[::-1])),
+        fill="toself",
+        fillcolor=color("info", 0.12),
+        line={"width": 0},
+        **look,
+    )
+    figure.add_scatter(x=shown, y=found[0], line={"color": color("muted"), "dash": "dash"}, **look)
 
 
 def _ordered(values: Sequence[Any]) -> list[str]:
@@ -208,7 +249,7 @@ def _dimension(name: str, values: Sequence[Any]) -> dict[str, Any]:
             "values": [math.log10(number) for number in known],
             **_log_ticks(min(known), max(known)),
         }
-    return {"label": label, "values": known, **_linear_ticks(min(known), max(known))}
+    return {"label": label, "values": known}
 
 
 def _even(values: Sequence[Any], numbers: Sequence[float] | None) -> dict[str, Any]:
@@ -225,17 +266,6 @@ def _even(values: Sequence[Any], numbers: Sequence[float] | None) -> dict[str, A
         "ticktext": [html_text(short_key(text, 14)) for text in texts[::every]],
         "range": [-0.15, max(len(order) - 0.85, 0.15)],
     }
-
-
-def _linear_ticks(low: float, high: float) -> dict[str, Any]:
-    if not low < high:
-        return {"tickvals": [low], "ticktext": [short_number(low)]}
-    raw = (high - low) / 5
-    power = 10.0 ** math.floor(math.log10(raw))
-    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= raw)
-    first = math.ceil(low / step)
-    ticks = [place * step for place in range(first, math.floor(high / step) + 1)]
-    return {"tickvals": ticks, "ticktext": [short_number(tick) for tick in ticks]}
 
 
 def _log_ticks(low: float, high: float) -> dict[str, Any]:

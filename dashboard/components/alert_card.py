@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Final, Literal
 
 import streamlit as st
 
 from toolkit.telemetry.diagnostics.catalogue import OF_RANKS, title_of
-from toolkit.telemetry.diagnostics.diagnosis import with_samples
 from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.reports.finding_text import (
     basis_text,
@@ -21,7 +19,6 @@ from toolkit.telemetry.reports.finding_text import (
     when_text,
 )
 from toolkit.telemetry.runfolder.labels import Labels
-from toolkit.telemetry.runfolder.layout import OUTPUT_LOG
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, ERROR, FINDING
 from toolkit.telemetry.runfolder.status import FAILED, LOST, STALLED
 from toolkit.telemetry.runs.findings.alerts import NOT_FINITE, AlertGroup
@@ -38,7 +35,7 @@ from toolkit.telemetry.runs.findings.what_now import Checkpoint, WhatNow, what_n
 from toolkit.telemetry.runs.formatting import ago, clean, clock, count, md, short_number, size
 from toolkit.telemetry.runs.listing.run_start import start_of, training_settings
 
-from .. import page_links, session
+from .. import session
 from . import page_states
 from .control_box import (
     control_unavailable_reason,
@@ -55,6 +52,7 @@ from .curve_panel import Around, change_mark, curve_panel
 from .evidence import Evidence, around, metric_of, slope
 from .frame import RunPage
 from .page_states import section
+from .step_evidence import step_evidence
 
 Tone = Literal["red", "orange", "blue"]
 
@@ -65,7 +63,6 @@ SEVERITIES: Final[dict[str, tuple[str, str, Tone]]] = {
 }
 _MAX_LABELS: Final = 500
 _MAX_CHANGES: Final = 3
-_MAX_PILLS: Final = 10
 _SET_BY_LR: Final = frozenset(
     {"nan", "spike", "divergence", "plateau", "exploding_grad", "val_spike", "lr_problem", "loss_scale"}
 )
@@ -93,36 +90,36 @@ def alert_card(page: RunPage, group: AlertGroup, labels: Labels, *, expanded: bo
         _buttons(page, group, alert, labels)
 
 
+def choice_key(page: RunPage, group: AlertGroup) -> str:
+    """Return the key under which the session keeps which alert of a group is shown."""
+    return f"_which {page.key} {group.key}"
+
+
 def _choose(page: RunPage, group: AlertGroup) -> Finding:
     """Show when the alerts of a group occurred, and return the chosen one."""
     alerts = {alert.id: alert for alert in group.alerts}
     if len(alerts) == 1:
         return group.alerts[0]
-    ids = list(alerts)
-    if len(ids) > _MAX_PILLS and not st.session_state.get(f"_all {page.key} {group.key}"):
-        ids = ids[:_MAX_PILLS]
-    chosen = st.pills(
-        "Occurrences, by step",
-        ids,
-        default=ids[0],
-        required=True,
-        key=f"_which {page.key} {group.key}",
+    chosen = st.selectbox(
+        "Occurrence",
+        list(alerts),
+        key=choice_key(page, group),
         format_func=lambda alert_id: _occurrence(alerts[alert_id]) if alert_id in alerts else "",
-        help="Step, value and time. A tick marks those that are over.",
+        help="Step, value and time; a tick marks those that are over.",
+        width=380,
     )
-    if len(alerts) > _MAX_PILLS:
-        st.toggle(f"All {count(len(alerts))} occurrences", key=f"_all {page.key} {group.key}")
     return alerts.get(str(chosen), group.alerts[0])
 
 
 def _occurrence(alert: Finding) -> str:
     """Return one occurrence in a few words: whether it is over, where, how much, when."""
-    parts = [f"{alert.start_step:,}" if alert.start_step is not None else "", md(value_of(alert), 40)]
+    where = f"step {alert.start_step:,}" if alert.start_step is not None else ""
+    parts = [where, clean(value_of(alert))[:40]]
     if alert.kind == NOT_FINITE:
-        parts.insert(0, md(alert.metric, 30))
+        parts.insert(0, clean(alert.metric)[:30])
     if alert.time is not None:
         parts.append(clock(alert.time, now=time.time())[:-3])
-    return ("" if alert.is_open else ":material/check: ") + " · ".join(part for part in parts if part)
+    return ("" if alert.is_open else "✓ ") + " · ".join(part for part in parts if part)
 
 
 def _head(group: AlertGroup, alert: Finding, labels: Labels) -> None:
@@ -172,9 +169,9 @@ def _details(page: RunPage, alert: Finding) -> None:
         with left:
             _chart(page, alert, info.name, evidence)
         with right:
-            _advice(page, alert)
+            _advice(alert)
     else:
-        _advice(page, alert)
+        _advice(alert)
     _settings(page, alert)
     if alert.kind in OF_RANKS:
         st.caption("See *Time and machine* for a comparison of the ranks.")
@@ -182,14 +179,7 @@ def _details(page: RunPage, alert: Finding) -> None:
     for detail in alert.details:
         st.markdown(f"**{md(detail.title, 100)}**")
         st.code(clean(detail.text), language=None)
-    folder = page.card.path
-    if alert.time is not None and folder is not None and (folder / OUTPUT_LOG).is_file():
-        st.page_link(
-            page_links.page("config_notes"),
-            label="Output at that time",
-            icon=":material/terminal:",
-            query_params={"run": page.key, "tab": "Output", "at": f"{alert.time:.3f}"},
-        )
+    step_evidence(page, alert, None if info is None else info.name)
 
 
 def _chart(page: RunPage, alert: Finding, metric: str, evidence: Evidence) -> None:
@@ -221,15 +211,7 @@ def _changes(page: RunPage, alert: Finding) -> list[Mark]:
     return [mark for mark in marks if mark is not None][:_MAX_CHANGES]
 
 
-@st.cache_data(max_entries=64, ttl=60, show_spinner=False, hash_funcs={Finding: repr})
-def _with_samples(alert: Finding, folder: Path) -> Finding:
-    # The file of the batches may be long, and pages are drawn often.
-    return with_samples([alert], folder)[0]
-
-
-def _advice(page: RunPage, alert: Finding) -> None:
-    if page.card.path is not None:
-        alert = _with_samples(alert, page.card.path)
+def _advice(alert: Finding) -> None:
     for title, items in (("Likely causes", alert.causes), ("What to try", alert.advice)):
         if items:
             lines = "\n".join(f"1. {md(item, 300)}" for item in items[:10])
@@ -347,7 +329,7 @@ def _effect_text(effect: Effect) -> str:
 # ---------------------------------------------------------------- what to do after a run failed
 
 
-_TITLES: Final = {
+ENDINGS: Final = {
     FAILED: ("The run failed", ":material/error:"),
     LOST: ("The run was lost", ":material/help:"),
     STALLED: ("The run has stalled", ":material/hourglass_top:"),
@@ -359,7 +341,7 @@ def what_now_card(page: RunPage) -> None:
     known = what_now(page.store, page.key)
     if known is None:
         return
-    title, icon = _TITLES[known.status]
+    title, icon = ENDINGS[known.status]
     with st.container(border=True):
         section(f"{icon} {title}: what now?")
         left, right = st.columns(2, gap="medium")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -9,6 +10,7 @@ from typing import Any, Final, Literal
 import streamlit as st
 
 from toolkit.telemetry.reports.ledger_labels import advice_on, percent
+from toolkit.telemetry.reports.svg import text_html
 from toolkit.telemetry.runs.formatting import clean, count, duration, md
 from toolkit.telemetry.runs.store import TimeSpent
 from toolkit.telemetry.timing.ledger import Ledger, SessionLedger
@@ -39,29 +41,48 @@ def draw_cards(cards: Sequence[Card], *, key: str) -> None:
     Not st.metric: its sparkline loads all of Vega for a line of forty points.
     """
     show_component(
-        "cards",
-        '<div class="telemetry-cards"></div>',
-        data={
-            "cards": [
-                {
-                    "label": clean(card.label),
-                    "value": clean(card.value),
-                    "spark": list(card.spark),
-                    "delta": clean(card.delta) if card.delta else None,
-                    "about": clean(card.about) if card.about else None,
-                    "tone": card.tone,
-                    "help": card.help,
-                }
-                for card in cards
-            ],
-            # Sent with every refresh: only the colours of a tone.
-            "palettes": {
-                name: {tone: palette[tone] for tone in ("good", "critical", "muted")}
-                for name, palette in PALETTES.items()
-            },
-        },
-        key=key,
+        "markup", '<div class="telemetry-markup"></div>', data={"html": cards_html(cards)}, key=key
     )
+
+
+def cards_html(cards: Sequence[Card]) -> str:
+    """Return `cards` as HTML made from escaped text."""
+    # As many in each row, so that none is alone in the last one; a long value, such as the name of a model, gets room.
+    columns = (math.ceil(len(cards) / math.ceil(len(cards) / most)) if cards else 1 for most in (8, 4))
+    style = "--columns:{};--half:{}".format(*columns)
+    return f'<div class="telemetry-cards" style="{style}">{"".join(map(_card_html, cards))}</div>'
+
+
+def _card_html(card: Card) -> str:
+    title = f' title="{text_html(card.help, 400)}"' if card.help else ""
+    delta = f'<span class="telemetry-card-delta">{text_html(card.delta)}</span>' if card.delta else ""
+    about = f"<span>{text_html(card.about)}</span>" if card.about else ""
+    value = text_html(card.value)
+    # What does not fit can be read.
+    return (
+        f'<div class="telemetry-card telemetry-tone-{card.tone}"{title}>'
+        f'<div class="telemetry-card-label">{text_html(card.label)}</div>'
+        f'<div class="telemetry-card-value" title="{value}">{value}</div>'
+        f'<div class="telemetry-card-about">{delta}{about}</div>{_sparkline(card.spark)}</div>'
+    )
+
+
+def _sparkline(values: Sequence[float | None]) -> str:
+    """Return straight lines between the points, and none where nothing was logged."""
+    known = [value for value in values if value is not None]
+    if len(values) < 2 or not known:
+        return ""
+    low, span = min(known), max(known) - min(known)
+    is_flat = span <= 1e-9 * max(map(abs, known))
+    lines: list[list[str]] = [[]]
+    for number, value in enumerate(values):
+        if value is None:
+            lines.append([])
+        else:
+            y = 15.0 if is_flat else 28 - 26 * (value - low) / span
+            lines[-1].append(f"{100 * number / (len(values) - 1):.1f},{y:.1f}")
+    drawn = "".join(f'<polyline points="{" ".join(line)}"/>' for line in lines if len(line) > 1)
+    return f'<svg viewBox="0 0 100 30" preserveAspectRatio="none" aria-hidden="true">{drawn}</svg>'
 
 
 # ---------------------------------------------------------------- where the time went

@@ -89,54 +89,16 @@ function sameRange(a, b) {
 function wire(div, Plotly, say) {
   let timer = null;
   const numbers = (range) => range.map((edge) => div._fullLayout.xaxis.r2l(edge));
-  const siblings = () => [...document.querySelectorAll(".telemetry-chart")]
-    .filter((other) => other !== div && other._fullLayout && other.dataset.group === div.dataset.group);
-
-  const forgetHover = (charts) => {
-    for (const one of charts) {
-      one.__following = true;
-      try { Plotly.Fx.unhover(one); } catch (_) { /* nothing drawn there yet */ } finally { one.__following = false; }
-    }
-  };
   div.on("plotly_relayout", (event) => {
-    if (div.__following) return;
-    const low = event["yaxis.range[0]"];
-    if (low !== undefined && div._fullLayout.yaxis) div.__y = { range: [low, event["yaxis.range[1]"]], type: div._fullLayout.yaxis.type };
     let range;
     if ("xaxis.range[0]" in event) range = numbers([event["xaxis.range[0]"], event["xaxis.range[1]"]]);
     else if ("xaxis.range" in event) range = numbers(event["xaxis.range"]);
     else if (event["xaxis.autorange"]) range = null;
     else return;
-    // Another part of the run has another y range, unless both were chosen with one box.
-    if (low === undefined) div.__y = null;
-    forgetHover([div, ...siblings()]);
     // Until the server has answered, figures for the previous view must not undo this one.
     div.__wanted = { range, until: Date.now() + 6000 };
-    for (const other of siblings()) {
-      other.__following = true;
-      other.__wanted = div.__wanted;
-      const change = range ? { "xaxis.range": range } : { "xaxis.autorange": true };
-      Plotly.relayout(other, change).finally(() => { other.__following = false; });
-    }
     clearTimeout(timer);
     timer = setTimeout(() => say(range), 180);
-  });
-
-  // Back to the whole run; from there to every value and back.
-  div.on("plotly_doubleclick", () => {
-    const { xaxis, yaxis } = div._fullLayout;
-    if (!xaxis || !yaxis || xaxis.fixedrange) return;
-    const fit = div.__fit ? { "yaxis.range": [...div.__fit] } : { "yaxis.autorange": true };
-    if (xaxis.autorange === false) {
-      div.__y = null;
-      Plotly.relayout(div, { "xaxis.autorange": true, ...(yaxis.fixedrange ? {} : fit) });
-    } else if (div.__y) {
-      div.__y = null;
-      Plotly.relayout(div, fit);
-    } else if (div.__fit && !yaxis.fixedrange) {
-      div.__y = { all: true, type: yaxis.type };
-      Plotly.relayout(div, { "yaxis.autorange": true });
-    }
   });
 
   div.on("plotly_click", (event) => {
@@ -155,14 +117,6 @@ const WHOLE_SCREEN = { width: 24, height: 24, path: "M7 14H5v5h5v-2H7v-3zm-2-4h2
 const VECTOR = { width: 24, height: 24, path: "M5 20h14v-2H5v2zM19 9h-4V3H9v6H5l7 7 7-7z" };
 
 const TABLE = { width: 24, height: 24, path: "M3 3h18v18H3V3zm2 6v4h6V9H5zm8 0v4h6V9h-6zm-8 6v4h6v-4H5zm8 0v4h6v-4h-6z" };
-
-function saveFile(name, parts) {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob(parts, { type: "text/csv" }));
-  link.download = name;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 60000);
-}
 
 // What a spreadsheet runs as a formula; toolkit/telemetry/runfolder/columns.py has the same pattern.
 const FORMULA = /^[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]/;
@@ -212,7 +166,6 @@ export function chart(component) {
   const { data, parentElement, setStateValue } = component;
   const div = parentElement.querySelector(".telemetry-chart");
   if (!div || !data) return;
-  div.dataset.group = data.group;
   div.setAttribute("aria-label", data.label);
   div.style.minHeight = data.height + "px";
   // With a timestamp, because an unchanged value is not sent, and the zoom may have changed elsewhere meanwhile.
@@ -224,14 +177,6 @@ export function chart(component) {
     const whole = document.fullscreenElement === div;
     dress(figure, parentElement, whole ? window.innerHeight - 24 : data.height, data.palettes);
     div.dataset.axis = (figure.layout.meta && figure.layout.meta.axis) || "";
-    const axis = figure.layout.yaxis || {};
-    // A copy: Plotly changes the array when a user zooms.
-    div.__fit = axis.range ? [...axis.range] : null;
-    // Only we decide what stays of a y range: Plotly would keep it for another part of the run.
-    axis.uirevision = String(Number(div.dataset.drawn || 0));
-    if (div.__y && div.__y.type !== (axis.type || div.__y.type)) div.__y = null;
-    if (div.__y && div.__y.all) { delete axis.range; axis.autorange = true; }
-    else if (div.__y) { axis.range = div.__y.range; axis.autorange = false; }
     const wanted = div.__wanted;
     if (wanted) {
       const sent = figure.layout.xaxis.range || null;
@@ -251,13 +196,13 @@ export function chart(component) {
       showSendToCloud: false,
       plotlyServerURL: "",
       displayModeBar: onTouch() ? false : "hover",
-      // wire() does it: the range that a chart starts with may be a zoom from a link, or leave out a spike.
-      doubleClick: false,
+      // The range that a chart starts with may be a zoom from a link.
+      doubleClick: "autosize",
       modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d", "resetScale2d", "zoomIn2d", "zoomOut2d", "autoScale2d"],
       modeBarButtonsToAdd: [
         { name: "png", title: "Save as PNG", icon: Plotly.Icons.camera, click: () => save(div, Plotly, data, "png") },
         { name: "svg", title: "Save as SVG", icon: VECTOR, click: () => save(div, Plotly, data, "svg") },
-        { name: "csv", title: "Save the values as CSV", icon: TABLE, click: () => saveFile(`${data.name}.csv`, [tableOf(div)]) },
+        { name: "csv", title: "Save the values as CSV", icon: TABLE, click: () => saveBlob(`${data.name}.csv`, new Blob([tableOf(div)], { type: "text/csv" })) },
         { name: "full", title: "Full screen", icon: WHOLE_SCREEN, click: () => (document.fullscreenElement ? document.exitFullscreen() : div.requestFullscreen()) },
       ],
     };

@@ -24,7 +24,6 @@ def draw_chart(
     height: int = 260,
     name: str = "chart",
     heading: str = "",
-    group: str = "page",
     on_view: Callable[[], None] | None = None,
     on_pick: Callable[[], None] | None = None,
 ) -> None:
@@ -32,7 +31,7 @@ def draw_chart(
 
     With `on_pick`, `picked_of(key)` returns the number of the clicked bar or point: the first of its customdata.
 
-    Charts of one `group` zoom and hover together. `label` is for screen readers, `name` is the file of a saved
+    `label` is for screen readers, `name` is the file of a saved
     picture and `heading` its title.
     """
     # The theme is that of the page.
@@ -48,7 +47,6 @@ def draw_chart(
             "height": height,
             "name": clean(name)[:_MAX_LABEL],
             "heading": html_text(heading or name, _MAX_LABEL),
-            "group": group,
             "palettes": PALETTES,
             "pickable": on_pick is not None,
         },

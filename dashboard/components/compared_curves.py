@@ -19,6 +19,7 @@ from toolkit.telemetry.runs.store import RunCard, RunStore
 
 from .. import session
 from . import page_states
+from .baseline import baseline_curve, baseline_of
 from .curve_chart import ChartSpec, CurveSpec, GroupSpec, draw_curves, view_in_url, view_switches
 from .page_states import section
 
@@ -151,6 +152,8 @@ def curves_spec(shown: Compared, metric: str, *, is_small: bool) -> ChartSpec:
         card = shown.cards[key]
         return CurveSpec(run=key, metric=own[key], label=card.name, name=card.name, colour=colour, dash=dash)
 
+    base = baseline_of(shown.store, next(iter(shown.cards.values())).project)
+    pale = [baseline_curve(base, metric)] if base is not None and base.key not in shown.cards else []
     groups = [
         GroupSpec(
             label=group.label,
@@ -162,7 +165,7 @@ def curves_spec(shown: Compared, metric: str, *, is_small: bool) -> ChartSpec:
     ]
     return ChartSpec(
         title=metric,
-        curves=() if groups else tuple(curve(key, key) for key in shown.cards if key in own),
+        curves=() if groups else (*(curve(key, key) for key in shown.cards if key in own), *pale),
         groups=tuple(group for group in groups if group.curves),
         statistic=view_in_url(shown.axes).statistic,
         base=shown.base if shown.is_difference else None,

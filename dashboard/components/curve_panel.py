@@ -25,6 +25,7 @@ from toolkit.telemetry.runs.store import Refused
 from .. import session
 from ..charts.palette import DASHES, SERIES
 from . import page_states
+from .baseline import baseline_curve, baseline_of
 from .curve_chart import (
     Band,
     ChartSpec,
@@ -42,7 +43,7 @@ from .page_states import section
 
 _LOOKED_AT: Final = 5
 """Metrics in which an epoch is looked for, if the list of runs has none."""
-_SMALL_PX: Final = 200
+SMALL_PX: Final = 200
 """In charts up to this height no forecast is drawn."""
 _TONES: Final[dict[str, Tone]] = {"critical": "critical", "info": "muted"}
 
@@ -118,6 +119,11 @@ def curve_panel(
         )
         for number, (metric, label) in enumerate(found)
     ]
+    base = baseline_of(page.store, page.card.project) if around.axis is None else None
+    has_legend = legend and len(curves) + (overlay is not None) > 1
+    if base is not None and base.key != page.key:
+        # Nothing is drawn where it has not logged the metric.
+        curves.append(baseline_curve(base, found[0][0]))
     if overlay is not None and overlay not in [metric for metric, _ in found]:
         over = CurveSpec(
             run=page.key,
@@ -137,7 +143,7 @@ def curve_panel(
             unit=unit,
             fit=smooth,
             from_zero=from_zero,
-            legend=legend and len(curves) > 1,
+            legend=has_legend,
             limits=limits,
             marks=tuple(mark for mark in around.marks if _concerns(mark, found)),
             bands=around.bands,
@@ -148,7 +154,7 @@ def curve_panel(
             live=card.live,
             heading=f"{title} · {card.name}",
             star=None if star is None else star[0],
-            forecast=height > _SMALL_PX,
+            forecast=height > SMALL_PX,
         ),
         key=key or f"chart {page.key} {title} {metrics[0][0]}",
         on_star=None if star is None else star[1],

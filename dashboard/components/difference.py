@@ -145,7 +145,8 @@ def ask_why(base: str, keys: Sequence[str], cards: Mapping[str, RunCard]) -> Non
             )
     if is_asked:
         with st.spinner("Reading both runs …"):
-            found = why(*(read_evidence(cast("Path", cards[key].path)) for key in (base, other)))
+            one, two = (read_evidence(cast("Path", cards[key].path)) for key in (base, other))
+            found = why(one, two, lambda: list(cards.values()))
         st.session_state[_WHY] = (base, other), found
     pair, answer = st.session_state.get(_WHY, (None, None))
     if pair == (base, other):

@@ -36,3 +36,10 @@ function drawStar(div, data, click) {
   star.title = data.pinned ? "Pinned: shown first" : "Pin: show first";
   star.onclick = click;
 }
+
+// Markup that the server has made from escaped text; nothing else is ever interpreted as markup.
+function putMarkup(box, html) {
+  if (box && box.__html !== html) box.innerHTML = box.__html = html;
+}
+
+export function markup({ data, parentElement }) { putMarkup(parentElement.querySelector(".telemetry-markup"), data.html); }

@@ -17,6 +17,7 @@ import streamlit as st
 from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.forecasts.run import end_of_run, last_step
+from toolkit.telemetry.reports.svg import text_html
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, FINDING
 from toolkit.telemetry.runfolder.status import FAILED, FINISHED, LOST, RUNNING, STALLED, STOPPED
 from toolkit.telemetry.runs.findings.alerts import alerts_of, unseen_alerts
@@ -69,7 +70,7 @@ GLYPHS: Final[dict[str, str]] = {
 }
 """For tables, which are drawn on a canvas: glyphs that every font has."""
 
-_OFFERED: Final = 500
+OFFERED: Final = 500
 """Runs that can be picked on the page of a run."""
 _STEPS_FOR_ETA: Final = 200
 _SECONDS_WHILE_READING: Final = 1.0
@@ -121,7 +122,7 @@ def open_run(
     """
     store = session.store()
     key = session.current_run()
-    runs = store.list_runs(RunQuery(per_page=_OFFERED))
+    runs = store.list_runs(RunQuery(per_page=OFFERED))
     if not runs.cards and STILL_LOOKING in runs.problems:
         page_states.still_looking(runs.places)
         st.fragment(_wait_for_runs, run_every=_SECONDS_WHILE_READING)()
@@ -137,7 +138,7 @@ def open_run(
     try:
         # From the records read so far, like the header; otherwise the two could disagree and rerun forever.
         card = store.card(key)
-        if _is_deleted(card):
+        if is_deleted(card):
             raise UnknownRun(key, ())
     except UnknownRun as error:
         cards = labelled(runs.cards)
@@ -173,11 +174,12 @@ def open_run(
 
 
 def _redraw_if_deleted(card: RunCard) -> None:
-    if _is_deleted(card):
+    if is_deleted(card):
         st.rerun()
 
 
-def _is_deleted(card: RunCard) -> bool:
+def is_deleted(card: RunCard) -> bool:
+    """Return whether the folder of a run is gone."""
     # The path of another tool's run may be a place inside of a file.
     if card.path is None or card.logged_by is not None:
         return False
@@ -337,6 +339,21 @@ class _Head:
 
 
 def _name_and_progress(page: RunPage, card: RunCard, unseen: Sequence[Finding]) -> None:
+    show_component(
+        "run_head",
+        '<div class="telemetry-markup"></div><div class="telemetry-live" role="status" aria-live="polite"></div>',
+        data={
+            "run": page.key,
+            "html": head_html(page, card),
+            "at": time.time(),
+            "attention": _attention(page.key, card, unseen),
+        },
+        key=f"_head {page.key}",
+    )
+
+
+def head_html(page: RunPage, card: RunCard) -> str:
+    """Return name, status and progress of a run as HTML made from escaped text."""
     word, tone = BADGES.get(card.status.name, (card.status.name, "gray"))
     if card.status.name == STALLED and card.last_sign is not None:
         word += f" {duration(time.time() - card.last_sign)}"
@@ -346,21 +363,32 @@ def _name_and_progress(page: RunPage, card: RunCard, unseen: Sequence[Finding]) 
     badges = [(f"{_glyph(card)} {word}", tone, card.status.why + how)]
     badges += [(source[:40], "violet", "") for source in filter(None, (card.team, card.logged_by))]
     badges += [(tag[:30], "gray", "") for tag in card.tags[:6]]
-    show_component(
-        "run_head",
-        '<div class="telemetry-head"></div><div class="telemetry-live" role="status" aria-live="polite"></div>',
-        data={
-            "run": page.key,
-            "name": clean(card.name)[:80],
-            "badges": [[clean(text), color, clean(hint)] for text, color, hint in badges],
-            "steps": _steps(page, card),
-            "progress": card.progress,
-            "about": clean(_about(card)),
-            "live": card.live,
-            "at": time.time(),
-            "attention": _attention(page.key, card, unseen),
-        },
-        key=f"_head {page.key}",
+    line = f"<h1>{text_html(card.name, 80)}</h1>" + "".join(
+        f'<span class="telemetry-badge telemetry-badge-{color}"'
+        + (f' title="{text_html(hint, 400)}"' if hint else "")
+        + f">{text_html(text)}</span>"
+        for text, color, hint in badges
+    )
+    steps = " · ".join(
+        f"<{name}>{text_html(text)}</{name}>"
+        for text, is_strong in _steps(page, card)
+        for name in ("strong" if is_strong else "span",)
+    )
+    line += f'<span class="telemetry-head-steps">{steps}</span>' if steps else ""
+    bar = ""
+    if card.progress is not None:
+        done = f"{100 * card.progress:.4g}"
+        bar = (
+            '<div class="telemetry-head-bar" role="progressbar" aria-label="Progress of the run" '
+            f'aria-valuenow="{float(done):.0f}"><span style="width:{done}%"></span></div>'
+        )
+    clock_html = '<span class="telemetry-head-clock">updated just now</span>' if card.live else ""
+    about = text_html(_about(card), 400)
+    if about:
+        about = f'<span class="telemetry-head-more">{" · " if clock_html else ""}{about}</span>'
+    return (
+        f'<div class="telemetry-head"><div class="telemetry-head-line">{line}</div>{bar}'
+        f'<div class="telemetry-head-about">{clock_html}{about}</div></div>'
     )
 
 
@@ -464,22 +492,19 @@ def _announce_once(page: RunPage, alerts: Sequence[Finding]) -> None:
 def _run_picker(current: RunCard, runs: RunList) -> None:
     cards = {card.key: card for card in runs.cards if not card.archived} | {current.key: current}
     names = option_texts(cards.values(), suffix=lambda card: card.status.name)
-    keys = list(names)
-    is_cut = runs.matching > len(runs.cards)
-    chosen = st.selectbox(
-        "Run",
-        keys,
-        index=keys.index(current.key),
-        format_func=lambda key: names.get(key, key),
-        # A new one when its text changes: Streamlit keeps the chosen text, and would take an old one for a run.
-        key=f"_picker {names[current.key]}",
-        help=f"The {_OFFERED:,} runs that were updated last; the Runs page has the others."
-        if is_cut
-        else None,
+    # Of our own: the parts of Streamlit's are a third of all that a page loads before its first chart.
+    show_component(
+        "run_picker",
+        '<label class="telemetry-picker">Run<select></select></label>',
+        data={
+            "run": current.key,
+            "runs": list(names.items()),
+            "help": f"The {OFFERED:,} runs that were updated last; the Runs page has the others."
+            if runs.matching > len(runs.cards)
+            else "",
+        },
+        key="_picker",
     )
-    if chosen in cards and chosen != current.key:
-        session.show_run(chosen)
-        st.rerun()
 
 
 def _link_to_run(key: str, card: RunCard | None) -> None:

@@ -1,45 +1,9 @@
 // The head of a run's page in one piece: name, status, progress, and how old what is shown is.
-// Text is never interpreted as markup.
 function agoText(ms) {
   const seconds = Math.max(0, Math.round(ms / 1000));
   if (seconds < 2) return "updated just now";
   if (seconds < 120) return `updated ${seconds} s ago`;
   return `updated ${Math.round(seconds / 60)} min ago`;
-}
-
-function drawRunHead(head, data) {
-  const line = make("div", "telemetry-head-line");
-  line.appendChild(make("h1", "", data.name));
-  for (const [text, tone, hint] of data.badges) {
-    const badge = make("span", `telemetry-badge telemetry-badge-${tone}`, text);
-    if (hint) badge.title = hint;
-    line.appendChild(badge);
-  }
-  if (data.steps.length) {
-    const steps = make("span", "telemetry-head-steps");
-    data.steps.forEach(([text, isStrong], number) => {
-      if (number) steps.append(" · ");
-      steps.appendChild(make(isStrong ? "strong" : "span", "", text));
-    });
-    line.appendChild(steps);
-  }
-  const parts = [line];
-  if (data.progress !== null) {
-    const bar = make("div", "telemetry-head-bar");
-    bar.setAttribute("role", "progressbar");
-    bar.setAttribute("aria-label", "Progress of the run");
-    bar.setAttribute("aria-valuenow", String(Math.round(100 * data.progress)));
-    const done = make("span", "");
-    done.style.width = `${100 * data.progress}%`;
-    bar.appendChild(done);
-    parts.push(bar);
-  }
-  const about = make("div", "telemetry-head-about");
-  const clock = data.live ? make("span", "telemetry-head-clock") : null;
-  if (clock) about.appendChild(clock);
-  if (data.about) about.appendChild(make("span", "telemetry-head-more", (clock ? " · " : "") + data.about));
-  head.replaceChildren(...parts, about);
-  return clock;
 }
 
 // A link of the menu has no run. Set by the script it would be an entry of the history, and Back would need two presses.
@@ -54,10 +18,11 @@ function nameRun(run) {
 
 export function run_head(component) {
   const { data, parentElement } = component;
-  const head = parentElement.querySelector(".telemetry-head");
+  const head = parentElement.querySelector(".telemetry-markup");
   if (!head || !data) return undefined;
   nameRun(data.run);
-  const clock = drawRunHead(head, data);
+  putMarkup(head, data.html);
+  const clock = head.querySelector(".telemetry-head-clock");
   // Curves fetch their own records: what they got is newer than this head.
   if (head.__drawn !== data.at) { head.__drawn = data.at; head.__updated = Date.now(); }
   const tick = () => { if (clock) { const text = agoText(Date.now() - head.__updated); if (clock.textContent !== text) clock.textContent = text; } };
@@ -70,5 +35,18 @@ export function run_head(component) {
     clearInterval(timer);
     document.removeEventListener("telemetry-updated", heard);
     if (quiet) quiet();
+  };
+}
+
+export function run_picker({ data, parentElement }) {
+  const select = parentElement.querySelector("select");
+  select.title = data.help;
+  select.replaceChildren(...data.runs.map(([key, text]) => new Option(text, key, false, key === data.run)));
+  select.onchange = () => {
+    const asked = new URLSearchParams(location.search);
+    asked.set("run", select.value);
+    // What of the other run was looked at.
+    for (const name of ["from", "to", "since", "until"]) asked.delete(name);
+    follow(`?${asked}`);
   };
 }

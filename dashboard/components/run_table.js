@@ -91,6 +91,15 @@ function nameCell(cell, row, send) {
     else follow(row.href);
   };
   cell.appendChild(link);
+  if (typeof row.star === "boolean") {
+    const star = make("button", "trt-star", row.star ? "★" : "☆");
+    star.type = "button";
+    star.title = row.star ? "The baseline of its project" : "Make it the baseline of its project";
+    star.setAttribute("aria-label", `${row.name} as the baseline`);
+    star.setAttribute("aria-pressed", String(row.star));
+    star.onclick = () => send("starred", { key: row.key });
+    cell.appendChild(star);
+  }
   if (row.also) cell.appendChild(make("span", "trt-also", row.also));
 }
 

@@ -16,7 +16,7 @@ from .script import sent_by, show_component
 
 _MAX_TEXT: Final = 2_000
 """Characters of a fact."""
-_EVENTS: Final = ("picked", "sorted", "columns", "more", "opened", "hidden")
+_EVENTS: Final = ("picked", "sorted", "columns", "more", "opened", "hidden", "starred")
 _HTML: Final = (
     '<div class="trt" tabindex="-1"><style></style><table><thead></thead><tbody></tbody></table>'
     '<button type="button" class="trt-more" hidden></button></div>'
@@ -53,6 +53,8 @@ class Row:
     """How its curve is drawn; it is shown where that is not solid."""
     is_hidden: bool | None = None
     """Whether its curve is hidden, for a row with an eye; None without one."""
+    is_baseline: bool | None = None
+    """Whether the others are compared with it; None without a star to choose it."""
 
 
 def row_of(card: RunCard, cells: Sequence[Any] = (), **more: Any) -> Row:
@@ -77,7 +79,8 @@ def run_table(
     """Show `rows`, of `total`; rows can be selected unless `picked` is None.
 
     `on_event` gets `picked` (keys), `sorted` (by), `columns` (move and before, resize and width, or pin), `more` (rows
-    shown so far), `opened` (key, of a row whose link is a query) and `hidden` (keys), before the page is drawn again.
+    shown so far), `opened` (key, of a row whose link is a query), `hidden` (keys) and `starred` (key),
+    before the page is drawn again.
     """
 
     def handler(event: str) -> Callable[[], None]:
@@ -117,6 +120,7 @@ def run_table(
                     "best": row.is_best,
                     "dash": row.dash,
                     "hidden": row.is_hidden,
+                    "star": row.is_baseline,
                 }
                 for row in rows
             ],
@@ -132,12 +136,7 @@ def run_table(
         },
         key=key,
         default=dict.fromkeys(_EVENTS),
-        on_picked_change=handler("picked"),
-        on_sorted_change=handler("sorted"),
-        on_columns_change=handler("columns"),
-        on_more_change=handler("more"),
-        on_opened_change=handler("opened"),
-        on_hidden_change=handler("hidden"),
+        **{f"on_{event}_change": handler(event) for event in _EVENTS},
     )
 
 

@@ -18,11 +18,13 @@ from toolkit.telemetry.reports.sweep import sweep_document
 from toolkit.telemetry.runfolder.metrics import metric_direction
 from toolkit.telemetry.runfolder.untrusted import finite_in
 from toolkit.telemetry.runs.formatting import clean, count, md, short_number
+from toolkit.telemetry.runs.listing.run_start import start_of
 from toolkit.telemetry.runs.listing.run_table import NAME, Primary, cell, columns_of, metrics_of, primary_of
 from toolkit.telemetry.runs.listing.search import QueryError
-from toolkit.telemetry.runs.settings import setting_text
+from toolkit.telemetry.runs.settings import as_number, setting_text
 from toolkit.telemetry.runs.store import RunCard, RunList, RunQuery, RunStore, labelled
 from toolkit.telemetry.runs.sweep.answer import SweepAnswer, answer
+from toolkit.telemetry.runs.sweep.next_trial import command_with
 from toolkit.telemetry.runs.sweep.runs import Direction, SweepRun, of_one_task, sweep_runs
 from toolkit.telemetry.runs.sweep.text import Marks, answer_text, beyond_chance
 
@@ -35,7 +37,7 @@ from .page_states import section
 from .run_filter import pick_project, search_box, suggest_names
 from .run_menu import report_button
 from .run_select import in_address
-from .run_table import ShownColumn, row_of, run_table
+from .run_table import ShownColumn, fact_table, row_of, run_table
 from .stopping_list import stopping_list
 from .verdict_line import verdict_line
 
@@ -175,7 +177,7 @@ def _report(found: _Found) -> Document:
 
 
 def _draw(store: RunStore, found: _Found) -> None:
-    _text(found)
+    _text(store, found)
     said = found.answer
     # The value is the one that the page is asked for: the best or the last.
     counted = [run for run in found.runs if run.state != "stopped"]
@@ -202,10 +204,11 @@ def _draw(store: RunStore, found: _Found) -> None:
                 _scatter(found)
             with right:
                 _importance(said)
+    _settings_table(found)
     _table(found)
 
 
-def _text(found: _Found) -> None:
+def _text(store: RunStore, found: _Found) -> None:
     links = {card.name: _href(key) for key, card in found.cards.items()}
     marks = Marks(
         name=lambda text: f"**{md(text, 80)}**",
@@ -218,11 +221,48 @@ def _text(found: _Found) -> None:
         for sentences in (text.best[1:], text.why, text.luck, text.next):
             if sentences:
                 st.markdown(" ".join(sentences))
+        _next_trial(store, found)
     if found.others:
         st.caption(
             f"{count(found.others)} runs of other projects or settings are left out: choose a project, or search for "
             "the runs to compare."
         )
+
+
+def _next_trial(store: RunStore, found: _Found) -> None:
+    """Show the command of the best run with the settings to try next; nothing if it does not name them."""
+    best, said = found.answer.best, found.answer.suggestions
+    line = start_of(store, best.key).get("command_line") if best is not None else None
+    settings = dict(one.settings[0] for one in said if one.kind == "at")
+    if not settings and any(one.kind == "repeat" for one in said):
+        seeds = [int(seed) for run in found.runs if (seed := as_number(run.config.get("seed"))) is not None]
+        settings = {"seed": str(max(seeds) + 1)} if seeds else {}
+    if settings and isinstance(line, list) and (command := command_with(list(map(str, line)), settings)):
+        st.code(clean(command), language="bash", wrap_lines=True)
+
+
+def _settings_table(found: _Found) -> None:
+    """Show the runs with equal settings as one row, where there are repeats."""
+    said, keys = found.answer, found.varied[:_MAX_SETTINGS_IN_TABLE]
+    if said.seeds is None:
+        return
+    groups: dict[tuple[str, ...], list[SweepRun]] = {}
+    for run in found.runs:
+        if run.is_measured and run.state == "done":
+            groups.setdefault(tuple(setting_text(run.config.get(key)) for key in keys), []).append(run)
+    rows = [
+        {
+            **dict(zip(keys, texts, strict=True)),
+            f"{said.metric} mean": statistics.fmean(run.number for run in runs),
+            "±": statistics.stdev(run.number for run in runs) if len(runs) > 1 else None,
+            "runs": len(runs),
+        }
+        for texts, runs in sorted(
+            groups.items(), key=lambda item: statistics.fmean(run.cost(said.direction) for run in item[1])
+        )
+    ]
+    section("Settings, the best first :gray[mean and standard deviation of equal ones]")
+    fact_table(rows[:_MAX_ROWS], "Settings by their mean", key="_sweep_settings")
 
 
 def _href(key: str) -> str:
@@ -255,6 +295,8 @@ def _scatter(found: _Found) -> None:
         st.caption("No run has both values.")
         return
     best = found.answer.best.key if found.answer.best is not None else None
+    # Of a setting that explains nothing, a curve would claim too much.
+    fits = not log_y and y == found.answer.metric and any(x in factor.keys for factor in found.answer.named)
     shown = [
         Point(
             x=at,
@@ -268,14 +310,14 @@ def _scatter(found: _Found) -> None:
         for run, at, value, mark in points
     ]
     draw_chart(
-        scatter_figure(shown, x, y, shade, log_y=log_y),
+        scatter_figure(shown, x, y, shade, log_y=log_y, fits=fits),
         key="sweep scatter",
         label=f"{y} by {x}, {len(points)} runs",
         height=340,
         name=f"{y} by {x}",
-        group="sweep scatter",
     )
     notes = ["the star is the best run"] if best is not None else []
+    notes += ["the line is a parabola through those that are done, with its 90 % band"] if fits else []
     if any(run.state != "done" for run, _, _, _ in points):
         notes.append("rings are runs that are still running, failed or stopped early")
     if len(points) < len(found.runs):
@@ -337,7 +379,6 @@ def _importance(said: SweepAnswer) -> None:
         label="share of the differences that each setting explains",
         height=50 + 30 * len(shown),
         name="importance of settings",
-        group="sweep importance",
     )
     st.caption(
         f"{beyond_chance(said, 'Blue')} Each bar is the share of the differences that the setting explains alone, the "
@@ -378,7 +419,6 @@ def _parallel(runs: Sequence[SweepRun], found: _Found) -> None:
         label=f"{said.metric} with {', '.join(names)}, {len(shown)} runs",
         height=380,
         name="parallel coordinates",
-        group="sweep parallel",
     )
     left_out = len(runs) - len(rows)
     rest = f" {count(left_out)} runs without one of these values are not drawn." if left_out else ""

@@ -22,8 +22,10 @@ from toolkit.telemetry.runs.formatting import count, md
 from toolkit.telemetry.runs.store import Health
 
 from .. import session
+from ..charts.incidents import incidents_figure
 from ..components import page_states
-from ..components.alert_card import SEVERITIES, alert_card, save_labels
+from ..components.alert_card import SEVERITIES, alert_card, choice_key, save_labels
+from ..components.chart import draw_chart, picked_of
 from ..components.frame import RunPage, live, notification_choice, open_run, read
 from ..components.own_rules import own_rules, rules_of
 
@@ -113,6 +115,7 @@ def _alerts(page: RunPage, filters: _Filters) -> None:
     groups = grouped(visible)
     still, over = [group for group in groups if group.is_open], [g for g in groups if not g.is_open]
     _counts(still)
+    _incidents(page, groups)
     if over and not still and not any(filters):
         st.markdown(":material/check_circle: **No alert is open.**")
     _cards(page, still, labels)
@@ -127,6 +130,30 @@ def _alerts(page: RunPage, filters: _Filters) -> None:
     ):
         _cards(page, grouped(dismissed), labels, expand=False)
     _muted(page, labels)
+
+
+def _incidents(page: RunPage, groups: Sequence[AlertGroup]) -> None:
+    """Show when each alert was, on one axis; a click shows that one in its card."""
+    pairs = [(alert, group) for group in groups for alert in group.alerts if alert.start_step is not None]
+    if len(pairs) < 2:
+        return
+    key = f"chart incidents {page.key}"
+
+    def choose() -> None:
+        number = picked_of(key)
+        if number is not None and number < len(pairs):
+            alert, group = pairs[number]
+            st.session_state[choice_key(page, group)] = alert.id
+
+    alerts = [alert for alert, _ in pairs]
+    draw_chart(
+        incidents_figure(alerts, page.card.step or 0),
+        key=key,
+        label=f"{count(len(pairs))} alerts over the steps",
+        height=62 + 28 * len({title_of(alert) for alert in alerts}),
+        name=f"{page.card.name} alerts",
+        on_pick=choose,
+    )
 
 
 def _counts(groups: Sequence[AlertGroup]) -> None:

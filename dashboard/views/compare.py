@@ -30,6 +30,7 @@ from toolkit.telemetry.runs.store import RunCard, RunQuery, RunStore, UnknownRun
 from .. import session
 from ..charts.palette import DASHES, SERIES, looks_of_runs
 from ..components import page_states
+from ..components.baseline import baseline_key
 from ..components.compared_curves import (
     HIDDEN,
     MAX_SMALL,
@@ -130,10 +131,12 @@ def _compared(store: RunStore, cards: Mapping[str, RunCard], of_metric: Any, of_
     own = names.get(metric, {})
     groups = grouped([card for key, card in cards.items() if key in own], by) if by else []
     rows = [group.label for group in groups] or list(cards)
-    base, is_difference = _pick_baseline(rows, {} if groups else option_texts(cards.values()))
+    starred = baseline_key(store, next(iter(cards.values())).project)
+    first = starred if starred in rows else rows[0]
+    base, is_difference = _pick_baseline(rows, first, {} if groups else option_texts(cards.values()))
     # The group that all are compared with is always drawn.
-    first = [group for group in groups if group.label == base]
-    drawn = [*first, *(group for group in groups if group not in first)][:_MAX_GROUPS]
+    based = [group for group in groups if group.label == base]
+    drawn = [*based, *(group for group in groups if group not in based)][:_MAX_GROUPS]
     left_out, groups = len(groups) - len(drawn), [group for group in groups if group in drawn]
     looks = {
         group.label: (f"run-{number % SERIES}", DASHES[number // SERIES % len(DASHES)])
@@ -238,7 +241,7 @@ def _pick_grouping(cards: Sequence[RunCard]) -> list[str]:
         )
 
 
-def _pick_baseline(rows: Sequence[str], texts: Mapping[str, str]) -> tuple[str, bool]:
+def _pick_baseline(rows: Sequence[str], first: str, texts: Mapping[str, str]) -> tuple[str, bool]:
     """Show what the others are compared with, and whether its curve is subtracted; return both."""
     state, address = st.session_state, st.query_params
     if (before := address.get("against")) is not None:
@@ -247,7 +250,7 @@ def _pick_baseline(rows: Sequence[str], texts: Mapping[str, str]) -> tuple[str, 
         if before in rows:
             state["base"], state["diff"] = before, True
     if state.setdefault("base", address.get("base")) not in rows:
-        state["base"] = rows[0]
+        state["base"] = first
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown("Compared with", width="content")
         chosen = st.selectbox(
@@ -259,7 +262,7 @@ def _pick_baseline(rows: Sequence[str], texts: Mapping[str, str]) -> tuple[str, 
             width=300,
         )
         is_difference = st.toggle("Draw the difference", key="diff", bind="query-params")
-    session.put_in_url({"base": chosen if chosen != rows[0] else None})
+    session.put_in_url({"base": chosen if chosen != first else None})
     return chosen, is_difference
 
 

@@ -12,16 +12,18 @@ import streamlit as st
 from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, LR
 from toolkit.telemetry.reports.ledger_labels import has_content
-from toolkit.telemetry.runfolder.metrics import INTERNAL
+from toolkit.telemetry.runfolder.metrics import INTERNAL, metric_direction
 from toolkit.telemetry.runfolder.records import SAMPLE, is_spread
 from toolkit.telemetry.runs.formatting import learning_rate, short_number, size
 from toolkit.telemetry.runs.listing.pins import Pins
+from toolkit.telemetry.runs.listing.run_table import Primary
 from toolkit.telemetry.runs.signals import KNOWN, metric_of, validation_loss_of
 from toolkit.telemetry.runs.statistics import trend_of
-from toolkit.telemetry.runs.store import MetricInfo, TimeSpent
+from toolkit.telemetry.runs.store import Health, MetricInfo, TimeSpent
 
 from ..components import page_states
 from ..components.alert_card import what_now_card
+from ..components.baseline import against_text, baseline_of
 from ..components.cards import Card, draw_cards, ledger_bar
 from ..components.curve_panel import (
     Around,
@@ -89,10 +91,19 @@ MetricCard = tuple[str, Card]
 
 def _cards(page: RunPage) -> None:
     health = read(page)
-    metrics = {info.name: info for info in page.store.metrics(page.key)}
-    if not metrics:
+    cards = cards_of(page, health)
+    if not cards:
         page_states.no_metrics(page.card, health)
         return
+    with st.container(key="cards"):
+        draw_cards(cards, key=f"_cards {page.key}")
+
+
+def cards_of(page: RunPage, health: Health) -> list[Card]:
+    """Return the numbers at the top of the page; none without a metric."""
+    metrics = {info.name: info for info in page.store.metrics(page.key)}
+    if not metrics:
+        return []
     found = [_loss(page, metrics), _reward(metrics), _validation(metrics)]
     for signal, label, words in (
         (LR, "Learning rate", learning_rate),
@@ -103,6 +114,7 @@ def _cards(page: RunPage) -> None:
             found.append((name, Card(label=label, value=words(metrics[name].last))))
     about_the_machine = [card for card in (_speed(page, metrics), _hardware(metrics)) if card is not None]
     cards = [card for card in found if card is not None]
+    cards = [(name, _against(page, name, card)) for name, card in cards]
     if len(cards) + len(about_the_machine) < 3 or metric_of(LOSS, metrics) is None:
         shown = {name for name, _ in cards}
         own = [name for name in _own_metrics(metrics) if name not in shown]
@@ -112,10 +124,17 @@ def _cards(page: RunPage) -> None:
     if not health.complete:
         in_part = f"{health.fraction_read:.0%} read"
         cards = [(name, replace(card, about=in_part, delta=None, tone="muted")) for name, card in cards]
-    with st.container(key="cards"):
-        draw_cards(
-            [replace(card, spark=_spark(page, metric)) for metric, card in cards], key=f"_cards {page.key}"
-        )
+    return [replace(card, spark=_spark(page, metric)) for metric, card in cards]
+
+
+def _against(page: RunPage, metric: str, card: Card) -> Card:
+    """Return a card that also says how far the run is from the baseline of its project."""
+    primary = Primary(metric=metric, direction=metric_direction(metric) or "min")
+    if primary.best_of(page.card) is None:
+        return card
+    text = against_text(page.card, baseline_of(page.store, page.card.project), primary)
+    said = "the baseline" if text == "baseline" else f"best {text} vs baseline"
+    return replace(card, about=" · ".join(filter(None, (card.about, said)))) if text else card
 
 
 def _spark(page: RunPage, metric: str) -> list[float | None]:
@@ -299,7 +318,7 @@ def _side_groups(metrics: dict[str, MetricInfo]) -> Sequence[Sequence[Panel]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
+class Plan:
     """Which metrics are drawn where."""
 
     title: str
@@ -310,7 +329,8 @@ class _Plan:
     own: list[str]
 
 
-def _plan(metrics: dict[str, MetricInfo], pins: Pins) -> _Plan:
+def plan_of(metrics: dict[str, MetricInfo], pins: Pins) -> Plan:
+    """Return where the metrics of a run are drawn."""
     pinned = [name for name in pins.pinned if name in metrics]
     metrics = {name: info for name, info in metrics.items() if name in pinned or name not in pins.hidden}
     main, title = _loss_curves(metrics), "Loss"
@@ -330,14 +350,14 @@ def _plan(metrics: dict[str, MetricInfo], pins: Pins) -> _Plan:
     )
     shown = {name for name, _ in main}
     pinned = [name for name in pinned if name not in shown]
-    return _Plan(title, main, side, pinned, below, [name for name in own if name not in {*shown, *pinned}])
+    return Plan(title, main, side, pinned, below, [name for name in own if name not in {*shown, *pinned}])
 
 
 def _charts(page: RunPage, pins: Pins) -> None:
     metrics = {info.name: info for info in page.store.metrics(page.key)}
     if not metrics:
         return
-    around, plan = Around(marks=marks_of(page)), _plan(metrics, pins)
+    around, plan = Around(marks=marks_of(page)), plan_of(metrics, pins)
     left, right = (
         st.columns([2, 1], gap="medium") if plan.side and plan.main else (st.container(), st.container())
     )

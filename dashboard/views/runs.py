@@ -17,6 +17,7 @@ from toolkit.telemetry.runfolder.labels import ProjectSettings
 from toolkit.telemetry.runfolder.metrics import metric_direction
 from toolkit.telemetry.runs.formatting import clean, count, md, short_number
 from toolkit.telemetry.runs.listing.run_table import (
+    AGAINST,
     NAME,
     Column,
     Primary,
@@ -47,6 +48,7 @@ from toolkit.telemetry.runs.sweep.runs import are_comparable
 from .. import page_links, session
 from ..charts.palette import LIGHT, looks_of_runs, run_colour
 from ..components import page_states
+from ..components.baseline import against_text, baseline_key, baseline_of, choose_baseline
 from ..components.compared_curves import HIDDEN, run_curves
 from ..components.forecast_line import forecast_cells
 from ..components.frame import BADGES, GLYPHS
@@ -310,6 +312,8 @@ class _Shown:
     sort: str
     primary: Primary | None
     best: RunCard | None
+    base: RunCard | None
+    """The baseline of the project, if one is looked at."""
     known: Mapping[str, Column]
     """The columns that these runs can have."""
     specs: Sequence[ColumnSpec]
@@ -326,6 +330,11 @@ class _Shown:
         # Of runs that train different things none is the best.
         may_be_best = bool(asked.project or asked.text.strip()) or are_comparable(cards)
         known = {**columns_of(runs.cards, primary), **formula_columns(chosen_columns(settings))}
+        usual = default_columns(runs.cards, primary)
+        base = baseline_of(store, project)
+        if base is not None and primary is not None:
+            known[AGAINST.id] = AGAINST
+            usual.insert(usual.index(f"best:{primary.metric}") + 1, AGAINST.id)
         return cls(
             runs=runs,
             project=project,
@@ -333,15 +342,16 @@ class _Shown:
             sort=asked.sort,
             primary=primary,
             best=primary.best_card(cards) if primary is not None and may_be_best else None,
+            base=base,
             known=known,
-            specs=_specs(settings, known, default_columns(runs.cards, primary)),
+            specs=_specs(settings, known, usual),
         )
 
 
 def _about(runs: RunList, query: RunQuery) -> None:
     hidden = sum(runs.archived_statuses.values()) if not query.archived else 0
     st.caption(
-        f"{count(runs.matching)} of {count(runs.total)} runs: {_statuses(runs, query)}"
+        f"{count(runs.matching)} of {count(runs.total)} runs{_statuses(runs)}"
         + (f" · {count(hidden)} archived hidden" if hidden else "")
         + f" · watching {', '.join(md(place, 80) for place in runs.places)} · listed in {runs.read_ms:.0f} ms"
     )
@@ -350,13 +360,14 @@ def _about(runs: RunList, query: RunQuery) -> None:
     _problems(runs)
 
 
-def _statuses(runs: RunList, query: RunQuery) -> str:
-    counts = Counter(runs.statuses)
-    if query.archived:
-        counts.update(runs.archived_statuses)
-    return ", ".join(
-        f"{count(counts[name])} {word.lower()}" for name, (word, _) in BADGES.items() if counts[name]
-    )
+def _statuses(runs: RunList) -> str:
+    """Return how many of the runs found have each status; empty where only a part of them is here."""
+    if len(runs.cards) == runs.matching:
+        counts = Counter(card.status.name for card in runs.cards)
+    else:
+        counts = Counter(runs.statuses if runs.matching == sum(runs.statuses.values()) else {})
+    found = [f"{count(counts[name])} {word.lower()}" for name, (word, _) in BADGES.items() if counts[name]]
+    return ": " + ", ".join(found) if found else ""
 
 
 def _table(
@@ -384,6 +395,7 @@ def _table(
         key=lambda shown: (shown.column.id != NAME, not shown.pinned, looks is None or not shown.is_main)
     )
     labels = card_labels(cards)
+    baselines = {project: baseline_key(store, project) for project in {card.project for card in cards}}
     wants_trends = any(one.column.id == "trend" for one in columns)
     trends = store.trends([card.key for card in cards]) if wants_trends else {}
     now = time.time()
@@ -395,12 +407,15 @@ def _table(
             [
                 forecasts.get(card.key, "")
                 if one.column.id == "forecast"
+                else against_text(card, found.base, primary)
+                if one.column is AGAINST
                 else _cell(card, one.column, trends, now)
                 for one in columns
             ],
             colour=(looks or {}).get(card.key, (run_colour(card),))[0],
             dash=(looks or {}).get(card.key, ("", "solid"))[1],
             is_hidden=None if looks is None else card.key not in looks,
+            is_baseline=card.key == baselines[card.project],
             also=labels[card.key].folder,
             place=card.place,
             is_best=best is not None and card.key == best.key and found.runs.matching > 1,
@@ -470,6 +485,8 @@ def _on_event(event: str, sent: Mapping[str, Any]) -> None:
         state[_SHOWN] = (query, int(sent.get("rows") or 0) + 2 * _ROWS)
     elif event == "columns":
         _change_columns(sent)
+    elif event == "starred":
+        choose_baseline(session.store(), str(sent.get("key")))
     elif event == "hidden" and isinstance(sent.get("keys"), list):
         _set_eyes({str(key) for key in sent["keys"]})
 

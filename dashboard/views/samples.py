@@ -180,7 +180,6 @@ def _histograms(page: RunPage, search: str) -> None:
                 label=f"Histogram of {name[:100]} over the steps",
                 height=HISTOGRAM_HEIGHT,
                 name=f"histogram {name}",
-                group="histograms",
             )
     if len(found) > _MAX_MAPS:
         st.caption(f"Showing {_MAX_MAPS} of {count(len(found))} histograms; use the search to find others.")

@@ -90,7 +90,7 @@ if job["resume_from"]:
         if name in saved:
             one.load_state_dict(saved[name])
     if fault == "ema":
-        ema = copy.deepcopy(Net() if how == "begun anew" else model)
+        ema = copy.deepcopy(Net() if how == "begun again" else model)
     elif fault == "batch norm":
         model.norm.reset_running_stats()
     torch.set_rng_state(saved["rng"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.made_runs import append
-from toolkit.telemetry.answers.departure import find_departure
+from toolkit.telemetry.answers.departure import Curve, find_departure
 from toolkit.telemetry.answers.differences import (
     COSMETIC,
     DATA,
@@ -179,10 +179,14 @@ def test_rounding_that_grows_is_noise_and_a_level_that_slowly_departs_is_not():
     grown = {step: 10 ** (-max(0, 250 - step) / 40) for step in one}
     chaos = {step: value * (1 + 0.02 * noise.gauss(0, 1) * grown[step]) for step, value in one.items()}
 
-    assert find_departure({"train_loss": one}, {"train_loss": chaos}, half=False).how is None
+    def departure(two):
+        curves = ({"train_loss": Curve().then(list(each), list(each.values()))} for each in (one, two))
+        return find_departure(*curves, half=False)
+
+    assert departure(chaos).how is None
     for sign in (1, -1):
         moved = {step: value * (1 + sign * 0.2 * grown[step]) for step, value in one.items()}
-        found = find_departure({"train_loss": one}, {"train_loss": moved}, half=False)
+        found = departure(moved)
         assert found.how == "level"
         assert 150 <= found.after <= 300
 
@@ -306,3 +310,65 @@ def test_a_setting_that_is_off_and_one_that_is_not_set_do_not_differ(pair):
 
     named = [cause.difference.what for cause in found.causes] + [row.what for row, _ in found.apart]
     assert not {"use_ema", "resume_from"} & set(named)
+
+
+def _sweep(folder: Path, settings, seeds=(1, 2, 3), noise=0.022) -> None:
+    """Write a run for each of the settings and each seed: the loss ends where both of them say."""
+    chance = random.Random(3)
+    for at, one in enumerate(settings):
+        for seed in seeds:
+            end = 0.5 + 0.1 * math.log10(one["lr"] / 1e-3) + 0.002 * (256 - one["width"]) / 10
+            end += chance.gauss(0, noise)
+            start = {"config": {**one, "seed": seed}, "run_name": f"{at}-{seed}"}
+            wobble = random.Random(100 * at + seed)
+            write(
+                folder / f"{at}-{seed}",
+                start=start,
+                lr=lambda step, rate=one["lr"]: rate,
+                loss=lambda step, end=end, wobble=wobble: (
+                    end + (3 - end) * math.exp(-step / 5) + wobble.gauss(0, 1e-4)
+                ),
+            )
+
+
+def test_other_runs_of_a_sweep_say_how_much_seeds_and_each_setting_explain(tmp_path, capsys):
+    grid = [{"lr": rate, "width": width} for rate in (3e-4, 1e-3, 4.7e-3) for width in (64, 128, 256)]
+    _sweep(tmp_path, grid)
+
+    assert main(["why", str(tmp_path / "1-1"), str(tmp_path / "8-2"), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    shares = {share["what"]: share for share in found["explained"]["shares"]}
+    truth = {
+        "learning_rate": 0.1 * math.log10(4.7e-3 / 3e-4),
+        "width": -0.002 * 12.8,
+        "seeds alone": 0.0,
+    }
+    assert set(shares) == set(truth)
+    for what, size in truth.items():
+        assert shares[what]["low"] <= size <= shares[what]["high"], what
+    assert shares["learning_rate"]["low"] > 0
+    assert (
+        "in the last train_loss, by 27 runs in 9 groups of equal settings: seeds alone: -"
+        in found["sentence"]
+    )
+    assert "Most likely because" not in found["sentence"]
+
+
+def test_settings_that_no_other_run_tells_apart_are_not_separable(tmp_path, capsys):
+    both = [{"lr": 1e-3, "width": 64, "depth": 2}, {"lr": 4.7e-3, "width": 256, "depth": 3}]
+    _sweep(tmp_path, [*both, {"lr": 1e-3, "width": 128, "depth": 2}])
+
+    assert main(["why", str(tmp_path / "0-1"), str(tmp_path / "1-2"), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)["explained"]
+    shares = {share["what"]: share["note"] for share in found["shares"]}
+    assert any("not separable" in note or "changed together" in note for note in shares.values()), shares
+
+
+def test_an_option_of_the_command_line_is_a_cause(pair):
+    lines = [{"command_line": ["train.py", "--wd", wd, "--out", f"runs/{wd}"]} for wd in ("0", "0.05")]
+    one, two = write(pair[0], start=lines[0]), write(pair[1], start=lines[1], loss=changed_after(1, 4e-5))
+
+    found = asked(one, two)
+
+    assert (found.answer, found.causes[0].difference.text) == ("differ", "wd 0 → 0.05")
+    assert "out" not in [row.what for row, _ in found.apart]

@@ -98,7 +98,7 @@ def settle(page):
     """Wait until the server has nothing more to say about this page."""
     page.wait_for_function(
         """() => document.querySelector('[data-testid="stApp"]')?.dataset.testScriptState === 'notRunning'
-            && !document.querySelector('[data-testid="stSkeleton"]')"""
+            && !document.querySelector('[data-testid="stSkeleton"], .telemetry-first')"""
     )
 
 

@@ -172,3 +172,18 @@ def test_rows_can_be_lower_and_the_list_has_the_whole_width(shown, new_page):
     page.get_by_role("button", name="Columns").click()
     page.get_by_text("Compact rows").click()
     page.wait_for_function("() => document.querySelector('.trt tbody tr').offsetHeight <= 26")
+
+
+@in_make_faults
+def test_a_star_makes_a_run_the_baseline_of_its_project_and_another_click_takes_it_back(shown, page):
+    shown.open(page, "/")
+    row = page.locator(f'{ROWS}[data-key="lr0.01-r4"]')
+    row.hover()
+    row.locator(".trt-star").click()
+    expect(page.locator("th", has_text="vs baseline")).to_be_visible()
+    expect(row.locator(".trt-star")).to_have_attribute("aria-pressed", "true")
+    page.reload()
+    expect(row).to_contain_text("baseline")
+
+    row.locator(".trt-star").click()
+    expect(page.locator("th", has_text="vs baseline")).to_have_count(0)

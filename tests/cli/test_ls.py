@@ -14,7 +14,7 @@ import pytest
 from tests.cli.runs import write_run, write_table
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import SUBCOMMANDS, main, subcommand_of
-from toolkit.telemetry.runfolder.labels import Labels, write_labels
+from toolkit.telemetry.runfolder.labels import Labels, ProjectSettings, write_labels, write_project
 from toolkit.telemetry.runs.frame import steps
 
 
@@ -294,3 +294,16 @@ def test_a_query_names_runs_as_the_list_does(tmp_path, capsys):
     sql = "select loss from steps where run = 'of-0.5'"
     assert main(["sql", sql, str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["rows"] == [{"loss": 0.5}]
+
+
+def test_runs_are_compared_with_the_baseline_of_their_project(tmp_path, capsys):
+    for name, loss in (("a", 0.5), ("b", 0.25), ("c", 0.75)):
+        write_run(tmp_path, name, [loss])
+    main(["ls", str(tmp_path)])
+    assert "vs baseline" not in capsys.readouterr().out
+
+    write_project(tmp_path, None, ProjectSettings(baseline="a"))
+    main(["ls", str(tmp_path), "--sort", "name"])
+    lines = capsys.readouterr().out.splitlines()
+    assert "vs baseline" in lines[0]
+    assert ["baseline" in lines[1], "+50.0%" in lines[2], "-50.0%" in lines[3]] == [True] * 3, "accuracy"

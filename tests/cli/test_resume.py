@@ -22,7 +22,8 @@ def test_a_right_resume_is_the_same_training(tmp_path, capsys):
     _session(tmp_path, range(11, 26), resume=True)
 
     assert main(["why", str(tmp_path / "r")]) == 0
-    assert "continued the same training, to the last digit" in " ".join(capsys.readouterr().out.split())
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "continued the same training as far as recorded, to the last digit" in printed
     assert not [record for record in read_run(tmp_path / "r").records if record["event"] == "finding"]
 
 
@@ -41,6 +42,17 @@ def test_a_wrong_resume_is_named_by_the_command_and_by_the_run_itself(tmp_path, 
     (finding,) = [record for record in records if record.get("kind") == "resume_mismatch"]
     assert finding["severity"] == "warning"
     assert "learning rate" in finding["message"]
+
+
+def test_an_option_of_the_command_line_that_changed_is_the_cause(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py", "--dropout", "0.1"])
+    _session(tmp_path, range(1, 21))
+    monkeypatch.setattr("sys.argv", ["train.py", "--dropout", "0.5", "--resume", "last.pt"])
+    _session(tmp_path, range(11, 26), change=0.3, resume=True)
+
+    assert main(["why", str(tmp_path / "r")]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the code or the configuration changed (setting dropout: 0.1 before, 0.5 after)" in said
 
 
 def test_what_cannot_be_said_has_an_exit_code_of_its_own(tmp_path, capsys):

@@ -21,18 +21,17 @@ def run(tmp_path):
     return tmp_path / "logs" / "greyjacket"
 
 
-def test_the_last_steps_are_shown_with_the_way_to_open_them(run, capsys):
+def test_the_series_are_shown_with_the_way_to_open_them(run, capsys):
     capsys.readouterr()
-    code = main(["show", str(run), "--rows", "3"])
+    code = main(["show", str(run)])
 
     printed = capsys.readouterr().out
     assert code == 0
-    assert f"{run}: finished, " in printed
-    assert "20 step" in printed
-    assert "1 checkpoint" in printed
-    rows = [line.split() for line in printed.splitlines() if line.strip()[:1].isdigit()]
-    assert [row[0] for row in rows] == ["18", "19", "20"]
+    assert printed.startswith("greyjacket: telemetry, finished, ")
+    rows = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line[:1].isalpha()}
+    assert rows["train_loss"] == ["20", "1..20", "1", "0.05", "0.05", "1"]
     assert f'read_run("{run.as_posix()}").frame()' in printed
+    assert main(["show", str(run), "--rows", "3"]) == 2
 
 
 def test_a_folder_of_runs_means_its_newest(run, capsys):
@@ -43,7 +42,7 @@ def test_a_folder_of_runs_means_its_newest(run, capsys):
     code = main(["show", str(run.parent)])
 
     assert code == 0
-    assert capsys.readouterr().out.startswith(f"{run}: ")
+    assert capsys.readouterr().out.startswith("greyjacket: ")
 
 
 def test_a_run_that_failed_is_failed_in_json(tmp_path, capsys):
@@ -67,15 +66,13 @@ def test_own_metrics_are_shown_without_pandas_numpy_or_the_table(run, capsys, mo
 
     assert main(["show", str(run)]) == 0
     printed = capsys.readouterr().out
-    head = next(line.split() for line in printed.splitlines() if line.lstrip().startswith("step"))
-    row = next(line.split() for line in printed.splitlines() if line.split()[:1] == ["21"])
-    assert row[head.index("train_loss")] == "0.5"
-    assert row[-1] == "3.5"
-    assert head[-1] == "my_metric"
-    assert "\nOther last values: val_acc=0.75\n" in printed
+    rows = {line.split()[0]: line.split()[1:] for line in printed.splitlines() if line[:1].isalpha()}
+    assert rows["train_loss"][3] == "0.5"
+    assert rows["my_metric"] == ["1", "21..21", "3.5", "3.5", "3.5", "3.5"]
+    assert rows["val_acc"][3] == "0.75"
 
 
-def test_what_the_trainer_measures_of_itself_is_not_among_the_steps(tmp_path, capsys):
+def test_what_the_trainer_measures_of_itself_is_shown_only_if_it_is_asked_for(tmp_path, capsys):
     with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False) as log:
         log.log_step(1, train_loss=0.5, **{f"profiling/part_{at}": 1.0 for at in range(20)})
     capsys.readouterr()
@@ -84,3 +81,7 @@ def test_what_the_trainer_measures_of_itself_is_not_among_the_steps(tmp_path, ca
     out = capsys.readouterr().out
     assert "train_loss" in out
     assert "profiling/" not in out
+    assert "20 of the machine, of time and of folded steps" in out
+
+    assert main(["show", str(tmp_path / "run"), "--metrics", "profiling/*"]) == 0
+    assert "profiling/part_19" in capsys.readouterr().out

@@ -25,8 +25,10 @@ def test_every_file_in_detectors_is_listed():
 
 
 def test_every_kind_of_finding_is_named_and_explained_in_the_document():
-    document = (ROOT / "docs" / "detectors.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \|(?: [^|]+ \|){3}$", document, re.MULTILINE)
+    document = (
+        (ROOT / "docs" / "detectors.md").read_text(encoding="utf-8").partition("## What is detected")[2]
+    )
+    rows = re.findall(r"^\| `(\w+)` \|(?: [^|]+ \|){2}$", document, re.MULTILINE)
 
     assert sorted(rows) == sorted(CATALOGUE)
 

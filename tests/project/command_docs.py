@@ -22,7 +22,7 @@ _REST: Final = """
 ## Exit codes
 
 | code | meaning |
-| --- | --- |
+|---|---|
 | 0 | done, and nothing bad was found |
 | 1 | something bad was found: an unhealthy run, a refused request, a receiver that failed, a file that is missing |
 | 2 | it could not be done, or the command line is invalid; the reason is on stderr |
@@ -50,7 +50,7 @@ except in records, where it is `null` and named in `non_finite`.
 def document() -> str:
     """Return docs/cli.md."""
     rows = "".join(
-        f"\n{title}:\n\n| command | what it does |\n| --- | --- |\n"
+        f"\n{title}:\n\n| command | what it does |\n|---|---|\n"
         + "".join(f"| `{name}` | {SUBCOMMANDS[name]} |\n" for name in names)
         for title, names in grouped().items()
     )

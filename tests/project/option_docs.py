@@ -13,7 +13,6 @@ from typing import Any, Final, cast
 from toolkit.telemetry.core.fields import options_of
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.logger.training import TrainingConfig
-from toolkit.telemetry.trainer.options import ProcessOptions
 
 _SECTIONS: Final = (
     (
@@ -27,12 +26,6 @@ _SECTIONS: Final = (
         "`log.training.configure(...)`",
         "",
         "Each value may also be a function that returns it. See [spans.md](spans.md#the-phases-of-a-training-job).",
-    ),
-    (
-        ProcessOptions,
-        "The example trainer",
-        "config.process[0]",
-        "The keys of the YAML that `run.py` trains. See [trainer.md](trainer.md).",
     ),
 )
 _PAGE: Final = "docs/options.md"
@@ -52,6 +45,7 @@ def options_page() -> str:
         "This page is generated from the code by `make docs`.",
         "A wrong key or value is refused with its whole key, its value and what is allowed.",
         "A key is shown with its default; one without is not set. Where nothing is said of the values: true or false.",
+        "A number whose default has no dot is a whole one.",
         "",
     ]
     for cls, title, key, intro in _SECTIONS:
@@ -92,7 +86,7 @@ def _tables(cls: type, key: str) -> Iterator[str]:
     for part, names in _by_class(cls):
         if part is not cls:
             yield from ("### Exporters", "")
-        yield from ("| key | values | |", "| --- | --- | --- |")
+        yield from ("| key | values | |", "|---|---|---|")
         defaults = {item.name: item for item in dataclasses.fields(cast(Any, part))}
         for name in names:
             about = options_of(part)[name]
@@ -100,12 +94,19 @@ def _tables(cls: type, key: str) -> Iterator[str]:
             if about.check.block is not None:
                 inside = f"{key}.{name}" if key else name
                 blocks.append((f"{inside}[]" if is_list else inside, about.check.block()))
-            allowed = "" if about.check.allowed == "true or false" else about.check.allowed
-            cells = (f"`{name}{_default(defaults[name])}`", allowed, about.description)
+            cells = (f"`{name}{_default(defaults[name])}`", _values(about.check.allowed), about.description)
             yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
         yield ""
     for inside, block in blocks:
         yield from (f"### `{inside}`", "", (block.__doc__ or "").splitlines()[0], "", *_tables(block, inside))
+
+
+def _values(allowed: str) -> str:
+    """Return what is allowed in fewer words: the default shows the type."""
+    short = "" if allowed == "true or false" else allowed.replace(" that is not empty", "")
+    for start in ("a whole number from ", "a whole number of ", "a number from ", "one of "):
+        short = short.removeprefix(start)
+    return short
 
 
 def _by_class(cls: type) -> Iterator[tuple[type, list[str]]]:

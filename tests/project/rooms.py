@@ -1,56 +1,42 @@
 """The packages of `toolkit.telemetry` as rooms: what each is for, and which imports which, read from the code.
 
-`python -m tests.project.rooms` writes the two tables of docs/architecture.md.
+`python -m tests.project.rooms` prints them, and writes the table of docs/architecture.md.
 """
 
 from __future__ import annotations
 
 import ast
 import functools
-import re
 from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = ROOT / "docs" / "architecture.md"
-BEGIN, END = "<!-- rooms: written by `make docs` -->", "<!-- end of rooms -->"
 TELEMETRY = ROOT / "toolkit" / "telemetry"
 LOGGER = "logger"
 
-PLACES_BEGIN, PLACES_END = "<!-- places: written by `make docs` -->", "<!-- end of places -->"
+BEGIN, END = "<!-- places: written by `make docs` -->", "<!-- end of places -->"
 PLACES = {
     "what a script can call": "toolkit.telemetry.logger.logger:TelemetryLogger",
-    "an option of the `telemetry:` block": "toolkit.telemetry.logger.options.telemetry_options:TelemetryOptions",
     "a well-known field of a step": "toolkit.telemetry.logger.records.folded_metrics:COLUMNS",
     "the folder name of a second run": "toolkit.telemetry.runfolder.layout:candidate_names",
     "the folders of a run on several nodes": "toolkit.telemetry.runfolder.node_folders",
     "how often run.json is written": "toolkit.telemetry.logger.session.live_run:_HEARTBEAT_EVERY_S",
-    "a kind of record": "toolkit.telemetry.runfolder.records",
     "which records and fields are in metrics.csv": "toolkit.telemetry.runfolder.table.columns:WITHOUT_ROWS",
     "which numbers of a record are curves": "toolkit.telemetry.runfolder.metrics:metrics_of",
     "when a run is lost, stalled or running": "toolkit.telemetry.runfolder.status:work_out_status",
     "limits of a request to a run": "toolkit.telemetry.runfolder.control:LOG_EVERY_PAUSE_S",
     "a span's name and ledger entry": "toolkit.telemetry.timing.names:ENTRY_OF",
-    "the shape of a service's tokens": "toolkit.telemetry.privacy.token_shapes:SHAPES",
-    "another tool's log format": "toolkit.telemetry.importers.detect:FORMATS",
-    "a detector": "toolkit.telemetry.diagnostics.detectors:DETECTORS",
     "a detector's threshold": "toolkit.telemetry.diagnostics.thresholds",
     "the words of a finding": "toolkit.telemetry.diagnostics.catalogue:CATALOGUE",
     "the names of the loss, learning rate, …": "toolkit.telemetry.diagnostics.metric_aliases:signal_of",
-    "an exporter": "toolkit.telemetry.mirrors.registry",
-    "a message service": "toolkit.telemetry.mirrors.messages.services:SERVICES",
-    "a source of system records": "toolkit.telemetry.logger.machine.samplers.registry:SAMPLERS",
-    "what lists and pages may ask of runs": "toolkit.telemetry.runs.store:RunStore",
     "a run's name in a list": "toolkit.telemetry.runs.labels:labels_of",
     "search and sort of a list": "toolkit.telemetry.runs.listing.search:sort_cards",
     "a column of a list": "toolkit.telemetry.runs.listing.run_table:columns_of",
     "which points of a curve are drawn": "toolkit.telemetry.runs.columns.thinning:first_lowest_highest_last",
     "what a sweep answers": "toolkit.telemetry.runs.sweep.answer:answer",
     "what a report contains": "toolkit.telemetry.reports.stored_run:content_of_run",
-    "a subcommand": "toolkit.telemetry.cli.main:SUBCOMMANDS",
     "a table in ClickHouse": "toolkit.telemetry.fleet.schema",
-    "how failures of telemetry are caught": "toolkit.telemetry.core.guard:Guard",
-    "a page": "dashboard.app",
     "how often a page refreshes": "dashboard.session:refresh_seconds",
     "where the cache and other files of a user are": "toolkit.telemetry.core.user_folders:user_folder",
     "how a curve is drawn": "dashboard.components.curve_chart",
@@ -60,15 +46,16 @@ PLACES = {
 
 def places():
     """Return the table of places; each is looked up in the code."""
-    lines = ["| to change | go to |", "| --- | --- |"]
+    lines = ["| to change | go to (below `toolkit/telemetry`, or `dashboard`) |", "|---|---|"]
     for what, place in PLACES.items():
         module, _, name = place.partition(":")
         path = ROOT / module.replace(".", "/")
         file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
         assert file.exists(), f"{what}: {file} does not exist"
         assert not name or name in _defined(file), f"{what}: {module} does not define {name}"
-        shown = path.relative_to(ROOT).as_posix() + ("/" if path.is_dir() else ".py")
-        lines.append(f"| {what} | " + (f"`{name}` in " if name else "") + f"`{shown}` |")
+        shown = path.relative_to(ROOT).as_posix().removeprefix("toolkit/telemetry/")
+        shown += "/" if path.is_dir() else ".py"
+        lines.append(f"| {what} | `{shown}" + (f":{name}` |" if name else "` |"))
     return "\n".join(lines)
 
 
@@ -140,13 +127,13 @@ def layers(arrows):
 
 
 def described():
-    """Return the part of the document that is made from the code."""
+    """Return the rooms, highest first: a room imports rooms of lower levels only."""
     arrows = imports()
-    lines = ["| level | room | what it does |", "| --- | --- | --- |"]
+    lines = []
     stacked = layers(arrows)
     for number, level in enumerate(stacked):
         for room in level:
-            lines.append(f"| {len(stacked) - number} | `{room}` | {purpose_of(room)} |")
+            lines.append(f"- {len(stacked) - number} `{room}`: {purpose_of(room)}")
     total = sum(len(there) for there in arrows.values())
     lines += ["", f"{len(arrows)} rooms, {total} arrows between them, and no circle."]
     return "\n".join(lines)
@@ -170,16 +157,11 @@ def _imported(tree):
 
 def written():
     """Return the document with its part that is made from the code as it should be."""
-    text = DOCUMENT.read_text("utf-8")
-    for begin, made, end in ((PLACES_BEGIN, places(), PLACES_END), (BEGIN, described(), END)):
-        text = re.sub(
-            f"{re.escape(begin)}.*?{re.escape(end)}",
-            lambda _, part=f"{begin}\n{made}\n{end}": part,
-            text,
-            flags=re.DOTALL,
-        )
-    return text
+    before, begin, rest = DOCUMENT.read_text("utf-8").partition(BEGIN)
+    _, end, after = rest.partition(END)
+    return f"{before}{begin}\n{places()}\n{end}{after}"
 
 
 if __name__ == "__main__":
     DOCUMENT.write_text(written(), "utf-8")
+    print(described())

@@ -1,4 +1,4 @@
-"""docs/architecture.md says what the code is: its rooms, their imports, and where things are changed."""
+"""docs/architecture.md says where things are changed; the rooms of the code import each other without a circle."""
 
 import inspect
 
@@ -10,7 +10,7 @@ from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger.records.folded_metrics import COLUMNS
 
 
-def test_the_rooms_in_the_document_are_those_of_the_code():
+def test_the_places_in_the_document_are_those_of_the_code():
     assert rooms.DOCUMENT.read_text("utf-8") == rooms.written(), "`make docs` writes it"
 
 

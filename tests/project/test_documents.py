@@ -132,7 +132,7 @@ def test_what_the_python_of_a_page_imports_from_here_exists(name):
         assert re.search(rf"\b{imported}\b", source)
 
 
-AROUND_A_RUN = [ROOT / "docs" / f"{name}.md" for name in ("errors", "privacy", "completions", "profiling")]
+AROUND_A_RUN = [ROOT / "docs" / f"{name}.md" for name in ("errors", "privacy", "completions", "spans")]
 """Pages whose commands are run as well, next to what their Python has written. Those about messages need a server to
 send to: tests/cli/test_message.py runs them."""
 
@@ -307,7 +307,7 @@ SHORTENED = {
 
 NOT_RUN = {"pip install .", "make test", "make run"}
 """The first would change this environment (test_packaging looks into what it installs); the second is running now;
-the third serves until it is stopped, which tests/dashboard/test_train_and_serve.py tries."""
+the third serves until it is stopped, which test_makefile.py tries."""
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import stat
 import subprocess
 import sys
@@ -197,3 +198,43 @@ def test_a_test_that_ended_its_worker_is_one_that_failed(tmp_path):
     assert first.returncode == 1, first.stdout
     assert second.returncode == 0, second.stdout
     assert "PASSED test_it.py::test_ends_its_worker_the_first_time" in second.stdout
+
+
+STAND_IN = f"""#!{sys.executable}
+import signal, sys, time
+ended = []
+for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, lambda number, frame: ended.append(signal.Signals(number).name))
+print(sys.argv[1], "begins", flush=True)
+while not ended:
+    time.sleep(0.01)
+time.sleep(0.3)
+print(sys.argv[1], "has saved after", *ended, flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_make_run_ends_with_both_programs_which_get_a_signal_once(tmp_path, number):
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python"
+    python.write_text(STAND_IN)
+    python.chmod(0o755)
+    (tmp_path / ".installed-training-dashboard").touch()
+    run = subprocess.Popen(
+        ["make", "run", f"VENV={tmp_path}"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    said = [run.stdout.readline() for _ in range(2)]
+    if number == signal.SIGINT:
+        # As a terminal does.
+        os.killpg(run.pid, number)
+    else:
+        run.terminate()
+    rest, _ = run.communicate(timeout=60)
+
+    assert sorted(said) == ["run.py begins\n", "run_dashboard.py begins\n"]
+    for program in ("run.py", "run_dashboard.py"):
+        assert f"{program} has saved after {number.name}\n" in rest

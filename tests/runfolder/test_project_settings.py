@@ -10,7 +10,7 @@ from toolkit.telemetry.runfolder.labels import (
 
 
 def test_each_project_has_settings_of_its_own(tmp_path):
-    mine = ProjectSettings(primary_metric="val_loss", direction="min", columns=("name", "loss"))
+    mine = ProjectSettings(primary_metric="val_loss", direction="min", columns=("name", "loss"), baseline="a")
     write_project(tmp_path, "faces", mine)
     write_project(tmp_path, None, ProjectSettings(primary_metric="reward"))
 

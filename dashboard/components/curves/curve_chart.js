@@ -111,7 +111,8 @@ class CurveChart {
       return { spec, label: spec.label, colours: spec.colour, colour: spec.colour[this.theme.isDark ? 1 : 0], dash: spec.dash || "solid", run: spec.run, metric: spec.metric, hidden: false, side: spec.side || "left", feed, band, group, smoothed: null, seen: { parts: [], level: 0, visible: 0 } };
     };
     const old = new Map(this.curves.map((curve) => [JSON.stringify([curve.label, curve.run, curve.metric, curve.spec.rank, curve.feed.axis]), curve.smoothed]));
-    this.curves = (this.spec.curves || []).map((spec) => curveOf(spec));
+    // A baseline of another day would move the run to the edge of the chart.
+    this.curves = (this.spec.curves || []).filter((spec) => !spec.pale || axis !== "time").map((spec) => curveOf(spec));
     this.groups = (this.spec.groups || []).map((spec) => ({ spec, label: spec.label, colours: spec.colour, colour: spec.colour[this.theme.isDark ? 1 : 0], dash: spec.dash || "solid", hidden: false, result: null }));
     this.groups.forEach((group) => { group.curves = group.spec.curves.map((spec) => curveOf(spec, group)); });
     this.members = this.groups.flatMap((group) => group.curves);
@@ -157,7 +158,8 @@ class CurveChart {
     let low = Infinity, high = -Infinity;
     const take = (x) => { if (Number.isFinite(x) && (!this.logX() || x > 0)) { if (x < low) low = x; if (x > high) high = x; } };
     const shown = this.groups.length ? this.members.filter((curve) => !curve.group.hidden) : this.curves.filter((curve) => !curve.hidden);
-    for (const { feed } of shown.length ? shown : this.curves) {
+    const own = shown.filter((curve) => !curve.spec.pale);
+    for (const { feed } of own.length ? own : this.curves) {
       for (const piece of feed.pieces) {
         if (!piece.points) continue;
         take(piece.first);
@@ -699,3 +701,18 @@ export function curve_chart(component) {
   root.__chart.update(data, component);
   return () => { if (root.__chart) root.__chart.close(); };
 }
+
+// What the server has drawn covers the page until the charts are drawn, or there are none.
+function uncover(until) {
+  const cover = document.querySelector(".telemetry-first");
+  if (!cover) return;
+  const charts = [...openCharts].filter((chart) => chart.isVisible);
+  const app = document.querySelector('[data-testid="stApp"]');
+  const isDrawn = charts.length || cover.querySelector("svg") ? charts.length && charts.every((chart) => chart.root.dataset.drawn && !chart.isThinking) : app && app.dataset.testScriptState === "notRunning";
+  if (!isDrawn && performance.now() < until) { requestAnimationFrame(() => uncover(until)); return; }
+  cover.remove();
+  const side = document.querySelector('[data-testid="stMain"]');
+  // The next first screen of this browser has its content where this page has it.
+  if (side && innerWidth > 768) document.cookie = `telemetry-look=${chosenTheme().toLowerCase()}.${Math.round(side.getBoundingClientRect().left)}; path=/; max-age=31536000; samesite=strict`;
+}
+uncover(performance.now() + 5000);

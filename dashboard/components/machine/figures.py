@@ -229,7 +229,6 @@ def _gpu_heatmap(page: RunPage, gpus: Sequence[_Gpu], window: tuple[float, float
         height=gpu_heatmap_height(len(found)),
         name=f"{page.card.name} utilization by GPU",
         heading=f"Utilization by GPU · {page.card.name}",
-        group=name,
     )
     if len(gpus) > _MAX_LINES:
         st.caption(f"The charts below show the first {_MAX_LINES} of {count(len(gpus))} GPUs.")

@@ -71,7 +71,6 @@ def draw_ranks(page: RunPage) -> None:
         key=f"chart ranks {page.key}",
         label="step time by rank",
         height=rank_heatmap_height(grid),
-        group="ranks",
     )
     if ranks_per_row(grid) > 1:
         st.caption(

@@ -86,7 +86,6 @@ def draw_spans(page: RunPage, choice: SpanChoice, table: SpanTable, window: Wind
         label=f"spans, {shown} of {total}",
         height=(90 if choice.by_rank else 60) + 32 * max(2, min(len(labels), 40)),
         name=f"{page.card.name} spans",
-        group="spans",
         on_view=lambda: follow_window(key, table.whole()),
         on_pick=redraw_only,
     )

@@ -183,7 +183,6 @@ def _events_chart(page: RunPage, bars: Sequence[Bar], window: Window | None) -> 
         key=key,
         label=f"timeline of {len(bars)} events",
         height=70 + 38 * len({bar.row for bar in bars}),
-        group="events",
         on_view=(lambda: follow_window(key, None)) if window is not None else None,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import re
 from collections.abc import Iterator
@@ -89,21 +90,21 @@ def press_in_settings(tab: AppTest, label: str) -> AppTest:
 
 def said(tab: AppTest) -> str:
     """Return every text of the page, as a reader sees it."""
-    head = _head(tab)
-    above = [head["name"], " · ".join(text for text, _ in head["steps"]), head["about"]] if head else []
-    above += [text for badge in head.get("badges", ()) for text in (badge[0], badge[2])]
+    head = str(_head(tab).get("html", ""))
+    lines = re.sub("<[^>]+>", "", re.sub("</h1>|</div>|<span class", r"\n\g<0>", head))
+    above = [html.unescape(text) for text in (lines, *re.findall('title="(.*?)"', head))]
     return "\n".join([*above, *(_without_backslashes(text) for _, _, text in texts(tab))])
 
 
 def name_shown(tab: AppTest) -> str:
     """Return the name of the run in the head of the page."""
-    return str(_head(tab)["name"])
+    return html.unescape(re.findall("<h1>(.*?)</h1>", _head(tab)["html"])[0])
 
 
 def progress_shown(tab: AppTest) -> float | None:
     """Return how much of the bar in the head of the page is filled; None without one."""
-    found: float | None = _head(tab)["progress"]
-    return found
+    found = re.search('style="width:(.*?)%"', _head(tab)["html"])
+    return None if found is None else float(found[1]) / 100
 
 
 def announced(tab: AppTest) -> dict[str, Any]:
@@ -115,6 +116,17 @@ def announced(tab: AppTest) -> dict[str, Any]:
 def _head(tab: AppTest) -> dict[str, Any]:
     sent = [json.loads(text) for text in _sent_to_components(tab)]
     return next((data for data in sent if "attention" in data), {})
+
+
+def parts_of(markup: str, name: str) -> list[str]:
+    """Return the text of each element with the class `name` that has no others in it."""
+    return [html.unescape(text) for text in re.findall(f'class="{name}"[^>]*>([^<]+)<', markup)]
+
+
+def runs_offered(tab: AppTest) -> list[list[str]]:
+    """Return key and text of the runs that the side bar offers."""
+    sent = [json.loads(text) for text in _sent_to_components(tab)]
+    return next(data["runs"] for data in sent if "runs" in data)
 
 
 def headings(tab: AppTest) -> list[str]:
@@ -197,8 +209,8 @@ def badges(tab: AppTest) -> list[str]:
     links = [item.proto.label for item in tab.get("page_link")]
     found = [text for text in (*(item.value for item in tab.markdown), *links) if "-badge[" in text]
     of_run = [
-        badge[0].split(" ", 1)[-1] if number == 0 else badge[0]
-        for number, badge in enumerate(_head(tab).get("badges", ()))
+        badge.split(" ", 1)[-1] if number == 0 else badge
+        for number, badge in enumerate(parts_of(_head(tab).get("html", ""), "telemetry-badge .*?"))
     ]
     return of_run + [
         part.split("]", 1)[0].split(": ", 1)[-1] for text in found for part in text.split("-badge[")[1:]
@@ -265,14 +277,20 @@ def chart_data(tab: AppTest) -> list[str]:
 
 def cards(tab: AppTest) -> dict[str, str]:
     """Return the numbers at the top of the overview, by their labels."""
-    sent = [json.loads(text) for text in _sent_to_components(tab)]
-    return {card["label"]: card["value"] for data in sent for card in data.get("cards", ())}
+    found = "".join(_markup(tab))
+    names = parts_of(found, "telemetry-card-label")
+    return dict(zip(names, parts_of(found, "telemetry-card-value"), strict=True))
 
 
 def card_notes(tab: AppTest) -> list[str]:
-    """Return what is below the numbers at the top of the overview."""
+    """Return what is below each of the numbers at the top of the overview."""
+    abouts = re.findall('class="telemetry-card-about">(.*?)</div>', "".join(_markup(tab)))
+    return [html.unescape(" ".join(re.findall("<span>(.*?)</span>", text))) for text in abouts]
+
+
+def _markup(tab: AppTest) -> list[str]:
     sent = [json.loads(text) for text in _sent_to_components(tab)]
-    return [card["about"] for data in sent for card in data.get("cards", ())]
+    return [data["html"] for data in sent if "telemetry-cards" in data.get("html", "")]
 
 
 def samples_of(tab: AppTest) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import time
@@ -16,6 +17,7 @@ from tests.dashboard.troubled_runs import steps, with_findings
 from tests.dashboard.views.pages import (
     badges,
     button,
+    chart_data,
     charts,
     curve_charts,
     go_to,
@@ -23,6 +25,8 @@ from tests.dashboard.views.pages import (
     is_well,
     open_page,
     said,
+    samples_of,
+    tables,
 )
 from tests.lengths import in_make_faults
 from tests.made_runs import append, step_record, write_run
@@ -90,16 +94,27 @@ def test_a_healthy_run_says_what_is_watched(logs):
 # ---------------------------------------------------------------- open and over
 
 
-def test_the_advice_names_the_samples_of_the_batch_that_it_says_to_look_at(logs):
+def test_what_a_run_kept_of_the_step_of_a_finding_is_next_to_its_chart(logs):
     dice = random.Random(1)
     with TelemetryLogger("r", logs, quiet=True, system=False, log_every=1) as log:
         for step in range(1, 301):
-            log.batch([f"{step}-a", f"{step}-b"])
-            log.log_step(step, train_loss=9.0 if 200 <= step < 206 else dice.uniform(0.9, 1.1))
+            is_bad = 200 <= step < 206
+            log.batch([f"{step}-a", f"{step}-b"], losses=[1.0, 17.0 if is_bad else 1.0])
+            log.log_step(step, train_loss=9.0 if is_bad else dice.uniform(0.9, 1.1))
+        for step in (100, 200):
+            (log.run_folder / f"{step}.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+            log.log_sample(step, log.run_folder / f"{step}.png", prompt="a fox")
+    (log.run_folder / "output.log").write_text("epoch 1\nbatch 200 is odd\n")
 
-    page = open_page("alerts", "r")
+    tab = open_page("alerts", "r")
 
-    assert "Batch of step 200: samples 200-a, 200-b." in said(page)
+    assert is_well(tab)
+    assert "At step 200: train_loss 9" in said(tab).replace("**", "")
+    batches = [table.values.tolist() for table in tables(tab) if "Sample of its batch" in table]
+    assert [["200-b", 17.0], ["200-a", 1.0]] in batches, "the most unusual one first"
+    assert "batch 200 is odd" in "\n".join(item.value for item in tab.code)
+    strip = samples_of(tab)
+    assert [item[0] for row in strip["rows"] for cell in row["cells"] for item in cell] == [200]
 
 
 def test_an_open_finding_is_explained_with_its_place_causes_settings_and_advice(logs):
@@ -198,7 +213,7 @@ def slower(step, *, over=True, lost=31.0):
     }
 
 
-def test_equal_alerts_are_one_card_with_a_strip_of_occurrences(logs):
+def test_equal_alerts_are_one_card_with_a_list_of_occurrences(logs):
     folder = write_run(logs, "r", extra=[slower(step, lost=step / 10) for step in range(100, 300, 10)])
 
     tab = open_page("alerts", "r")
@@ -209,11 +224,13 @@ def test_equal_alerts_are_one_card_with_a_strip_of_occurrences(logs):
     assert "Resolved: Slower than before (20)" in said(tab)
     assert "Slower since step 290." in said(tab), "the newest is shown first"
     assert "29 % less" in said(tab)
-    (strip,) = [item for item in tab.get("button_group") if item.key == "_which r Slower than before"]
-    assert strip.proto.options[0].content.startswith("290 · −29")  # noqa: RUF001
-    assert len(strip.proto.options) == 10
+    choice = tab.selectbox(key="_which r Slower than before")
+    assert choice.options[0].startswith("✓ step 290 · −29")  # noqa: RUF001
+    assert len(choice.options) == 20
+    [drawn] = json.loads(json.loads(chart_data(tab)[0])["figure"])["data"]
+    assert drawn["base"][:2] == [290, 280], "all on one axis, where a click chooses one"
 
-    strip.set_value("1-throughput_drop-samples_per_sec-270").run()
+    choice.set_value("1-throughput_drop-samples_per_sec-270").run()
 
     assert "Slower since step 270." in said(tab)
     assert "Slower since step 290." not in said(tab)
@@ -608,7 +625,7 @@ def test_an_error_and_a_hang_show_their_stacks_as_plain_text(logs):
         "<b>the last words</b>",
         "dist.py:3 in all_reduce",
     ]
-    assert charts(tab) == 0, "an error is no point of a curve"
+    assert curve_charts(tab) == [], "an error is no point of a curve"
 
 
 # ---------------------------------------------------------------- rules of one's own

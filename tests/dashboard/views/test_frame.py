@@ -165,17 +165,6 @@ def test_without_a_run_in_the_url_the_newest_is_shown(logs):
     assert name_shown(tab) == "new"
 
 
-def test_the_picker_changes_the_run_and_keeps_the_page(logs):
-    write_run(logs, "a")
-    write_run(logs, "b")
-    tab = open_page("metrics", "a")
-
-    tab.sidebar.selectbox[0].set_value("b").run()
-
-    assert name_shown(tab) == "b"
-    assert charts(tab) == 1
-
-
 def test_two_log_directories_may_hold_runs_of_one_name(tmp_path, look_at):
     write_run(tmp_path / "one", "r", display_name="first")
     write_run(tmp_path / "two", "r", display_name="second")

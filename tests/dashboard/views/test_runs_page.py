@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from urllib.parse import parse_qsl
 
 import pytest
@@ -23,7 +24,13 @@ from tests.dashboard.views.pages import (
     said,
 )
 from tests.made_runs import append, step_record, write_run
-from toolkit.telemetry.runfolder.labels import Labels, read_labels, read_project, write_labels
+from toolkit.telemetry.runfolder.labels import (
+    Labels,
+    read_labels,
+    read_project,
+    write_labels,
+    write_project,
+)
 from toolkit.telemetry.runs.listing.run_folders import RunFolders
 
 
@@ -461,3 +468,30 @@ def test_without_a_project_the_best_is_named_only_among_runs_with_the_same_setti
 
     assert ("Best:" in said(open_page("runs"))) is is_named
     assert ("Search, to see the best one." in said(open_page("runs"))) is not is_named
+
+
+def test_the_baseline_of_a_project_is_in_the_list_the_tiles_and_every_chart(sweep):
+    write_project(sweep, None, replace(read_project(sweep, None), baseline="lr0.0001-s1"))
+    table = run_table(open_page("runs")).set_index("Run")
+
+    assert table["vs baseline"].to_dict() == {
+        "lr0.0001-s1": "baseline",
+        "lr0.0001-s2": "+50.0 %",
+        "lr0.001-s1": "+450.0 %",
+        "lr0.001-s2": "+500.0 %",
+    }
+    overview = open_page("overview", "lr0.001-s2")
+    assert is_well(overview)
+    assert "best +500.0 % vs baseline" in " ".join(pages.card_notes(overview))
+    for tab in (overview, open_page("metrics", "lr0.001-s2")):
+        pale = [curve for chart in curve_charts(tab) for curve in chart["curves"] if curve.get("pale")]
+        assert {(curve["run"], curve["label"]) for curve in pale} == {("lr0.0001-s1", "baseline lr0.0001-s1")}
+    chosen = open_page("compare", runs=("lr0.001-s1", "lr0.0001-s1"))
+    assert chosen.selectbox(key="base").value == "lr0.0001-s1"
+    drawn_by = curve_charts(open_page("runs", show="Charts", q="lr=0.001"))[0]["curves"]
+    assert [curve["run"] for curve in drawn_by if curve.get("pale")] == ["lr0.0001-s1"]
+    # A link may name another one, or one that is gone.
+    assert run_table(open_page("runs", baseline="lr0.001-s2"))["vs baseline"].tolist().count("baseline") == 1
+    gone = open_page("runs", baseline="gone")
+    assert is_well(gone)
+    assert "vs baseline" not in run_table(gone)

@@ -14,6 +14,7 @@ from tests.dashboard.views import pages
 from tests.dashboard.views.pages import chart_data, is_well, open_page, run_table
 from tests.made_runs import write_run
 from toolkit.telemetry.runfolder.labels import ProjectSettings, write_project
+from toolkit.telemetry.runs.sweep.next_trial import command_with
 
 
 def write_sweep(logs, number=12, project=None, name="run", **more):
@@ -58,6 +59,9 @@ def said(tab):
 def charts_of(tab):
     """Return the figures of a sweep: the points, the bars."""
     found = [json.loads(json.loads(text)["figure"]) for text in chart_data(tab)]
+    for one in found:
+        # What is fitted through the points comes first.
+        one["data"].sort(key=lambda trace: trace.get("mode") != "markers")
     return next((one for one in found if one["data"][0]["type"] == "scatter"), None), next(
         (one for one in found if one["data"][0]["type"] == "bar"), None
     )
@@ -76,7 +80,8 @@ def test_the_view_says_which_run_is_best_and_why(logs):
     assert "Equal in all runs: model tiny" in text
     assert "Really better?" in text
     points, bars = charts_of(tab)
-    [bar], [drawn] = bars["data"], points["data"]
+    [bar], [drawn, *fitted] = bars["data"], points["data"]
+    assert fitted == [], "three values are too few for a curve"
     named = [name for name, look in zip(bar["y"], bar["marker"]["color"], strict=True) if "series" in look]
     assert [name.split()[0] for name in named] == ["lora_rank"]
     assert len(drawn["x"]) == 16
@@ -134,7 +139,7 @@ def test_settings_metrics_and_the_duration_can_be_axes(logs, x, y, first):
     write_sweep(logs)
     points, _ = charts_of(sweep(sx=x, sy=y, sc="lora_rank"))
 
-    [drawn] = points["data"]
+    drawn, *_ = points["data"]
     found = min(zip(drawn["x"], drawn["y"], strict=True))
     assert len(drawn["x"]) == 12
     bar = drawn["marker"]["colorbar"]
@@ -166,3 +171,53 @@ def test_parallel_coordinates_are_drawn_when_they_are_opened(logs):
     axes = tab.multiselect(key="axes")
     assert axes.proto.query_param_key == "axes"
     assert set(axes.options) == {"learning_rate", "lora_rank"}
+
+
+def test_a_setting_with_a_best_value_inside_has_a_curve_groups_and_a_command_to_copy(logs):
+    for place in range(24):
+        rate = 10 ** (-5 + place // 3 / 2)
+        write_run(
+            logs,
+            f"run-{place:02d}",
+            sessions=(range(3),),
+            start={
+                "config": {"learning_rate": rate, "seed": place % 3},
+                "command_line": ["train.py", "--lr", f"{rate:g}", "--seed=1", "--name", "my run"],
+            },
+            extra=[
+                {
+                    "event": "eval",
+                    "time": 1.7e9,
+                    "global_step": 2,
+                    "val_loss": 0.5 + (math.log10(rate) + 3.2) ** 2 / 4 + place % 3 / 1000,
+                }
+            ],
+        )
+    tab = sweep()
+
+    assert is_well(tab)
+    points, _ = charts_of(tab)
+    band, line = points["data"][1:]
+    assert (band["fill"], line["line"]["dash"]) == ("toself", "dash")
+    [command] = [item.value for item in tab.code]
+    found = re.fullmatch(r"train.py --lr (\S+) --seed=1 --name 'my run'", command)
+    assert float(found[1]) == pytest.approx(10**-3.2, rel=0.3)
+    settings = next(table for table in pages.tables(tab) if "val_loss mean" in table)
+    assert settings["runs"].tolist() == [3] * 8
+    assert settings["val_loss mean"].tolist() == sorted(settings["val_loss mean"])
+    assert settings["learning_rate"][0] == "0.001"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (["t.py", "--lr=1", "-x"], "t.py --lr=2 -x"),
+        (["t.py", "train.lr=1"], "t.py train.lr=2"),
+        (["t.py", "--learning-rate", "1"], "t.py --learning-rate 2"),
+        (["t.py", "--lr"], None),
+        (["t.py", "lr", "1"], None),
+        (["t.py"], None),
+    ],
+)
+def test_a_command_with_other_settings_names_each_of_them_or_is_left_out(line, said):
+    assert command_with(line, {"learning_rate": "2"}) == said

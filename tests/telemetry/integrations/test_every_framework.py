@@ -15,6 +15,9 @@ from tests.telemetry.integrations import control_requests
 from tests.telemetry.integrations.small_trainings import FRAMEWORKS, RATE, STEPS
 from tests.telemetry.logged import QUIET, make_logger, run_program
 from toolkit.telemetry import OptionsError, TelemetryLogger
+from toolkit.telemetry.answers.evidence import read_evidence
+from toolkit.telemetry.answers.resume import answer_resumes
+from toolkit.telemetry.diagnostics.resume.judge import RNG
 from toolkit.telemetry.runfolder.manifest import read_manifest
 
 WITH_PHASES = [name for name, one in FRAMEWORKS.items() if one.parts is not None]
@@ -221,6 +224,9 @@ def test_a_training_from_a_checkpoint_resumes_its_run_with_the_state_that_was_sa
     )
     assert again == kept
     assert began["weights_norm"] != kept["weights_norm"]
+    (said,) = answer_resumes(read_evidence(tmp_path / "logs" / "r"))
+    # Lightning restores no random generators.
+    assert {row.cause for row in said.evidence if row.differs} <= {RNG}
 
 
 def test_a_copy_records_nothing_until_it_trains_itself(name, tmp_path):

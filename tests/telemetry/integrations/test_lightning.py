@@ -362,8 +362,6 @@ def test_options_are_rejected_that_are_wrong_or_given_twice(tmp_path):
         ours.TelemetryLightningLogger(log_evry=5)
     with pytest.raises(OptionsError, match="log_dir"):
         ours.TelemetryLightningLogger(make_logger(tmp_path, enabled=False), log_dir="logs")
-    with pytest.raises(OptionsError, match="options"):
-        ours.TelemetryCallback(ours.TelemetryLightningLogger(), log_dir="logs")
 
 
 def test_metrics_passed_to_the_logger_are_records_of_their_own(tmp_path):
@@ -409,7 +407,7 @@ def test_predictions_are_no_run(tmp_path):
 @pytest.mark.parametrize("has_callback", [True, False])
 def test_a_second_training_gets_a_new_run_unless_it_resumes(tmp_path, has_callback):
     logger = logger_of(tmp_path, log_every=1)
-    callbacks = [ours.TelemetryCallback(logger)] if has_callback else []
+    callbacks = [ours.TelemetryCallback()] if has_callback else []
 
     def new_trainer():
         return trainer_of(tmp_path, callbacks, logger=logger, log_every_n_steps=1, max_epochs=1)

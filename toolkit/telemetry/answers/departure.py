@@ -4,13 +4,61 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from toolkit.telemetry.diagnostics.robust import change_sigma, median
 
-Curve = Mapping[int, float]
-"""The values of a metric by step."""
+Steps = npt.NDArray[np.int64]
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The values of a metric by step, in the order of steps, of which each is there once."""
+
+    steps: Steps = field(default_factory=lambda: np.empty(0, np.int64))
+    values: Values = field(default_factory=lambda: np.empty(0, np.float64))
+
+    def then(self, steps: Sequence[int], values: Sequence[float], offset: int = 0) -> Curve:
+        """Return it with these, whose steps begin at `offset`; of a step that comes twice the last value counts."""
+        at, found = np.asarray(steps, np.int64), np.asarray(values, np.float64)
+        at = at + offset if offset else at
+        if len(self.steps):
+            at, found = np.concatenate([self.steps, at]), np.concatenate([self.values, found])
+        if bool((at[1:] > at[:-1]).all()):
+            return Curve(at, found)
+        order, places = np.unique(at[::-1], return_index=True)
+        return Curve(order, found[::-1][places])
+
+    def at(self, step: int) -> float | None:
+        """Return the value of a step, or None."""
+        place = int(np.searchsorted(self.steps, step))
+        there = place < len(self.steps) and self.steps[place] == step
+        return float(self.values[place]) if there else None
+
+    def before(self, step: float) -> Curve:
+        """Return the part before a step."""
+        place = int(np.searchsorted(self.steps, step))
+        return Curve(self.steps[:place], self.values[:place])
+
+
+def shared(a: Curve, b: Curve) -> tuple[Steps, Values, Values]:
+    """Return the steps that both have, and the values of each."""
+    if np.array_equal(a.steps, b.steps):
+        return a.steps, a.values, b.values
+    steps, one, two = np.intersect1d(a.steps, b.steps, assume_unique=True, return_indices=True)
+    return steps, a.values[one], b.values[two]
+
+
+def equal(x: Values, y: Values) -> npt.NDArray[np.bool_]:
+    """Return where both are the same, to the last digit."""
+    found: npt.NDArray[np.bool_] = (x == y) | (np.isnan(x) & np.isnan(y))
+    return found
+
 
 _LARGE_AFTER: Final = 4
 """Records that are equal to the last digit before a large difference counts as the first one."""
@@ -32,7 +80,7 @@ _FAR, _TWICE_FAR = 6.0, 4.0
 class Departure:
     """What the shared records say. Steps are those that are done, so the first is 1."""
 
-    steps: Sequence[int] = ()
+    steps: Steps = field(default_factory=lambda: np.empty(0, np.int64))
     """At which both have a record."""
     how: Literal["bits", "jump", "level"] | None = None
     """What shows that they differ; None if nothing does."""
@@ -57,35 +105,35 @@ class Departure:
     @property
     def beyond_noise(self) -> bool:
         """Whether no noise does this: they are alike for some records and then are not, or a value is not finite."""
-        alike = sum(step <= self.after for step in self.steps)
+        alike = int(np.sum(self.steps <= self.after))
         return self.size == 1.0 or (self.how in ("bits", "jump") and alike >= _LARGE_AFTER)
 
 
 def find_departure(a: Mapping[str, Curve], b: Mapping[str, Curve], *, half: bool) -> Departure:
     """Compare the metrics that both have at the steps that both have; the first metric counts most."""
-    shared = {name: sorted(a[name].keys() & b[name].keys()) for name in a if name in b}
-    steps = sorted(set().union(*shared.values()))
-    some = [value for name in shared for value in list(a[name].values())[:50] if math.isfinite(value)]
+    both = {name: shared(a[name], b[name]) for name in a if name in b}
+    steps = np.empty(0, np.int64)
+    for at, _, _ in both.values():
+        steps = steps if np.array_equal(at, steps) else np.union1d(at, steps) if len(steps) else at
+    some = [value for name in both for value in a[name].values[:50].tolist() if math.isfinite(value)]
     few = all(float(f"{value:.5g}") == value for value in some)
     found = Departure(steps=steps, few_digits=few, half=half)
-    differing = {
-        name: first
-        for name, at in shared.items()
-        if (first := next((step for step in at if not _same(a[name][step], b[name][step])), None)) is not None
-    }
+    apart = {name: np.flatnonzero(~equal(x, y)) for name, (_, x, y) in both.items()}
+    differing = {name: int(both[name][0][places[0]]) for name, places in apart.items() if len(places)}
     if not differing:
         return found
     first = min(differing.values())
     metric = next(name for name, step in differing.items() if step == first)
-    place, size = steps.index(first), _ratio(a[metric][first], b[metric][first])
+    place = int(np.searchsorted(steps, first))
+    size = _ratio(a[metric].at(first) or 0.0, b[metric].at(first) or 0.0)
     found = replace(found, first_digit=first, metric=metric, size=size)
-    exact = replace(found, how="bits", after=steps[place - 1] if place else 0, at=first)
+    exact = replace(found, how="bits", after=int(steps[place - 1]) if place else 0, at=first)
     above = math.log10(size) - ROUNDING[half]
     if few or (place >= _LARGE_AFTER and above >= 1):
         return exact
     tests = [
-        _change(replace(found, metric=name), shared[name], a[name], b[name])
-        for name in shared
+        _change(replace(found, metric=name), at.tolist(), x.tolist(), y.tolist())
+        for name, (at, x, y) in both.items()
         if name in differing
     ]
     departed = [test for test in tests if test.at is not None]
@@ -93,14 +141,13 @@ def find_departure(a: Mapping[str, Curve], b: Mapping[str, Curve], *, half: bool
         return tests[0]
     earliest = min(departed, key=lambda test: test.at or 0)
     # Without rounding before it, or after many equal records, a change began at the first digit that differs.
-    between = sum(first <= step < (earliest.at or 0) for step in steps)
+    between = int(np.sum((steps >= first) & (steps < (earliest.at or 0))))
     is_exact = between <= max(_AT_ONCE, place // 2) or (place >= _MANY and above >= -0.5)
     return exact if is_exact else earliest
 
 
-def _change(found: Departure, steps: Sequence[int], a: Curve, b: Curve) -> Departure:
+def _change(found: Departure, steps: Sequence[int], one: Sequence[float], two: Sequence[float]) -> Departure:
     """Return where the difference of one metric jumps, or its level departs from zero, in either direction."""
-    one, two = [a[step] for step in steps], [b[step] for step in steps]
     ratios = [_ratio(x, y) for x, y in zip(one, two, strict=True)]
     level = median([abs(x) for x in one if math.isfinite(x)] or [0.0])
     noise = math.hypot(*(change_sigma(filter(math.isfinite, curve)) for curve in (one, two)))
@@ -109,7 +156,7 @@ def _change(found: Departure, steps: Sequence[int], a: Curve, b: Curve) -> Depar
     logs = [max(floor, math.log10(ratio) if ratio else floor) for ratio in ratios]
     how: Literal["jump", "level"] | None = None
     until = 0
-    for at in range(len(logs) - min(_WINDOW, len(logs)) + 1):
+    for at in _risen(logs, floor, least):
         before = [*[floor] * (2 * _WINDOW - at), *logs[max(0, at - 2 * _WINDOW) : at]]
         near, far = median(before[-_WINDOW:]), median(before[:_WINDOW])
         here, later = (
@@ -130,6 +177,17 @@ def _change(found: Departure, steps: Sequence[int], a: Curve, b: Curve) -> Depar
     return replace(found, how=how, after=steps[at - 1] if at else 0, at=steps[until], size=size)
 
 
+def _risen(logs: Sequence[float], floor: float, least: float) -> Sequence[int]:
+    """Return the places where the next values may be so far above those before: only these are looked at."""
+    places = range(len(logs) - min(_WINDOW, len(logs)) + 1)
+    if len(logs) < 4 * _WINDOW:
+        return places
+    padded = np.concatenate([np.full(_WINDOW, floor), logs])
+    medians = np.median(np.lib.stride_tricks.sliding_window_view(padded, _WINDOW), axis=1)
+    found: list[int] = np.flatnonzero(medians[_WINDOW:] - medians[:-_WINDOW] >= least).tolist()
+    return found
+
+
 def _level(one: Sequence[float], two: Sequence[float]) -> int | None:
     """Return where the block begins in which the means differ by more than the noise of both."""
     size = len(one) // _BLOCKS
@@ -148,13 +206,9 @@ def _level(one: Sequence[float], two: Sequence[float]) -> int | None:
     return None
 
 
-def _same(x: float, y: float) -> bool:
-    return x == y or (math.isnan(x) and math.isnan(y))
-
-
 def _ratio(x: float, y: float) -> float:
     """Return by how much of its size a value differs; 1 where one of them is not finite."""
-    if _same(x, y):
+    if x == y or (math.isnan(x) and math.isnan(y)):
         return 0.0
     if not (math.isfinite(x) and math.isfinite(y)):
         return 1.0

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 from toolkit.telemetry.answers.evidence import RunEvidence
+from toolkit.telemetry.answers.repeats import options_of
 from toolkit.telemetry.runfolder.evidence.batches import read_batches
 from toolkit.telemetry.runfolder.evidence.code_snapshot import (
     CodeChange,
@@ -126,7 +127,12 @@ class Differences:
     def _settings(self, starts: _Starts) -> Iterator[Difference]:
         both = zip(self.runs, starts, strict=True)
         configs = [config_of(dict(start)) if run.is_ours else dict(run.settings) for run, start in both]
-        configs = [{key: config[key] for key in config if not _NOT_SETTINGS.match(key)} for config in configs]
+        # What a script takes from its command line and logs nowhere else.
+        options = [options_of(start.get("command_line")) for start in starts]
+        configs = [
+            {key: one[key] for key in one if not _NOT_SETTINGS.match(key)}
+            for one in ({**given, **config} for given, config in zip(options, configs, strict=True))
+        ]
         if not all(configs):
             self.missing.append("settings")
             configs = [{key: config[key] for key in config if key == "world_size"} for config in configs]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,10 +16,10 @@ from toolkit.telemetry.importers.detect import find_sources
 from toolkit.telemetry.importers.formats.record_file import OURS
 from toolkit.telemetry.importers.source import RunSource
 from toolkit.telemetry.runfolder.codec import with_non_finite
+from toolkit.telemetry.runfolder.folder_list import another_programs_file
 from toolkit.telemetry.runfolder.key_values import configured, settings_from
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
-from toolkit.telemetry.runfolder.metrics import MAX_METRICS, NOT_METRICS
-from toolkit.telemetry.runfolder.node_folders import another_programs_file
+from toolkit.telemetry.runfolder.metrics import NOT_METRICS, as_float, is_evaluation
 from toolkit.telemetry.runfolder.reader import records_of
 from toolkit.telemetry.runfolder.records import (
     CHECKPOINT,
@@ -29,69 +30,82 @@ from toolkit.telemetry.runfolder.records import (
     ERROR,
     EVAL,
     LOST,
+    NON_FINITE,
     START,
     STEP,
     TAGS,
     Record,
 )
 
-Number = int | float
-
 # No set: an event of a file may be a list.
 _EVENTS: Final = (CHECKPOINT, CONTROL_CHANGE, END, ERROR, LOST, TAGS, "state", "code")
 
 
 @dataclass(slots=True)
+class Column:
+    """The numbers of one metric and the steps of their records, as they were written."""
+
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    values: array[float] = field(default_factory=lambda: array("d"))
+
+
+@dataclass(slots=True)
 class SessionEvidence:
-    """What one session wrote, in the order of writing. All lists of its columns have one entry for each step record."""
+    """What one session wrote, in the order of writing."""
 
     number: int
     start: Record = field(default_factory=dict)
     """Its start record, with what came later of the environment; empty where there is none."""
-    steps: list[int] = field(default_factory=list)
-    columns: dict[str, list[Number | None]] = field(default_factory=dict)
-    """The numbers of each metric as they were written; None where a record has none. `epoch` is one of them."""
+    steps: array[int] = field(default_factory=lambda: array("q"))
+    columns: dict[str, Column] = field(default_factory=dict)
+    """Of the results, the learning rate and the epoch: what else steps have, such as times, decides nothing."""
     evals: list[Record] = field(default_factory=list)
     """Records of evaluations and epochs."""
     events: list[Record] = field(default_factory=list)
     """Records of checkpoints, state, code, control changes, errors, losses of records, tags and the end."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The configuration in one level, by usual names."""
+    _kept: dict[tuple[str, ...], list[str]] = field(default_factory=dict)
+    """Of records with these fields, those that are kept."""
 
     def events_of(self, kind: str) -> list[Record]:
         """Return the events of one kind."""
         return [record for record in self.events if record.get("event") == kind]
 
-    def name_of(self, signal: str) -> str | None:
-        """Return the metric that is this signal (`LOSS`, `LR`, … of metric_aliases): the one with most values."""
+    def values_of(self, signal: str) -> dict[int, float]:
+        """Return the values of a signal (`LOSS`, `LR`, … of metric_aliases) by step, of a step written twice the last.
+
+        Of several metrics that are this signal, it is the one with most values.
+        """
         names = [name for name in self.columns if signal_of(name) == signal]
-        return min(names, key=lambda name: self.columns[name].count(None), default=None)
+        return self.column(max(names, key=lambda name: len(self.columns[name].steps), default=""))
 
-    def values_of(self, signal: str) -> dict[int, Number]:
-        """Return the values of a signal by step, finite or not; of a step written twice the last."""
-        name = self.name_of(signal)
-        return {} if name is None else self.column(name)
-
-    def column(self, name: str) -> dict[int, Number]:
+    def column(self, name: str) -> dict[int, float]:
         """Return the values of a metric by step, as `values_of` does."""
-        values = zip(self.steps, self.columns.get(name, ()), strict=False)
-        return {step: value for step, value in values if value is not None}
+        found = self.columns.get(name, Column())
+        return dict(zip(found.steps, found.values, strict=True))
 
     def add(self, record: Record) -> None:
         """Take a step record."""
-        count = len(self.steps)
-        self.steps.append(record["global_step"])
-        for name, value in record.items():
-            is_number = type(value) is float or type(value) is int
-            is_kept = name in self.columns or len(self.columns) < MAX_METRICS
-            if is_number and is_kept and (name not in NOT_METRICS or name == "epoch"):
-                column = self.columns.setdefault(name, [])
-                column += [*[None] * (count - len(column)), value]
+        step = record["global_step"]
+        self.steps.append(step)
+        # Most records have the same fields: which of them are kept is looked up once for all.
+        names = tuple(record)
+        kept = self._kept.get(names)
+        if kept is None:
+            kept = self._kept[names] = [name for name in names if _decides(name)]
+        for name in kept:
+            value = record[name]
+            if type(value) is float or type(value) is int:
+                column = self.columns.get(name) or self.columns.setdefault(name, Column())
+                column.steps.append(step)
+                column.values.append(value if type(value) is float else as_float(value))
 
-    def complete(self) -> None:
-        """Give all columns the same length."""
-        for column in self.columns.values():
-            column.extend([None] * (len(self.steps) - len(column)))
+
+def _decides(name: str) -> bool:
+    """Return whether a metric is a result of training, its learning rate or its epoch."""
+    is_result = signal_of(name) is not None or is_evaluation(name) or "loss" in name.lower()
+    return name == "epoch" or (is_result and name not in NOT_METRICS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,14 +204,14 @@ def _collected(name: str, path: Path, format_name: str, records: Iterable[Record
     problem, number = None, 1
     try:
         for record in records:
-            given = record.get("session")
-            number = given if type(given) is int and given > 0 else number
+            given, event = record.get("session"), record.get("event")
+            if given != number and type(given) is int and given > 0:
+                number = given
             session = sessions.get(number)
             if session is None:
                 session = sessions[number] = SessionEvidence(number)
-            event = record.get("event")
             if event == STEP and type(record.get("global_step")) is int:
-                session.add(with_non_finite(record))
+                session.add(with_non_finite(record) if NON_FINITE in record else record)
             elif event in (START, ENVIRONMENT):
                 # What a start could not wait for comes in another record; what was said first stays.
                 session.start = {**record, **session.start}
@@ -208,7 +222,5 @@ def _collected(name: str, path: Path, format_name: str, records: Iterable[Record
                 session.events.append(with_non_finite(record))
     except OSError as error:
         problem = f"{path} could not be read to its end: {error.strerror or error}"
-    for session in sessions.values():
-        session.complete()
     in_order = tuple(sessions[number] for number in sorted(sessions))
     return RunEvidence(name=name, path=path, format=format_name, sessions=in_order, problem=problem)

@@ -134,6 +134,12 @@ def _logged(records: Sequence[Record]) -> dict[str, list[float]]:
     return found
 
 
+def options_of(line: Any) -> dict[str, str]:
+    """Return the options of a command line as a start record has it, without paths and arguments that have no name."""
+    given = _options(list(map(str, line))) if isinstance(line, list) else ()
+    return {name: value for name, value in given if not name.startswith("argument ")}
+
+
 def _options(line: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the options of a command line, `--name value`, `--name=value` or `name=value`, and the other arguments.
 

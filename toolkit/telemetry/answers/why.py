@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal
 
+import numpy as np
+
 from toolkit.telemetry.answers import differences as kinds
-from toolkit.telemetry.answers.departure import ROUNDING, Curve, Departure, find_departure
+from toolkit.telemetry.answers.departure import ROUNDING, Curve, Departure, equal, find_departure, shared
 from toolkit.telemetry.answers.differences import Difference, Differences, kind_of_setting
-from toolkit.telemetry.answers.evidence import RunEvidence
+from toolkit.telemetry.answers.evidence import Column, RunEvidence
+from toolkit.telemetry.answers.siblings import Explained, explained
 from toolkit.telemetry.diagnostics import metric_aliases as signals
 from toolkit.telemetry.diagnostics.metric_aliases import signal_of
 from toolkit.telemetry.runfolder.evidence.code_snapshot import CodeChange
-from toolkit.telemetry.runfolder.metrics import NOT_METRICS, NOT_RESULTS, as_float, is_evaluation
+from toolkit.telemetry.runfolder.metrics import NOT_METRICS, NOT_RESULTS, is_evaluation
 from toolkit.telemetry.runfolder.records import FIRST_STEP, is_spread
 from toolkit.telemetry.runs.formatting import clean, count, short_number
 from toolkit.telemetry.runs.settings import as_number, is_label
+from toolkit.telemetry.runs.store import RunCard
 
 _RESULTS: Final = (
     signals.LOSS,
@@ -46,6 +50,7 @@ _HALF: Final = ("bf16", "bfloat16", "fp16", "float16", "half", "16-mixed", "bf16
 _CHANGES_BATCHES: Final = (kinds.SEED, kinds.BATCH, kinds.WORLD, kinds.DATA)
 
 
+_NONE: Final = Curve()
 Answer = Literal["equal", "differ", "cannot be said"]
 
 
@@ -79,6 +84,8 @@ class Why:
     evidence: Sequence[tuple[str, str]] = ()
     needed: Sequence[str] = ()
     """What would have to be recorded to say more."""
+    explained: Explained | None = None
+    """How much of the final difference seeds and settings explain, where other runs of the sweep show it."""
 
     def as_json(self) -> dict[str, Any]:
         """Return it for machines."""
@@ -103,24 +110,29 @@ class Why:
             "code": [{"path": change.path, "diff": change.unified_diff} for change in self.code],
             "evidence": [{"what": what, "found": found} for what, found in self.evidence],
             "needed": list(self.needed),
+            "explained": None if self.explained is None else asdict(self.explained),
         }
 
 
-def why(a: RunEvidence, b: RunEvidence) -> Why:
-    """Say whether two runs are equal, where they depart, and what is most likely the cause. Never raises."""
+def why(a: RunEvidence, b: RunEvidence, cards: Callable[[], Sequence[RunCard]] = tuple) -> Why:
+    """Say whether two runs are equal, where they depart, and what is most likely the cause. Never raises.
+
+    With `cards`, which returns the runs that they are among, it also says how much each cause explains of the end.
+    """
     names = (a.name, b.name)
     for run in (a, b):
         if not any(session.steps or session.evals for session in run.sessions):
             return _unsaid(names, run.problem or f"{run.name} has no record of a step", "records of steps")
     pair = _Pair(a, b)
-    if not pair.steps:
-        shared = [name for name in pair.curves[0] if name in pair.curves[1]]
-        logged = f"step in common at which both logged {_few(shared)}" if shared else "result in common"
+    if not len(pair.steps):
+        both = [name for name in pair.curves[0] if name in pair.curves[1]]
+        logged = f"step in common at which both logged {_few(both)}" if both else "result in common"
         return _unsaid(names, f"they have no {logged}", "the same metric at the same steps")
     found = Differences((a, b), pair.offsets)
-    found.find(pair.lr_step, has_lr=bool(pair.rated))
+    found.find(pair.lr_step, has_lr=pair.rated)
     needed = [f"{what} of both runs" for what in found.missing]
     causes: list[Cause] = []
+    parts: Explained | None = None
     apart = [(one, "they do not differ") for one in found.found]
     answer: Answer = "equal"
     if pair.first is not None:
@@ -133,7 +145,12 @@ def why(a: RunEvidence, b: RunEvidence) -> Why:
             # Noise of this size is as likely as what was not recorded.
             answer, share = "cannot be said", 0.0
         needed += [] if causes and causes[0].share >= _LEAST else _UNSEEN
-        text = f"{pair.departs()}{_cause_text(causes, needed)}{_apart_text(apart, 'Without effect on it')}"
+        if answer == "differ" and len(causes) > 1:
+            parts = explained((a.path, b.path), cards())
+            # Each of them is named then, not the likeliest alone.
+            share = share if parts is None else sum(cause.share for cause in causes)
+        cause = _cause_text(causes, needed) if parts is None else f" {parts.sentence}"
+        text = f"{pair.departs()}{cause}{_apart_text(apart, 'Without effect on it')}"
     elif len(pair.steps) < 2:
         answer, share = "cannot be said", 0.0
         text = f"They share one record, of step {pair.named(pair.steps[0])}, and do not differ in it."
@@ -152,6 +169,7 @@ def why(a: RunEvidence, b: RunEvidence) -> Why:
         code=found.code,
         evidence=pair.evidence(found.batches_equal_to),
         needed=needed,
+        explained=parts,
     )
 
 
@@ -177,13 +195,15 @@ class _Pair:
             plain = [_curves(a, 0), _curves(b, 0)]
             if _equal_values(*plain) > _equal_values(*curves):
                 curves, self.offsets = plain, (0, 0)
-        self.rates = one, two = [curve.pop(signals.LR, {}) for curve in curves]
+        self.rates = [curve.pop(signals.LR, _NONE) for curve in curves]
         self.curves = curves
         self.departure = find_departure(curves[0], curves[1], half=_is_half(a) and _is_half(b))
         self.steps = self.departure.steps
-        self.rated = sorted(at for at in one if at in two and math.isfinite(one[at] + two[at]))
-        differing = (at for at in self.rated if not math.isclose(one[at], two[at], rel_tol=_SAME_RATE))
-        self.lr_step = next(differing, None)
+        at, one, two = shared(*self.rates)
+        known = np.isfinite(one + two)
+        self.rated = bool(known.any())
+        other = known & (np.abs(one - two) > _SAME_RATE * np.maximum(np.abs(one), np.abs(two)))
+        self.lr_step = int(at[other][0]) if other.any() else None
         self.first = min((at for at in (self.departure.at, self.lr_step) if at is not None), default=None)
 
     def named(self, step: int) -> str:
@@ -210,11 +230,11 @@ class _Pair:
         """Return where they depart, as a sentence."""
         found, lr_step, at = self.departure, self.lr_step, self.named(self.departure.at or 0)
         if lr_step is not None and lr_step == self.first:
-            before = [step for step in self.steps if step < lr_step]
+            before = self.steps[self.steps < lr_step]
             start = "At"
-            if before and (found.first_digit or lr_step) >= lr_step:
+            if len(before) and (found.first_digit or lr_step) >= lr_step:
                 start = f"They are equal {self._digits()} up to step {self.named(before[-1])}; at"
-            one, two = (short_number(rates[lr_step]) for rates in self.rates)
+            one, two = (short_number(rates.at(lr_step)) for rates in self.rates)
             then = "the results do not yet" if found.at is None else f"at {at} {found.metric} does"
             return f"{start} step {self.named(lr_step)} the learning rate differs ({one} and {two}); {then}."
         size = f"{found.metric} differs by {found.size:.1g} of its value"
@@ -231,12 +251,12 @@ class _Pair:
 
     def evidence(self, batches_to: int | None) -> list[tuple[str, str]]:
         """Return what the answer rests on."""
-        shared = [name for name in self.curves[0] if name in self.curves[1]]
+        names = [name for name in self.curves[0] if name in self.curves[1]]
         span = f"{count(len(self.steps))}, steps {self.named(self.steps[0])} to {self.named(self.steps[-1])}"
-        rows = [("records compared", f"{span}: {_few(shared, 4)}")]
+        rows = [("records compared", f"{span}: {_few(names, 4)}")]
         at, metric = self.departure.at, self.departure.metric
         if at is not None:
-            one, two = (curve[metric].get(at) for curve in self.curves)
+            one, two = (curve[metric].at(at) for curve in self.curves)
             rows.append((f"{metric} at step {self.named(at)}", f"{one!r} and {two!r}"))
         if self.rated:
             same = "the same" if self.lr_step is None else f"differs from step {self.named(self.lr_step)} on"
@@ -244,11 +264,12 @@ class _Pair:
         if batches_to is not None:
             same = f"the same up to step {self.named(batches_to)}" if batches_to else "differ at once"
             rows.append(("batches", same))
-        loss = [curve[shared[0]] for curve in self.curves]
-        tail = sorted(loss[0].keys() & loss[1].keys())
-        tail = tail[-max(1, len(tail) // 10) :]
-        ends = [short_number(sum(curve[step] for step in tail) / max(1, len(tail))) for curve in loss]
-        rows.append((f"{shared[0]} at the end", f"{' and '.join(ends)}, mean of {count(len(tail))} records"))
+        tail, *loss = shared(*(curve[names[0]] for curve in self.curves))
+        last = max(1, len(tail) // 10)
+        ends = [short_number(float(values[-last:].mean()) if len(values) else 0.0) for values in loss]
+        rows.append(
+            (f"{names[0]} at the end", f"{' and '.join(ends)}, mean of {count(min(last, len(tail)))} records")
+        )
         return [(clean(what), clean(found)) for what, found in rows]
 
 
@@ -260,21 +281,24 @@ def _offset(run: RunEvidence) -> int:
 
 def _curves(run: RunEvidence, offset: int) -> dict[str, Curve]:
     """Return what training decides by steps done, the loss first; a later session replaces what it repeats."""
-    found: dict[str, dict[int, float]] = {}
+    found: dict[str, Curve] = {}
     for session in run.sessions:
         first = min(session.steps, default=math.inf) + offset
-        found = {name: {at: curve[at] for at in curve if at < first} for name, curve in found.items()}
+        found = {name: curve.before(first) for name, curve in found.items()}
         for name, column in session.columns.items():
             key = signals.LR if signal_of(name) == signals.LR else name
             if key == signals.LR or (_is_result(name) and not is_spread(name, session.columns)):
-                values = zip(session.steps, column, strict=True)
-                new = {step + offset: as_float(value) for step, value in values if value is not None}
-                found.setdefault(key, {}).update(new)
+                found[key] = found.get(key, _NONE).then(column.steps, column.values, offset)
+        evals: dict[str, Column] = {}
         for record in session.evals:
             step = record.get("global_step")
             for name, value in record.items() if type(step) is int else ():
                 if type(value) is float and name not in NOT_METRICS and is_evaluation(name, event="eval"):
-                    found.setdefault(f"eval {name}", {})[record["global_step"] + offset] = value
+                    column = evals.setdefault(f"eval {name}", Column())
+                    column.steps.append(record["global_step"])
+                    column.values.append(value)
+        for name, column in evals.items():
+            found[name] = found.get(name, _NONE).then(column.steps, column.values, offset)
     return dict(sorted(found.items(), key=lambda item: _importance(item[0])))
 
 
@@ -289,9 +313,8 @@ def _importance(name: str) -> int:
 
 
 def _equal_values(a: Mapping[str, Curve], b: Mapping[str, Curve]) -> int:
-    return sum(
-        a[name][at] == b[name][at] for name in a if name in b for at in a[name].keys() & b[name].keys()
-    )
+    both = (shared(a[name], b[name]) for name in a if name in b)
+    return sum(int(equal(one, two).sum()) for _, one, two in both)
 
 
 def _is_half(run: RunEvidence) -> bool:
@@ -333,16 +356,16 @@ def _fit(one: Difference, found: Departure) -> tuple[float, str]:
     if one.kind == kinds.COSMETIC:
         return 0.0, one.note or "names, paths and intervals of logging do not act on training"
     at = math.inf if found.at is None else found.at
-    equal = [step for step in found.steps if step <= found.after]
+    alike = found.steps[found.steps <= found.after]
     if one.acts is None:
         values = [number for text in (one.a, one.b) if (number := as_number(text)) is not None]
-        is_late = one.kind == kinds.SETTING and len(equal) >= _PATIENCE
+        is_late = one.kind == kinds.SETTING and len(alike) >= _PATIENCE
         if is_late and found.after - 1 <= min(values, default=math.inf) <= at + 1:
             return 3.0, "names the step at which they depart"
         return 1.0, one.note if not one.weight else "may act at any step"
     if one.acts > at:
         return 0.0, f"acts from step {count(one.acts)} on, after they departed"
-    passed = sum(step >= one.acts for step in equal)
+    passed = int((alike >= one.acts).sum())
     if passed > _PATIENCE and found.how == "bits":
         return (
             0.0,
@@ -353,7 +376,7 @@ def _fit(one: Difference, found: Departure) -> tuple[float, str]:
         return (0.5 if one.is_seen else 0.1), f"acts from step {count(one.acts)} on, long before they depart"
     if one.is_seen:
         # The rate of a step acts on the results of the next.
-        is_late = one.acts == at and not equal and found.size > 10 ** (ROUNDING[found.half] + 1)
+        is_late = one.acts == at and not len(alike) and found.size > 10 ** (ROUNDING[found.half] + 1)
         is_late = is_late and one.kind in (kinds.LR, kinds.SCHEDULE)
         return (0.5 if is_late else 3.0), f"acts from step {count(one.acts)} on, where they depart"
     return 1.5, "acts from the first step on"
@@ -363,7 +386,11 @@ def _fit(one: Difference, found: Departure) -> tuple[float, str]:
 
 
 def _sure(share: float) -> str:
-    return f"{next(word for least, word in _WORDS if share >= least)} ({min(share, 0.99):.2f})"
+    return (
+        "not sure"
+        if share == 0.0
+        else f"{next(word for least, word in _WORDS if share >= least)} ({min(share, 0.99):.2f})"
+    )
 
 
 def _few(items: Sequence[str], most: int = 3) -> str:

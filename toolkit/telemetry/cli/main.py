@@ -43,7 +43,7 @@ SUBCOMMANDS: Final = {
     "rm": "move runs to the trash, with --yes",
     "setup": "shell completion, an ai-toolkit checkout, a test of messages, usage reports, plug-ins",
     "ship": "copy the records of run folders into ClickHouse, as they are written",
-    "show": "show a run, ours or another tool's: its series and last steps, its errors, what its model answered",
+    "show": "show a run, ours or another tool's: its series, its errors, what its model answered",
     "sql": "ask one SELECT over runs: their settings, steps, evaluations, spans, findings and requests",
     "status": "show whether a run is running, its step, loss, speed and time left",
     "tail": "print the last records of a run, ours or another tool's, and new ones as they come",

@@ -21,23 +21,19 @@ from typing import Any, Final
 from toolkit.telemetry.cli.chosen_run import LOGS, CommandError, printable
 from toolkit.telemetry.cli.report_content import (
     UnreadableRunError,
-    diagnosis_of,
     has_columns,
     open_run,
-    require_columns,
 )
 from toolkit.telemetry.cli.run_list import ListedRun, label_runs, our_run, run_at
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.core.lifetime import follow_loggers
 from toolkit.telemetry.core.user_folders import user_folder
-from toolkit.telemetry.diagnostics.diagnosis import Diagnosis
 from toolkit.telemetry.reports.cell import cell_of
-from toolkit.telemetry.reports.content import RunContent, content_without_curves, masked
+from toolkit.telemetry.reports.content import RunContent
 from toolkit.telemetry.reports.document import Document
 from toolkit.telemetry.reports.overview import overview
 from toolkit.telemetry.runs.formatting import duration
-from toolkit.telemetry.runs.store import RunStore, UnknownRun
+from toolkit.telemetry.runs.store import UnknownRun
 
 Shown = dict[str, str]
 """What a cell shows, by MIME type."""
@@ -61,7 +57,7 @@ def view_of(folder: Path | None, text: str) -> Shown:
     """Return what a notebook shows of the run in `folder`, or `text` if that cannot be had; never raises."""
     shown: Shown = {"text/plain": text}
     with Guard().catch("showing a run"):
-        if folder is not None and our_run(folder) is not None:
+        if folder is not None and has_columns() and our_run(folder) is not None:
             shown = _view_at(folder, os.getpid()).look()
     return shown
 
@@ -75,19 +71,13 @@ def _view_at(folder: Path, _process: int) -> RunView:
     return RunView(run)
 
 
-class _TooLongError(Exception):
-    """Ends reading that a cell would wait for too long."""
-
-
 class RunView:
     """A run as a cell shows it; each look reads what was written since the one before."""
 
     def __init__(self, run: ListedRun) -> None:
         """Look at `run`. Raises UnreadableRunError."""
         self._run = run
-        self._store: tuple[RunStore, str] | None = (
-            open_run(run, cache_dir=user_folder("cache")) if has_columns() else None
-        )
+        self._store, self._key = open_run(run, "a run in a cell", cache_dir=user_folder("cache"))
         self._wait_s = _WAIT_S
         self.is_live = True
         """Whether the run was still going on at the last look."""
@@ -103,12 +93,10 @@ class RunView:
 
     def content(self, wait_s: float) -> RunContent:
         """Return what a report says about the run, after reading for about `wait_s`. Raises UnreadableRunError."""
-        if self._store is None:
-            return self._plain_content()
         # numpy, which the bare install lacks.
         from toolkit.telemetry.reports.stored_run import content_of_run
 
-        store, key = self._store
+        store, key = self._store, self._key
         try:
             # First: what is read after it is at least as new.
             self.is_live = store.card(key).live
@@ -122,30 +110,12 @@ class RunView:
         return found
 
     def _time_left(self) -> list[str]:
-        if self._store is None or not self.is_live:
+        if not self.is_live:
             return []
         from toolkit.telemetry.forecasts.run import end_of_run
 
-        store, key = self._store
-        end = end_of_run(store, store.card(key), now := time.time())
+        end = end_of_run(self._store, self._store.card(self._key), now := time.time())
         return [] if end is None else [f"about {duration(max(1, round(end.middle - now)))} left"]
-
-    def _plain_content(self) -> RunContent:
-        run, found, until = self._run, None, time.monotonic() + _WAIT_S
-
-        def stop_in_time(_text: str) -> None:
-            if time.monotonic() > until:
-                raise _TooLongError
-
-        with suppress(_TooLongError):
-            found = diagnosis_of(run, stop_in_time)
-        is_examined, found = found is not None, found or Diagnosis(name=run.called, path=run.path)
-        now = None if run.source is not None else our_run(run.path)
-        card = (now or run).card
-        self.is_live = card.live
-        notes = [*found.notes, f"curves need {install_extra('dashboard')}"]
-        content = content_without_curves(card, found, run.called)
-        return masked(replace(content, examined=1.0 if is_examined else 0.0, notes=notes))
 
 
 # ------------------------------------------------------------ IPython
@@ -220,7 +190,6 @@ def _chosen(name: str) -> ListedRun:
 def _comparison(names: Sequence[str]) -> Document:
     if len(names) < 2:
         raise CommandError(f"compare takes two runs or more, and {len(names)} is named; {_USAGE}")
-    require_columns("a comparison")
     from toolkit.telemetry.reports.compare import compare
 
     return compare(

@@ -7,7 +7,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Any, Final
@@ -203,7 +203,7 @@ class RecordTail:
         if block.data:
             end = self._take_lines(rows, block.data, block.start)
             if end < block.start + len(block.data):
-                cursor = replace(cursor, offset=end, long_line_at=None)
+                cursor = cursor._replace(offset=end, long_line_at=None)
         self._cursor = cursor
         rows.belong_to(self.run, self.rank, self.gen)
         return True

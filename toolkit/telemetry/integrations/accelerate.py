@@ -321,6 +321,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
             optimizer=accelerator._optimizers,  # noqa: SLF001
             scheduler=accelerator._schedulers,  # noqa: SLF001
             scaler=accelerator.scaler,
+            precision=accelerator.mixed_precision,
             world_size=accelerator.num_processes,
             batch_size=samples // accelerator.num_processes if isinstance(samples, int) else None,
             accumulation=accelerator.gradient_accumulation_steps,

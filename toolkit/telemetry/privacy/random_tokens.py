@@ -9,6 +9,7 @@ from operator import ne
 from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Final
 
+from toolkit.telemetry.core.lazy_pattern import lazy_pattern
 from toolkit.telemetry.privacy.secret_names import Secrecy, secrecy_of
 
 Mask = Callable[[str], str]
@@ -19,22 +20,22 @@ _LONGEST_ENCODED: Final = 4_096
 _LINE: Final = 76
 """Characters of a line of data in Base64, as e-mails and notebooks have it."""
 _KINDS: Final = str.maketrans(ascii_lowercase + ascii_uppercase + digits, "a" * 26 + "A" * 26 + "0" * 10)
-_RUN = re.compile(r"[A-Za-z0-9+/_-]{20,}={0,2}", re.ASCII)
-_ADDRESS_IN_FRONT = re.compile(r"\w://[^\s\"'<>]*\Z")
-_GOES_ON = re.compile(r"\\|\.[A-Za-z][A-Za-z0-9]{0,11}\b")
+_RUN = lazy_pattern(r"[A-Za-z0-9+/_-]{20,}={0,2}", re.ASCII)
+_ADDRESS_IN_FRONT = lazy_pattern(r"\w://[^\s\"'<>]*\Z")
+_GOES_ON = lazy_pattern(r"\\|\.[A-Za-z][A-Za-z0-9]{0,11}\b")
 # `run_name=…`, `"run_name": "…"`, and a line of YAML.
-_SETTING_IN_FRONT = re.compile(
+_SETTING_IN_FRONT = lazy_pattern(
     r"""([A-Za-z_][\w.-]{0,80})(?:["']\s?:|["'\]]{0,2}\s?=)\s?["']?\Z|^[ \t-]*([A-Za-z_][\w.-]{0,80}):[ ]["']?\Z""",
     re.MULTILINE,
 )
 _PRINTABLE = re.compile(rb"[\x20-\x7e\r\n\t]+")
-_WORDS = re.compile(r"[A-Z][a-z]{2,}|[a-z]{3,}")
-_ONE_CASE = re.compile(r"(?=[a-z0-9]*[g-z])[a-z0-9]+|(?=[A-Z0-9]*[G-Z])[A-Z0-9]+")
+_WORDS = lazy_pattern(r"[A-Z][a-z]{2,}|[a-z]{3,}")
+_ONE_CASE = lazy_pattern(r"(?=[a-z0-9]*[g-z])[a-z0-9]+|(?=[A-Z0-9]*[G-Z])[A-Z0-9]+")
 """Not hex, which may be a commit or an id."""
-_HEX_OR_UUID = re.compile(
+_HEX_OR_UUID = lazy_pattern(
     r"(?<![A-Za-z0-9])(?:[0-9a-f]{24,}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\Z", re.IGNORECASE
 )
-_TELLING_IN_FRONT = re.compile(
+_TELLING_IN_FRONT = lazy_pattern(
     r"""(?<!cache[ _-])(?<!primary[ _-])(?<!foreign[ _-])(?<!public[ _-])(?<!sort[ _-])(?<!hash[ _-])(?<![A-Za-z])
     (?:[a-z]{0,8}key|token|tkn|secret|password|passphrase|credentials?|bearer|authorization|[spar]k(?=[-_])|api(?=[-_])|pat(?=[-_])
     |auth(?=[-_])|pwd(?=[-_])|pass(?=[-_]))(?:[-_](?:live|test|prod|dev|v1|v2|us|eu))?[-_]?["'`]?
@@ -42,7 +43,7 @@ _TELLING_IN_FRONT = re.compile(
     \s{0,2}[:=(]?\s{0,2}["'`(<]{0,2}\Z""",
     re.IGNORECASE | re.VERBOSE,
 )
-_CHECKSUM_IN_FRONT = re.compile(
+_CHECKSUM_IN_FRONT = lazy_pattern(
     r"(?:sha-?[0-9]{1,3}|md5|crc32c?|blake\w{1,3}|xxh\w{1,3}|etag|digest|checksum|hash|fingerprint|integrity|base64)"
     r"""["'\\]{0,3}\s?[-=:~,(]{0,2}\s?["'\\]{0,3}\Z""",
     re.IGNORECASE,

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from toolkit.telemetry.core.formatting import words
+from toolkit.telemetry.core.lazy_pattern import lazy_pattern
 from toolkit.telemetry.privacy.random_tokens import SHORTEST, mask_random_tokens
 from toolkit.telemetry.privacy.secret_names import Secrecy, is_working_directory, secrecy_of
 from toolkit.telemetry.privacy.token_shapes import long_runs, mask_tokens
@@ -112,21 +113,23 @@ _PEM_BEGIN: Final = "-----BEGIN "
 _PEM_END: Final = "-----END "
 _PEM_LINE_LENGTH: Final = 64
 _LONGEST_KEY: Final = 4096
-_DIGITS = re.compile(r"(?<=\*\*\*)-[0-9a-f]{8}\Z")
-_UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_PIECE = re.compile(r"[A-Za-z0-9]{8,}")
-_CHANGE = re.compile(r"[0-9][A-Za-z]|[A-Za-z](?=[0-9])")
+_DIGITS = lazy_pattern(r"(?<=\*\*\*)-[0-9a-f]{8}\Z")
+_UUID = lazy_pattern(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+_PIECE = lazy_pattern(r"[A-Za-z0-9]{8,}")
+_CHANGE = lazy_pattern(r"[0-9][A-Za-z]|[A-Za-z](?=[0-9])")
 
 # A truncated block is hidden to the end of the text.
-_PEM_BLOCK = re.compile(r"-----BEGIN [A-Z0-9 ]{1,40}-----.*?(?:-----END [A-Z0-9 ]{1,40}-----|\Z)", re.DOTALL)
+_PEM_BLOCK = lazy_pattern(
+    r"-----BEGIN [A-Z0-9 ]{1,40}-----.*?(?:-----END [A-Z0-9 ]{1,40}-----|\Z)", re.DOTALL
+)
 
 # A single line of one, without the lines around it.
-_PEM_LINE = re.compile(r"^[A-Za-z0-9+/]{64}$", re.MULTILINE)
+_PEM_LINE = lazy_pattern(r"^[A-Za-z0-9+/]{64}$", re.MULTILINE)
 
-_URL_LOGIN = re.compile(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]{0,20}://)(?P<login>[^\s/@?#\"']{1,400})@")
+_URL_LOGIN = lazy_pattern(r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]{0,20}://)(?P<login>[^\s/@?#\"']{1,400})@")
 
 # Addresses that are secrets themselves: anyone who knows one can post there.
-_WEBHOOK = re.compile(
+_WEBHOOK = lazy_pattern(
     r"""https?://(?:
     open\.(?:feishu\.cn|larksuite\.com|larkoffice\.com)/open-apis/bot/(?:v[0-9]+/)?hook/
     | hooks\.slack\.com/(?:services|workflows|triggers)/
@@ -146,55 +149,55 @@ _WEBHOOK = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 
-_NTFY_TOPIC = re.compile(r"(?:https?://)?\bntfy\.sh/[\w-]+")
+_NTFY_TOPIC = lazy_pattern(r"(?:https?://)?\bntfy\.sh/[\w-]+")
 
-_SIGNED_URL = re.compile(
+_SIGNED_URL = lazy_pattern(
     r"([?&](?:sig|signature|x-(?:amz|goog)-(?:signature|credential|security-token))=)[^\s&\"'#]+",
     re.IGNORECASE,
 )
 
-_AUTHORIZATION = re.compile(
+_AUTHORIZATION = lazy_pattern(
     r"""(\bauthorization["']?\s{0,3}[:=]\s{0,3}["']?(?:(?:bearer|basic|token|digest)\s{1,3})?)[^\s"',;|]+""",
     re.IGNORECASE,
 )
-_BEARER = re.compile(r"(\bbearer\s{1,3})(?=[^\s\"',;]*[0-9])[^\s\"',;]{8,}", re.IGNORECASE)
-_COOKIE = re.compile(r"""(\bcookie["']?\s{0,3}:\s{0,3}["']?)[^\s=;"']{1,80}=[^\r\n"']+""", re.IGNORECASE)
-_WANDB_KEY = re.compile(
+_BEARER = lazy_pattern(r"(\bbearer\s{1,3})(?=[^\s\"',;]*[0-9])[^\s\"',;]{8,}", re.IGNORECASE)
+_COOKIE = lazy_pattern(r"""(\bcookie["']?\s{0,3}:\s{0,3}["']?)[^\s=;"']{1,80}=[^\r\n"']+""", re.IGNORECASE)
+_WANDB_KEY = lazy_pattern(
     r"""(\bwandb(?:\s{1,3}login\s{1,3}(?:--\S+\s{1,3})*|[\w.-]*["']?\s{0,3}[=:(]\s{0,3}(?:key\s{0,3}=\s{0,3})?["']?))
     [0-9a-f]{40}\b""",
     re.IGNORECASE | re.VERBOSE,
 )
 # Between the words of a command, which may be printed as a list.
 _GAP: Final = r"""[\s"',]{1,6}"""
-_CURL_LOGIN = re.compile(
+_CURL_LOGIN = lazy_pattern(
     rf"""(\bcurl\b[^\n]{{0,200}}?{_GAP}(?:-u|--user)[\s"',=]{{0,6}}[^\s:"']{{1,64}}:)[^\s"']+""",
     re.IGNORECASE,
 )
-_CONTAINER_LOGIN = re.compile(
+_CONTAINER_LOGIN = lazy_pattern(
     rf"""(\b(?:docker|podman){_GAP}login\b[^\n]{{0,200}}?{_GAP}-p[\s"',=]{{1,6}})[^\s"']+""", re.IGNORECASE
 )
-_NETRC = re.compile(
+_NETRC = lazy_pattern(
     r"(machine\s{1,20}[^\s]{1,253}\s{1,20}(?:(?:login|account)\s{1,20}[^\s]{1,253}\s{1,20}){0,2}password\s{1,20})[^\s]+"
 )
 # host:port:database:user:password, as PostgreSQL keeps them
-_PGPASS = re.compile(r"((?<![\w.:*-])[\w.*-]{1,253}:[0-9*]{1,5}:[\w.*-]{1,63}:[\w.*-]{1,63}:)[^\s:]{6,}")
-_SSHPASS = re.compile(rf"""(\bsshpass{_GAP}-p[\s"',]{{0,6}})[^\s"']+""", re.IGNORECASE)
+_PGPASS = lazy_pattern(r"((?<![\w.:*-])[\w.*-]{1,253}:[0-9*]{1,5}:[\w.*-]{1,63}:[\w.*-]{1,63}:)[^\s:]{6,}")
+_SSHPASS = lazy_pattern(rf"""(\bsshpass{_GAP}-p[\s"',]{{0,6}})[^\s"']+""", re.IGNORECASE)
 
 # "the password is abc1": a word without a digit is more likely the rest of the sentence.
-_PASSWORD_IS = re.compile(
+_PASSWORD_IS = lazy_pattern(
     r"""(\b(?:password|passphrase|passwd|api[ _-]?key|access[ _-]?token)(?:\s{1,3}(?:is|was)|:)\s{1,3}["']?)
     (?=[^\s"',;]*[0-9])[^\s"',;]{4,}""",
     re.IGNORECASE | re.VERBOSE,
 )
 
 # A manifest of Kubernetes: everything below `data:` is a secret.
-_KUBERNETES_DATA = re.compile(
+_KUBERNETES_DATA = lazy_pattern(
     r"(?P<head>^[ \t]*(?:data|stringData):[ \t]*\n)(?P<lines>(?:[ \t]+[\w.-]{1,253}:[^\n]*(?:\n|\Z)){1,400})",
     re.MULTILINE,
 )
-_KUBERNETES_SECRET = re.compile(r"""\bkind["']?[ \t]{0,3}:[ \t]{0,3}["']?Secret\b""")
-_YAML_VALUE = re.compile(r"^([ \t]+[\w.-]{1,253}:[ \t]*)[^\s][^\n]*", re.MULTILINE)
-_PUTTY = re.compile(r"(\bPrivate-Lines:\s{0,3}[0-9]{1,4}\s+)[A-Za-z0-9+/=\s]{16,20000}")
+_KUBERNETES_SECRET = lazy_pattern(r"""\bkind["']?[ \t]{0,3}:[ \t]{0,3}["']?Secret\b""")
+_YAML_VALUE = lazy_pattern(r"^([ \t]+[\w.-]{1,253}:[ \t]*)[^\s][^\n]*", re.MULTILINE)
+_PUTTY = lazy_pattern(r"(\bPrivate-Lines:\s{0,3}[0-9]{1,4}\s+)[A-Za-z0-9+/=\s]{16,20000}")
 
 _AFTER_A_WORD: Final = {
     _PUTTY: ("private-lines",),
@@ -224,7 +227,7 @@ HINTS_OF_NAMES: Final = words(
 """Every name of a secret contains one of these; a service's name counts in a setting, and not in a sentence."""
 
 # "token=abc", "password: abc", '"api_key": "abc"', `token := "abc"`, `"token" => "abc"`, `token: string = "abc"`.
-_ASSIGNED_NAME = re.compile(
+_ASSIGNED_NAME = lazy_pattern(
     r"""(?<![\w.-])-{0,2}(?P<name>[A-Za-z_][\w.-]{0,80})
     (?P<between>\\{0,7}["']?\]?\s{0,3}(?:[!?+:|]{0,2}={1,3}>?|:)\s{0,3}
     (?:[|>][+-]?\s{1,40})?
@@ -232,22 +235,22 @@ _ASSIGNED_NAME = re.compile(
     re.VERBOSE,
 )
 # Such a name in the reversed text: an equals sign or colon is found faster than a name.
-_ASSIGNED_NAME_REVERSED = re.compile(
+_ASSIGNED_NAME_REVERSED = lazy_pattern(
     r"""[=:][!?+:|]{0,2}\s{0,3}\]?["']?\\{0,7}(?P<name>[\w.-]{1,83})(?![\w.-])"""
 )
-_CALL = re.compile(r"(?:await )?[A-Za-z_][\w.]{0,200}[(\[]")
+_CALL = lazy_pattern(r"(?:await )?[A-Za-z_][\w.]{0,200}[(\[]")
 _LONGEST_ITEM: Final = 400
 _QUOTES: Final = ("'", '"')
 # The quotes are escaped in JSON inside JSON. If they are not closed, the rest of the line is the value.
 _IN_QUOTES: Final = r"""(?:[bBrRuUfF]{1,2}(?=["']))?(?P<quote>\\{0,7}(?:"{3}|'{3}|["']))
     (?:(?:(?!(?P=quote))(?:\\.|[^\n\\]))*(?P=quote)|(?=\w)[^\n]*)"""
-_ASSIGNED_VALUE = re.compile(
+_ASSIGNED_VALUE = lazy_pattern(
     rf"""{_IN_QUOTES}
     |(?!\\{{0,7}}["'])(?:(?!\|-{{0,2}}[A-Za-z_][\w.-]{{0,80}}["']?\s{{0,3}}[=:])[^\s,;&"'(){{}}\[\]])+""",
     re.VERBOSE,
 )
 # "--hf-token abc" in a command line, in a list that was printed or is in YAML, and one item a line.
-_OPTION = re.compile(
+_OPTION = lazy_pattern(
     rf"""(?P<name>-(?<![\w-]-)-?[A-Za-z][\w.-]{{0,80}})
     (?P<between>\s{{1,3}}(?:\\\s{{1,40}})?|\\{{0,7}}["'],?\s{{0,40}}(?=[bBuU]?\\{{0,7}}["'])|["']?\s{{1,40}}-\s{{1,3}}
     |,\s?(?=[^\s"'`,-][^\s"'`,]*[0-9]))
@@ -255,34 +258,34 @@ _OPTION = re.compile(
     re.VERBOSE,
 )
 # `[("api_key", "abc"), ("lr", "1")]`, `[["api_key", "abc"], ["lr", "1"]]`
-_PAIR = re.compile(
+_PAIR = lazy_pattern(
     rf"""["'](?:(?<=\(["'])|(?<=\[\[["'])|(?<=\],\[["'])|(?<=\],[ ]\[["']))(?P<name>[\w. -]{{1,80}})["'],\s{{0,3}}
     (?P<value>{_IN_QUOTES})(?=\s{{0,3}}[)\]])""",
     re.VERBOSE,
 )
 # `{'name': 'API_KEY', 'value': 'abc'}`, `name=api_key value=abc`, `<add key="password" value="abc"/>`
-_NAMED_VALUE = re.compile(
+_NAMED_VALUE = lazy_pattern(
     rf"""\b(?:name|key)["']?\s?[:=]\s?["']?(?P<name>[\w.-]{{1,80}})["']?,?\s{{1,40}}["']?value["']?\s?[:=]\s?
     (?P<value>{_IN_QUOTES}|[^\s"',;(){{}}]+)""",
     re.VERBOSE,
 )
 # `| api_key | abc |`, and columns: `api_key      abc`, `api_key ...... abc`
-_CELL = re.compile(
+_CELL = lazy_pattern(
     r"""(?:^|[|│┃])[ ]{0,60}(?P<name>[A-Za-z_][\w.-]{0,80})(?:[ ]{0,80}[|│┃\t][ ]{0,60}|[ ][ .]{1,80})
     (?P<value>[^\s|│┃"'.]+)(?=\s|[|│┃]|\Z)""",
     re.VERBOSE | re.MULTILINE,
 )
 # `auth = ("jane", "abc")`, `"passwords": ["abc", "def"]`
-_ASSIGNED_LIST = re.compile(
+_ASSIGNED_LIST = lazy_pattern(
     r"""[(\[]\s{0,3}(?:(?:"[^"\n]{0,400}"|'[^'\n]{0,400}')\s{0,3},?\s{0,30}){1,100}[)\]]"""
 )
-_LISTED = re.compile(r"""(?P<quote>["'])(?:(?!(?P=quote)).)*(?P=quote)""")
-_NO_SECRET = re.compile(
+_LISTED = lazy_pattern(r"""(?P<quote>["'])(?:(?!(?P=quote)).)*(?P=quote)""")
+_NO_SECRET = lazy_pattern(
     r"""(?:None|True|False|null|true|false|""(?!")|''(?!'))(?![\w-])
     |(?:str|bytes|string|String|SecretStr)(?=\s{0,3}(?:[,;)\]}|\n]|\Z))""",
     re.VERBOSE,
 )
-NO_SECRET: Final = re.compile(
+NO_SECRET: Final = lazy_pattern(
     r"<[^<>\s]{0,40}>|\[[A-Z]{1,12}\]"
     r"|[0-9]{1,4}(?:\.[0-9]{1,5}){1,3}(?:\.?(?:a|b|rc|dev|post)[0-9]{1,8})*(?:[+=][\w.=]{1,20})?"
 )
@@ -384,7 +387,7 @@ def _assigned_names(text: str) -> Iterator[re.Match[str]]:
             yield match
 
 
-_COMPARES = re.compile(r"==|!=")
+_COMPARES = lazy_pattern(r"==|!=")
 
 
 def _assigns_surely(match: re.Match[str]) -> bool:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from toolkit.telemetry.diagnostics.diagnosis import Diagnosis
 from toolkit.telemetry.diagnostics.ending import Ending, RunError
 from toolkit.telemetry.diagnostics.finding import SEVERITIES, Finding
 from toolkit.telemetry.diagnostics.metric_aliases import signal_of
@@ -14,7 +13,6 @@ from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.reports.document import STEP, Curve, Picture
 from toolkit.telemetry.runfolder.metrics import NOT_RESULTS, guess_primary_metric, is_evaluation
 from toolkit.telemetry.runfolder.records import is_spread
-from toolkit.telemetry.runs.store import RunCard
 from toolkit.telemetry.timing.ledger import Ledger
 
 _FOLDED: Final = "steps_folded"
@@ -83,29 +81,6 @@ class RunContent:
             self.findings,
             key=lambda one: (-SEVERITIES.index(one.severity), not one.is_open, -(one.latest_step or 0)),
         )
-
-
-def content_without_curves(card: RunCard, found: Diagnosis, name: str) -> RunContent:
-    """Return what the card and the diagnosis of a run say, and call it `name`."""
-    # Without a run.json, only the records say how it ended.
-    ending = found.ending if found.manifest is None else None
-    return RunContent(
-        name=name,
-        logged_by=card.logged_by or "",
-        status=(ending and ending.status) or card.status.name,
-        why=card.status.why if ending is None else ending.why,
-        step=card.step,
-        max_steps=card.max_steps,
-        started=card.created,
-        duration_s=card.duration_s,
-        records=found.records,
-        is_cut=card.is_cut,
-        notes=found.notes,
-        findings=found.findings,
-        errors=found.errors,
-        ending=found.ending,
-        control={} if found.manifest is None else found.manifest.control,
-    )
 
 
 def masked(content: RunContent) -> RunContent:

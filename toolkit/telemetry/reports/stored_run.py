@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from toolkit.telemetry.diagnostics.finding import Finding
-from toolkit.telemetry.reports.content import RunContent, content_without_curves, masked, steps_of, window_of
+from toolkit.telemetry.reports.content import RunContent, masked, steps_of, window_of
 from toolkit.telemetry.reports.document import SECONDS, STEP, Curve, NonFinite, Picture, Point
 from toolkit.telemetry.runfolder.metrics import NOT_RESULTS
 from toolkit.telemetry.runs.files.sample_files import sample_file
@@ -61,12 +60,25 @@ def content_of_run(
     curves = {info.name: _curve(store, card, info, points) for info in infos}
     pictures, problems = _pictures(store, key) if with_pictures else ([], [])
     config = start_of(store, key).get("config")
-    content = content_without_curves(card, found, name or card.name)
+    # Without a run.json, only the records say how it ended.
+    ending = found.ending if found.manifest is None else None
     return masked(
-        replace(
-            content,
+        RunContent(
+            name=name or card.name,
+            logged_by=card.logged_by or "",
+            status=(ending and ending.status) or card.status.name,
+            why=card.status.why if ending is None else ending.why,
+            step=card.step,
+            max_steps=card.max_steps,
+            started=card.created,
+            duration_s=card.duration_s,
             records=read.records,
             bad_lines=read.bad_count,
+            is_cut=card.is_cut,
+            findings=found.findings,
+            errors=found.errors,
+            ending=found.ending,
+            control={} if found.manifest is None else found.manifest.control,
             examined=min(examined, read.fraction_read),
             notes=[*notes, *problems],
             curves={name: curve for name, curve in curves.items() if curve.records},

@@ -138,6 +138,7 @@ SIZE: Final = 1000
 """Width and height of the coordinates inside a chart."""
 COLOURS: Final = 12
 _MAX_NAME: Final = 60
+_TICKS: Final = (6, 5)
 _MIN_BAND: Final = 4.0
 _DASHES: Final = {"dash": "7 4", "dot": "2 4", "dashdot": "9 3 2 3"}
 _LAST_SECOND: Final = 4_102_444_800
@@ -160,13 +161,13 @@ def chart_html(chart: Chart, curve_ids: Sequence[int]) -> str:
         finite += edges[len(edges) // 20 : len(edges) - len(edges) // 20]
     levels = [level for level in chart.levels if math.isfinite(level.value)]
     y = y_axis([*finite, *(level.value for level in levels)], from_zero=chart.from_zero, log=chart.log_y)
-    inside = [_grid(x, y)]
+    inside = [grid_html(x, y, _TICKS)]
     for band in chart.bands:
-        inside.append(_band(x, band.start, band.end, f"band {band.tone}", band.label))
+        inside.append(band_html(x, band.start, band.end, f"band {band.tone}", band.label))
     for number, (line, curve) in enumerate(zip(chart.lines, curves, strict=True)):
         for found in curve.not_finite:
             about = f"{count(found.values)} values of {line.label} are NaN or infinite"
-            inside.append(_band(x, found.first, found.last, "nan", about))
+            inside.append(band_html(x, found.first, found.last, "nan", about))
         if line.band:
             inside.append(f'<path {look("spread", line.colour)} d="{_area(line.band, x, y)}"/>')
         drawn = look("line", line.colour, line.dash)
@@ -190,7 +191,7 @@ def chart_html(chart: Chart, curve_ids: Sequence[int]) -> str:
         f' data-log="{int(y.log)}" data-logx="{int(x.log)}">'
         f"<figcaption><b>{text_html(chart.title)}</b>{' <small>log scale</small>' if y.log else ''}{several}"
         "</figcaption>"
-        f"{_frame(x, y, ''.join(inside), label, _x_name(axis), _times(x) if axis == TIME else None)}"
+        f"{frame_html(x, y, ''.join(inside), label, _x_name(axis), _times(x) if axis == TIME else None)}"
         f'<p class="note">{text_html(chart.note or _counted(curves), 400)}</p></figure>'
     )
 
@@ -208,7 +209,7 @@ def scatter_html(chart: Scatter) -> str:
         x = y_axis(xs)
         x = x if not x.log else Axis(min(xs), max(xs))
     y = y_axis([dot.y for dot in chart.dots])
-    inside = [_grid(x, y, vertical=not chart.categories)]
+    inside = [grid_html(x, y, (0 if chart.categories else _TICKS[0], _TICKS[1]))]
     for dot in sorted(chart.dots, key=lambda dot: dot.is_best):
         name = "best" if dot.is_best else "open" if dot.is_open else "plain"
         at = f"M{_place(x.share(dot.x))} {_place(1 - y.share(dot.y))}h0"
@@ -220,7 +221,7 @@ def scatter_html(chart: Scatter) -> str:
     ticks = list(enumerate(chart.categories)) if chart.categories else None
     return (
         f'<figure class="chart"><figcaption><b>{text_html(chart.title)}</b></figcaption>'
-        f"{_frame(x, y, ''.join(inside), label, chart.x, ticks)}</figure>"
+        f"{frame_html(x, y, ''.join(inside), label, chart.x, ticks)}</figure>"
     )
 
 
@@ -247,20 +248,23 @@ def _shown(curve: Curve, window: tuple[float, float] | None) -> Curve:
     return curve if window is None else curve.within(*window)
 
 
-def _frame(
+def frame_html(
     x: Axis,
     y: Axis,
     inside: str,
     label: str,
     x_name: str,
     x_ticks: Sequence[tuple[float, str]] | None = None,
+    most: tuple[int, int] = _TICKS,
 ) -> str:
+    """Return a plot: axis labels around an SVG with `inside`; `most` are about the ticks on the x and the y axis."""
     ys = "".join(
-        f'<span style="top:{100 * (1 - y.share(at)):.1f}%">{text_html(text)}</span>' for at, text in y.ticks()
+        f'<span style="top:{100 * (1 - y.share(at)):.1f}%">{text_html(text)}</span>'
+        for at, text in y.ticks(most[1])
     )
     xs = "".join(
         f'<span style="left:{100 * x.share(at):.1f}%">{text_html(text, 18)}</span>'
-        for at, text in (x.ticks(6) if x_ticks is None else x_ticks)
+        for at, text in (x.ticks(most[0]) if x_ticks is None else x_ticks)
     )
     return (
         f'<div class="plot"><div class="ys" aria-hidden="true">{ys}</div><div class="area">'
@@ -270,13 +274,15 @@ def _frame(
     )
 
 
-def _grid(x: Axis, y: Axis, *, vertical: bool = True) -> str:
-    lines = [f"M0 {_place(1 - y.share(at))}H{SIZE}" for at, _ in y.ticks()]
-    lines += [f"M{_place(x.share(at))} 0V{SIZE}" for at, _ in x.ticks(6)] if vertical else []
-    return f'<path class="grid" d="{"".join(lines)}"/>'
+def grid_html(x: Axis, y: Axis, most: tuple[int, int]) -> str:
+    """Return lines at about so many ticks of the x and the y axis."""
+    across = [f"M0 {_place(1 - y.share(at))}H{SIZE}" for at, _ in y.ticks(most[1])]
+    upright = [f"M{_place(x.share(at))} 0V{SIZE}" for at, _ in (x.ticks(most[0]) if most[0] else ())]
+    return f'<path class="grid" d="{"".join(across)}"/><path class="grid upright" d="{"".join(upright)}"/>'
 
 
-def _band(x: Axis, start: float, end: float, name: str, label: str) -> str:
+def band_html(x: Axis, start: float, end: float, name: str, label: str) -> str:
+    """Return a range of the x axis, from top to bottom."""
     left = SIZE * min(max(x.share(start), 0.0), 1.0)
     right = SIZE * min(max(x.share(end), 0.0), 1.0)
     width = max(right - left, _MIN_BAND)

@@ -209,6 +209,8 @@ class ProjectSettings:
     """Metrics that the pages of a run leave out."""
     alerts: tuple[Mapping[str, Any], ...] = ()
     """Rules of one's own, as `alerts:` of a YAML has them; not checked here."""
+    baseline: str | None = None
+    """The key of the run that others are compared with."""
     views: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Named views: charts, columns, filter and sort of the pages; not checked here."""
     other: Mapping[str, Any] = field(default_factory=dict)
@@ -266,14 +268,16 @@ def _as_mapping(settings: ProjectSettings) -> dict[str, Any]:
         "columns": None if settings.columns is None else list(settings.columns),
         **{name: list(names) for name in (*_METRIC_LISTS, "alerts") if (names := getattr(settings, name))},
         **({"views": dict(settings.views)} if settings.views else {}),
+        **({"baseline": settings.baseline} if settings.baseline else {}),
     }
 
 
 def _settings_in(mapping: Any) -> ProjectSettings:
     if not isinstance(mapping, dict):
         return ProjectSettings()
-    metric, direction, columns = (mapping.get(name) for name in ("primary_metric", "direction", "columns"))
-    known = {"primary_metric", "direction", "columns", "alerts", "views", *_METRIC_LISTS}
+    chosen = ("primary_metric", "direction", "columns", "baseline")
+    metric, direction, columns, baseline = map(mapping.get, chosen)
+    known = {*chosen, "alerts", "views", *_METRIC_LISTS}
     views = {name: one for name, one in mapping_in(mapping.get("views")).items() if isinstance(one, dict)}
     return ProjectSettings(
         primary_metric=metric if isinstance(metric, str) and 0 < len(metric) <= _MAX_CHARS else None,
@@ -281,6 +285,7 @@ def _settings_in(mapping: Any) -> ProjectSettings:
         columns=tuple(texts_in(columns)[:_MAX_COLUMNS]) if isinstance(columns, list) else None,
         **{name: tuple(texts_in(mapping.get(name))[:_MAX_COLUMNS]) for name in _METRIC_LISTS},
         alerts=tuple(mappings_in(mapping.get("alerts"))[:_MAX_KEPT]),
+        baseline=baseline if isinstance(baseline, str) and baseline else None,
         views=dict(list(views.items())[:_MAX_KEPT]),
         other={key: value for key, value in mapping.items() if key not in known},
     )

@@ -31,6 +31,7 @@ _NOT_IN_HEADING: Final = frozenset(
 )
 _NEEDLE: Final = b'"completion"'
 _WIDTH: Final = 100
+_ROWS: Final = 5
 
 JSON_FORM: Final = """\
 one record of the event `completion` per line, as `metrics.jsonl` has it."""
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         _completions_in(run.path / METRICS_JSONL) if run.source is None else completions_of(run.source)
         for run in runs
     )
-    found: deque[Record] = deque(maxlen=args.rows)
+    found: deque[Record] = deque(maxlen=args.rows or _ROWS)
     known = matching = 0
     for record in records:
         known += 1

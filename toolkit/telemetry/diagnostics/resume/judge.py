@@ -82,10 +82,10 @@ _ALIKE: Final = {
 _UNRECORDED: Final = "labels, the data's content, precision"
 _ROUNDING, _HALF_ROUNDING = 1e-5, 1e-2
 """By so much of it a loss of equal weights and batches may differ: sums of 32 or 16 bits in another order."""
-_GUESS: Final = 0.4
+_GUESS: Final = 0.3
 """How often the first cause is right that only the way shows in which the losses depart, of listed and other ones."""
-_UNASKED: Final = (0.88, 0.5)
-"""How often *different* is right, and its cause, where no settings say what was asked for."""
+UNASKED: Final = 0.9
+"""How often *different* is right, for each time that it is with settings, where these do not say what was asked for."""
 _WARM_UP_ASKED: Final = "with a warm-up after the resume, as the settings ask for"
 _ROUNDED: Final = 5e-5
 """By so much of it the norm of weights changes that were saved in half precision."""
@@ -235,7 +235,9 @@ class Judgement:
             text = f"{begin} and did not continue the same training: {why}{what}"
             return f"{text}; {many} twice.{also}"
         need = f" Needed: {'; '.join(self.needed)}." if self.needed else ""
-        return f"{begin}; whether it continued the same training cannot be said: {many} twice.{need}"
+        unseen = ", ".join(row.what for row in self.evidence if row.differs and not row.is_loss)
+        also = f" Differs, and may have acted: {unseen}." if unseen else ""
+        return f"{begin}; whether it continued the same training cannot be said: {many} twice.{also}{need}"
 
     def _not_recorded(self) -> str:
         equal = {row.what for row in self.evidence if row.differs is False}
@@ -243,11 +245,16 @@ class Judgement:
         rest = "the loss function and the model's forward"
         rest = f"what arguments or the environment choose of {rest}" if "code" in equal else rest
         other = f"the same {', '.join(named)} give another loss" if named else CAUSES[UNLISTED]
-        return f"{other}. Not recorded: {_UNRECORDED}, {rest}"
+        known = {
+            "the data's content": any(what.startswith("content of") for what in equal),
+            "precision": "precision" in equal,
+        }
+        lacking = ", ".join(what for what in _UNRECORDED.split(", ") if not known.get(what))
+        return f"{other}. Not recorded: {lacking}, {rest}"
 
     def as_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
-        return {**asdict(self), "sure": self.sure, "sentence": self.sentence}
+        return {**asdict(self), "area": self.area, "sure": self.sure, "sentence": self.sentence}
 
 
 def _in_words(probability: float) -> str:
@@ -293,10 +300,9 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
 
     def different(sure: float, causes: Sequence[str], cause_sure: float) -> Judgement:
         found = replace(made, answer=DIFFERENT, cause=causes[0], others=causes[1:])
-        # Without settings nobody knows whether it was asked for: another seed, a warm-up.
-        sure, cause_sure = (
-            (sure, cause_sure) if is_set else (min(sure, _UNASKED[0]), min(cause_sure, _UNASKED[1]))
-        )
+        # Without settings it is not known whether it was asked for: another seed, a warm-up.
+        if not is_set:
+            sure, cause_sure = UNASKED * sure, min(cause_sure, _NAMED)
         return replace(found, probability=sure, cause_probability=cause_sure)
 
     def unlisted(sure: float) -> Judgement:
@@ -336,7 +342,7 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
         return unlisted(LIKELY)
     if on_purpose and seen.count and seen.size < resume_losses.SMALL:
         return same(LIKELY, on_purpose[0])
-    # Sums of 32 bits in another order do not do more; half the bits do, and so does what nobody recorded.
+    # Sums of 32 bits in another order do not do more; half the bits do, and so may what was not recorded.
     rounds = seen.count and seen.farthest <= (
         _HALF_ROUNDING if _is_half(old) and _is_half(new) else _ROUNDING
     )
@@ -347,7 +353,9 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
     if seen.departs and seen.count > 1:
         fit = resume_losses.causes_of(seen, old.loss, new.loss, step, _epochs(old))
         fit = [cause for cause in dict.fromkeys(fit) if cause not in right]
-        if not fit:
+        # Of code that was not kept nothing is known.
+        unkept = {OTHER} if is_set and new.changed_code is None and OTHER not in set_otherwise else set()
+        if not set(fit) - unkept:
             return unlisted(0.97 if seen.size >= resume_losses.SMALL else LIKELY)
         return different(0.97, fit, _GUESS)
     if rounds and is_near and (seen.last - step >= _ENOUGH or len(seen.alike) > 1) and not is_apart:
@@ -458,32 +466,33 @@ def _text(value: Any) -> str:
 
 # ------------------------------------------------------------ state
 
-_OF_STATE: Final = (
-    ("weights_norm", "norm of weights", CHECKPOINT),
-    ("optimizer_states", "optimizer's states", OPTIMIZER),
-    ("optimizer_step", "optimizer's step", OPTIMIZER),
-    ("moment1_norm", "norm of first moments", OPTIMIZER),
-    ("moment2_norm", "norm of second moments", OPTIMIZER),
-    ("scheduler_step", "scheduler's step", SCHEDULE),
-    ("scheduler_lr", "scheduler's learning rate", SCHEDULE),
-    ("optimizer_lr", "optimizer's learning rate", SCHEDULE),
-    ("scaler_scale", "loss scale", SCALER),
-    ("world_size", "world size", SIZE),
-    ("batch_size", "batch size", SIZE),
-    ("accumulation", "accumulated batches", SIZE),
-    ("buffers_norm", "norm of buffers", STATE_PART),
-    ("rng_torch", "torch's random state", RNG),
-    ("rng_cuda", "the GPU's random state", RNG),
-)
+_OF_STATE: Final = {
+    "weights_norm": ("norm of weights", CHECKPOINT),
+    "optimizer_states": ("optimizer's states", OPTIMIZER),
+    "optimizer_step": ("optimizer's step", OPTIMIZER),
+    "moment1_norm": ("norm of first moments", OPTIMIZER),
+    "moment2_norm": ("norm of second moments", OPTIMIZER),
+    "scheduler_step": ("scheduler's step", SCHEDULE),
+    "scheduler_lr": ("scheduler's learning rate", SCHEDULE),
+    "optimizer_lr": ("optimizer's learning rate", SCHEDULE),
+    "scaler_scale": ("loss scale", SCALER),
+    "world_size": ("world size", SIZE),
+    "batch_size": ("batch size", SIZE),
+    "accumulation": ("accumulated batches", SIZE),
+    "buffers_norm": ("norm of buffers", STATE_PART),
+    "precision": ("precision", OTHER),
+    "autocast_dtype": ("precision of autocast", OTHER),
+    "weights_dtype": ("precision of weights", OTHER),
+    "rng_torch": ("torch's random state", RNG),
+    "rng_cuda": ("the GPU's random state", RNG),
+}
 _NO_STATE: Final = frozenset(
-    {"event", "time", "elapsed", "seq", "session", "rank", "at", "global_step", "checkpoint"}
+    "event time elapsed seq session rank at global_step checkpoint epoch data_position rng_hash".split()
 )
 _MORE_STATE: Final = (
     'a hash of the labels and of the data, and the precision: log.state("save", step, labels=...), '
     "and the same at load"
 )
-
-
 _PRECISION: Final = (
     "the precision that is computed in, as a setting or `log.state(…, precision=…)`: the losses differ by more than "
     "rounding in 32 bits does"
@@ -502,23 +511,24 @@ def _states(old: Side, new: Side, step: int) -> Iterable[Compared]:
         for name, value in new.settings.items()
         if _WARM_AGAIN.search(name) or _RATES.search(name) or _SEED.search(name)
     )
-    for name, what, cause in _OF_STATE:
+    # First those of one optimizer or model, whose names end with its own: they say which it is.
+    ranks = {name: rank for rank, name in enumerate(_OF_STATE)}
+    for name in sorted((one for one in saved if one not in _NO_STATE), key=lambda one: ranks.get(one, -1)):
+        part = next((one for one in _OF_STATE if name.startswith(f"{one}_")), name)
+        what, cause = _OF_STATE.get(part, (name, STATE_PART))
+        what = what if part == name else f"{what} of {name.removeprefix(part)[1:]}"
         before, after = saved.get(name), loaded.get(name)
         if before is None or (after is None and cause != OPTIMIZER):
             continue
+        is_rounded = name == "weights_norm" and _is_close(before, after, _ROUNDED)
+        is_excused = is_rounded or (is_asked and (part.endswith("_lr") or cause == RNG))
+        if cause == STATE_PART and (name.startswith("rng_") or _HARMLESS.search(name)):
+            # A script that does not use a generator does not restore it.
+            is_excused, cause = True, ""
         if cause == RNG and loaded.get("at") != "load":
             continue
-        is_rounded = name == "weights_norm" and _is_close(before, after, _ROUNDED)
-        is_excused = is_rounded or (is_asked and (name.endswith("_lr") or cause == RNG))
-        differs = not _is_close(before, after)
+        differs = not _is_close(before, after, 1e-6 if cause == STATE_PART else 1e-7)
         yield Compared(what, _text(before), _text(after), None if differs and is_excused else differs, cause)
-    compared = {*_NO_STATE, "epoch", "data_position", "rng_hash", *(name for name, *_ in _OF_STATE)}
-    for name in (one for one in saved if one in loaded and one not in compared):
-        # A script that does not use a generator does not restore it.
-        is_no_fault = name.startswith("rng_") or _HARMLESS.search(name)
-        fault, cause = (None, "") if is_no_fault else (True, STATE_PART)
-        is_equal = _is_close(saved[name], loaded[name], 1e-6)
-        yield Compared(name, _text(saved[name]), _text(loaded[name]), False if is_equal else fault, cause)
     before, after = ((one.get("epoch"), one.get("data_position")) for one in (saved, loaded))
     if all(isinstance(one, (int, float)) for one in (*before, *after)):
         cause = FROM_START if after <= before else SKIPPED

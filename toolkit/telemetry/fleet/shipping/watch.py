@@ -21,10 +21,10 @@ from toolkit.telemetry.fleet.run_folders import (
 )
 from toolkit.telemetry.fleet.run_rows import RunReport
 from toolkit.telemetry.fleet.tail import RecordTail
-from toolkit.telemetry.runfolder.folder_list import Signature, folders_in, signature_of
+from toolkit.telemetry.runfolder.folder_list import Signature, folders_in, is_run_folder, signature_of
 from toolkit.telemetry.runfolder.layout import LABELS, MANIFEST, RANKS
 from toolkit.telemetry.runfolder.manifest import ManifestError
-from toolkit.telemetry.runfolder.node_folders import is_part_of, is_run_folder
+from toolkit.telemetry.runfolder.node_folders import is_part_of
 from toolkit.telemetry.runfolder.status import RUNNING
 
 _SCAN_S: Final = 30.0

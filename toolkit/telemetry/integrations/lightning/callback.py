@@ -27,7 +27,6 @@ from toolkit.telemetry.integrations.metric_names import as_number, split, with_k
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.machine.start_fields import module_fields
-from toolkit.telemetry.logger.options import OptionsError
 from toolkit.telemetry.runfolder.records import STEP
 from toolkit.telemetry.timing.names import (
     DATALOADER_INIT,
@@ -82,24 +81,11 @@ class TelemetryCallback(_Callback):  # type: ignore[misc, valid-type]  # which c
     """
 
     def __init__(
-        self,
-        log: GivenLog | TelemetryLightningLogger = None,
-        *,
-        run_name: str | None = None,
-        phases: bool | None = None,
-        **options: Any,
+        self, log: GivenLog = None, *, run_name: str | None = None, phases: bool | None = None, **options: Any
     ) -> None:
         """Make a callback; no folder is created yet. Raises OptionsError if an option is unknown or invalid."""
         super().__init__()
-        if isinstance(log, TelemetryLightningLogger):
-            if options or run_name is not None:
-                raise OptionsError(
-                    "a callback with a TelemetryLightningLogger uses the logger's options: give them to the logger"
-                )
-            self._run = log.run
-            self._run.wants_phases |= bool(phases)
-        else:
-            self._run = FrameworkRun(log, run_name=run_name, phases=phases, **options)
+        self._run = FrameworkRun(log, run_name=run_name, phases=phases, **options)
         self._is_plain = log is None and run_name is None and not options
         self.is_live = False
         """Whether the hooks do anything."""

@@ -94,7 +94,7 @@ class TelemetryLightningLogger(_Logger):  # type: ignore[misc, valid-type]  # wh
         trainer = getattr(model, "_trainer", None)
         if trainer is None or trainer.predicting or self.callback is not None:
             return
-        callback = self.callback_class(self)
+        callback = self.callback_class()
         trainer.callbacks.insert(0, callback)
         callback.setup(trainer)
         if trainer.training:

@@ -105,6 +105,7 @@ def put_state(log: TelemetryLogger, trainer: Any, at: StateTrigger, checkpoint: 
         optimizer=trainer.optimizers,
         scheduler=[config.scheduler for config in trainer.lr_scheduler_configs],
         scaler=getattr(trainer.precision_plugin, "scaler", None),
+        precision=str(trainer.precision),
         epoch=epoch,
         data_position=position,
         world_size=trainer.world_size,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
 import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,13 +13,16 @@ from typing import Any, Final
 
 from toolkit.telemetry.core.background import MACHINE, background_job
 from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine import own_code  # noqa: F401 - it notes the script while that runs
 from toolkit.telemetry.logger.machine.software import determinism, seeds
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.untrusted import leaves
 
-_NAMES: Final = frozenset(
-    "folder_path dataset_path data_dir data_path data_root train_data_dir train_file validation_file data_files".split()
+_NAMES: Final = re.compile(
+    r"folder_path|(\w+_)?(data|dataset|corpus|text|images?|labels?|captions?|train|validation|vocab|splits?)"
+    r"_(dir|path|root|files?)"
 )
+"""Settings that are paths of what is trained on; of other ones, such as a folder to write to, nothing is read."""
 _MOST_FOLDERS: Final = 16
 _MOST_FILES: Final = 2_000
 _MOST_HASHED: Final = 64
@@ -131,7 +135,7 @@ def data_paths(given: Any, config: Any) -> list[str]:
     for keys, value in leaves(config, depth=8, items=lambda items: items[:_MOST_FOLDERS]):
         # The last one that is a name: a list has numbers.
         name = next((key for key in reversed(keys) if isinstance(key, str)), "")
-        if name in _NAMES and isinstance(value, str) and "://" not in value:
+        if name and _NAMES.fullmatch(name) and isinstance(value, str) and "://" not in value:
             found.append(value)
     return [path for path in dict.fromkeys(found) if isinstance(path, str)][:_MOST_FOLDERS]
 

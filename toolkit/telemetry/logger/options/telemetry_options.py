@@ -228,20 +228,19 @@ class TelemetryOptions(ExporterOptions):
     tags: tuple[str, ...] = option((), "Tags of the run.", tags)
     share: bool | str | None = option(
         None,
-        "Let others read the run folder: the `group` of the log directory, or with true every user of the machine. "
-        "Not set: what the variable `TELEMETRY_SHARE` says, else private.",
+        "Let the `group` of the log directory, or with true everyone, read the run folder; default: what the variable "
+        "`TELEMETRY_SHARE` says, else private.",
         optional(boolean_or("group")),
     )
     ranks: str = option(
         "zero",
-        "Which processes of a distributed run write records, one file each: rank `zero` alone, `all`, "
-        "`first_per_node`, or rank 0 and every N-th one, such as `every:8`.",
+        "Which processes of a distributed run write records, one file each.",
         _RANKS,
     )
     journal: str = option(
         "auto",
-        "Where records survive a kill until they are in the file: shared memory (`shm`), which waits for no disk, or "
-        "the run folder (`folder`), which outlives a container; `auto` is `folder` inside a container, else `shm`.",
+        "Where records survive a kill until they are in the file: shared memory, which waits for no disk, or the run "
+        "folder, which outlives a container; `auto` is `folder` inside a container.",
         one_of("auto", "shm", "folder"),
     )
     flush_interval: float = option(

@@ -9,19 +9,19 @@ import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from toolkit.telemetry.runfolder.evidence.output_log import NOTE, ROW, UNKNOWN, lengths_in, packed, times_file
-from toolkit.telemetry.runfolder.portable import SAFELY, pread
+from toolkit.telemetry.runfolder.portable import pread
 from toolkit.telemetry.runfolder.safefile import (
     NO_FILE,
+    append_all,
     identity_of,
+    new_file,
     open_regular,
     open_to_write,
-    rename_over,
     replace_file,
     write_all,
 )
@@ -154,37 +154,20 @@ class LogFile:
 
     def _append_rows(self, rows: bytes) -> None:
         # Lines whose rows are missing have no times, and get them as unknown by the next session.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        descriptor = open_to_write(self._times, flags, self._mode, known=self._identity_of_times)
         try:
-            status = os.fstat(descriptor)
-            self._identity_of_times, size = identity_of(status), status.st_size
-            self._times_size = size + len(rows)
-            try:
-                write_all(descriptor, rows)
-            except OSError:
-                os.ftruncate(descriptor, size)
-                # So that the next call finds which rows are missing.
-                self.identity = NO_FILE
-                raise
-        finally:
-            os.close(descriptor)
+            self._identity_of_times, self._times_size = append_all(
+                self._times, rows, mode=self._mode, known=self._identity_of_times, are_lines=False
+            )
+        except OSError:
+            # So that the next call finds which rows are missing.
+            self.identity = NO_FILE
+            raise
 
     def _cut(self) -> None:
         """Write the file again without its middle, and say there how much that was."""
-        temporary = self.path.with_name(f".{self.path.name}.{os.urandom(8).hex()}.tmp")
-        copy = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFELY, self._mode)
-        try:
-            try:
-                rows = self._copy_ends(copy)
-                status = os.fstat(copy)
-            finally:
-                os.close(copy)
-            rename_over(temporary, self.path)
-        except BaseException:
-            with suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with new_file(self.path, mode=self._mode) as copy:
+            rows = self._copy_ends(copy)
+            status = os.fstat(copy)
         self.identity, self._size, self._open_line = identity_of(status), status.st_size, b""
         self._times_size = len(rows)
         replace_file(self._times, rows, mode=self._mode)

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-import orjson
-
 from toolkit.telemetry.logger.records.device_scalars import PendingScalar
 from toolkit.telemetry.privacy.record_masking import RecordMasker
 from toolkit.telemetry.runfolder.codec import MANY_FIELDS, count_left_out, decode, encode
@@ -109,10 +107,6 @@ class RecordQueue:
         self.masker = RecordMasker()
         self._start_seq: int | None = first_seq if awaits_start else None
         self._start_line = b""
-        self._plain_lines = {
-            event: b'{"event":"%b","seq":%%d,"session":%d,%%b\n' % (event.encode(), session)
-            for event in (SPAN, SPAN_START)
-        }
 
     def put(
         self,
@@ -123,13 +117,14 @@ class RecordQueue:
         pending: dict[str, PendingScalar] | None = None,
         *,
         finish: _Finish | None = None,
+        is_masked: bool = False,
     ) -> None:
         """Take one record. `fields` is plain, and belongs to the queue from now on.
 
         `finish` is given the fields once they are all known, in the order of the calls, and returns what is to be
-        written, or None for nothing. Secrets in them are masked here, so that no way leads past it.
+        written, or None for nothing. Secrets in them are masked here, unless all in it `is_masked` already.
         """
-        if finish is None:
+        if finish is None and not is_masked:
             # Before the lock is taken: a long text takes its time.
             event, fields = self.masker.mask_name(event), self.masker.mask_record(fields)
         lost_before = self.values_lost
@@ -158,26 +153,6 @@ class RecordQueue:
                 self._look_whether_direct()
         if self.values_lost > lost_before:
             self._on_left_out(self.values_lost - lost_before)
-
-    def put_plain(self, event: str, record: dict[str, Any]) -> None:
-        """Take a span's record of short, plain, finite fields, `time` and `elapsed` first: a cheaper `put`."""
-        record["name"] = self.masker.mask_name(record["name"])
-        with self.lock:
-            if self.is_direct and not self.busy:
-                # No call of ours around the `try` and in the `finally`: a signal handler may raise as one begins.
-                try:
-                    self.busy = True
-                    seq = self.journal.next_seq
-                    self.commit_line(self._plain_lines[event] % (seq, orjson.dumps(record)[1:]), event, seq)
-                    return
-                finally:
-                    try:
-                        if self.interrupting:
-                            self.take_interrupting()
-                    finally:
-                        self.busy = False
-            fields = dict(record)
-            self.put(event, fields.pop("time"), fields.pop("elapsed"), fields)
 
     def commit_line(self, line: bytes, event: str, seq: int) -> None:
         """Append a line with the number `seq` to the journal, or keep it in memory where that is full."""

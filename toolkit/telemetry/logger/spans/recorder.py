@@ -133,7 +133,6 @@ class SpanRecorder:
         elif times is not None:
             span = Span(self, name, times, attributes)
             span.kept = detail.why
-            span.is_plain = name.isascii()
         else:
             span = self._make_kept(name, attributes)
         return DeviceSpan(self.device, span) if name in self.options.device else span  # type: ignore[return-value]
@@ -158,7 +157,6 @@ class SpanRecorder:
             # One more of the names that there are too many of: none of them is remembered.
             return FoldedSpan(self, times, attributes)
         span = Span(self, name, times, attributes)
-        span.is_plain = name.isascii()
         times.kept += 1
         if may_be_too_frequent and times.kept >= most:
             self._fold(THE_REST if is_of_the_rest else name)
@@ -184,7 +182,7 @@ class SpanRecorder:
         timed: Any = getattr(span, "timed", span)
         if isinstance(timed, Span):
             if isinstance(parent, str):
-                timed.parent_id, timed.is_plain = parent[:LONGEST_NAME], False
+                timed.parent_id = self.writer.mask_name(parent[:LONGEST_NAME])
             elif parent is not None and parent.id:
                 timed.parent_id = parent.id
             timed.start = start_time
@@ -473,7 +471,7 @@ class SpanRecorder:
             now = self.monotonic()
             for span in sorted(self._open.values(), key=lambda span: span.began, reverse=True):
                 if not span.closed:
-                    span.is_unfinished, span.is_plain = True, False
+                    span.is_unfinished = True
                     self.end(span)
             self._count_closed()
             if self.times.by_name:

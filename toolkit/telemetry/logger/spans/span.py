@@ -273,8 +273,6 @@ class Span(_Recorded):
     closed = False
     is_beginning_written = False
     """Whether its beginning was written."""
-    is_plain = True
-    """Whether its name needs no second look to be written."""
     is_unfinished = False
     """Whether the run ended before it did."""
     kept: str | None = None

@@ -37,6 +37,7 @@ class SpanWriter:
         self._values = values
         self._record_queue = record_queue
         self._put = record_queue.put
+        self.mask_name = record_queue.masker.mask_name
         self._wall = context.clock.wall
         self._monotonic = context.clock.monotonic
         self._began = context.began
@@ -52,10 +53,12 @@ class SpanWriter:
             self._guard.take("writing a span", error)
 
     def _write(self, span: Span, now: float) -> None:
-        record: dict[str, Any] = {"time": self._wall(), "elapsed": now - self._began, "id": span.id}
+        record: dict[str, Any] = {"id": span.id}
         if span.parent_id is not None:
             record["parent_id"] = span.parent_id
-        record["name"] = span.name
+        # Most spans have no other text of the caller's.
+        is_masked = not span.attributes and span.error is None
+        record["name"] = self.mask_name(span.name) if is_masked else span.name
         record["start"] = span.start
         record["duration"] = span.duration
         record["clock"] = HOST_CLOCK
@@ -65,9 +68,6 @@ class SpanWriter:
             record["thread"] = name_of_thread(span.thread)
         if span.kept is not None:
             record["kept"] = span.kept
-        if span.is_plain and not span.attributes and span.error is None:
-            self._record_queue.put_plain(records.SPAN, record)
-            return
         if span.attributes:
             # From here on the span has them as they were written: the caller's own may be large, or on a GPU.
             record["attributes"] = span.attributes = self._values.tree(dict(span.attributes))
@@ -77,7 +77,7 @@ class SpanWriter:
             span.error = record["error"]["message"]
         if span.is_unfinished:
             record["unfinished"] = True
-        self._put(records.SPAN, record.pop("time"), record.pop("elapsed"), record)
+        self._put(records.SPAN, self._wall(), now - self._began, record, is_masked=is_masked)
 
     def write_beginning(self, span: Span) -> None:
         """Write that `span` has begun and is open."""

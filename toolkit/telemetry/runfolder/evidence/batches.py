@@ -137,14 +137,19 @@ class Batches:
         wanted = max((self.session[at] for at in found), default=0) if session is None else session
         return [at for at in found if self.session[at] == wanted]
 
+    def samples_at(self, step: int, session: int) -> list[tuple[Any, float | None]]:
+        """Return the samples of a step, each with its loss where that is known, those with the highest loss first."""
+        named: list[tuple[Any, float | None]] = []
+        for at in self.of_step(step, session):
+            ids = self.ids(at) or ()
+            losses: Sequence[float | None] = self.losses(at) or [None] * len(ids)
+            named += zip(ids, losses, strict=False)
+        return sorted(named, key=lambda pair: -math.inf if math.isnan(pair[1] or 0.0) else -(pair[1] or 0.0))
+
     def samples_text(self, step: int, session: int, *, most: int = 8) -> str:
         """Return which samples a step was trained on, those with the highest loss first; empty if that is not known."""
-        named: list[tuple[float, Any]] = []
-        for at in self.of_step(step, session):
-            ids, losses = self.ids(at) or (), self.losses(at) or ()
-            named += zip(losses or [0.0] * len(ids), ids, strict=False)
-        named.sort(key=lambda pair: -math.inf if math.isnan(pair[0]) else -pair[0])
-        shown = ", ".join(f"{one} (loss {loss:.4g})" if loss else str(one) for loss, one in named[:most])
+        named = self.samples_at(step, session)
+        shown = ", ".join(f"{one} (loss {loss:.4g})" if loss else str(one) for one, loss in named[:most])
         more = f", and {len(named) - most:,} more" if len(named) > most else ""
         return f"Batch of step {step:,}: samples {shown}{more}." if named else ""
 

@@ -11,7 +11,7 @@ from toolkit.telemetry.answers.evidence import RunEvidence, read_evidence
 from toolkit.telemetry.answers.resume import answer_resumes
 from toolkit.telemetry.answers.why import Why, why
 from toolkit.telemetry.cli.chosen_run import LOGS, printable, refuse
-from toolkit.telemetry.cli.run_list import run_at, say_if_cut, source_for
+from toolkit.telemetry.cli.run_list import list_runs, run_at, say_if_cut, source_for
 from toolkit.telemetry.cli.terminal import (
     Column,
     add_json_argument,
@@ -21,17 +21,20 @@ from toolkit.telemetry.cli.terminal import (
     terminal_width,
 )
 from toolkit.telemetry.diagnostics.resume.judge import Judgement
+from toolkit.telemetry.runs.store import RunCard
 
 JSON_FORM: Final = """\
 an object. Of two runs: `runs` (two names), `answer` (`equal`, `differ` or `cannot be said`), `sentence`, `sure`, \
 `step` (the first that differs, as the first run counts, or `null`), `departure` (`how`: `bits`, `jump`, `level` or \
 `null`; `metric`; `records` that both have), `causes` (likely first: `kind`, `what`, `a`, `b`, `note`, `because`, \
 `share`), `without_effect` (the same without `share`), `code` (`path` and `diff` of each file), `evidence` (`what`, \
-`found`) and `needed` (what was not recorded). Of one run: `run`, `path`, `problem` (what could not be read, or \
-`null`) and `resumes`, the newest first: `session`, `step`, `answer` (`same`, `different` or `cannot be said`), \
-`cause` (of a different one), `others` (further causes), `sure`, `probability`, `cause_probability`, `sentence`, `how` \
-(what the same training rests on), `doubles` (losses that exist twice), `runs` (two names where a run looks like \
-the continuation of another, else empty), `needed` (what would say more), and \
+`found`), `needed` (what was not recorded) and `explained` (`null`, or by the other runs of the folder: `metric`, \
+`difference` at the end, `shares` with `what`, `size`, `low`, `high` and `note`, `rests_on`). Of one run: `run`, \
+`path`, `problem` (what could not be read, or `null`) and `resumes`, the newest first: `session`, `step`, `answer` \
+(`same`, `different` or `cannot be said`), `cause` and its `area` (of a different one), `others` (further causes), \
+`sure`, `probability`, `cause_probability`, `sentence`, `how` (what the same training rests on), `doubles` (losses \
+that exist twice), `runs` (two names where a run looks like the continuation of another, else empty), `needed` (what \
+would say more), and \
 `evidence`: rows of `what` was compared, `before`, `after`, `differs` (`null`: it does, on purpose), `cause` and \
 `note`."""
 
@@ -67,14 +70,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the answer."""
-    runs = []
-    for path in filter(None, (args.a, args.b)):
-        found = run_at(path)
-        say_if_cut([found])
-        runs.append(read_evidence(source_for(found)))
+    listed = [run_at(path) for path in filter(None, (args.a, args.b))]
+    say_if_cut(listed)
+    runs = [read_evidence(source_for(found)) for found in listed]
     if len(runs) == 1:
         return _answer_resumes(runs[0], as_json=args.json)
-    answer = why(runs[0], runs[1])
+    folders = {run.path.parent for run in runs}
+
+    def siblings() -> list[RunCard]:
+        return [found.card for found in list_runs([*folders]).runs] if len(folders) == 1 else []
+
+    answer = why(runs[0], runs[1], siblings)
     if args.json:
         print_json(answer.as_json())
     else:

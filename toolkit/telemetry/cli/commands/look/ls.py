@@ -28,9 +28,10 @@ from toolkit.telemetry.core.run_search import QueryError, parse
 from toolkit.telemetry.formulas.formula import is_formula
 from toolkit.telemetry.importers.detect import formats, names_of
 from toolkit.telemetry.importers.formats.record_file import OURS
+from toolkit.telemetry.runfolder.labels import ProjectSettingsError, read_project
 from toolkit.telemetry.runs.formatting import size
 from toolkit.telemetry.runs.listing.run_listing import with_last_values
-from toolkit.telemetry.runs.listing.run_table import formula_problem
+from toolkit.telemetry.runs.listing.run_table import formula_problem, primary_of
 from toolkit.telemetry.runs.listing.search import unknown_among, value_of
 from toolkit.telemetry.runs.settings import setting_text
 from toolkit.telemetry.runs.store import UNREADABLE, RunCard, RunQuery, card_labels
@@ -172,6 +173,9 @@ def _columns(runs: list[ListedRun], args: argparse.Namespace) -> list[tuple[Colu
         columns.append((Column("what differs"), [label.differs for label in labels]))
     if any(card.format != OURS for card in cards):
         columns.append((Column("format", keep=True), [card.format for card in cards]))
+    differences: list[Cell] = [_against_baseline(run) for run in runs]
+    if any(differences):
+        columns.append((Column("vs baseline", right=True), differences))
     steps: list[Cell] = ["" if card.step is None else f"{card.step:,}" for card in cards]
     columns += [
         (Column("status", keep=True), [_status(card) for card in cards]),
@@ -185,6 +189,22 @@ def _columns(runs: list[ListedRun], args: argparse.Namespace) -> list[tuple[Colu
         columns.append((Column("size", right=True, keep=True), [size(size_of(run.path)) for run in runs]))
     ages: list[Cell] = [age_text(age_of(card, now)) for card in cards]
     return [*columns, (Column("age", right=True, keep=True), ages)]
+
+
+def _against_baseline(run: ListedRun) -> str:
+    """Return how far a run is from the baseline of its project; empty where none was chosen."""
+    try:
+        settings = read_project(run.path.parent, run.card.project)
+    except ProjectSettingsError:
+        return ""
+    if settings.baseline is None:
+        return ""
+    others = [card for card in run.folders.list_runs().cards if card.project == run.card.project]
+    name = settings.baseline.rpartition("~")[2]
+    base = next((card for card in others if card.path == run.path.parent / name), None)
+    primary = primary_of(others, settings)
+    found = None if primary is None else primary.against(run.card, base)
+    return "baseline" if run.card == base else "" if found is None else f"{found:+.1%}"
 
 
 def _status(card: RunCard) -> Cell:

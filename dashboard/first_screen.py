@@ -1,0 +1,123 @@
+"""What a page shows before any script has run: HTML from what is known already, which the components then replace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Final
+from urllib.parse import quote
+
+from toolkit.telemetry.diagnostics.catalogue import title_of
+from toolkit.telemetry.diagnostics.finding import Finding
+from toolkit.telemetry.reports.svg import text_html
+from toolkit.telemetry.runs.findings.alerts import alerts_of, unseen_alerts
+from toolkit.telemetry.runs.findings.what_now import what_now
+from toolkit.telemetry.runs.listing.pins import pins_of
+from toolkit.telemetry.runs.store import Refused, RunCard, RunQuery, RunStore, UnknownRun
+
+from . import session
+from .components.alert_card import ENDINGS
+from .components.cards import cards_html
+from .components.curve_chart import CurveSpec, picture_of
+from .components.curve_panel import SMALL_PX, marks_of
+from .components.frame import OFFERED, RunPage, has_rest, head_html, is_deleted
+from .page_links import PAGES
+from .theme import THEME_STYLE
+from .views.overview import Panel, cards_of, plan_of
+
+_READ_S: Final = 0.02
+"""A small log is read by then; of a large one what was read before is shown."""
+_VIEW: Final = frozenset(("x", "smooth", "log", "logx", "from", "to", "forecast"))
+"""With one of these in the address the charts are drawn in another way."""
+_APPEARANCE: Final = re.compile(r"(system|light|dark)\.(\d{1,3})")
+_LISTS: Final = ("runs", "compare")
+_HERE: Final = ' aria-current="page"'
+
+
+def first_screen(path: str, asked: Mapping[str, str], cookies: Mapping[str, str]) -> str:
+    """Return what a page shows first, as HTML made from escaped text; empty where too little is known."""
+    if path.strip("/") != "overview" or session.settings().engines:
+        return ""
+    store = session.store()
+    key = asked.get("run") or _newest(store)
+    try:
+        card = store.card(key) if key else None
+        if card is None or is_deleted(card):
+            return ""
+        page = RunPage(card.key, store)
+        health = store.refresh(card.key, wait_s=_READ_S)
+        metrics = {info.name: info for info in store.metrics(card.key)}
+        if not metrics and health.complete:
+            return ""
+        plan = plan_of(metrics, pins_of(store, card.key))
+        unseen = unseen_alerts(alerts_of(store, card.key), store.meta(card.key).labels)
+        # Until the detectors have seen all records, what is open may turn out to be over.
+        worst = _alert(card.key, unseen) if store.examine(card.key, wait_s=0.0) >= 1.0 else ""
+        main = Panel(title=plan.title, metrics=tuple(plan.main))
+        is_plain = not asked.keys() & _VIEW
+        left = _chart(page, main, 390, 0, is_plain=is_plain) if plan.main else ""
+        right = "".join(_chart(page, one, 165, 1 + n, is_plain=is_plain) for n, one in enumerate(plan.side))
+        gap = '<div class="st-key-forecast"></div>' if has_rest(card) else ""
+        side = "" if not right else f"<div>{right}</div>"
+        body = (
+            f"{head_html(page, card)}{worst}{_what_now(page)}{cards_html(cards_of(page, health))}"
+            f'<div class="telemetry-first-switches"></div>{gap}'
+            f'<div class="telemetry-first-charts"><div>{left}</div>{side}</div>'
+        )
+        return _page(body, card, "overview", cookies)
+    except (UnknownRun, Refused):
+        # The page itself says so, and what to do.
+        return ""
+
+
+def _newest(store: RunStore) -> str:
+    cards = store.list_runs(RunQuery(per_page=OFFERED)).cards
+    return next((card.key for card in cards if not card.archived), cards[0].key if cards else "")
+
+
+def _page(body: str, card: RunCard, shown: str, cookies: Mapping[str, str]) -> str:
+    """Return the cover of a page: the menu as links, and `body`."""
+    look = _APPEARANCE.fullmatch(cookies.get("telemetry-look", ""))
+    style = "" if look is None else f"--side:{look[2]}px"
+    if look is not None and look[1] != "system":
+        style += f";color-scheme:{look[1]}"
+    query, name = f"?run={quote(card.key, safe='')}", text_html(card.name, 60)
+    links = {
+        module: f'<a href="/{"" if module == "runs" else address}{"" if module in _LISTS else query}"'
+        f"{_HERE if module == shown else ''}>{title}</a>"
+        for module, (title, _, address) in PAGES.items()
+    }
+    of_lists = "".join(links[module] for module in _LISTS)
+    of_run = "".join(link for module, link in links.items() if module not in _LISTS and module != "samples")
+    return (
+        f'<style>{THEME_STYLE}</style><div class="telemetry-first" style="{style}"><nav aria-label="Pages">'
+        f'<div class="telemetry-picker">Run<span>{name} · {text_html(card.status.name)}</span></div>{of_lists}'
+        f"<p>Run · {text_html(card.name, 28)}</p>{of_run}</nav><main>{body}</main></div>"
+    )
+
+
+def _alert(key: str, alerts: Sequence[Finding]) -> str:
+    if not alerts or alerts[0].severity not in ("critical", "warning"):
+        return ""
+    words = f"<b>{text_html(title_of(alerts[0]), 60)}</b> {text_html(alerts[0].message)}"
+    return f'<a class="telemetry-first-alert" href="/alerts?run={quote(key, safe="")}">{words}</a>'
+
+
+def _what_now(page: RunPage) -> str:
+    known = what_now(page.store, page.key)
+    if known is None:
+        return ""
+    return f'<div class="telemetry-first-now"><h2>{ENDINGS[known.status][0]}: what now?</h2></div>'
+
+
+def _chart(page: RunPage, panel: Panel, height: int, first_colour: int, *, is_plain: bool) -> str:
+    """Return a chart of logged values and their smoothed lines, as large as the one that replaces it."""
+    logged = {info.name for info in page.store.metrics(page.key)}
+    named = [(metric, label) for metric, label in panel.metrics if metric in logged]
+    curves = [
+        CurveSpec(run=page.key, metric=metric, label=label, colour=first_colour + number)
+        for number, (metric, label) in enumerate(named)
+    ]
+    is_marked = height > SMALL_PX and bool(marks_of(page))
+    drawn = picture_of(page.store, curves, height, is_marked=is_marked) if is_plain else ""
+    return f'<h2>{text_html(panel.title)}</h2><div style="height:{height}px">{drawn}</div>'

@@ -1,0 +1,117 @@
+"""The first screen in a real browser: painted without any script, and replaced by a page that looks the same."""
+
+from __future__ import annotations
+
+import math
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.browser_helpers import chart, curves, settle, sidebar, wait_for_query
+from tests.dashboard.serving import get
+from tests.made_runs import write_run
+from tests.waiting import wait_until
+
+_CURVES = {
+    "train_loss": lambda step: 0.5 + 2 * math.exp(-step / 150) + 0.1 * math.sin(12.9 * step * step),
+    "val_loss": lambda step: 0.6 + 2 * math.exp(-step / 150),
+    "lr": lambda step: 1e-4 * (1 - step / 900),
+    "sec_per_step": [0.5] * 600,
+}
+
+# What a person would see move: words, tiles, and the axes of the loss.
+_PLACES = """() => {
+    const one = (name) => document.querySelector(name);
+    const place = (element) => {
+        const { x, y, width, height } = element.getBoundingClientRect();
+        return [x, y, width, height];
+    };
+    const names = [".telemetry-head h1", ".telemetry-badge", ".telemetry-head-bar", ".telemetry-head-steps", "h2"];
+    const found = Object.fromEntries(names.map((name) => [name, place(one(name))]));
+    found.theme = getComputedStyle(one(".telemetry-head h1")).color;
+    document.querySelectorAll(".telemetry-card").forEach((card, number) => { found[`card ${number}`] = place(card); });
+    const area = one(".telemetry-first .area"), chart = one(".telemetry-curves");
+    if (area) { found.plot = place(area); return found; }
+    const { x, y } = chart.querySelector("canvas").getBoundingClientRect(), { plot } = chart.__chart;
+    found.plot = [x + plot.left, y + plot.top, plot.width, plot.height];
+    return found;
+}"""
+_SEEN = """() => [document.querySelector("#root"), document.querySelector(".telemetry-first")]
+    .map((one) => getComputedStyle(one).visibility)"""
+
+
+@pytest.fixture(scope="module")
+def shown(serve, tmp_path_factory):
+    root = tmp_path_factory.mktemp("logs")
+    write_run(root, "curved", curves=_CURVES, sessions=(range(600),), tags=("baseline",))
+    dashboard = serve(root)
+    # A server that has just been started has none yet.
+    address = "/overview?run=curved"
+    wait_until(lambda: b'class="telemetry-curves-picture' in get(dashboard.port, address)[2])
+    return dashboard
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_looks_as_its_first_screen_which_needs_no_script(shown, contexts, size, scheme):
+    settings = {"viewport": dict(zip(("width", "height"), size, strict=True)), "color_scheme": scheme}
+    first = contexts(**settings).new_page()
+    first.route("**/*.js", lambda route: route.abort())
+    first.goto(shown.url("/overview", run="curved"))
+    first.locator(".telemetry-first svg .smooth").first.wait_for()
+    first.evaluate("document.fonts.ready")
+    before, title = first.evaluate(_PLACES), first.locator(".telemetry-head").inner_text()
+
+    # The page is hidden meanwhile, and would be visible after ten seconds.
+    assert first.evaluate(_SEEN) == ["hidden", "visible"]
+    first.evaluate("document.getAnimations().forEach((one) => one.finish())")
+    assert first.evaluate(_SEEN) == ["visible", "hidden"]
+    first.close()
+
+    page = contexts(**settings).new_page()
+    shown.open(page, "/overview", run="curved")
+    assert chart(page, "Loss").count() == 1
+    assert curves(page, "Loss")["curves"]
+    settle(page)
+    after = page.evaluate(_PLACES)
+    assert page.locator(".telemetry-head").inner_text() == title
+    page.close()
+
+    assert before.pop("theme") == after.pop("theme")
+    assert before.keys() == after.keys()
+    for name, place in before.items():
+        assert after[name] == pytest.approx(place, abs=4), name
+
+
+def test_the_picker_changes_the_run_and_keeps_the_page(shown, page):
+    write_run(shown.root, "other")
+    shown.open(page, "/metrics", run="curved", smooth="5%", **{"from": "10", "to": "50"})
+    picker = sidebar(page).get_by_role("combobox", name="Run")
+    expect(picker.locator("option")).to_contain_text(["curved", "other"])
+    picker.select_option("other")
+
+    wait_for_query(
+        page, "q.get('run') === 'other' && q.get('smooth') === '5%' && !q.has('from') && !q.has('to')"
+    )
+    assert urlsplit(page.url).path == "/metrics"
+    expect(page.locator(".telemetry-head h1").first).to_have_text("other")
+    page.go_back()
+    expect(page.locator(".telemetry-head h1").first).to_have_text("curved")
+
+
+def test_a_chosen_theme_and_a_moved_side_bar_are_those_of_the_next_first_screen(shown, contexts):
+    page = contexts(color_scheme="light").new_page()
+    shown.open(page, "/overview", run="curved")
+    page.evaluate(
+        "() => localStorage.setItem(`stActiveTheme-${location.pathname}-v2`, JSON.stringify('Dark'))"
+    )
+    page.reload()
+    settle(page)
+    page.route("**/*.js", lambda route: route.abort())
+    page.reload()
+    page.locator(".telemetry-first svg .smooth").first.wait_for()
+
+    colour = page.evaluate("getComputedStyle(document.querySelector('.telemetry-first')).backgroundColor")
+    assert colour == "rgb(15, 19, 23)"
+    page.close()
