@@ -29,7 +29,7 @@ _READ_S: Final = 0.02
 """A small log is read by then; of a large one what was read before is shown."""
 _VIEW: Final = frozenset(("x", "smooth", "log", "logx", "from", "to", "forecast"))
 """With one of these in the address the charts are drawn in another way."""
-_LOOK: Final = re.compile(r"(system|light|dark)\.(\d{1,3})")
+_APPEARANCE: Final = re.compile(r"(system|light|dark)\.(\d{1,3})")
 _LISTS: Final = ("runs", "compare")
 _HERE: Final = ' aria-current="page"'
 
@@ -77,10 +77,10 @@ def _newest(store: RunStore) -> str:
 
 def _page(body: str, card: RunCard, shown: str, cookies: Mapping[str, str]) -> str:
     """Return the cover of a page: the menu as links, and `body`."""
-    look = _LOOK.fullmatch(cookies.get("telemetry-look", ""))
-    style = "" if look is None else f"--side:{look[2]}px"
-    if look is not None and look[1] != "system":
-        style += f";color-scheme:{look[1]}"
+    kept = _APPEARANCE.fullmatch(cookies.get("telemetry-look", ""))
+    style = "" if kept is None else f"--side:{kept[2]}px"
+    if kept is not None and kept[1] != "system":
+        style += f";color-scheme:{kept[1]}"
     query, name = f"?run={quote(card.key, safe='')}", text_html(card.name, 60)
     links = {
         module: f'<a href="/{"" if module == "runs" else address}{"" if module in _LISTS else query}"'
