@@ -77,10 +77,10 @@ def _newest(store: RunStore) -> str:
 
 def _page(body: str, card: RunCard, shown: str, cookies: Mapping[str, str]) -> str:
     """Return the cover of a page: the menu as links, and `body`."""
-    kept = _APPEARANCE.fullmatch(cookies.get("telemetry-look", ""))
-    style = "" if kept is None else f"--side:{kept[2]}px"
-    if kept is not None and kept[1] != "system":
-        style += f";color-scheme:{kept[1]}"
+    look = _APPEARANCE.fullmatch(cookies.get("telemetry-look", ""))
+    style = "" if look is None else f"--side:{look[2]}px"
+    if look is not None and look[1] != "system":
+        style += f";color-scheme:{look[1]}"
     query, name = f"?run={quote(card.key, safe='')}", text_html(card.name, 60)
     links = {
         module: f'<a href="/{"" if module == "runs" else address}{"" if module in _LISTS else query}"'

@@ -198,6 +198,11 @@ def _import_all(root: Path, text: bytes) -> None:
 
 
 def _text() -> bytes:
-    docs = Path(__file__).parent.parent / "docs"
-    names = ("resume.md", "cli.md", "options.md", "control.md")
-    return bytes(byte % 128 for name in names for byte in (docs / name).read_bytes())
+    """Return lines of made words, the same ones always: in some parts there are few of them, in others many."""
+    chance = random.Random(0)
+    letters = "eeeettaaooiinnsshhrrdlucmfwypvbgkjqxz"
+    words = ["".join(chance.choices(letters, k=chance.randint(2, 9))) for _ in range(500)]
+    words[::7] = [word.capitalize() for word in words[::7]]
+    words[::11] = [str(chance.randint(1, 9999)) for _ in words[::11]]
+    lines = (chance.choices(words[: 4 << line // 8 % 8], k=12) for line in range(600))
+    return "".join(f"{' '.join(line)}{chance.choice('.,:;!')}\n" for line in lines).encode()

@@ -1,6 +1,7 @@
 """What is read of a run: every session, exact, and as far as its files go."""
 
 import json
+import tracemalloc
 
 from tests.made_runs import append
 from toolkit.telemetry import TelemetryLogger
@@ -104,3 +105,21 @@ def test_what_is_no_run_is_said_in_a_sentence(tmp_path):
 
     assert "no run is there" in read_evidence(tmp_path).problem
     assert "cannot be read" in read_evidence(tmp_path / "missing").problem
+
+
+def test_a_record_costs_two_numbers_for_each_result_however_many_there_are(tmp_path):
+    steps = 20_000
+    lines = (
+        f'{{"event":"step","session":1,"time":{step}.5,"global_step":{step},"train_loss":{1 / step},"lr":0.1}}\n'
+        for step in range(1, steps + 1)
+    )
+    (tmp_path / "metrics.jsonl").write_text("".join(lines))
+
+    tracemalloc.start()
+    found = read_evidence(tmp_path)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert len(found.sessions[0].values_of(LOSS)) == steps
+    # Steps, and a step and a value of both metrics, with room to grow: a million records of two runs stay below 300 MB.
+    assert kept < 64 * steps

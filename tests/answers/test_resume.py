@@ -17,6 +17,7 @@ from toolkit.telemetry.diagnostics.resume.judge import (
     SAME,
     SCALER,
     SCHEDULE,
+    SETTINGS,
     SIZE,
     SKIPPED,
     STATE_PART,
@@ -208,6 +209,11 @@ def test_a_first_loss_of_other_precision_overrules_the_state_that_was_loaded():
     for by in (3e-4, 1e-3):
         said = _all_recorded(lambda step, loss, by=by: loss * (1 + by * (-1) ** step))
         assert (said.answer, said.cause) == (DIFFERENT, UNLISTED), by
+
+    states = [_state(at, precision=kind) for at, kind in (("save", "32-true"), ("load", "bf16-mixed"))]
+    said = judge(_old(states=states[:1]), _new(lambda step, loss: loss * 1.001, states=states[1:]))
+    assert (said.answer, said.cause, said.area) == (DIFFERENT, OTHER, SETTINGS)
+    assert "(precision: 32-true before, bf16-mixed after)" in said.sentence
 
     bare = judge(_old(), _new(lambda step, loss: loss * (1 + 1e-4 * (-1) ** step)))
     assert bare.answer == UNKNOWN

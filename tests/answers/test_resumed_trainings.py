@@ -101,7 +101,7 @@ def test_a_right_resume_is_the_same_as_far_as_recorded(ask):
     assert "continued the same training as far as recorded, to the last digit" in words
 
 
-@pytest.mark.parametrize("kind", ["labels", "data content", "second optimizer"])
+@pytest.mark.parametrize("kind", ["labels", "data content"])
 def test_from_losses_alone_causes_are_candidates_without_a_number(trained, ask, tmp_path, kind):
     full, less = trained / CASES[kind].folder, tmp_path / "run"
     less.mkdir()

@@ -180,7 +180,7 @@ def test_rounding_that_grows_is_noise_and_a_level_that_slowly_departs_is_not():
     chaos = {step: value * (1 + 0.02 * noise.gauss(0, 1) * grown[step]) for step, value in one.items()}
 
     def departure(two):
-        curves = ({"train_loss": Curve.of(list(each), list(each.values()))} for each in (one, two))
+        curves = ({"train_loss": Curve().then(list(each), list(each.values()))} for each in (one, two))
         return find_departure(*curves, half=False)
 
     assert departure(chaos).how is None

@@ -44,6 +44,17 @@ def test_a_wrong_resume_is_named_by_the_command_and_by_the_run_itself(tmp_path, 
     assert "learning rate" in finding["message"]
 
 
+def test_an_option_of_the_command_line_that_changed_is_the_cause(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py", "--dropout", "0.1"])
+    _session(tmp_path, range(1, 21))
+    monkeypatch.setattr("sys.argv", ["train.py", "--dropout", "0.5", "--resume", "last.pt"])
+    _session(tmp_path, range(11, 26), change=0.3, resume=True)
+
+    assert main(["why", str(tmp_path / "r")]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "the code or the configuration changed (setting dropout: 0.1 before, 0.5 after)" in said
+
+
 def test_what_cannot_be_said_has_an_exit_code_of_its_own(tmp_path, capsys):
     _session(tmp_path, range(1, 11))
     _session(tmp_path, range(11, 16), resume=True)

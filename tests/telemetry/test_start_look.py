@@ -98,6 +98,14 @@ def test_data_is_found_in_what_is_given_and_in_the_configuration():
     config["data_dir"] = "s3://bucket/e"
 
     assert data_paths(["z", "a"], config) == ["z", "a", "b", "c", "d"]
+    files = {
+        "corpus_file": "e",
+        "vocab_file": "f",
+        "output_dir": "out",
+        "checkpoint_path": "g",
+        "text_encoder": "h",
+    }
+    assert data_paths(None, files) == ["e", "f"]
     assert data_paths({"name": "x"}, None) == data_paths([1], "x") == []
 
 

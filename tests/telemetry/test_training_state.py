@@ -217,3 +217,33 @@ def test_a_second_optimizer_has_numbers_of_its_own():
     assert fields["optimizer_step_2"] == 1
     assert fields["moment1_norm_2"] > 0
     assert "moment1_norm_2" not in state_fields(Guard(), optimizer=optimizers[:1])
+
+
+def test_optimizers_and_models_with_names_and_further_parts_have_numbers_of_their_own():
+    model, ema = torch.nn.Linear(4, 2), torch.nn.BatchNorm1d(3)
+    both = {
+        "body": torch.optim.AdamW([model.weight]),
+        "head": torch.optim.SGD([model.bias], lr=0.1, momentum=0.9),
+    }
+
+    def read(**parts):
+        return state_fields(Guard(), optimizer=both, model={"net": model, "norm": ema}, **parts)
+
+    before = read(
+        ema=ema, labels=torch.tensor([1, 2, 3]), sampler={"epoch": 1, "at": 7}, note="kept", replay=[]
+    )
+    ema.running_mean += 1.0
+    after = read(
+        ema=ema, labels=torch.tensor([3, 2, 1]), sampler={"epoch": 1, "at": 8}, note="kept", replay=[]
+    )
+
+    assert (before["optimizer_lr_head"], before["optimizer_step_body"]) == (0.1, 0)
+    changed = {"buffers_norm", "buffers_norm_norm", "ema_norm", "labels_norm", "sampler_hash"}
+    assert {name for name in before if before[name] != after[name]} == changed
+    assert (before["note"], before["replay_norm"]) == ("kept", 0.0)
+
+
+def test_the_precision_of_a_block_of_autocast_is_recorded():
+    with torch.autocast("cpu", torch.bfloat16):
+        assert state_fields(Guard())["autocast_dtype"] == "bfloat16"
+    assert "autocast_dtype" not in state_fields(Guard())

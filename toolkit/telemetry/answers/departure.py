@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -20,17 +20,19 @@ Values = npt.NDArray[np.float64]
 class Curve:
     """The values of a metric by step, in the order of steps, of which each is there once."""
 
-    steps: Steps
-    values: Values
+    steps: Steps = field(default_factory=lambda: np.empty(0, np.int64))
+    values: Values = field(default_factory=lambda: np.empty(0, np.float64))
 
-    @classmethod
-    def of(cls, steps: Iterable[int], values: Iterable[float]) -> Curve:
-        """Return the curve of these; of a step that comes twice the last value counts."""
+    def then(self, steps: Sequence[int], values: Sequence[float], offset: int = 0) -> Curve:
+        """Return it with these, whose steps begin at `offset`; of a step that comes twice the last value counts."""
         at, found = np.asarray(steps, np.int64), np.asarray(values, np.float64)
+        at = at + offset if offset else at
+        if len(self.steps):
+            at, found = np.concatenate([self.steps, at]), np.concatenate([self.values, found])
         if bool((at[1:] > at[:-1]).all()):
-            return cls(at, found)
+            return Curve(at, found)
         order, places = np.unique(at[::-1], return_index=True)
-        return cls(order, found[::-1][places])
+        return Curve(order, found[::-1][places])
 
     def at(self, step: int) -> float | None:
         """Return the value of a step, or None."""
@@ -54,8 +56,8 @@ def shared(a: Curve, b: Curve) -> tuple[Steps, Values, Values]:
 
 def equal(x: Values, y: Values) -> npt.NDArray[np.bool_]:
     """Return where both are the same, to the last digit."""
-    same: npt.NDArray[np.bool_] = (x == y) | (np.isnan(x) & np.isnan(y))
-    return same
+    found: npt.NDArray[np.bool_] = (x == y) | (np.isnan(x) & np.isnan(y))
+    return found
 
 
 _LARGE_AFTER: Final = 4

@@ -11,6 +11,7 @@ from itertools import pairwise
 from typing import Final
 
 from toolkit.telemetry.answers.evidence import RunEvidence, SessionEvidence, read_evidence
+from toolkit.telemetry.answers.repeats import options_of
 from toolkit.telemetry.diagnostics.metric_aliases import LOSS, LR
 from toolkit.telemetry.diagnostics.resume import judge as resume_judge
 from toolkit.telemetry.diagnostics.resume.judge import SAME, Judgement, Side
@@ -87,7 +88,7 @@ def _with_session(side: Side, session: SessionEvidence, batches: Batches, *, is_
         lr=_joined(side.lr, session.values_of(LR), last),
         epoch=_joined(side.epoch, session.column("epoch"), last),
         states=[*side.states, *session.events_of(STATE)],
-        settings=session.settings,
+        settings={**options_of(session.start.get("command_line")), **session.settings},
         data=resume_judge.data_of(session.start),
         batches=[*(one for one in side.batches if one.step < first), *own],
         resumed_from=resumed if type(resumed) is int else None,

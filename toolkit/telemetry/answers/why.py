@@ -12,7 +12,7 @@ import numpy as np
 from toolkit.telemetry.answers import differences as kinds
 from toolkit.telemetry.answers.departure import ROUNDING, Curve, Departure, equal, find_departure, shared
 from toolkit.telemetry.answers.differences import Difference, Differences, kind_of_setting
-from toolkit.telemetry.answers.evidence import RunEvidence
+from toolkit.telemetry.answers.evidence import Column, RunEvidence
 from toolkit.telemetry.answers.siblings import Explained, explained
 from toolkit.telemetry.diagnostics import metric_aliases as signals
 from toolkit.telemetry.diagnostics.metric_aliases import signal_of
@@ -50,7 +50,7 @@ _HALF: Final = ("bf16", "bfloat16", "fp16", "float16", "half", "16-mixed", "bf16
 _CHANGES_BATCHES: Final = (kinds.SEED, kinds.BATCH, kinds.WORLD, kinds.DATA)
 
 
-_NONE: Final = Curve.of((), ())
+_NONE: Final = Curve()
 Answer = Literal["equal", "differ", "cannot be said"]
 
 
@@ -147,6 +147,8 @@ def why(a: RunEvidence, b: RunEvidence, cards: Callable[[], Sequence[RunCard]] =
         needed += [] if causes and causes[0].share >= _LEAST else _UNSEEN
         if answer == "differ" and len(causes) > 1:
             parts = explained((a.path, b.path), cards())
+            # Each of them is named then, not the likeliest alone.
+            share = share if parts is None else sum(cause.share for cause in causes)
         cause = _cause_text(causes, needed) if parts is None else f" {parts.sentence}"
         text = f"{pair.departs()}{cause}{_apart_text(apart, 'Without effect on it')}"
     elif len(pair.steps) < 2:
@@ -283,26 +285,20 @@ def _curves(run: RunEvidence, offset: int) -> dict[str, Curve]:
     for session in run.sessions:
         first = min(session.steps, default=math.inf) + offset
         found = {name: curve.before(first) for name, curve in found.items()}
-        new: dict[str, tuple[list[Any], list[Any]]] = {}
         for name, column in session.columns.items():
             key = signals.LR if signal_of(name) == signals.LR else name
             if key == signals.LR or (_is_result(name) and not is_spread(name, session.columns)):
-                parts = new.setdefault(key, ([], []))
-                steps = np.frombuffer(column.steps, np.int64)
-                parts[0].append(steps + offset if offset else steps)
-                parts[1].append(np.frombuffer(column.values, np.float64))
+                found[key] = found.get(key, _NONE).then(column.steps, column.values, offset)
+        evals: dict[str, Column] = {}
         for record in session.evals:
             step = record.get("global_step")
             for name, value in record.items() if type(step) is int else ():
                 if type(value) is float and name not in NOT_METRICS and is_evaluation(name, event="eval"):
-                    parts = new.setdefault(f"eval {name}", ([], []))
-                    parts[0].append([record["global_step"] + offset])
-                    parts[1].append([value])
-        for name, parts in new.items():
-            if name in found:
-                parts = [found[name].steps, *parts[0]], [found[name].values, *parts[1]]
-            is_one = len(parts[0]) == 1
-            found[name] = Curve.of(*((part[0] if is_one else np.concatenate(part)) for part in parts))
+                    column = evals.setdefault(f"eval {name}", Column())
+                    column.steps.append(record["global_step"])
+                    column.values.append(value)
+        for name, column in evals.items():
+            found[name] = found.get(name, _NONE).then(column.steps, column.values, offset)
     return dict(sorted(found.items(), key=lambda item: _importance(item[0])))
 
 

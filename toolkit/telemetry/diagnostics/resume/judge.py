@@ -82,10 +82,10 @@ _ALIKE: Final = {
 _UNRECORDED: Final = "labels, the data's content, precision"
 _ROUNDING, _HALF_ROUNDING = 1e-5, 1e-2
 """By so much of it a loss of equal weights and batches may differ: sums of 32 or 16 bits in another order."""
-_GUESS: Final = 0.4
+_GUESS: Final = 0.3
 """How often the first cause is right that only the way shows in which the losses depart, of listed and other ones."""
-_UNASKED: Final = (0.88, 0.5)
-"""How often *different* is right, and its cause, where no settings say what was asked for."""
+UNASKED: Final = 0.9
+"""How often *different* is right, for each time that it is with settings, where these do not say what was asked for."""
 _WARM_UP_ASKED: Final = "with a warm-up after the resume, as the settings ask for"
 _ROUNDED: Final = 5e-5
 """By so much of it the norm of weights changes that were saved in half precision."""
@@ -301,9 +301,8 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
     def different(sure: float, causes: Sequence[str], cause_sure: float) -> Judgement:
         found = replace(made, answer=DIFFERENT, cause=causes[0], others=causes[1:])
         # Without settings it is not known whether it was asked for: another seed, a warm-up.
-        sure, cause_sure = (
-            (sure, cause_sure) if is_set else (min(sure, _UNASKED[0]), min(cause_sure, _UNASKED[1]))
-        )
+        if not is_set:
+            sure, cause_sure = UNASKED * sure, min(cause_sure, _NAMED)
         return replace(found, probability=sure, cause_probability=cause_sure)
 
     def unlisted(sure: float) -> Judgement:
@@ -354,10 +353,9 @@ def judge(old: Side, new: Side, session: int = 0) -> Judgement:
     if seen.departs and seen.count > 1:
         fit = resume_losses.causes_of(seen, old.loss, new.loss, step, _epochs(old))
         fit = [cause for cause in dict.fromkeys(fit) if cause not in right]
-        if not set(fit) - (
-            {OTHER} if is_set and new.changed_code is None and OTHER not in set_otherwise else set()
-        ):
-            # Of code that was not kept nothing is known.
+        # Of code that was not kept nothing is known.
+        unkept = {OTHER} if is_set and new.changed_code is None and OTHER not in set_otherwise else set()
+        if not set(fit) - unkept:
             return unlisted(0.97 if seen.size >= resume_losses.SMALL else LIKELY)
         return different(0.97, fit, _GUESS)
     if rounds and is_near and (seen.last - step >= _ENOUGH or len(seen.alike) > 1) and not is_apart:
@@ -482,6 +480,9 @@ _OF_STATE: Final = {
     "batch_size": ("batch size", SIZE),
     "accumulation": ("accumulated batches", SIZE),
     "buffers_norm": ("norm of buffers", STATE_PART),
+    "precision": ("precision", OTHER),
+    "autocast_dtype": ("precision of autocast", OTHER),
+    "weights_dtype": ("precision of weights", OTHER),
     "rng_torch": ("torch's random state", RNG),
     "rng_cuda": ("the GPU's random state", RNG),
 }

@@ -174,7 +174,11 @@ def _columns(runs: list[ListedRun], args: argparse.Namespace) -> list[tuple[Colu
     if any(card.format != OURS for card in cards):
         columns.append((Column("format", keep=True), [card.format for card in cards]))
     differences: list[Cell] = [_against_baseline(run) for run in runs]
+<<<<<<< HEAD
+    if any(differences):
+=======
     if any(text for text in differences):
+>>>>>>> main
         columns.append((Column("vs baseline", right=True), differences))
     steps: list[Cell] = ["" if card.step is None else f"{card.step:,}" for card in cards]
     columns += [
