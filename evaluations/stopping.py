@@ -141,11 +141,6 @@ def ours(fitted: Fit) -> Rule:
     return rule
 
 
-def never(_live: Sequence[SweptRun], _every: Sequence[SweptRun]) -> set[str]:
-    """Stop nothing."""
-    return set()
-
-
 def halving() -> Rule:
     """Return successive halving: at 1/9 and 1/3 of its steps a run goes on if it is in the best third there.
 
@@ -349,7 +344,6 @@ def _replayed(sweep: Sweep, fits: tuple[Fit, Fit]) -> dict[tuple[str, str], Outc
         "ours, fitted on other families": lambda: ours(fits[1]),
         f"successive halving, eta {ETA}": halving,
         "median stopping rule": lambda: medians,
-        "never stop": lambda: never,
     }
     return {
         (name, way): replay(sweep, rule(), together)
