@@ -125,8 +125,8 @@ def _heading(series: Sequence[Series]) -> str:
         f"{len(train)} training losses of {len({one.group for one in train})} repositories and "
         f"{len(series) - len(train)} validation losses, cut after a share of their records. All constants are fitted "
         f"without the repository under test ({FOLDS} folds). The final value is the median of the last 5 % of the "
-        "records; errors are in units of the run's whole improvement. The last recorded step counts as the planned end. "
-        "Made: training losses of small trainings without a fault and of the better halves of the made sweeps."
+        "records; errors are in units of the run's whole improvement. The last recorded step counts as the planned "
+        "end. Made: training losses of small trainings without a fault and of the better halves of the made sweeps."
     )
 
 
