@@ -33,7 +33,6 @@ class Outcome:
     case: Case
     said: Forecast | None
     """None where it was refused."""
-    why: str
 
     @property
     def holds(self) -> bool:
@@ -90,7 +89,6 @@ def run(options: Options) -> str:
             table(heads, rows),
             _expected(_of(far, "train_loss")),
             _chances(outcomes),
-            f"Refused most often: {_refusals(outcomes)}.",
         ]
     )
 
@@ -116,7 +114,7 @@ def with_constants(series: Sequence[Series], fitted: Fitted = FITTED) -> list[Ou
 
 def _outcome(case: Case, fitted: Fitted) -> Outcome:
     said = forecast_curve(case.series.metric, case.curve, case.plan, other=case.train, fitted=fitted)
-    return Outcome(case, said, "") if isinstance(said, Forecast) else Outcome(case, None, said.why)
+    return Outcome(case, said if isinstance(said, Forecast) else None)
 
 
 def _heading(series: Sequence[Series]) -> str:
@@ -188,13 +186,3 @@ def _chances(outcomes: Sequence[Outcome]) -> str:
         if here.any():
             said.append(f"{chances[here].mean():.0%}: {came[here].mean():.0%} of {here.sum()}")
     return f"How likely a value is passed, said and come: {'; '.join(said)}."
-
-
-def _refusals(outcomes: Sequence[Outcome]) -> str:
-    reasons: dict[str, int] = {}
-    for one in outcomes:
-        if one.why:
-            reason = one.why.replace(one.case.series.metric, "a loss").replace("the training loss", "a loss")
-            reasons[reason] = reasons.get(reason, 0) + 1
-    most = sorted(reasons.items(), key=lambda item: -item[1])[:3]
-    return "; ".join(f"{reason} ({count} of {len(outcomes)})" for reason, count in most)

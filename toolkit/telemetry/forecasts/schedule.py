@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -15,6 +15,14 @@ _TOLERANCE = 0.02
 _POINTS = 60
 
 _NAMES_A_SCHEDULE = re.compile(r"^(?!.*noise).*(sched|lr_decay_style)")
+_SHAPES: tuple[Callable[[Floats], Floats], ...] = (
+    lambda done: 0.5 * (1.0 + np.cos(np.pi * done)),
+    lambda done: 1.0 - done,
+    lambda done: (1.0 - done) ** 2,
+    lambda done: 1.0 - np.sqrt(done),
+)
+"""The share of the fall that is left when so much of it is done: a cosine, a line, a square and a root."""
+
 _STAYS = re.compile(r"(?<!piecewise_)constant")
 _HELD_AND_FALLING = ("wsd", "stable", "cooldown", "cool_down", "trapez")
 _FALLS_OVER = 0.1
@@ -74,7 +82,7 @@ def _decay(lr: Curve, since: int, first: int, peak: float, end: float, rest: Flo
     for begin in {float(lr.steps[first]), float(lr.steps[since])}:
         done = np.clip((lr.steps[since:] - begin) / (end - begin), 0.0, 1.0)
         ahead = np.clip((rest - begin) / (end - begin), 0.0, 1.0)
-        for shape in (_cosine, _linear, _square, _root):
+        for shape in _SHAPES:
             fall, later = shape(done), shape(ahead)
             # The lowest rate is the one free number of a shape: rate = floor + (peak - floor) * fall.
             lost = 1.0 - fall
@@ -88,19 +96,3 @@ def _decay(lr: Curve, since: int, first: int, peak: float, end: float, rest: Flo
     if best is None or best[0] > _TOLERANCE:
         return None
     return Curve(rest, np.maximum(best[1], 0.0))
-
-
-def _cosine(done: Floats) -> Floats:
-    return 0.5 * (1.0 + np.cos(np.pi * done))
-
-
-def _linear(done: Floats) -> Floats:
-    return 1.0 - done
-
-
-def _square(done: Floats) -> Floats:
-    return (1.0 - done) ** 2
-
-
-def _root(done: Floats) -> Floats:
-    return 1.0 - np.sqrt(done)
