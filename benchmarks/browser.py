@@ -34,6 +34,12 @@ _CURVES = """
 })
 """
 LOSS = "train_loss"
+# A curve that the browser has painted: of the server's first screen, or else of the chart.
+_PAINTED = """
+() => document.querySelector(".telemetry-first svg :is(.line, .pale), .telemetry-curves[data-drawn]") !== null
+  && performance.getEntriesByName("first-contentful-paint").length > 0
+"""
+_UNCOVERED = "() => document.querySelector('.telemetry-first') === null"
 _TABLE = """
 (runs) => {
   const canvas = document.querySelector('[data-testid="stDataFrame"] canvas');
@@ -144,6 +150,15 @@ class Loading:
     def shift(self) -> float:
         """Return the sum of all layout shifts so far."""
         return float(self._page.evaluate("window.__shifted"))
+
+
+def seconds_until_painted(page: Page, address: str) -> tuple[float, float]:
+    """Return how long it takes until a curve is seen, and until it answers the mouse."""
+    began = time.perf_counter()
+    painted = seconds_until(page, address, _PAINTED)
+    _wait(page, _CURVES, [LOSS, 1, 1])
+    _wait(page, _UNCOVERED, None)
+    return painted, time.perf_counter() - began
 
 
 def seconds_until_curves(page: Page, address: str, *, curves: int = 1, points: int = 1) -> float:

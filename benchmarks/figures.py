@@ -153,10 +153,9 @@ def alone(report: Mapping[str, Any]) -> str:
     """Return the table of a report that has its own document."""
     found = report["machine"]
     parts = [
-        f"Measured in one session: {found['cores']} cores, {found['cpu']}, Python {found['python']}.",
+        f"Measured on {report['measured']}: {found['cores']} cores, {found['cpu']}, Python {found['python']}.",
         _table(report["columns"], report["rows"]),
         "\n".join(f"- {note}" for note in report["notes"]),
-        "\n".join(_claim(claim) for claim in report["claims"]),
     ]
     return "\n\n".join(parts)
 
@@ -258,9 +257,10 @@ def _dashboard_sentence(dashboard: Mapping[str, Any]) -> str:
             f"The dashboard draws the loss of {figures['records']:,} records in {cold:.1f} s, and in {warm:.1f} s the "
             f"second time; an empty Streamlit page takes {statistics.median(empty):.1f} s.\n{refreshing}"
         )
+    seen = f", which is seen after {times('painted')}" if "painted_s" in opening else ""
     text = (
         f"An empty Streamlit page takes {statistics.median(empty):.1f} s. The dashboard takes {times('small')} of that "
-        f"up to the first curve of a small run (TensorBoard {times('tensorboard')}, Trackio {times('trackio')}), "
+        f"up to the first curve of a small run{seen} (TensorBoard {times('tensorboard')}, Trackio {times('trackio')}), "
         f"{times('compare')} for 20 runs on Compare, {times('warm')} for all of {figures['records']:,} records, and "
         f"{times('cold')} the first time, with a first curve after {times('cold_first')}.\n"
         f"{refreshing}"
@@ -274,14 +274,6 @@ def _machine(latest: Mapping[str, Any]) -> str:
     found = latest["log_cost"]["machine"]
     packages = ", ".join(f"{name} {version}" for name, version in found["packages"].items())
     return f"{found['cores']} cores, {found['cpu']}, {found['system']}, Python {found['python']}, {packages}"
-
-
-def _claim(claim: Mapping[str, Any]) -> str:
-    wanted = f"{'at least' if claim['at_least'] else 'at most'} {claim['limit']:g}{claim['unit']}"
-    verdict = {"held": "held", "missed": "**missed**", "undecided": "undecided, the machine was too busy"}[
-        claim["verdict"]
-    ]
-    return f"- {claim['text']}: {claim['measured']:.3g}{claim['unit']} ({wanted}: {verdict})"
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -21,7 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.child import ROOT
-from dashboard.access.access_options import without_tokens
+from dashboard.access.access_options import READER_TOKEN_VARIABLE, TOKEN_VARIABLE
 from dashboard.launcher import (
     LaunchError,
     PreparedDashboard,
@@ -133,7 +133,7 @@ class Demo:
             if has_terminal and prepared.opens_without_token:
                 open_browser(prepared.listener.url)
 
-        prepared.server.serve_until_stopped(on_ready=begin, on_signal=lambda _number: prepared.server.stop())
+        prepared.server.serve_until_stopped(on_ready=begin)
         print("Stopping the training, the shippers and the engine …", flush=True)
 
     def _long_training(self) -> Path:
@@ -182,12 +182,13 @@ class Demo:
         self, node: str, *arguments: str, stop_with: signal.Signals = signal.SIGTERM
     ) -> subprocess.Popen[bytes]:
         place = self.folder / node
+        tokens = (TOKEN_VARIABLE, READER_TOKEN_VARIABLE)
         with (place / "out").open("ab") as out:
             process = subprocess.Popen(
                 [sys.executable, *arguments],
                 cwd=place,
                 env={
-                    **without_tokens(os.environ),
+                    **{name: value for name, value in os.environ.items() if name not in tokens},
                     "TELEMETRY_NODE": node,
                     "PYTHONPATH": str(ROOT),
                     "TMPDIR": str(self.folder),

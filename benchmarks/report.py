@@ -8,6 +8,7 @@ import platform
 import random
 import statistics
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -76,7 +77,7 @@ class Report:
         if not self.rows:
             return
         RESULTS.mkdir(exist_ok=True)
-        found = {"machine": machine(), **self.as_json()}
+        found = {"measured": time.strftime("%Y-%m-%d"), "machine": machine(), **self.as_json()}
         _write(RESULTS / f"{self.name}.json", found)
         if quotable:
             latest = json.loads(LATEST.read_text(encoding="utf-8")) if LATEST.exists() else {}

@@ -421,14 +421,14 @@ def _on_signals(handler: Callable[[int, FrameType | None], NoReturn]) -> None:
     signal.signal(signal.SIGTERM, handler)
 
 
-def wait_for_page_threads(exit_code: int = 0) -> None:
+def wait_for_page_threads() -> None:
     """Wait until no page is being computed; after half a second, end the process regardless."""
     deadline = time.monotonic() + _PAGES_TIMEOUT_S
     while _busy_threads():
         if time.monotonic() > deadline:
             sys.stdout.flush()
             sys.stderr.flush()
-            os._exit(exit_code)
+            os._exit(0)
         time.sleep(0.02)
     # During interpreter shutdown another signal would kill the process, and the exit code would be the signal's.
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -11,9 +11,10 @@ import streamlit as st
 
 from toolkit.telemetry.runfolder.records import COMPLETION, HISTOGRAM, SAMPLE, TABLE
 from toolkit.telemetry.runs.formatting import md
-from toolkit.telemetry.runs.store import UnknownRun
+from toolkit.telemetry.runs.store import RunQuery, UnknownRun
 
 from . import session
+from .components.brand import brand
 from .components.login_page import login_page
 from .components.page_states import guarded
 from .components.settings_dialog import ask_for_settings, settings_button
@@ -109,6 +110,7 @@ def show() -> None:
         expanded=True,
     )
     if has_access:
+        brand(session.store().list_runs(RunQuery(per_page=0)).places)
         chosen.run()
         with st.sidebar, st.container(key="foot", gap="small"):
             session.refresh_picker()

@@ -30,7 +30,11 @@ def _read_valid(states: WStates, widget: str) -> Any:
         sent = state.value.WhichOneof("value")
         if sent not in (None, known.value_type, _ALSO_SENT.get(known.value_type)):
             raise TypeError
-        return _read(states, widget)
+        value = _read(states, widget)
+        if sent is None:
+            # Streamlit forgets the type of a widget that is empty, and what is chosen next would be invalid.
+            states.set_widget_metadata(known)
+        return value
     except _INVALID:
         default = known.deserializer(None)
         states.states[widget] = Value(default)

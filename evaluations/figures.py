@@ -34,7 +34,8 @@ def say(text: str) -> None:
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a table in Markdown."""
-    return "\n".join(f"| {' | '.join(line)} |" for line in (header, ["---"] * len(header), *rows))
+    head, *body = (f"| {' | '.join(line)} |" for line in (header, *rows))
+    return "\n".join([head, "|" + "---|" * len(header), *body])
 
 
 def interval(right: int, of: int) -> tuple[float, float]:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 import streamlit as st
+from streamlit.runtime.scriptrunner import get_script_run_ctx
 
 from toolkit.telemetry.runs.listing.run_table import Primary
 from toolkit.telemetry.runs.store import RunCard, RunStore, UnknownRun
@@ -19,7 +20,9 @@ _IN_URL = "baseline"
 
 def baseline_key(store: RunStore, project: str | None) -> str | None:
     """Return the key of the baseline: the one in the address, else the project's."""
-    return st.query_params.get(_IN_URL) or store.project_settings(project).baseline
+    # The first screen is made before there is a session.
+    asked = st.query_params.get(_IN_URL) if get_script_run_ctx(suppress_warning=True) else None
+    return asked or store.project_settings(project).baseline
 
 
 def baseline_of(store: RunStore, project: str | None) -> RunCard | None:

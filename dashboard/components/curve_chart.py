@@ -11,10 +11,13 @@ from typing import Any, Final, Literal, TypeAlias
 import streamlit as st
 
 from toolkit.telemetry.runfolder.untrusted import is_number
+from toolkit.telemetry.runs.curve_tiles import TileQuery
 from toolkit.telemetry.runs.formatting import clean, cut
+from toolkit.telemetry.runs.store import RunStore
 
 from .. import session
 from ..charts.palette import DARK, LIGHT, SERIES
+from .curve_picture import curve_picture
 from .script import redraw_only, sent_by, show_component
 
 Window: TypeAlias = tuple[float, float]
@@ -24,7 +27,6 @@ Statistic: TypeAlias = Literal["mean", "median", "range"]
 _MAX_TEXT: Final = 300
 _MAX_MARKS: Final = 60
 """The newest ones; more would cover the curve."""
-_PICTURE_BUCKETS: Final = 400
 _STATISTICS: Final = ("mean", "median", "range")
 
 
@@ -148,7 +150,8 @@ def draw_curves(spec: ChartSpec, *, key: str, on_star: Callable[[], None] | None
     """
     data = chart_data(spec, refresh_s=session.refresh_seconds())
     if is_picture := bool(sent_by(key, "picture")):
-        data["picture"] = _picture(spec)
+        curves = (*spec.curves, *(curve for group in spec.groups for curve in group.curves))
+        data["picture"] = picture_of(session.store(), curves, spec.height)
     show_component(
         "curve_chart",
         '<div class="telemetry-curves" role="group"></div>',
@@ -161,24 +164,13 @@ def draw_curves(spec: ChartSpec, *, key: str, on_star: Callable[[], None] | None
     )
 
 
-def _picture(spec: ChartSpec) -> str:
-    """Return the chart as HTML with SVG, for a browser that gets no values or cannot draw them."""
-    # Imported here: hardly any visitor needs them.
-    from toolkit.telemetry.reports.document import SECONDS, STEP, Chart, Line
-    from toolkit.telemetry.reports.stored_run import curve_of
-    from toolkit.telemetry.reports.svg import chart_html
-
-    lines = []
-    ask = partial(session.store().series, buckets=_PICTURE_BUCKETS)
-    window = spec.window or (session.window() if spec.axis == "step" else None)
-    for number, one in enumerate((*spec.curves, *(curve for group in spec.groups for curve in group.curves))):
-        series, axis = ask(one.run, one.metric, window=window, rank=one.rank), STEP
-        if series.empty:
-            # Measurements of the machine have no step.
-            series, axis = ask(one.run, one.metric, axis="elapsed", rank=one.rank), SECONDS
-        curve = curve_of(series, run=one.name, event="step", records=series.total, axis=axis)
-        lines.append(Line(label=one.label, curve=curve, colour=number))
-    return chart_html(Chart(title=spec.title, lines=lines, from_zero=spec.from_zero), ())
+def picture_of(store: RunStore, curves: Sequence[CurveSpec], height: int, *, is_marked: bool = False) -> str:
+    """Return what `curve_picture` draws of `curves`."""
+    drawn = [
+        (one.label, one.colour, partial(store.tiles, one.run, one.metric, TileQuery(), rank=one.rank))
+        for one in curves
+    ]
+    return curve_picture(drawn, height, is_marked=is_marked)
 
 
 def chart_data(spec: ChartSpec, *, refresh_s: float | None) -> dict[str, Any]:

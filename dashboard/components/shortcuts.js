@@ -1,4 +1,4 @@
-// Keyboard shortcuts: never while someone types, and never with Ctrl, Alt or Cmd, which belong to the browser.
+// Keyboard shortcuts: never while someone types, and but for Ctrl+K never with Ctrl, Alt or Cmd, which belong to the browser.
 const SECOND_KEY_MS = 1500;
 
 function isTyping(target) {
@@ -20,6 +20,13 @@ function search() {
   field.focus();
   field.select();
   return true;
+}
+
+// Once the server has sent it, its field takes what is typed: `r` alone would draw the page again, without the dialog.
+function focusDialog(tries) {
+  const field = document.querySelector('[role="dialog"] input');
+  if (field) field.focus();
+  if (tries > 0 && document.activeElement !== field) setTimeout(() => focusDialog(tries - 1), 100);
 }
 
 // In the table of runs the link of a row gets the focus: Enter and a middle click open it.
@@ -84,6 +91,12 @@ export function shortcuts(component) {
   const paths = Object.fromEntries(data.shortcuts.filter((one) => one.path).map((one) => [one.keys, one.path]));
   open.onclick = () => list(data.shortcuts, parentElement);
   const press = (event) => {
+    if ((event.ctrlKey || event.metaKey) && !event.altKey && !event.shiftKey && event.key.toLowerCase() === "k") {
+      event.preventDefault();
+      event.stopPropagation();
+      if (!document.querySelector('dialog[open], [role="dialog"]')) { setTriggerValue("find", 1); focusDialog(100); }
+      return;
+    }
     if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.repeat) return;
     const target = event.target instanceof Element ? event.target : document.body;
     if (event.key === "Escape") { if (isTyping(target)) target.blur(); forget(); return; }

@@ -10,7 +10,8 @@ import streamlit as st
 from toolkit.telemetry.runs.store import RunQuery
 
 from .. import session
-from .script import show_component
+from .find_anything import find_anything, go_where_found
+from .script import redraw_only, show_component
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Shortcut:
 
 SHORTCUTS: Final = (
     Shortcut("?", "Show the shortcuts"),
+    Shortcut("Ctrl+k", "Go to any page, run or metric"),
     Shortcut("/", "Go to the search or the filter of the page"),
     Shortcut("j", "Next run: in the table of runs, or from a page of a run"),
     Shortcut("k", "Previous run"),
@@ -57,7 +59,17 @@ def shortcuts() -> None:
         data={"shortcuts": [asdict(one) for one in SHORTCUTS]},
         key=_KEY,
         on_move_change=_move,
+        on_find_change=redraw_only,
     )
+    go_where_found()
+    if is_asked():
+        find_anything()
+
+
+def is_asked() -> bool:
+    """Return whether Ctrl-K was pressed."""
+    state = st.session_state.get(_KEY)
+    return bool(state and state.get("find"))
 
 
 def _move() -> None:

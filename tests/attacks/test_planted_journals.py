@@ -8,7 +8,6 @@ import shutil
 import struct
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -48,7 +47,7 @@ def journals():
     def journal(folder, record_file, lines, *, uid=None, mode=0o600, rank=0):
         # A copy: what this process makes itself it holds, and a dead one's is held by no process.
         with TemporaryDirectory() as place:
-            owner = replace(_owner_known_to_all(folder, Path(record_file).parent), rank=rank)
+            owner = _owner_known_to_all(folder, Path(record_file).parent)._replace(rank=rank)
             original = Journal.create([Path(place)], Path(place) / "x", owner, segment_bytes=65536)
             for line in lines:
                 original.append(line)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 
 import pytest
 from playwright.sync_api import expect
@@ -27,6 +28,7 @@ from tests.browser.browser_helpers import (
     wait_until_step,
 )
 from tests.browser.growing_run import Training
+from tests.dashboard.serving import get
 from tests.made_runs import write_run
 from tests.records import read_records
 from tests.waiting import wait_until
@@ -108,6 +110,40 @@ def test_one_press_of_back_leads_from_each_page_to_the_one_before_it(shown, page
     by_menu("Overview")
     status(page).wait_for()
     back_to("/")
+
+
+def test_quick_switches_between_pages_end_on_the_last_one(shown, page):
+    shown.open(page, "/overview", run="not-finite")
+    visited = "metrics alerts overview config metrics machine overview alerts config metrics".split()
+    page.evaluate(
+        """async (visited) => {
+            const links = [...document.querySelectorAll('[data-testid="stSidebarNavLink"]')];
+            for (const name of visited) {
+                links.find((link) => link.pathname.endsWith(name)).click();
+                await new Promise((done) => setTimeout(done, 100));
+            }
+        }""",
+        visited,
+    )
+
+    page.wait_for_url(re.compile("/metrics"))
+    expect(page.locator('[data-testid="stSidebarNavLink"][aria-current="page"]')).to_have_text(
+        re.compile("Metrics")
+    )
+    settle(page)
+    assert curves(page, "train_loss")["curves"]
+    expect(page.locator(".st-key-cards")).to_have_count(0)
+
+
+def test_a_run_that_is_deleted_while_it_is_shown_says_so(shown, page):
+    folder = write_run(shown.root, "deleted")
+    shown.open(page, "/overview", run="deleted")
+    refresh_every(page, "2 s")
+    shutil.rmtree(folder)
+
+    expect(page.get_by_text("There is no run called 'deleted'.")).to_be_visible()
+    # Neither does a first screen show it any more.
+    assert b"<h1>" not in get(shown.port, "/overview?run=deleted")[2]
 
 
 def test_a_training_process_is_watched_steered_and_stopped(shown, training, page):

@@ -12,9 +12,8 @@ from tests.importers.samples import fingerprint, ours
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.importers.detect import find_sources
-from toolkit.telemetry.runfolder.folder_list import run_folders
+from toolkit.telemetry.runfolder.folder_list import is_run_folder, run_folders
 from toolkit.telemetry.runfolder.manifest import read_manifest
-from toolkit.telemetry.runfolder.node_folders import is_run_folder
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 

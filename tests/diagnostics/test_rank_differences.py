@@ -18,13 +18,19 @@ USUAL = {
 }
 
 
-def start(folder, ranks, world=None, **other):
+def start(folder, ranks, world=None, steps_before=0, **other):
+    """Write what ranks begin with; their environment comes once it is known, after some steps."""
     for rank in ranks:
         path = rank_file(folder, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
-        fields = {"host": "here", "pid": 7, "world_size": world or len(ranks), **USUAL, **other}
-        record = {"event": "start", "time": 1.0, "seq": 0, "session": 1, **fields}
-        path.write_text(json.dumps(record) + "\n")
+        fields = {"host": "here", "pid": 7, **USUAL, **other}
+        records = [
+            {"event": "start", "time": 1.0, "session": 1, "world_size": world or len(ranks)},
+            *({"event": "step", "time": 1.0, "session": 1, "train_loss": 0.5} for _ in range(steps_before)),
+            {"event": "environment", "time": 1.0, "session": 1, **fields},
+        ]
+        lines = (json.dumps({"seq": seq, **record}) for seq, record in enumerate(records))
+        path.write_text("".join(f"{line}\n" for line in lines))
 
 
 def batches(folder, ids_of, ranks):
@@ -47,9 +53,10 @@ def batches(folder, ids_of, ranks):
         ({"data": [{"path": "data", "hash": "dd"}]}, "The data of rank 3 is not that of the others: data."),
     ],
 )
-def test_a_rank_that_is_made_of_something_else_is_named_once(tmp_path, other, said):
-    start(tmp_path, range(4))
-    start(tmp_path, [3], world=4, **other)
+@pytest.mark.parametrize("steps_before", [0, 3_000])
+def test_a_rank_that_is_made_of_something_else_is_named_once(tmp_path, other, said, steps_before):
+    start(tmp_path, range(4), steps_before=steps_before)
+    start(tmp_path, [3], world=4, steps_before=steps_before, **other)
     differences = RankDifferences(tmp_path, session=1)
     (finding,) = differences.look([1, 2, 3], 5)
 

@@ -18,8 +18,8 @@ from tests.records import read_records, with_event
 from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger.writing import sessions as writing_sessions
-from toolkit.telemetry.runfolder.journal.journal import journals_in, shared_memory_folders
-from toolkit.telemetry.runfolder.journal.repair import is_being_written, repair_run
+from toolkit.telemetry.runfolder.journal.journal import is_being_written, journals_in, shared_memory_folders
+from toolkit.telemetry.runfolder.journal.repair import repair_run
 from toolkit.telemetry.runfolder.manifest import read_manifest
 from toolkit.telemetry.runfolder.process import is_in_container, pid_namespace
 from toolkit.telemetry.runfolder.status import work_out_status

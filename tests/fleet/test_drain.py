@@ -93,7 +93,8 @@ def test_a_training_and_its_shipper_that_are_stopped_together_leave_nothing(engi
     training = start_python(["-c", STOPPED, logs])
     folder = logs / "job"
     known = "SELECT count() FROM runs WHERE run_id = {}"
-    wait_until(lambda: (folder / "run.json").exists(), training)
+    # It handles the signal from its first step on.
+    wait_until(lambda: b'"event":"step"' in record_bytes(folder).get("metrics.jsonl", b""), training)
     wait_until(lambda: ask.rows(known.format(quote(id_of(folder))), "UInt64") != [(0,)], shipper)
 
     shipper.terminate()

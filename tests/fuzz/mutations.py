@@ -57,12 +57,10 @@ def _glue_to_a_torn_line() -> None:
 
 
 def _number_from_the_start() -> None:
-    from dataclasses import replace
-
     from toolkit.telemetry.logger.writing import session_folder
 
     real = session_folder._new_session_of
-    session_folder._new_session_of = lambda *given: replace(real(*given), first_seq=0, missing=None)
+    session_folder._new_session_of = lambda *given: real(*given)._replace(first_seq=0, missing=None)
 
 
 def _write_twice() -> None:

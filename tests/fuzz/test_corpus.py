@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -68,7 +67,7 @@ def test_the_fuzzer_finds_a_reader_that_splits_lines_elsewhere_than_at_newlines(
         lines = path.read_bytes().decode("utf-8", "replace").splitlines()
         found = [parse_line(0, line.encode()) for line in lines if line]
         records = [record for record in found if not isinstance(record, BadLine)]
-        return replace(chunk, records=records) if cursor == 0 else chunk
+        return chunk._replace(records=records) if cursor == 0 else chunk
 
     monkeypatch.setattr(targets, "read_from", careless)
     target = TARGETS["records"]

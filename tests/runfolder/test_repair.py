@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import threading
-from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -124,7 +123,7 @@ def test_a_journal_is_a_run_s_if_run_json_has_its_id_and_session(tmp_path, share
     path = leave_journal(
         run,
         line(1),
-        owner=replace(OWNER, **made_by),
+        owner=OWNER._replace(**made_by),
         place=shared if place == "shared memory" else run,
     )
 
@@ -134,8 +133,8 @@ def test_a_journal_is_a_run_s_if_run_json_has_its_id_and_session(tmp_path, share
 
 
 def test_a_session_that_is_older_than_those_of_run_json_is_the_run_s(tmp_path, shared):
-    run = make_run(tmp_path / "run", replace(OWNER, session=600, started=1.8e9))
-    leave_journal(run, line(1), owner=replace(OWNER, session=3), place=shared)
+    run = make_run(tmp_path / "run", OWNER._replace(session=600, started=1.8e9))
+    leave_journal(run, line(1), owner=OWNER._replace(session=3), place=shared)
 
     assert repair_run(run).recovered == 1
 
@@ -149,7 +148,7 @@ def test_a_run_that_was_moved_is_found_by_its_id_unless_it_is_a_copy(tmp_path, s
     if old_place != "an original":
         shutil.rmtree(run)
     if old_place == "another run's":
-        make_run(run, replace(OWNER, run_id="r2"))
+        make_run(run, OWNER._replace(run_id="r2"))
 
     assert repair_run(moved).recovered == (0 if old_place == "an original" else 1)
     if old_place == "an original":
@@ -168,7 +167,7 @@ def test_the_ranks_of_a_run_get_what_is_theirs(tmp_path, shared):
     run = make_run(tmp_path / "run")
     (run / "ranks").mkdir()
     for rank in range(3):
-        leave_journal(run, line(rank + 1, rank=rank), owner=replace(OWNER, rank=rank), place=shared)
+        leave_journal(run, line(rank + 1, rank=rank), owner=OWNER._replace(rank=rank), place=shared)
     moved = run.rename(tmp_path / "moved")
 
     assert repair_run(moved).recovered == 1, "those of the others begin after what their files have"
@@ -179,19 +178,19 @@ def test_the_ranks_of_a_run_get_what_is_theirs(tmp_path, shared):
 
 
 def test_of_two_sessions_the_earlier_one_is_written_first_wherever_its_journal_is(tmp_path, shared):
-    run = make_run(tmp_path / "run", replace(OWNER, session=9, started=1.9e9))
-    leave_journal(run, line(1), owner=replace(OWNER, session=1))
-    leave_journal(run, line(2), owner=replace(OWNER, session=2), place=shared)
+    run = make_run(tmp_path / "run", OWNER._replace(session=9, started=1.9e9))
+    leave_journal(run, line(1), owner=OWNER._replace(session=1))
+    leave_journal(run, line(2), owner=OWNER._replace(session=2), place=shared)
 
     assert repair_run(run).recovered == 2
     assert seqs(run) == [0, 1, 2]
 
 
 def test_many_threads_that_recover_the_same_runs_write_each_record_once(tmp_path, shared):
-    runs = [make_run(tmp_path / f"run{number}", replace(OWNER, run_id=f"r{number}")) for number in range(6)]
+    runs = [make_run(tmp_path / f"run{number}", OWNER._replace(run_id=f"r{number}")) for number in range(6)]
     for number, run in enumerate(runs):
         leave_journal(
-            run, *[line(seq) for seq in range(1, 50)], owner=replace(OWNER, run_id=f"r{number}"), place=shared
+            run, *[line(seq) for seq in range(1, 50)], owner=OWNER._replace(run_id=f"r{number}"), place=shared
         )
     begin = threading.Barrier(6)
 

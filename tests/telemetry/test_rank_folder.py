@@ -14,7 +14,7 @@ from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.core.ranks import Rank
 from toolkit.telemetry.logger.writing import rank_folder, sessions
 from toolkit.telemetry.logger.writing.announcement import announced
-from toolkit.telemetry.runfolder.journal.repair import is_being_written
+from toolkit.telemetry.runfolder.journal.journal import is_being_written
 from toolkit.telemetry.runfolder.manifest import Manifest, Session, encode_manifest, read_manifest
 
 

@@ -13,7 +13,8 @@ from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger.writing import sessions, writer_lock
 from toolkit.telemetry.logger.writing.writer_lock import WriterLock
 from toolkit.telemetry.runfolder import portable
-from toolkit.telemetry.runfolder.journal.repair import is_being_written, repair_run
+from toolkit.telemetry.runfolder.journal.journal import is_being_written
+from toolkit.telemetry.runfolder.journal.repair import repair_run
 from toolkit.telemetry.runfolder.manifest import read_manifest
 
 pytestmark = pytest.mark.skipif(not portable._HAS_LOCKS, reason="this system has no such locks")
@@ -136,7 +137,7 @@ def test_a_server_that_answers_no_request_for_a_lock_keeps_no_run_from_being_res
         return plain(descriptor, how)
 
     monkeypatch.setattr(portable.fcntl, "flock", on_files)
-    monkeypatch.setattr("toolkit.telemetry.runfolder.journal.repair._LOCK_PATIENCE_S", 0.2)
+    monkeypatch.setattr("toolkit.telemetry.runfolder.journal.repair.LOCK_PATIENCE_S", 0.2)
     with TelemetryLogger("run", log_dir=tmp_path, log_every=1, system=False, resume=True) as log:
         log.log_step(1, train_loss=1.0)
         assert log.flush(60)

@@ -712,7 +712,7 @@ function uncover(until) {
   if (!isDrawn && performance.now() < until) { requestAnimationFrame(() => uncover(until)); return; }
   cover.remove();
   const side = document.querySelector('[data-testid="stMain"]');
-  // The next first screen of this browser stands where this page does.
+  // The next first screen of this browser has its content where this page has it.
   if (side && innerWidth > 768) document.cookie = `telemetry-look=${chosenTheme().toLowerCase()}.${Math.round(side.getBoundingClientRect().left)}; path=/; max-age=31536000; samesite=strict`;
 }
 uncover(performance.now() + 5000);

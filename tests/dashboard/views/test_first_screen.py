@@ -111,7 +111,7 @@ def test_every_text_is_escaped(logs):
 
 
 @pytest.mark.parametrize("path", ["/overview?run=two", "/runs", "/overview?run=gone", "/overview/x?run=one"])
-def test_of_anything_else_there_is_none(one, path):
+def test_anything_else_has_no_first_screen(one, path):
     gone = one.with_name("gone")
     shutil.copytree(one, gone)
     get("/overview?run=gone")
@@ -225,7 +225,7 @@ def test_with_a_token_only_its_cookie_gets_it():
 
 
 @pytest.mark.usefixtures("one")
-def test_without_a_gate_that_says_who_it_is_there_is_none():
+def test_without_a_gate_that_says_who_it_is_a_page_has_no_first_screen():
     def by_proxy(application):
         return UserHeaderGate(application, UserHeader("X-User"))
 

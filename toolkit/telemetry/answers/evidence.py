@@ -16,10 +16,10 @@ from toolkit.telemetry.importers.detect import find_sources
 from toolkit.telemetry.importers.formats.record_file import OURS
 from toolkit.telemetry.importers.source import RunSource
 from toolkit.telemetry.runfolder.codec import with_non_finite
+from toolkit.telemetry.runfolder.folder_list import another_programs_file
 from toolkit.telemetry.runfolder.key_values import configured, settings_from
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.metrics import NOT_METRICS, as_float, is_evaluation
-from toolkit.telemetry.runfolder.node_folders import another_programs_file
 from toolkit.telemetry.runfolder.reader import records_of
 from toolkit.telemetry.runfolder.records import (
     CHECKPOINT,

@@ -29,6 +29,7 @@ from toolkit.telemetry.core.user_folders import user_folder
 from toolkit.telemetry.runfolder.journal.journal import (
     AbandonedJournal,
     hold_abandoned,
+    is_being_written,
     journals_in,
     pending_lines,
     shared_memory_folders,
@@ -36,7 +37,6 @@ from toolkit.telemetry.runfolder.journal.journal import (
 from toolkit.telemetry.runfolder.journal.repair import (
     HALF_DONE,
     discard_journals,
-    is_being_written,
     journals_of,
     rank_files,
 )

@@ -10,8 +10,7 @@ import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from toolkit.telemetry.runfolder.process import host_name
 
@@ -35,8 +34,7 @@ _first_names: dict[str, str] = {}
 """The name of the first run of this process, by the id that the launcher gave."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+class Rank(NamedTuple):
     """This process among the processes of its run."""
 
     rank: int = 0

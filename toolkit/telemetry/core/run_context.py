@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec
+from typing import Any, Generic, NamedTuple, ParamSpec
 
 from toolkit.telemetry.core.clock import Clock
 from toolkit.telemetry.core.guard import Guard
@@ -44,8 +43,7 @@ class RunEvents:
         """The run has spans; published once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunContext:
+class RunContext(NamedTuple):
     """What the parts of one session are constructed with."""
 
     clock: Clock

@@ -44,6 +44,7 @@ _FULL: Final = frozenset({241, 243, 252})
 _NO_SPACE: Final = "No space left on device"
 _OTHER_HOST: Final = frozenset({62, 64})
 """OpenSSL's codes for a certificate of another host name or IP address."""
+_DROPPED: Final = (BrokenPipeError, ConnectionResetError, http.client.BadStatusLine)
 _T = TypeVar("_T")
 
 
@@ -240,7 +241,7 @@ class Engine:
             raise UnreachableError(f"{place} has not answered for {self.patience_s:g} s") from error
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or type(error).__name__
-            if isinstance(error, (ConnectionResetError, http.client.BadStatusLine)) and self._context is None:
+            if isinstance(error, _DROPPED) and self._context is None:
                 reason += "; if it wants TLS, add ?secure=1 to the address, or --ca"
             raise UnreachableError(f"{place} cannot be reached: {reason}") from error
         self.clock_ahead_s = _clock_ahead(response.getheader("Date"), self.clock_ahead_s)

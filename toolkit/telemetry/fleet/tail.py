@@ -7,7 +7,7 @@ import sys
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Any, Final
@@ -103,8 +103,9 @@ class Rows:
         """By the columns of `_LINE`."""
         self.values: list[tuple[Any, ...]] = []
         """By the columns of `_VALUE`."""
-        self._files: list[tuple[RunKey, int, int, int, int]] = []
+        self._files: list[tuple[RunKey, int, int, tuple[int, int]]] = []
         """Run, rank and generation, and how many lines and values are theirs."""
+        self._owned = (0, 0)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -116,18 +117,21 @@ class Rows:
 
     def belong_to(self, run: RunKey, rank: int, gen: int) -> None:
         """Say which file the rows are of that were added since the last call."""
-        lines, values = (sum(file[number] for file in self._files) for number in (3, 4))
-        self._files.append((run, rank, gen, len(self.lines) - lines, len(self.values) - values))
+        counts = (len(self.lines) - self._owned[0], len(self.values) - self._owned[1])
+        self._files.append((run, rank, gen, counts))
+        self._owned = (len(self.lines), len(self.values))
 
     def blocks(self) -> list[Block]:
         """Return what is inserted: first the lines, as a value without its line would not be found after a kill."""
         found = []
         for table, types, rows, number in (
-            ("records", _LINE, self.lines, 3),
-            ("points", _VALUE, self.values, 4),
+            ("records", _LINE, self.lines, 0),
+            ("points", _VALUE, self.values, 1),
         ):
             if rows:
-                columns = [*_same([(*file[:3], file[number]) for file in self._files])]
+                columns = [
+                    *_same([(run, rank, gen, counts[number]) for run, rank, gen, counts in self._files])
+                ]
                 for (name, kind), values in zip(types.items(), zip(*rows, strict=True), strict=True):
                     few = name in ("event", "metric")
                     columns.append((name, kind, _texts(values) if few else column(kind, values)))
@@ -199,7 +203,7 @@ class RecordTail:
         if block.data:
             end = self._take_lines(rows, block.data, block.start)
             if end < block.start + len(block.data):
-                cursor = replace(cursor, offset=end, long_line_at=None)
+                cursor = cursor._replace(offset=end, long_line_at=None)
         self._cursor = cursor
         rows.belong_to(self.run, self.rank, self.gen)
         return True

@@ -45,8 +45,8 @@ from toolkit.telemetry.importers.source import (
     RunSource,
     Status,
 )
+from toolkit.telemetry.runfolder.folder_list import another_programs_file
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
-from toolkit.telemetry.runfolder.node_folders import another_programs_file
 
 MAX_DEPTH: Final = 8
 MAX_ENTRIES: Final = 200_000

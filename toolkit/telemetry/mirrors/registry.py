@@ -186,6 +186,11 @@ def _wanted(options: ExporterOptions, *, may_send: bool) -> list[Exporter]:
     return [exporter for exporter, value in values if value and (may_send or not exporter.sends(value))]
 
 
+def are_wanted(options: ExporterOptions, *, may_send: bool) -> bool:
+    """Return whether the options ask for any exporter."""
+    return bool(_wanted(options, may_send=may_send) or (may_send and options.mirrors))
+
+
 def missing_packages(options: ExporterOptions, *, may_send: bool) -> dict[str, str]:
     """Return the exporters that the options ask for and that lack a package, each with a sentence about it."""
     return {

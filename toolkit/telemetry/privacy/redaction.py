@@ -67,15 +67,7 @@ def machine_names(environ: Mapping[str, str] | None = None) -> Iterator[str]:
         pass
 
 
-_VARIABLES: Final = (
-    "USER",
-    "LOGNAME",
-    "USERNAME",
-    "SUDO_USER",
-    "HOSTNAME",
-    "COMPUTERNAME",
-    "SLURMD_NODENAME",
-)
+_VARIABLES: Final = "USER LOGNAME USERNAME SUDO_USER HOSTNAME COMPUTERNAME SLURMD_NODENAME".split()
 _SHORTEST: Final = 4
 """A shorter name also occurs inside ordinary words."""
 _GENERIC: Final = words("admin ec2-user jovyan localhost ubuntu vagrant vscode www-data")

@@ -171,19 +171,8 @@ SHAPES: Final[tuple[Shape, ...]] = (
         "GitLab",
         r"(?:gl(?:pat|dt|rt|ptt|cbt|ft|ffct|imt|agent|oas|soat)-[\w.-]{16,}|GR1348941[\w-]{20,}|_gitlab_session=\w{20,})",
         (
-            *(
-                "glpat-",
-                "gldt-",
-                "glrt-",
-                "glptt-",
-                "glcbt-",
-                "glft-",
-                "glffct-",
-                "glimt-",
-                "glagent-",
-                "gloas-",
-            ),
-            *("glsoat-", "GR1348941", "_gitlab_session="),
+            *(f"gl{kind}-" for kind in "pat dt rt ptt cbt ft ffct imt agent oas soat".split()),
+            *("GR1348941", "_gitlab_session="),
         ),
     ),
     Shape(

@@ -12,18 +12,11 @@ from typing import Any, Final
 from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.diagnostics.finding import INFO, Finding
 from toolkit.telemetry.runs.listing.config_diff import to_yaml
+from toolkit.telemetry.runs.listing.run_start import CLIPPING
 from toolkit.telemetry.runs.settings import as_number, setting_text
 
 _LR: Final = ("learning_rate", "lr", "base_lr", "max_lr", "unet_lr")
 _WARMUP: Final = ("warmup_steps", "lr_warmup_steps", "num_warmup_steps", "warmup")
-_CLIP: Final = (
-    "max_grad_norm",
-    "grad_clip",
-    "clip_grad_norm",
-    "gradient_clip_val",
-    "gradient_clipping",
-    "clip_grad",
-)
 _STEPS: Final = ("max_steps", "steps", "num_steps", "total_steps", "max_train_steps")
 _WORKERS: Final = ("num_workers", "dataloader_num_workers", "dataloader_workers")
 _DTYPE: Final = ("dtype", "precision", "mixed_precision", "train_dtype")
@@ -101,7 +94,7 @@ def _advised(
     # One spike that is over by itself needs nothing.
     is_lasting = finding.is_open or finding.repeats
     if kind in ("nan", "divergence", "exploding_grad") or (kind == "spike" and is_lasting):
-        yield _CLIP, lambda value: None if 0 < (as_number(value) or 0) <= _CLIP_AT else _CLIP_AT, _CLIP_AT
+        yield CLIPPING, lambda value: None if 0 < (as_number(value) or 0) <= _CLIP_AT else _CLIP_AT, _CLIP_AT
     if kind == "lr_problem" and "level" in evidence:
         # The variant of a rate that is too high.
         yield _LR, _scaled(1 / 3), None

@@ -163,11 +163,11 @@ def chart_html(chart: Chart, curve_ids: Sequence[int]) -> str:
     y = y_axis([*finite, *(level.value for level in levels)], from_zero=chart.from_zero, log=chart.log_y)
     inside = [grid_html(x, y, _TICKS)]
     for band in chart.bands:
-        inside.append(_band(x, band.start, band.end, f"band {band.tone}", band.label))
+        inside.append(band_html(x, band.start, band.end, f"band {band.tone}", band.label))
     for number, (line, curve) in enumerate(zip(chart.lines, curves, strict=True)):
         for found in curve.not_finite:
             about = f"{count(found.values)} values of {line.label} are NaN or infinite"
-            inside.append(_band(x, found.first, found.last, "nan", about))
+            inside.append(band_html(x, found.first, found.last, "nan", about))
         if line.band:
             inside.append(f'<path {look("spread", line.colour)} d="{_area(line.band, x, y)}"/>')
         drawn = look("line", line.colour, line.dash)
@@ -281,7 +281,8 @@ def grid_html(x: Axis, y: Axis, most: tuple[int, int]) -> str:
     return f'<path class="grid" d="{"".join(across)}"/><path class="grid upright" d="{"".join(upright)}"/>'
 
 
-def _band(x: Axis, start: float, end: float, name: str, label: str) -> str:
+def band_html(x: Axis, start: float, end: float, name: str, label: str) -> str:
+    """Return a range of the x axis, from top to bottom."""
     left = SIZE * min(max(x.share(start), 0.0), 1.0)
     right = SIZE * min(max(x.share(end), 0.0), 1.0)
     width = max(right - left, _MIN_BAND)

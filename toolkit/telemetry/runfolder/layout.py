@@ -9,9 +9,8 @@ import unicodedata
 import zlib
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 METRICS_JSONL: Final = "metrics.jsonl"
 METRICS_CSV: Final = "metrics.csv"
@@ -42,8 +41,7 @@ _NAME_LENGTH = 100
 _MOST_OF_A_NAME = 100_000
 
 
-@dataclass(frozen=True, slots=True)
-class Modes:
+class Modes(NamedTuple):
     """The permissions a run's files and folders are made with; the umask narrows them further."""
 
     folder: int

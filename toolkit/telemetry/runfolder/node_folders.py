@@ -12,16 +12,15 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import orjson
-
-from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL, other_ranks, rank_file, safe_run_name
+from toolkit.telemetry.runfolder.layout import other_ranks, rank_file, safe_run_name
 from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
 from toolkit.telemetry.runfolder.portable import is_locked
 from toolkit.telemetry.runfolder.process import boot_id, host_name, is_alive, is_stopped
 from toolkit.telemetry.runfolder.reader import (
     BadLine,
+    Cursor,
     lines_of,
     offset_after,
     parse_line,
@@ -154,51 +153,13 @@ def _written(path: Path) -> int:
         return -1
 
 
-_LARGEST: Final = 1024**2
-_OUR_KEYS: Final = frozenset({"format", "run_id", "sessions"})
-
-
-def is_run_folder(folder: Path) -> bool:
-    """Return whether `folder` is one that a run wrote or started to write."""
-    is_named_so = any(os.path.lexists(folder / name) for name in (METRICS_JSONL, MANIFEST))
-    return is_named_so and another_programs_file(folder) is None
-
-
-def another_programs_file(folder: Path) -> str | None:
-    """Return the name of the file that shows that `folder` is not ours; None if nothing shows it.
-
-    Sacred has a `run.json` too, and ClearML a `metrics.jsonl`. A file that is damaged or cannot be read may be ours.
-    """
-    data = _start_of(folder / MANIFEST)
-    if data is not None:
-        found = _parsed(data)
-        return MANIFEST if type(found) is dict and found and _OUR_KEYS.isdisjoint(found) else None
-    line = (_start_of(folder / METRICS_JSONL) or b"").lstrip().partition(b"\n")[0]
-    found = _parsed(line)
-    is_object = type(found) is dict and type(found.get("event")) is not str
-    return METRICS_JSONL if line.startswith(b"[") or is_object else None
-
-
-def _start_of(path: Path) -> bytes | None:
-    """Return the first megabyte of a file; None if it cannot be read."""
-    try:
-        with os.fdopen(open_regular(path), "rb") as file:
-            return file.read(_LARGEST)
-    except OSError:
-        return None
-
-
-def _parsed(data: bytes) -> Any:
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError:
-        return None
-
-
-_HEAD_BYTES: Final = 128 * 1024
-"""A start record is at most half as long."""
-_MOST_RECORDS: Final = 20
+_BLOCK_BYTES: Final = 128 * 1024
+_MOST_HEAD_BYTES: Final = 2 * 1024**2
+"""The environment comes once it is known, after the records of some seconds."""
 _HEADS: Final = (START, ENVIRONMENT)
+_HEAD_NAMES: Final = tuple(f'"{event}"'.encode() for event in _HEADS)
+_NAMED_WITHIN: Final = 64
+"""Bytes of a line in which its event is."""
 _LOCK_PATIENCE_S: Final = 1.0
 
 
@@ -279,16 +240,19 @@ def head_of(path: Path, session: int) -> Record:
     Raises:
         OSError: the file cannot be read.
     """
-    block = read_block(path, offset_after(path, session - 1, field="session"), max_bytes=_HEAD_BYTES)
+    cursor = Cursor(offset_after(path, session - 1, field="session"))
+    end = cursor.offset + _MOST_HEAD_BYTES
     found: Record = {}
-    for position, line in itertools.islice(lines_of(block), _MOST_RECORDS):
-        record = parse_line(position, line)
-        if (
-            not isinstance(record, BadLine)
-            and record.get("session") == session
-            and record.get("event") in _HEADS
-        ):
-            found |= record
+    while "host" not in found and cursor.offset < end:
+        block = read_block(path, cursor, max_bytes=_BLOCK_BYTES)
+        for position, line in lines_of(block):
+            if any(event in line[:_NAMED_WITHIN] for event in _HEAD_NAMES):
+                record = parse_line(position, line)
+                if not isinstance(record, BadLine) and record.get("session") == session:
+                    found |= record if record.get("event") in _HEADS else {}
+        if block.cursor.offset == cursor.offset:
+            break
+        cursor = block.cursor
     return found
 
 

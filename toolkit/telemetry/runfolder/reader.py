@@ -7,10 +7,9 @@ import os
 import zlib
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from toolkit.telemetry.runfolder.codec import RecordError, decode, decode_many
 from toolkit.telemetry.runfolder.portable import pread
@@ -25,8 +24,7 @@ _PARSED_AT_ONCE = 64
 """Parsing so many lines takes less than half a millisecond, for which a training thread may have to wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """Identifies the file that was read: another file may have the same name later."""
 
     device: int
@@ -35,8 +33,7 @@ class Identity:
     head_crc: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(NamedTuple):
     """How far a file was read. A plain byte offset is a cursor that does not detect replacement by a longer file."""
 
     offset: int = 0
@@ -45,8 +42,7 @@ class Cursor:
     """Where the over-long line began that is being skipped, or None."""
 
 
-@dataclass(frozen=True, slots=True)
-class BadLine:
+class BadLine(NamedTuple):
     """A line that could not be read."""
 
     offset: int
@@ -54,8 +50,7 @@ class BadLine:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
+class Chunk(NamedTuple):
     """What one read found."""
 
     records: list[Record]
@@ -69,8 +64,7 @@ class Chunk:
     """Bytes after the cursor: a line that is still being written, or more than one read takes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
+class Block(NamedTuple):
     """Complete lines as raw bytes, for readers that parse many at once."""
 
     data: bytes
@@ -93,8 +87,7 @@ class BlockSource(Protocol):
         """Return the complete lines after `cursor`, as the function `read_block` does."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordFile:
+class RecordFile(NamedTuple):
     """A record file on a local disk."""
 
     path: Path
@@ -121,9 +114,9 @@ def read_block(path: Path, cursor: Cursor | int = 0, *, max_bytes: int = 16 * 10
         replaced = not _is_the_same(descriptor, status, cursor)
         if replaced:
             cursor = Cursor()
-        cursor = replace(cursor, identity=_identity(descriptor, status, cursor.identity))
+        cursor = cursor._replace(identity=_identity(descriptor, status, cursor.identity))
         if cursor.long_line_at is not None:
-            cursor = replace(cursor, offset=_after_hole(descriptor, cursor.offset, status.st_size))
+            cursor = cursor._replace(offset=_after_hole(descriptor, cursor.offset, status.st_size))
         data = _pread(descriptor, max_bytes, cursor.offset)
         if len(data) == max_bytes <= MAX_LINE_BYTES and b"\n" not in data:
             # The longest line that is one needs more.
@@ -131,7 +124,7 @@ def read_block(path: Path, cursor: Cursor | int = 0, *, max_bytes: int = 16 * 10
     finally:
         os.close(descriptor)
     block = cut_block(data, cursor)
-    return replace(block, replaced=replaced, pending_bytes=max(0, status.st_size - block.cursor.offset))
+    return block._replace(replaced=replaced, pending_bytes=max(0, status.st_size - block.cursor.offset))
 
 
 def cut_block(data: bytes, cursor: Cursor) -> Block:
@@ -143,7 +136,7 @@ def cut_block(data: bytes, cursor: Cursor) -> Block:
     if began is not None:
         newline = data.find(b"\n")
         if newline < 0:
-            cursor = replace(cursor, offset=at + len(data))
+            cursor = cursor._replace(offset=at + len(data))
             return Block(data=b"", start=cursor.offset, cursor=cursor)
         long_line = _too_long(began, at + newline - began)
         start = newline + 1
@@ -151,9 +144,9 @@ def cut_block(data: bytes, cursor: Cursor) -> Block:
     end = max(start, data.rfind(b"\n", start) + 1)
     left = len(data) - end
     if left > MAX_LINE_BYTES:
-        cursor = replace(cursor, offset=at + len(data), long_line_at=at + end)
+        cursor = cursor._replace(offset=at + len(data), long_line_at=at + end)
     else:
-        cursor = replace(cursor, offset=at + end, long_line_at=None)
+        cursor = cursor._replace(offset=at + end, long_line_at=None)
     return Block(data=data[start:end], start=at + start, cursor=cursor, long_line=long_line)
 
 

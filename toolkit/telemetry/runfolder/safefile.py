@@ -12,7 +12,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from toolkit.telemetry.runfolder.portable import DIRECTORY, NOFOLLOW, NONBLOCK, SAFELY, has_dir_fd, this_user
+from toolkit.telemetry.runfolder.portable import (
+    DIRECTORY,
+    NOFOLLOW,
+    NONBLOCK,
+    SAFELY,
+    has_dir_fd,
+    pread,
+    this_user,
+)
 
 NO_FILE = (-1, -1)
 """The identity of no file."""
@@ -203,6 +211,30 @@ def write_all(fd: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
+
+
+def append_all(
+    path: Path, data: bytes, *, mode: int, known: tuple[int, int] = NO_FILE, are_lines: bool = True
+) -> tuple[tuple[int, int], int]:
+    """Append `data` to a file, or nothing of it if the disk fails; return the file's identity and its new size.
+
+    Of lines, half a one that a kill has left is ended before. `known` is as in `open_to_write`.
+    """
+    # Opened each time: the folder may have been moved.
+    descriptor = open_to_write(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode, known=known)
+    try:
+        status = os.fstat(descriptor)
+        size = status.st_size
+        if are_lines and size and pread(descriptor, 1, size - 1) != b"\n":
+            data = b"\n" + data
+        try:
+            write_all(descriptor, data)
+        except OSError:
+            os.ftruncate(descriptor, size)
+            raise
+    finally:
+        os.close(descriptor)
+    return identity_of(status), size + len(data)
 
 
 def rename_over(source: Path, target: Path) -> None:

@@ -14,17 +14,7 @@ _SEEDS: Final = frozenset({"seed", "random_seed", "data_seed", "global_seed", "t
 _LABELS: Final = frozenset(
     {
         *("name", "run_name", "experiment_name", "job_name", "run_id", "id", "notes", "description", "tags"),
-        *(
-            "output_dir",
-            "log_dir",
-            "logging_dir",
-            "save_dir",
-            "training_folder",
-            "host",
-            "hostname",
-            "pid",
-            "port",
-        ),
+        *"output_dir log_dir logging_dir save_dir training_folder host hostname pid port".split(),
         *OF_THE_JOB,
         *("commit", "git_commit", "created", "created_at", "started", "date", "time", "timestamp", "version"),
     }

@@ -6,28 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from toolkit.telemetry.timing.names import (
-    IN_CHECKPOINT,
-    IN_CONTROL,
-    IN_DATA_WAIT,
-    IN_SAMPLING,
-    IN_STARTUP,
-    IN_TRAINING,
-    IN_VALIDATION,
-    LEDGER_PREFIX,
-)
+from toolkit.telemetry.timing.names import ENTRIES, LEDGER_PREFIX
 
 # Slots: what a second can be while records are still coming in. The first seven come from records; the others are
 # assigned at the end, because only then it is known whether the session times its training at all.
-RECORDED: Final = (
-    IN_TRAINING,
-    IN_DATA_WAIT,
-    IN_VALIDATION,
-    IN_CHECKPOINT,
-    IN_SAMPLING,
-    IN_STARTUP,
-    IN_CONTROL,
-)
+RECORDED: Final = ENTRIES[:7]
 TRAINING, DATA_WAIT, VALIDATION, CHECKPOINT, SAMPLING, STARTUP, CONTROL = range(7)
 STALLED: Final = 7
 REST: Final = 8

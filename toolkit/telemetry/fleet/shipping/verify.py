@@ -89,7 +89,8 @@ def has_lines(engine: Engine, file: ShippedFile, commit: Commit, end: int) -> bo
         OSError: the file cannot be read.
     """
     at = commit.end
-    while at < end and (data := lines_of(engine, commit, at, at + _BYTES_AT_ONCE)):
+    # Not beyond: another shipper may send more meanwhile.
+    while at < end and (data := lines_of(engine, commit, at, min(end, at + _BYTES_AT_ONCE))):
         if data != bytes_of(file.path, at, at + len(data)):
             return False
         at += len(data)

@@ -21,10 +21,10 @@ from toolkit.telemetry.fleet.run_folders import (
 )
 from toolkit.telemetry.fleet.run_rows import RunReport
 from toolkit.telemetry.fleet.tail import RecordTail
-from toolkit.telemetry.runfolder.folder_list import Signature, folders_in, signature_of
+from toolkit.telemetry.runfolder.folder_list import Signature, folders_in, is_run_folder, signature_of
 from toolkit.telemetry.runfolder.layout import LABELS, MANIFEST, RANKS
 from toolkit.telemetry.runfolder.manifest import ManifestError
-from toolkit.telemetry.runfolder.node_folders import is_part_of, is_run_folder
+from toolkit.telemetry.runfolder.node_folders import is_part_of
 from toolkit.telemetry.runfolder.status import RUNNING
 
 _SCAN_S: Final = 30.0
@@ -93,7 +93,9 @@ class Watch:
         """When each place changed."""
         self._next_expansion = self._next_listing = 0.0
         self._is_complete = True
-        """Whether all folders that were listed are watched: others have no run.json yet, or another run now."""
+        """Whether all folders that were listed were read; some have another run now."""
+        self._has_unread = False
+        """Whether some have no valid run.json: they are read again when folders are listed."""
         self._whole: dict[str, RunFolder] = {}
         """The runs that are not parts, by id."""
 
@@ -146,7 +148,7 @@ class Watch:
         # What could be listed before stays: the file system may be away for a short time.
         kept = [place for place in self._listed if place in self._wanted]
         places = dict.fromkeys((*kept, *(folder for folders in found.values() for folder in folders)))
-        self._is_complete &= places.keys() == self._listed.keys()
+        self._is_complete &= places.keys() == self._listed.keys() and not self._has_unread
         self._listed = {place: self._listed.get(place, {}) for place in places}
 
     def _list(self, place: Path) -> None:
@@ -166,7 +168,7 @@ class Watch:
             self.drop(gone)
         new = sorted(there - self.runs.keys(), key=lambda folder: signature_of(folder)[:1], reverse=True)
         read = [self._run_in(folder) for folder in new]
-        self._is_complete = None not in read
+        self._is_complete, self._has_unread = True, None in read
         # Runs first: they say whose parts are theirs.
         for run in sorted((run for run in read if run is not None), key=lambda run: run.is_part):
             quiet_s = _quiet_for(run)

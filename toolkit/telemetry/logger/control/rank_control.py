@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from toolkit.telemetry.core.clock import Clock
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.periodic import PeriodicTasks
 from toolkit.telemetry.core.ranks import Rank, asking_in_background, process_group_store
-from toolkit.telemetry.logger.control.consensus import StepConsensus
 from toolkit.telemetry.logger.control.poller import ControlPoller
 from toolkit.telemetry.runfolder.control import decode_request, encode_request
+
+if TYPE_CHECKING:
+    from toolkit.telemetry.logger.control.consensus import StepConsensus
 
 _LOOK_EVERY_S = 2.0
 _runs_of_name: dict[str, int] = {}
@@ -89,6 +91,9 @@ class RankControl:
         if self._consensus is None:
             store = process_group_store()
             if store is not None:
+                # Imported where there are several ranks.
+                from toolkit.telemetry.logger.control.consensus import StepConsensus
+
                 self._consensus = StepConsensus(
                     store,
                     self._rank.rank,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import mmap
 import sys
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.lifetime import exit_code, reason_of
@@ -32,14 +32,13 @@ _CALLED_OFF: Final = ("CancelledError",)
 """A cancelled task has not failed."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Exit:
+class _Exit(NamedTuple):
     """A call of `sys.exit`."""
 
     status: Any
     at: Mapping[str, Any]
     """Step and epoch, to see whether the training continued."""
-    stack: list[str] = field(default_factory=list)
+    stack: Sequence[str] = ()
     is_recorded: bool = False
     """Whether there is an error record of it."""
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from toolkit.telemetry.diagnostics.catalogue import HANG, finding_of
 from toolkit.telemetry.diagnostics.finding import INFO, Finding
@@ -53,8 +52,7 @@ ReportFinding = Callable[[Finding, dict[str, Any]], None]
 """Called with a finding, whose severity the run's policy may change, and further fields of its record."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingProgress:
+class TrainingProgress(NamedTuple):
     """What the training has done so far; if two are equal, nothing happened in between."""
 
     step: int | None

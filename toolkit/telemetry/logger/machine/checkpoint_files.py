@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolkit.telemetry.core.guard import Guard
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointFiles:
+class CheckpointFiles(NamedTuple):
     """What is known of a checkpoint on disk."""
 
     size: int | None = None

@@ -7,17 +7,15 @@ import os
 import sys
 import sysconfig
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 _INSTALLED: Final = ("site-packages", "dist-packages")
 _MOST_FILES: Final = 200
 _COMMANDS: Final = ("bin", "Scripts")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OwnCode:
+class OwnCode(NamedTuple):
     """Where the training's own code is."""
 
     root: Path

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from toolkit.telemetry.core.background import MACHINE, background_job
 from toolkit.telemetry.core.guard import Guard
+from toolkit.telemetry.logger.machine import own_code  # noqa: F401 - it notes the script while that runs
 from toolkit.telemetry.logger.machine.software import determinism, seeds
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.untrusted import leaves

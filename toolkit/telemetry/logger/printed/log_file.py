@@ -17,6 +17,7 @@ from toolkit.telemetry.runfolder.evidence.output_log import NOTE, ROW, UNKNOWN, 
 from toolkit.telemetry.runfolder.portable import pread
 from toolkit.telemetry.runfolder.safefile import (
     NO_FILE,
+    append_all,
     identity_of,
     new_file,
     open_regular,
@@ -153,21 +154,14 @@ class LogFile:
 
     def _append_rows(self, rows: bytes) -> None:
         # Lines whose rows are missing have no times, and get them as unknown by the next session.
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        descriptor = open_to_write(self._times, flags, self._mode, known=self._identity_of_times)
         try:
-            status = os.fstat(descriptor)
-            self._identity_of_times, size = identity_of(status), status.st_size
-            self._times_size = size + len(rows)
-            try:
-                write_all(descriptor, rows)
-            except OSError:
-                os.ftruncate(descriptor, size)
-                # So that the next call finds which rows are missing.
-                self.identity = NO_FILE
-                raise
-        finally:
-            os.close(descriptor)
+            self._identity_of_times, self._times_size = append_all(
+                self._times, rows, mode=self._mode, known=self._identity_of_times, are_lines=False
+            )
+        except OSError:
+            # So that the next call finds which rows are missing.
+            self.identity = NO_FILE
+            raise
 
     def _cut(self) -> None:
         """Write the file again without its middle, and say there how much that was."""

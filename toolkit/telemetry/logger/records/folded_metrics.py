@@ -9,14 +9,8 @@ from typing import Any, Final
 from toolkit.telemetry.runfolder.records import NAN_INF_DETECTED, RESERVED
 
 COLUMNS: Final = (
-    "lr",
-    "grad_norm",
-    "epoch",
-    "samples_per_sec",
-    "sec_per_step",
-    "gpu_mem_allocated",
-    "gpu_mem_reserved",
-    "cpu_mem_rss_mb",
+    *("lr", "grad_norm", "epoch", "samples_per_sec", "sec_per_step"),
+    *("gpu_mem_allocated", "gpu_mem_reserved", "cpu_mem_rss_mb"),
 )
 """What a row of `FoldedMetrics.rows` holds, in this order; after them come the caller's own metrics."""
 WELL_KNOWN: Final = ("train_loss", *COLUMNS)

@@ -36,12 +36,10 @@ from toolkit.telemetry.logger.machine.start_look import (
 )
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.logger.printed.output_writer import OutputWriter
-from toolkit.telemetry.logger.records.completions.completion_recorder import CompletionRecorder
 from toolkit.telemetry.logger.records.device_scalars import DeviceScalars
 from toolkit.telemetry.logger.records.plain_values import PlainValues
 from toolkit.telemetry.logger.records.record_queue import MUCH
 from toolkit.telemetry.logger.records.step_gate import NEVER, StepGate
-from toolkit.telemetry.logger.session.code_keeper import CodeKeeper
 from toolkit.telemetry.logger.session.ending import Part, do_parts
 from toolkit.telemetry.logger.session.start_record import (
     job_fields,
@@ -65,6 +63,8 @@ from toolkit.telemetry.runfolder.records import FIRST_STEP
 from toolkit.telemetry.runfolder.status import FINISHED
 
 if TYPE_CHECKING:
+    from toolkit.telemetry.logger.records.completions.completion_recorder import CompletionRecorder
+    from toolkit.telemetry.logger.session.code_keeper import CodeKeeper
     from toolkit.telemetry.logger.writing.announcement import Announcer
     from toolkit.telemetry.logger.writing.batch_writer import BatchWriter
 
@@ -108,6 +108,7 @@ class LiveRun:
         self._gate = gate
         self._clock = clock
         self._guard = guard
+        self._context = context
         self._values = PlainValues(guard, DeviceScalars())
         self.pipeline = RecordPipeline(session_folder, options, sinks=sinks, context=context)
         self.late_calls = LateCalls(session_folder, self.pipeline.elapsed, guard)
@@ -128,11 +129,9 @@ class LiveRun:
         self._probe = look_at_machine(guard)
         self._looks = deque([self._probe])
         """What is still to be written of the machine, the settings and the data."""
-        self._code: CodeKeeper | None = None
-        if options.code and session_folder.rank == 0:
-            self._code = CodeKeeper(
-                session_folder, self._put_code, guard, with_changes=options.code == "changes"
-            )
+        self._made: dict[str, Any] = {}
+        """What is made when it is first needed: by the thread that comes first, for all."""
+        self._keeps_code = bool(options.code) and session_folder.rank == 0
         self._sampling = self._make_sampling() if options.system else None
         self.rank_control = self._make_control(rank, context) if options.control else None
         self.spans = SpanRecorder(
@@ -149,13 +148,6 @@ class LiveRun:
             self._values,
             self.rank_control.poller if self.rank_control is not None else FixedInterval(options.log_every),
             self.spans.times,
-            before_first=self._put_start_if_none,
-            context=context,
-        )
-        self.completions = CompletionRecorder(
-            options.completion_options,
-            self._values,
-            record_queue=self.pipeline.record_queue,
             before_first=self._put_start_if_none,
             context=context,
         )
@@ -250,8 +242,6 @@ class LiveRun:
         starts = [self.pipeline.start, self._probe.start, self.periodic.start, self._watchman.start]
         if self._sampling is not None:
             starts.append(self._sampling.start)
-        if self._code is not None:
-            starts.append(self._code.job.start)
         for start in starts:
             with self._guard.catch("starting a thread"):
                 start()
@@ -387,6 +377,45 @@ class LiveRun:
             self._batches = BatchWriter(self.session_folder, self._gate, self.put, self._guard)
         return self._batches
 
+    @property
+    def completions(self) -> CompletionRecorder:
+        """Writes completions."""
+        # Imported where they are given: most loops give none.
+        from toolkit.telemetry.logger.records.completions.completion_recorder import CompletionRecorder
+
+        made: CompletionRecorder = self._made.get("completions") or self._made.setdefault(
+            "completions",
+            CompletionRecorder(
+                self._options.completion_options,
+                self._values,
+                record_queue=self.pipeline.record_queue,
+                before_first=self._put_start_if_none,
+                context=self._context,
+            ),
+        )
+        return made
+
+    def _close_completions(self, _: float) -> None:
+        if "completions" in self._made:
+            self.completions.close()
+
+    def _code_keeper(self) -> CodeKeeper:
+        # Imported in the background, or by a run that is over before that: it may begin without.
+        from toolkit.telemetry.logger.session.code_keeper import CodeKeeper
+
+        with_changes = self._options.code == "changes"
+        new = CodeKeeper(self.session_folder, self._put_code, self._guard, with_changes=with_changes)
+        made: CodeKeeper = self._made.setdefault("code", new)
+        if made is new:
+            made.job.start()
+        return made
+
+    def _look_at_code(self) -> None:
+        (self._made.get("code") or self._code_keeper()).look_again()
+
+    def _close_code(self, timeout_s: float) -> None:
+        (self._made.get("code") or self._code_keeper()).close(timeout_s)
+
     def latest_loss(self) -> Any:
         """Return the newest training loss that is known without asking a device."""
         folded = self._gate.latest
@@ -443,7 +472,7 @@ class LiveRun:
             Part("waiting for the start record", 0.1, self._wait_for_start),
             # A script that takes milliseconds is over before its machine is described.
             Part("describing the machine", 0.2, partial(self._put_environment, is_last=True)),
-            Part("keeping the code", 0.2, self._code.close if self._code else None),
+            Part("keeping the code", 0.2, self._close_code if self._keeps_code else None),
             # What is still held back: values that wait for a device, folded steps, completions, open spans.
             Part(
                 "writing what waits for a device",
@@ -452,7 +481,7 @@ class LiveRun:
                 is_needed=True,
             ),
             Part("writing the last steps", 0.0, lambda _: self.steps.put_rest(), is_needed=True),
-            Part("writing the last completions", 0.0, lambda _: self.completions.close(), is_needed=True),
+            Part("writing the last completions", 0.0, self._close_completions, is_needed=True),
             Part("writing the last spans", 0.0, lambda _: self.spans.close(), is_needed=True),
             Part("writing the start record", 0.0, lambda _: self._put_start_if_held_up(), is_needed=True),
             Part(
@@ -542,8 +571,8 @@ class LiveRun:
                 has_begun=lambda: self._gate.last_step >= 0,
             )
             tasks.append(("looking for other trackers", _MODULES_EVERY_S, trackers.look))
-        if self._code is not None:
-            tasks.append(("looking for imported code", _MODULES_EVERY_S, self._code.look_again))
+        if self._keeps_code:
+            tasks.append(("looking for imported code", _MODULES_EVERY_S, self._look_at_code))
         if not self.pipeline.waits_for_no_disk:
             tasks += self._keeping_the_journal
         return tasks

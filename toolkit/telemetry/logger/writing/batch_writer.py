@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from toolkit.telemetry.logger.writing.session_folder import SessionFolder
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.evidence.batches import NO_STEP, BatchRow, batches_file, encode_rows
 from toolkit.telemetry.runfolder.records import BATCHES_DROPPED
-from toolkit.telemetry.runfolder.safefile import NO_FILE, identity_of, open_to_write, write_all
+from toolkit.telemetry.runfolder.safefile import NO_FILE, append_all
 
 _EVERY_S: Final = 1.0
 _MOST_WAITING: Final = 4096
@@ -165,26 +164,11 @@ class BatchWriter:
             self._put(BATCHES_DROPPED, {"from_step": step, "reason": reason})
 
     def _append(self) -> None:
-        """Append the chunk. Raises OSError where the disk does not take it; what it took of it is taken back."""
+        """Append the chunk. Raises OSError where the disk does not take it."""
         if self._chunk:
-            # Opened each time: the folder may have been moved.
-            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
-            descriptor = open_to_write(self._path, flags, self._mode, known=self._identity)
-            try:
-                status = os.fstat(descriptor)
-                # A kill may have left half a line.
-                self._chunk = (
-                    b"\n" + self._chunk if self._identity == NO_FILE and status.st_size else self._chunk
-                )
-                self._identity = identity_of(status)
-                try:
-                    write_all(descriptor, self._chunk)
-                except OSError:
-                    os.ftruncate(descriptor, status.st_size)
-                    raise
-                self._size = status.st_size + len(self._chunk)
-            finally:
-                os.close(descriptor)
+            self._identity, self._size = append_all(
+                self._path, self._chunk, mode=self._mode, known=self._identity
+            )
         self._chunk, self._in_chunk = b"", 0
 
 

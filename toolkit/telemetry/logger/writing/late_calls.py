@@ -16,7 +16,7 @@ from toolkit.telemetry.core.lifetime import process_ends
 from toolkit.telemetry.logger.writing.session_folder import SessionFolder
 from toolkit.telemetry.logger.writing.sessions import alone_in
 from toolkit.telemetry.runfolder.codec import encode
-from toolkit.telemetry.runfolder.journal.repair import is_being_written
+from toolkit.telemetry.runfolder.journal.journal import is_being_written
 from toolkit.telemetry.runfolder.reader import last_seq
 from toolkit.telemetry.runfolder.records import LOST
 from toolkit.telemetry.runfolder.safefile import open_to_write, write_all

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from toolkit.telemetry.core.background import FILES, background_job, own_thread_job
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.core.outbox import backoff_s
 from toolkit.telemetry.core.sink import DeliveringSink, Sink
 from toolkit.telemetry.runfolder.reader import Chunk, Cursor, read_from, read_shared
 
@@ -166,7 +165,7 @@ class Mirror:
         return is_last and (handed or self._last_try)
 
     def _pause(self) -> float:
-        pause = backoff_s(self._failures + 1, first_s=self._interval_s, longest_s=self._longest_pause_s)
+        pause = min(self._interval_s * 2.0 ** min(self._failures, 60), self._longest_pause_s)
         pause = max(pause, getattr(self.sink, "rest_until", 0.0) - time.monotonic())
         if self._closing:
             return _LAST_TRIES_S

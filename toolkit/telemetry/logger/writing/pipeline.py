@@ -30,8 +30,7 @@ from toolkit.telemetry.logger.writing.session_folder import SessionFolder
 from toolkit.telemetry.logger.writing.writer import Writer
 from toolkit.telemetry.logger.writing.writer_lock import WriterLock
 from toolkit.telemetry.mirrors.findings import FindingsSink, fields_of
-from toolkit.telemetry.mirrors.registry import make_exporters
-from toolkit.telemetry.mirrors.shared.exporter import ExportedRun
+from toolkit.telemetry.mirrors.registry import are_wanted, make_exporters
 from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.runfolder.codec import decode
 from toolkit.telemetry.runfolder.journal.head import Owner
@@ -40,7 +39,6 @@ from toolkit.telemetry.runfolder.journal.journal import (
     journals_in,
     shared_memory_folders,
 )
-from toolkit.telemetry.runfolder.journal.repair import recover_killed
 from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL
 from toolkit.telemetry.runfolder.manifest import INCOMPLETE, Heartbeat, Manifest, write_manifest
 from toolkit.telemetry.runfolder.process import is_in_container
@@ -216,6 +214,9 @@ class RecordPipeline:
 
     def recover_abandoned(self) -> None:
         """Write out what other runs of this user on this disk left in shared memory when they were killed."""
+        # Imported in the background: a run can begin without it.
+        from toolkit.telemetry.runfolder.journal.repair import recover_killed
+
         for folder in shared_memory_folders():
             for path in journals_in(folder, of_others=True):
                 with self.guard.catch("recovering a killed run"):
@@ -449,6 +450,11 @@ class RecordPipeline:
 
     def _make_exporters(self) -> list[Sink]:
         options, session_folder = self._options, self.session_folder
+        if not are_wanted(options, may_send=options.may_send):
+            return []
+        # Imported for the runs that have exporters.
+        from toolkit.telemetry.mirrors.shared.exporter import ExportedRun
+
         span_filter = None
         if options.export_spans:
             # Imported only where spans are filtered, so that other runs start faster.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.ranks import given_run_id
@@ -48,8 +48,7 @@ from toolkit.telemetry.runfolder.safefile import open_to_write
 from toolkit.telemetry.runfolder.status import RUNNING, STALLED, work_out_status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SessionFolder:
+class SessionFolder(NamedTuple):
     """Where one session of a run is written, and what came before it there."""
 
     folder: Path

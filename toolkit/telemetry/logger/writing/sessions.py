@@ -13,14 +13,7 @@ from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.ranks import launch_id
 from toolkit.telemetry.logger.options import TelemetryOptions
 from toolkit.telemetry.logger.writing.writer_lock import lock_name
-from toolkit.telemetry.runfolder.journal.repair import (
-    adopt_journal,
-    drain_journal,
-    is_being_written,
-    journals_of,
-    rank_files,
-    remove_half_done,
-)
+from toolkit.telemetry.runfolder.journal.journal import is_being_written
 from toolkit.telemetry.runfolder.layout import rank_file
 from toolkit.telemetry.runfolder.manifest import Manifest, Session
 from toolkit.telemetry.runfolder.portable import DIRECTORY, lock_within
@@ -103,6 +96,9 @@ def _last_sign_of(folder: Path, manifest: Manifest) -> float | None:
 
 def still_locked(folder: Path) -> str | None:
     """Return which record file of the run in `folder` a living process has locked; None where none is."""
+    # Imported where a run is resumed.
+    from toolkit.telemetry.runfolder.journal.repair import rank_files
+
     deadline = time.monotonic() + WAIT_FOR_OTHERS_S
     while True:
         locked = next(
@@ -135,6 +131,14 @@ def recover(folder: Path, guard: Guard, rank: int | None = None) -> list[tuple[i
     Returns the lines of that rank, else of rank 0, that the disk did not take, with their `seq`; None where it is about
     all and a living process holds a journal.
     """
+    # Imported where a run is resumed.
+    from toolkit.telemetry.runfolder.journal.repair import (
+        adopt_journal,
+        drain_journal,
+        journals_of,
+        remove_half_done,
+    )
+
     left_behind = []
     own_file = rank_file(Path(os.path.realpath(folder)), rank or 0)
     for path, record_file in journals_of(folder):

@@ -14,7 +14,7 @@ from toolkit.telemetry.mirrors.shared.span_filter import SpanFilter, SpanSelecti
 from toolkit.telemetry.privacy.masking import Masker
 from toolkit.telemetry.runfolder.layout import make_folders
 from toolkit.telemetry.runfolder.records import ERROR, LOST, SPAN, SPAN_EVENT, SPAN_START, Record
-from toolkit.telemetry.runfolder.safefile import NO_FILE, identity_of, open_to_write, write_all
+from toolkit.telemetry.runfolder.safefile import NO_FILE, append_all
 from toolkit.telemetry.timing.names import ONE_LOGGER_NAMES
 
 _EARLY_EVENTS_KEPT: Final = 1_000
@@ -165,26 +165,7 @@ class OneLoggerFileExporter:
     def _append(self, lines: bytes) -> None:
         """Append all of `lines` or, if the disk fails, none of them."""
         make_folders(self._path.parent, 0o775)
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND
-        descriptor = open_to_write(self._path, flags, self._mode, known=self._identity)
-        try:
-            status = os.fstat(descriptor)
-            self._identity, size = identity_of(status), status.st_size
-            if size and _last_byte(descriptor, size) != b"\n":
-                # A kill left an incomplete line.
-                lines = b"\n" + lines
-            try:
-                write_all(descriptor, lines)
-            except OSError:
-                os.ftruncate(descriptor, size)
-                raise
-        finally:
-            os.close(descriptor)
-
-
-def _last_byte(descriptor: int, size: int) -> bytes:
-    os.lseek(descriptor, size - 1, os.SEEK_SET)
-    return os.read(descriptor, 1)
+        self._identity, _ = append_all(self._path, lines, mode=self._mode, known=self._identity)
 
 
 def _event(name: str, time: float, attributes: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -142,7 +142,8 @@ class Batches:
         named: list[tuple[Any, float | None]] = []
         for at in self.of_step(step, session):
             ids = self.ids(at) or ()
-            named += zip(ids, self.losses(at) or [None] * len(ids), strict=False)
+            losses: Sequence[float | None] = self.losses(at) or [None] * len(ids)
+            named += zip(ids, losses, strict=False)
         return sorted(named, key=lambda pair: -math.inf if math.isnan(pair[1] or 0.0) else -(pair[1] or 0.0))
 
     def samples_text(self, step: int, session: int, *, most: int = 8) -> str:

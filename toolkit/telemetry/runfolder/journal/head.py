@@ -15,9 +15,8 @@ import hashlib
 import json
 import os
 import struct
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from toolkit.telemetry.runfolder.portable import pread
 from toolkit.telemetry.runfolder.process import boot_id, is_alive, pid_namespace, process_started
@@ -36,8 +35,7 @@ _LONGEST_ID: Final = 512
 _MAX_RANK: Final = 10**9 - 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
+class Owner(NamedTuple):
     """The session of a run that a journal belongs to."""
 
     run_id: str
@@ -48,8 +46,7 @@ class Owner:
     rank: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
+class Head(NamedTuple):
     """What the head of a journal says."""
 
     record_file: Path
@@ -88,7 +85,7 @@ def make_head(record_file: Path, owner: Owner, *, segment_bytes: int, is_mapped:
     """Return the head of a journal that this process is about to write. Raises OSError if a path is too long for it."""
     pid = os.getpid()
     about = {
-        **asdict(owner),
+        **owner._asdict(),
         "run_id": id_key(owner.run_id),
         "record_file": os.path.realpath(record_file),
         "segment_bytes": segment_bytes,

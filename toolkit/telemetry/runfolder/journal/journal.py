@@ -37,6 +37,7 @@ from toolkit.telemetry.runfolder.journal.head import (
 from toolkit.telemetry.runfolder.portable import (
     SAFELY,
     allocate,
+    is_locked,
     lock_within,
     off_the_usual_numbers,
     pread,
@@ -61,6 +62,8 @@ _MOST_SEGMENTS: Final = 120
 _PAUSE_LINES: Final = 128
 _PAUSE_S: Final = 0.0005
 """A training recovers what other runs left: its own thread gets the interpreter after every few lines."""
+LOCK_PATIENCE_S: Final = 5.0
+"""How long a file server may take to answer a request for a lock."""
 _LOCK_WAIT_S: Final = 1.0
 """Another process that looks for abandoned journals may hold a new one until it sees that it is empty."""
 
@@ -547,3 +550,15 @@ def _close(descriptor: int | None) -> None:
 def _unlink(path: Path) -> None:
     with suppress(FileNotFoundError):
         os.unlink(path)
+
+
+def is_being_written(record_file: Path, *, within_s: float = LOCK_PATIENCE_S) -> bool:
+    """Return whether a live session, in any container of this machine, has `record_file` locked."""
+    try:
+        descriptor = open_regular(record_file)
+    except OSError:
+        return False
+    try:
+        return is_locked(descriptor, within_s=within_s) is True
+    finally:
+        os.close(descriptor)

@@ -13,25 +13,26 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from toolkit.telemetry.runfolder.codec import RecordError, decode
+from toolkit.telemetry.runfolder.folder_list import another_programs_file
 from toolkit.telemetry.runfolder.journal.head import Head, id_key
 from toolkit.telemetry.runfolder.journal.journal import (
+    LOCK_PATIENCE_S,
     PREFIX,
     SUFFIX,
     head_of,
     hold_abandoned,
+    is_being_written,
     journals_in,
     pending_lines,
     shared_memory_folders,
 )
 from toolkit.telemetry.runfolder.layout import METRICS_CSV, METRICS_JSONL, PRIVATE, RANKS, rank_file
 from toolkit.telemetry.runfolder.manifest import ManifestError, read_manifest
-from toolkit.telemetry.runfolder.node_folders import another_programs_file
-from toolkit.telemetry.runfolder.portable import is_locked, lock_within, pread, this_user
+from toolkit.telemetry.runfolder.portable import lock_within, pread, this_user
 from toolkit.telemetry.runfolder.reader import last_seq, read_from
 from toolkit.telemetry.runfolder.records import START
 from toolkit.telemetry.runfolder.safefile import (
     give_to_owner,
-    open_regular,
     open_to_write,
     why_not_ours,
     write_all,
@@ -45,8 +46,6 @@ HALF_DONE: Final = re.compile(r"\.+(metrics\.csv|run\.json)(\.[0-9a-f]{12,16}(\.
 _PATIENCE_S: Final = 1.0
 """How long to wait for another process that recovers the same run; a process that writes it takes longer."""
 
-_LOCK_PATIENCE_S: Final = 5.0
-"""How long a file server may take to answer a request for a lock."""
 
 _NO_OWNER: Final = -1
 """The owner of a missing file."""
@@ -116,18 +115,6 @@ def repair_run(folder: Path) -> Repair:
     )
 
 
-def is_being_written(record_file: Path, *, within_s: float = _LOCK_PATIENCE_S) -> bool:
-    """Return whether a live session, in any container of this machine, has `record_file` locked."""
-    try:
-        descriptor = open_regular(record_file)
-    except OSError:
-        return False
-    try:
-        return is_locked(descriptor, within_s=within_s) is True
-    finally:
-        os.close(descriptor)
-
-
 def journals_of(folder: Path) -> list[tuple[Path, Path]]:
     """Return the journals of the run in `folder`, its ranks' included, each with the record file it belongs to.
 
@@ -184,7 +171,7 @@ def recover_killed(path: Path, near: Path) -> None:
 
 def discard_journals(folder: Path) -> None:
     """Remove what killed sessions of the run in `folder` left behind: the run is about to be deleted."""
-    is_gone, deadline = _is_gone(folder), time.monotonic() + _LOCK_PATIENCE_S
+    is_gone, deadline = _is_gone(folder), time.monotonic() + LOCK_PATIENCE_S
     for path, _ in journals_of(folder):
         journal = hold_abandoned(path, is_gone=is_gone, wait_s=deadline - time.monotonic())
         if journal is not None:
@@ -352,7 +339,7 @@ def _append_missing(lines: list[tuple[int, bytes]], record_file: Path, wait_s: f
         record_file, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE.file, only_name=False
     )
     try:
-        if lock_within(descriptor, wait_s, within_s=_LOCK_PATIENCE_S) is False:
+        if lock_within(descriptor, wait_s, within_s=LOCK_PATIENCE_S) is False:
             return None
         give_to_owner(descriptor, record_file.parent)
         newest = last_seq(record_file)

@@ -264,7 +264,7 @@ def _batch(log: Path, columns: RunColumns, cursor: Cursor) -> pa.RecordBatch:
         "counts": dict(columns.counts),
         "records": columns.records,
         "bad_count": columns.bad_count,
-        "bad_lines": [asdict(line) for line in columns.bad_lines],
+        "bad_lines": [line._asdict() for line in columns.bad_lines],
         "lost_records": columns.lost_records,
         "lost_reasons": columns.lost_reasons,
         "metrics_left_out": sorted(columns.metrics_left_out),
@@ -352,7 +352,7 @@ def _about(log: Path, version: int | str, cursor: Cursor) -> dict[str, Any]:
         "version": version,
         # A path may contain bytes that JSON cannot represent.
         "log": os.fsencode(log).hex(),
-        "cursor": asdict(cursor),
+        "cursor": {**cursor._asdict(), "identity": cursor.identity and cursor.identity._asdict()},
         "tail_crc": _tail_crc(log, cursor.offset),
     }
 

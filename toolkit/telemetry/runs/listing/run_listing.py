@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from toolkit.telemetry.runfolder.folder_list import Signature, folders_in
+from toolkit.telemetry.runfolder.folder_list import Signature, another_programs_file, folders_in
 from toolkit.telemetry.runfolder.key_values import KeyValues
 from toolkit.telemetry.runfolder.labels import Labels, LabelsError, read_labels
 from toolkit.telemetry.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL
@@ -26,7 +26,7 @@ from toolkit.telemetry.runfolder.listed_run import (
     values_at_the_end,
 )
 from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_manifest
-from toolkit.telemetry.runfolder.node_folders import another_programs_file, describe_part, is_part_of
+from toolkit.telemetry.runfolder.node_folders import describe_part, is_part_of
 from toolkit.telemetry.runfolder.records import START
 from toolkit.telemetry.runfolder.status import LOST, RUNNING, Status
 from toolkit.telemetry.runs.formatting import clean

@@ -14,21 +14,16 @@ from toolkit.telemetry.runs.store import MOST_STARTS, RunStore, of_newest_sessio
 
 _MAX_TEXT: Final = 60
 
+CLIPPING: Final = tuple(
+    "max_grad_norm grad_clip clip_grad_norm gradient_clip_val gradient_clipping clip_grad".split()
+)
+"""The names of the largest norm of gradients."""
+
 # Label, and the names that trainers use for it, the usual one first.
 _SETTINGS: Final = (
     ("learning rate", ("learning_rate", "lr")),
     ("warm-up", ("warmup_steps", "lr_warmup_steps", "num_warmup_steps", "warmup", "warmup_ratio")),
-    (
-        "gradient clipping",
-        (
-            "max_grad_norm",
-            "grad_clip",
-            "clip_grad_norm",
-            "gradient_clip_val",
-            "gradient_clipping",
-            "clip_grad",
-        ),
-    ),
+    ("gradient clipping", CLIPPING),
     ("optimizer", ("optimizer", "optim", "optimizer_type")),
     ("schedule", ("scheduler", "lr_scheduler", "lr_scheduler_type")),
 )

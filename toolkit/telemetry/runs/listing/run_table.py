@@ -32,18 +32,9 @@ MAX_SETTINGS_SHOWN: Final = 8
 _MAX_COLUMNS: Final = 400
 _KNOWN_LISTS: Final = 8
 _FIRST: Final = (
-    *(
-        "learning_rate",
-        "lora_rank",
-        "batch_size",
-        "optimizer",
-        "scheduler",
-        "lora_alpha",
-        "weight_decay",
-        "dropout",
-    ),
-    *("model", "max_steps", "warmup_steps", "seed"),
-)
+    "learning_rate lora_rank batch_size optimizer scheduler lora_alpha weight_decay dropout model max_steps "
+    "warmup_steps seed"
+).split()
 """The settings that people look for first."""
 
 
@@ -92,6 +83,13 @@ class Column:
     sorts: tuple[str, str] | None = None
     """The order of the first click on its name, and of the second; None if it cannot be sorted."""
     help: str = ""
+
+
+def _sorted(name: str, label: str, kind: Kind = "text", about: str = "", *, by: str = "") -> Column:
+    """Return a column that is sorted by itself, or by `by`."""
+    first = by or name
+    second = first[1:] if first.startswith("-") else f"-{first}"
+    return Column(id=name, label=label, kind=kind, sorts=(first, second), help=about)
 
 
 def primary_of(cards: Sequence[RunCard], settings: ProjectSettings) -> Primary | None:
@@ -169,18 +167,14 @@ def _names(mappings: Iterable[Mapping[str, object]]) -> list[str]:
 
 
 def _setting_column(name: str, cards: Sequence[RunCard], about: str) -> Column:
-    return Column(
-        id=f"config:{name}",
-        label=setting_names([name])[name],
-        kind="number" if _is_number(name, cards) else "text",
-        sorts=(f"config:{name}", f"-config:{name}"),
-        help=about,
-    )
+    value = next((card.config[name] for card in cards if card.config.get(name) is not None), None)
+    kind: Kind = "number" if is_number(value) else "text"
+    return _sorted(f"config:{name}", setting_names([name])[name], kind, about)
 
 
 def columns_of(cards: Sequence[RunCard], primary: Primary | None) -> dict[str, Column]:
     """Return every column that these runs can have, by id, in the order of the table."""
-    columns = [Column(id=NAME, label="Run", kind="name", sorts=("name", "-name")), *_status_columns(cards)]
+    columns = [_sorted(NAME, "Run", "name"), *_status_columns(cards)]
     if primary is not None:
         columns += _metric_columns(primary.metric, primary.direction)
     columns += [_setting_column(name, cards, f"Configured {name}") for name in differences_of(cards).every]
@@ -215,7 +209,7 @@ def formula_column(text: str) -> Column | None:
         return None
     label, names = text.removeprefix("=").strip(), names_of(text)
     about = f"A formula over {', '.join(names)}" if names else "A formula"
-    return Column(id=text, label=label, kind="number", sorts=(text, f"-{text}"), help=about)
+    return _sorted(text, label, "number", about)
 
 
 def formula_problem(text: str, cards: Sequence[RunCard]) -> str | None:
@@ -248,74 +242,44 @@ def default_columns(cards: Sequence[RunCard], primary: Primary | None) -> list[s
     return [*shown, "started", "host"]
 
 
+_WHERE_ANY: Final = (
+    Column(id="team", label="Team"),
+    Column(id="logged_by", label="Logged by", help="The tool that wrote the log; empty for our own runs"),
+    Column(id="problem", label="Problem"),
+)
+
+
 def _status_columns(cards: Sequence[RunCard]) -> list[Column]:
-    columns = [
-        Column(id="status", label="Status", kind="badge", sorts=("status", "-status")),
-        Column(
-            id="alerts",
-            label="Alerts",
-            kind="badge",
-            sorts=("alerts", "-alerts"),
-            help="Findings that were open at the last update",
-        ),
+    return [
+        _sorted("status", "Status", "badge"),
+        _sorted("alerts", "Alerts", "badge", "Findings that were open at the last update"),
+        *(column for column in _WHERE_ANY if any(getattr(card, column.id) for card in cards)),
     ]
-    if any(card.team for card in cards):
-        columns.append(Column(id="team", label="Team"))
-    if any(card.logged_by is not None for card in cards):
-        columns.append(
-            Column(
-                id="logged_by", label="Logged by", help="The tool that wrote the log; empty for our own runs"
-            )
-        )
-    if any(card.problem for card in cards):
-        columns.append(Column(id="problem", label="Problem"))
-    return columns
 
 
 def _metric_columns(metric: str, direction: Direction | None) -> list[Column]:
-    best, last = f"best:{metric}", f"last:{metric}"
-    is_max = direction == "max"
-    columns = [
-        Column(
-            id=last,
-            label=f"{metric} last",
-            kind="number",
-            sorts=(f"-{last}", last) if is_max else (last, f"-{last}"),
-            help=f"The last logged value of {metric}",
-        )
-    ]
-    if direction is not None:
-        word = "highest" if is_max else "lowest"
-        columns.insert(
-            0,
-            Column(
-                id=best,
-                label=f"{metric} best",
-                kind="number",
-                sorts=(best, f"-{best}"),
-                help=f"The {word} finite value of {metric}",
-            ),
-        )
-    return columns
+    best, last, is_max = f"best:{metric}", f"last:{metric}", direction == "max"
+    about = f"The {'highest' if is_max else 'lowest'} finite value of {metric}"
+    by = f"-{last}" if is_max else last
+    columns = [_sorted(last, f"{metric} last", "number", f"The last logged value of {metric}", by=by)]
+    return columns if direction is None else [_sorted(best, f"{metric} best", "number", about), *columns]
 
 
 _COMMON: Final = [
-    Column(
-        id="loss", label="Loss (last)", kind="number", sorts=("loss", "-loss"), help="The last training loss"
-    ),
-    Column(id="progress", label="Progress", kind="progress", sorts=("progress", "-progress")),
-    Column(id="step", label="Step", kind="number", sorts=("-step", "step")),
+    _sorted("loss", "Loss (last)", "number", "The last training loss"),
+    _sorted("progress", "Progress", "progress"),
+    _sorted("step", "Step", "number", by="-step"),
     Column(
         id="trend",
         label="Loss trend",
         kind="spark",
         help="Training loss sampled at about 40 points of the log. The charts of a run use all of it.",
     ),
-    Column(id="last_sign", label="Last update", sorts=("last sign", "-last sign")),
-    Column(id="duration", label="Duration", kind="number", sorts=("duration", "-duration")),
+    _sorted("last_sign", "Last update", by="last sign"),
+    _sorted("duration", "Duration", "number"),
 ]
 _LATER: Final = [
-    Column(id="started", label="Started", sorts=("started", "-started")),
+    _sorted("started", "Started"),
     Column(id="host", label="Host"),
     Column(
         id="forecast",
@@ -325,11 +289,6 @@ _LATER: Final = [
     Column(id="project", label="Project"),
     Column(id="folder", label="Folder"),
 ]
-
-
-def _is_number(name: str, cards: Sequence[RunCard]) -> bool:
-    value = next((card.config[name] for card in cards if card.config.get(name) is not None), None)
-    return is_number(value)
 
 
 def cell(card: RunCard, column: str, now: float) -> Any:

@@ -173,8 +173,8 @@ def _columns(runs: list[ListedRun], args: argparse.Namespace) -> list[tuple[Colu
         columns.append((Column("what differs"), [label.differs for label in labels]))
     if any(card.format != OURS for card in cards):
         columns.append((Column("format", keep=True), [card.format for card in cards]))
-    differences = [_against_baseline(run) for run in runs]
-    if any(text for text in differences):
+    differences: list[Cell] = [_against_baseline(run) for run in runs]
+    if any(differences):
         columns.append((Column("vs baseline", right=True), differences))
     steps: list[Cell] = ["" if card.step is None else f"{card.step:,}" for card in cards]
     columns += [

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -133,10 +133,10 @@ class EngineSource:
         taken = self.taken()
         identity = Identity(0, taken.gen, 0, 0)
         is_replaced = cursor.offset > taken.end or cursor.identity not in (None, identity)
-        cursor = replace(Cursor() if is_replaced else cursor, identity=identity)
+        cursor = (Cursor() if is_replaced else cursor)._replace(identity=identity)
         end = min(taken.end, cursor.offset + max(max_bytes, MAX_LINE_BYTES + 1))
         block = cut_block(self._bytes(taken.gen, cursor.offset, end), cursor)
-        return replace(block, replaced=is_replaced, pending_bytes=taken.end - block.cursor.offset)
+        return block._replace(replaced=is_replaced, pending_bytes=taken.end - block.cursor.offset)
 
     def records_in(self, block: Block) -> Iterator[tuple[list[Record], int]]:
         """Yield the records of a block."""

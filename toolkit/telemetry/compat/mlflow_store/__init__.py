@@ -1,1 +1,0 @@
-"""MLflow's tracking store as run folders: `MLFLOW_TRACKING_URI=telemetry://./logs`; only MLflow imports it."""
