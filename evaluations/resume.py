@@ -110,11 +110,11 @@ def run(options: Options) -> str:
         "tuned on their seeds 0 to 4 alone."
     )
     unlisted_about = (
-        "Breakages of kinds that the judge has no name for. Its rules on other data under the same path, and on what is "
-        "rounding, were written after the first four seeds of each had been seen; these are others. The area is weights "
-        "and state, data, random numbers, settings, code, or that it was not recorded:"
+        "Breakages of kinds that the judge has no name for. Its rules on other data under the same path, and on what "
+        "is rounding, were written after the first four seeds of each had been seen; these are others. The area is "
+        "weights and state, data, random numbers, settings, code, or that it was not recorded:"
     )
-    parts = [about, _summary(of_list), "Said rightly, all trainers and seeds:", _by_kind(of_list)]
+    parts = [about, _summary(of_list), "Said rightly, all seeds:", _by_kind(of_list)]
     parts += [
         unlisted_about,
         _of_unlisted(others),
