@@ -71,7 +71,7 @@ def run(options: Options) -> str:
         of_train = [one for one in made if one.metric == "train_loss" and one.lr is not None]
         groups[f"made: {schedule}"] = with_constants(of_train, fitted)
         if schedule in ("constant", "wsd"):
-            # The others are told from the recorded rates alone.
+            # Of the others the recorded rates alone say what comes.
             bare = [replace(one, settings={}) for one in of_train]
             groups[f"… {schedule}, not named by the settings"] = with_constants(bare, fitted)
     heads = [

@@ -301,8 +301,8 @@ def test_a_number_next_to_a_step_is_what_the_record_of_that_step_says():
     }
 
 
-def test_only_a_number_of_which_the_step_is_known_stands_next_to_a_step():
-    """No sentence of any kind puts a number next to another step; that each is right is the test above."""
+def test_a_step_is_next_to_no_number_but_its_own():
+    """No sentence of any kind has a number next to another step; that each is right is the test above."""
     found = set()
     for about in CATALOGUE.values():
         for text in (about.message, *about.variants.values(), *about.advice):

@@ -221,13 +221,13 @@ class Endings:
             elif said is None and (number or status.name in _BAD):
                 # No end record: an error without a later step is the last thing that happened.
                 found.append(rank.error)
-        newest = self.records.newest
-        causes = [one for one in found if one is not None and one[0] in newest]
-        causes = [one for one in causes if _severity(newest[one[0]]) == CRITICAL]
+        records = self.records.newest
+        causes = [one for one in found if one is not None and one[0] in records]
+        causes = [one for one in causes if _severity(records[one[0]]) == CRITICAL]
         if not causes:
             return None
         key, _ = min(causes, key=lambda cause: cause[1])
-        return _error(newest[key])
+        return _error(records[key])
 
     def _add_error(self, record: Record, mine: _Rank, rank: int) -> None:
         key = self.records.add({**record, "rank": rank, "session": mine.session}, rank)
