@@ -384,7 +384,9 @@ def test_a_learning_rate_that_still_rises_where_reading_stops_is_not_known(tmp_p
 
 def test_a_command_line_that_is_known_after_many_steps_counts(tmp_path):
     steps = [{"event": "step", "session": 1, "global_step": step, "loss": step / 7} for step in range(20_000)]
-    steps.insert(10_000, {"event": "environment", "session": 1, "host": "a", "command_line": ["a.py", "--wd=1"]})
+    steps.insert(
+        10_000, {"event": "environment", "session": 1, "host": "a", "command_line": ["a.py", "--wd=1"]}
+    )
 
     assert _recorded(append(tmp_path / "late", steps), (0, 0, 0))["command line.wd"] == "1"
 
