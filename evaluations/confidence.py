@@ -9,7 +9,7 @@ from unittest import mock
 
 from evaluations import diagnosis
 from evaluations.corpus import Evaluator, Split, splits_of
-from evaluations.figures import ROOT, Options, made_by, say, share, table
+from evaluations.figures import ROOT, Options, say, share, table, write_constants
 from evaluations.scores import INSTABILITY, KINDS
 from toolkit.telemetry.diagnostics import thresholds
 from toolkit.telemetry.diagnostics.confidence import CLEAR, DOUBTED, TAKEN_BACK, USUAL, strength_of
@@ -66,7 +66,8 @@ def run(options: Options) -> str:
         rows.append([words, f"{rates[strength]:.2f}", share(right, of), f"{right} of {of}", str(unsure)])
     runs = sum(len(split.labels) for split in splits)
     if options.fit:
-        CONSTANTS.write_text(source(runs, rates, samples, every), encoding="utf-8")
+        lines = constants(runs, rates, samples, every)
+        write_constants(CONSTANTS, "confidence", "How often findings were right on labelled runs.", lines)
     low, high = ABOUT_90
     said = [is_right for confidence, is_right in held_out(samples) if low <= confidence < high]
     return "\n\n".join(
@@ -170,38 +171,25 @@ def _counts(samples: Iterable[Sample]) -> tuple[int, int, int]:
     return verdicts.count(True), len(verdicts) - verdicts.count(None), verdicts.count(None)
 
 
-def source(runs: int, rates: Rates, samples: Sequence[Sample], every: Sequence[Sample]) -> str:
-    """Return the file of the product with the fitted numbers."""
-    strengths = [
+def constants(runs: int, rates: Rates, samples: Sequence[Sample], every: Sequence[Sample]) -> list[str]:
+    """Return the lines of the product with the fitted numbers."""
+    strengths = tuple(
         (rate, *_counts(sample for sample in samples if strength in sample.strengths))
         for strength, rate in enumerate(rates)
-    ]
-    kinds = {
-        kind: _counts(sample for sample in every if sample.kind == kind)[:2]
-        for kind in sorted({sample.kind for sample in every})
-    }
-    return "\n".join(
-        [
-            '"""How often findings were right on labelled runs.',
-            "",
-            f"Written by {made_by('confidence')}.",
-            '"""',
-            "",
-            "from __future__ import annotations",
-            "",
-            "from typing import Final",
-            "",
-            f"RUNS: Final = {runs}",
-            "",
-            "STRENGTHS: Final = (",
-            *(f"    {row}," for row in strengths),
-            ")",
-            '"""For each strength of the evidence, weakest first: confidence, right, judged and unsure findings."""',
-            "",
-            "KINDS: Final = {",
-            *(f'    "{kind}": {counts},' for kind, counts in kinds.items() if counts[1]),
-            "}",
-            '"""For each kind with a judged finding: right and judged ones. Those on unsure labels are not judged."""',
-            "",
-        ]
     )
+    kinds = {
+        kind: counts
+        for kind in sorted({sample.kind for sample in every})
+        if (counts := _counts(sample for sample in every if sample.kind == kind)[:2])[1]
+    }
+    return [
+        f"RUNS: Final = {runs}",
+        (
+            f"STRENGTHS: Final = {strengths}\n"
+            '"""For each strength of the evidence, weakest first: confidence, right, judged and unsure findings."""'
+        ),
+        (
+            f"KINDS: Final = {kinds}\n"
+            '"""For each kind with a judged finding: right and judged ones. Those on unsure labels are not judged."""'
+        ),
+    ]

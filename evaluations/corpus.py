@@ -41,6 +41,8 @@ class Split:
     """Labels of the available runs."""
     repositories: Mapping[str, str] = field(repr=False)
     """The repository of each run; empty without a manifest."""
+    frameworks: Mapping[str, str] = field(repr=False)
+    """What logged each run, the same."""
 
     def rows(self, run: str) -> Rows:
         """Return the records of `run`; bare NaN and Infinity are accepted."""
@@ -113,15 +115,16 @@ def _read(folder: Path) -> Split:
     labels: dict[str, Any] = json.loads((folder / "labels.json").read_text(encoding="utf-8"))
     there = {name: about for name, about in labels.items() if (folder / "runs" / f"{name}.jsonl").is_file()}
     manifest = folder / "manifest.csv"
-    repositories = {}
+    rows: list[dict[str, str]] = []
     if manifest.is_file():
         with open(manifest, encoding="utf-8", newline="") as lines:
-            repositories = {line["run_id"]: line["source_repo"] for line in csv.DictReader(lines)}
+            rows = list(csv.DictReader(lines))
     return Split(
         name=folder.name,
         folder=folder,
         labels=there,
-        repositories=repositories,
+        repositories={row["run_id"]: row["source_repo"] for row in rows},
+        frameworks={row["run_id"]: row["framework"] for row in rows},
     )
 
 
@@ -150,4 +153,5 @@ def made_split(runs: Sequence[MadeRun]) -> Iterator[Split]:
             folder=folder,
             labels={run.id: run.labelled for run in runs},
             repositories={run.id: run.family for run in runs},
+            frameworks={},
         )

@@ -117,23 +117,15 @@ def _kinds(real: Counts, made: Counts) -> str:
         of_real, of_made = real.get(kind, Counter()), made.get(kind, Counter())
         if of_real["labels"] + of_made["labels"]:
             name = f"**{kind}**" if kind == INSTABILITY else f"`{kind}`"
-            rows.append([name, _counted(of_real), *_ratios(of_real), _counted(of_made)])
-    header = [
-        "kind",
-        "open: found, false",
-        "precision",
-        "recall",
-        "made: found, false",
-    ]
+            found, said = of_real["found"], of_real["found"] + of_real["false"]
+            ratios = share(found, said), share(found, of_real["labels"])
+            rows.append([name, _counted(of_real), *ratios, _counted(of_made)])
+    header = ["kind", "open: found, false", "precision", "recall", "made: found, false"]
     return table(header, rows)
 
 
 def _counted(of: Mapping[str, int]) -> str:
     return f"{of['found']}/{of['labels']}, {of['false']}" if of["labels"] + of["false"] else "-"
-
-
-def _ratios(of: Mapping[str, int]) -> list[str]:
-    return [share(of["found"], of["found"] + of["false"]), share(of["found"], of["labels"])]
 
 
 def _clean(real: Counts, made: Counts, falling: Counts) -> str:

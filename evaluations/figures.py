@@ -63,6 +63,13 @@ def made_by(question: str) -> str:
     return f"`make evaluate QUESTION={question}` on {day}" + (f", commit {commit}" if commit else "")
 
 
+def write_constants(path: Path, question: str, about: str, lines: Sequence[str]) -> None:
+    """Write a module of the product with what was fitted."""
+    head = f'"""{about}\n\nWritten by {made_by(question)}.\n"""'
+    path.write_text("\n\n".join([head, "from typing import Final", *lines]) + "\n", encoding="utf-8")
+    subprocess.run([sys.executable, "-m", "ruff", "format", "--quiet", str(path)], check=True)
+
+
 def write(question: str, title: str, page: str, figures: str) -> None:
     """Write the document of a question."""
     head = f"# {title} The figures" if title.endswith("?") else f"# {title}: the figures"

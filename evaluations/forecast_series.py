@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, Final
 
 import numpy as np
 
 from evaluations.corpus import splits_of
+from evaluations.made_curves.file import MadeRun, SweepRun, made_runs, made_sweeps, records_of
 from toolkit.telemetry.forecasts.curve import FEWEST, refusal
 from toolkit.telemetry.forecasts.schedule import rest_of_schedule
 from toolkit.telemetry.forecasts.series import Curve, Plan
@@ -33,6 +36,10 @@ class Series:
     lr: Curve | None = field(repr=False)
     train: Curve | None = field(default=None, repr=False)
     """The training loss, where the metric is another one."""
+    source: str = ""
+    """What logged it: what is left out together to see what happens on sources of another kind."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What is known of its schedule."""
 
     @property
     def final(self) -> float:
@@ -72,19 +79,34 @@ def open_series(corpus: Path) -> list[Series]:
     for split in splits_of(corpus):
         for run in split.labels:
             rows = split.rows(run)
-            found += series_of(run, split.repositories.get(run, run), rows)
+            source = split.frameworks.get(run, "")
+            found += series_of(run, split.repositories.get(run, run), rows, source=source)
     return found
 
 
-def series_of(run: str, group: str, rows: Sequence[dict[str, Any]]) -> list[Series]:
+def made_series() -> dict[str, list[Series]]:
+    """Return by their schedule the losses of made runs without a fault, and of the better half of each made sweep."""
+    runs: list[MadeRun | SweepRun] = [run for run in made_runs() if run.is_clean]
+    for sweep in made_sweeps():
+        ends = {id(run): median(run.columns["val_loss"][-3:] or (math.inf,)) for run in sweep.runs}
+        runs += sorted(sweep.runs, key=lambda run: ends[id(run)])[: len(sweep.runs) // 2]
+    found: dict[str, list[Series]] = {}
+    for number, run in enumerate(runs):
+        settings = {"lr_scheduler": run.settings.schedule}
+        of_run = series_of(str(number), run.settings.family, records_of(run.columns), settings=settings)
+        found.setdefault(run.settings.schedule, []).extend(of_run)
+    return found
+
+
+def series_of(run: str, group: str, rows: Sequence[dict[str, Any]], **about: Any) -> list[Series]:
     """Return the losses of one run with enough records."""
     lr, train, val = (_column(rows, name) for name in ("lr", "train_loss", "val_loss"))
-    rates = lr if len(lr.values) else None
+    about |= {"name": run, "group": group, "lr": lr if len(lr.values) else None}
     found = []
     if len(train.values) >= LONG:
-        found.append(Series(name=run, group=group, metric="train_loss", curve=train, lr=rates))
+        found.append(Series(metric="train_loss", curve=train, **about))
     if len(val.values) >= LONG:
-        found.append(Series(name=run, group=group, metric="val_loss", curve=val, lr=rates, train=train))
+        found.append(Series(metric="val_loss", curve=val, train=train, **about))
     return found
 
 
@@ -102,7 +124,7 @@ def cases_of(series: Sequence[Series], shares: Sequence[float]) -> Iterator[Case
             curve = Curve(one.curve.steps[:count], one.curve.values[:count])
             now, end = float(curve.steps[-1]), round(float(one.curve.steps[-1]))
             lr = _until(one.lr, now)
-            plan = Plan(last_step=end, lr=lr, planned_lr=rest_of_schedule(lr, end))
+            plan = Plan(last_step=end, lr=lr, planned_lr=rest_of_schedule(lr, end, one.settings))
             signs = signs_of(curve, plan, np.array([now]))
             train = _until(one.train, now)
             why = refusal(one.metric, curve, plan)

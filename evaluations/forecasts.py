@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from evaluations.figures import ROOT, Options, made_by, say, table
+from evaluations.figures import ROOT, Options, say, table, write_constants
 from evaluations.forecast_fit import SHARES, fit, fold_of
-from evaluations.forecast_series import Case, Series, cases_of, open_series, series_of
-from evaluations.made_curves.file import made_runs
+from evaluations.forecast_series import Case, Series, cases_of, made_series, open_series
 from toolkit.telemetry.forecasts.constants import FITTED
 from toolkit.telemetry.forecasts.curve import Forecast, forecast_curve
 from toolkit.telemetry.forecasts.series import Fitted
@@ -25,11 +24,6 @@ _QUICK: Final = 100
 _BINS: Final = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 1.0)
 _OFFSETS: Final = (-0.3, -0.1, -0.03, 0.0, 0.05)
 """Values for which `chance_below` is checked: so many ranges from the recent level."""
-_SCHEDULES: Final[dict[str, Callable[[Case], bool]]] = {
-    "the lr falls, known": lambda case: case.signs.known and case.signs.fall > 0.01,
-    "the lr is constant so far": lambda case: case.signs.known and case.signs.fall <= 0.01,
-    "the rest of the lr is not known": lambda case: not case.signs.known,
-}
 
 
 @dataclass(frozen=True)
@@ -39,7 +33,6 @@ class Outcome:
     case: Case
     said: Forecast | None
     """None where it was refused."""
-    why: str
 
     @property
     def holds(self) -> bool:
@@ -57,25 +50,30 @@ def run(options: Options) -> str:
     """Return the figures; with `fit`, write the constants that were fitted on all open curves."""
     say("how often the forecast of a final loss is right")
     series = open_series(options.corpus)[: _QUICK if options.quick else None]
-    outcomes, fitted = left_out(series)
+    cases = list(cases_of(series, SHARES))
+    outcomes = left_out(cases, lambda one: str(fold_of(one.group, FOLDS)))
+    far = left_out(cases, lambda one: one.source)
+    fitted = fit(cases)
     if options.fit:
-        CONSTANTS.write_text(source_of(fitted), encoding="utf-8")
-    train, val = (_of(outcomes, metric) for metric in ("train_loss", "val_loss"))
-    made = [
-        one
-        for run in made_runs()[: _QUICK if options.quick else None]
-        if run.is_clean
-        for one in series_of(run.id, run.family, run.records())
-    ]
+        lines = ["from toolkit.telemetry.forecasts.series import Fitted", f"FITTED: Final = {fitted!r}"]
+        write_constants(CONSTANTS, "forecasts", "What was fitted on open training curves.", lines)
+    train = _of(outcomes, "train_loss")
     groups = {
         "training loss": train,
-        **{
-            f"training loss, {name}": [one for one in train if is_it(one.case)]
-            for name, is_it in _SCHEDULES.items()
-        },
-        "validation loss": val,
-        "made curves without a fault, constants of the open ones": with_constants(made, fitted),
+        "… the rest of the lr known": [one for one in train if one.case.signs.known],
+        "… not known": [one for one in train if not one.case.signs.known],
+        "validation loss": _of(outcomes, "val_loss"),
+        "training loss, frameworks left out whole": _of(far, "train_loss"),
+        "validation loss, the same": _of(far, "val_loss"),
     }
+    for schedule, made in made_series().items():
+        made = made[: _QUICK // 5 if options.quick else None]
+        of_train = [one for one in made if one.metric == "train_loss" and one.lr is not None]
+        groups[f"made: {schedule}"] = with_constants(of_train, fitted)
+        if schedule in ("constant", "wsd"):
+            # The others are told from the recorded rates alone.
+            bare = [replace(one, settings={}) for one in of_train]
+            groups[f"… {schedule}, not named by the settings"] = with_constants(bare, fitted)
     heads = [
         "cut at 25/50/75 %",
         "cases",
@@ -89,25 +87,24 @@ def run(options: Options) -> str:
         [
             _heading(series),
             table(heads, rows),
+            _expected(_of(far, "train_loss")),
             _chances(outcomes),
-            f"Refused most often: {_refusals(outcomes)}.",
         ]
     )
 
 
-def left_out(series: Sequence[Series]) -> tuple[list[Outcome], Fitted]:
-    """Forecast each case with constants from the other repositories; return also the constants from all."""
-    cases = list(cases_of(series, SHARES))
+def left_out(cases: Sequence[Case], part_of: Callable[[Series], str]) -> list[Outcome]:
+    """Forecast each case with constants from the other parts."""
+    parts = [part_of(case.series) for case in cases]
     found = []
-    for fold in range(FOLDS):
-        away = [fold_of(case.series.group, FOLDS) == fold for case in cases]
-        fitted = fit([case for case, out in zip(cases, away, strict=True) if not out])
+    for part in sorted(set(parts)):
+        fitted = fit([case for case, own in zip(cases, parts, strict=True) if own != part])
         found += [
             _outcome(case, fitted)
-            for case, out in zip(cases, away, strict=True)
-            if out and case.share in CUTS
+            for case, own in zip(cases, parts, strict=True)
+            if own == part and case.share in CUTS
         ]
-    return found, fit(cases)
+    return found
 
 
 def with_constants(series: Sequence[Series], fitted: Fitted = FITTED) -> list[Outcome]:
@@ -117,7 +114,7 @@ def with_constants(series: Sequence[Series], fitted: Fitted = FITTED) -> list[Ou
 
 def _outcome(case: Case, fitted: Fitted) -> Outcome:
     said = forecast_curve(case.series.metric, case.curve, case.plan, other=case.train, fitted=fitted)
-    return Outcome(case, said, "") if isinstance(said, Forecast) else Outcome(case, None, said.why)
+    return Outcome(case, said if isinstance(said, Forecast) else None)
 
 
 def _heading(series: Sequence[Series]) -> str:
@@ -126,7 +123,8 @@ def _heading(series: Sequence[Series]) -> str:
         f"{len(train)} training losses of {len({one.group for one in train})} repositories and "
         f"{len(series) - len(train)} validation losses, cut after a share of their records. All constants are fitted "
         f"without the repository under test ({FOLDS} folds). The final value is the median of the last 5 % of the "
-        "records; errors are in units of the run's whole improvement. The last recorded step counts as the planned end."
+        "records; errors are in units of the run's whole improvement. The last recorded step counts as the planned "
+        "end. Made: training losses of small trainings without a fault and of the better halves of the made sweeps."
     )
 
 
@@ -154,6 +152,25 @@ def _row(name: str, outcomes: Sequence[Outcome]) -> list[str]:
     return [name, *("/".join(column) for column in zip(*cells, strict=True))]
 
 
+def _expected(outcomes: Iterable[Outcome]) -> str:
+    """Return what to expect on other sources, with an interval from drawing repositories again and again."""
+    by_group: dict[str, list[bool]] = {}
+    for one in outcomes:
+        if one.said is not None:
+            by_group.setdefault(one.case.series.group, []).append(one.holds)
+    dice, groups = np.random.default_rng(0), list(by_group.values())
+    drawn = [
+        np.mean(np.concatenate([groups[at] for at in dice.integers(0, len(groups), len(groups))]))
+        for _ in range(1000)
+    ]
+    low, high = np.quantile(drawn, (0.025, 0.975))
+    share = np.mean(np.concatenate(groups))
+    return (
+        f"To expect of sources that were not seen: the interval of a training loss holds {share:.2f} "
+        f"({low:.2f} to {high:.2f}), from frameworks left out whole."
+    )
+
+
 def _chances(outcomes: Sequence[Outcome]) -> str:
     """Return how often the final value was below a value that was said to be passed with some chance."""
     pairs = [
@@ -169,44 +186,3 @@ def _chances(outcomes: Sequence[Outcome]) -> str:
         if here.any():
             said.append(f"{chances[here].mean():.0%}: {came[here].mean():.0%} of {here.sum()}")
     return f"How likely a value is passed, said and come: {'; '.join(said)}."
-
-
-def _refusals(outcomes: Sequence[Outcome]) -> str:
-    reasons: dict[str, int] = {}
-    for one in outcomes:
-        if one.why:
-            reason = one.why.replace(one.case.series.metric, "a loss").replace("the training loss", "a loss")
-            reasons[reason] = reasons.get(reason, 0) + 1
-    most = sorted(reasons.items(), key=lambda item: -item[1])[:3]
-    return "; ".join(f"{reason} ({count} of {len(outcomes)})" for reason, count in most)
-
-
-def source_of(fitted: Fitted) -> str:
-    """Return constants.py with these constants."""
-    lines = [
-        '"""What was fitted on open training curves.',
-        "",
-        f"Written by {made_by('forecasts')}.",
-        '"""',
-        "",
-        "from typing import Final",
-        "",
-        "from toolkit.telemetry.forecasts.series import Fitted",
-        "",
-        "FITTED: Final = Fitted(",
-        f"    done={fitted.done},",
-        *_constants("places", fitted.places),
-        f"    difficulty={fitted.difficulty},",
-        f"    hardest={fitted.hardest},",
-        f"    levels={fitted.levels},",
-        *_constants("known", fitted.known),
-        *_constants("unknown", fitted.unknown),
-        f"    held_out={fitted.held_out},",
-        ")",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _constants(name: str, rows: Sequence[tuple[float, ...]]) -> list[str]:
-    return [f"    {name}=(", *(f"        {row}," for row in rows), "    ),"]

@@ -9,7 +9,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,11 +18,11 @@ from evaluations.figures import Options, interval, say, share, table
 from evaluations.resume_cases import (
     CAUSES,
     HELD_OUT,
-    MOST,
     PARTS,
     RIGHT,
     TUNED_ON,
     UNLISTED,
+    UNSEEN,
     Case,
     cases,
     unlisted,
@@ -81,7 +81,7 @@ class Said:
 def run(options: Options) -> str:
     """Make the runs, or take those that an earlier call made; judge them, and return the figures as Markdown."""
     listed = cases([0] if options.quick else [*TUNED_ON, *HELD_OUT])
-    wanted = [*listed, *unlisted(range(1 if options.quick else MOST))]
+    wanted = [*listed, *unlisted([0] if options.quick else UNSEEN)]
     root = Path(tempfile.gettempdir()) / f"telemetry-resumed-runs-{_version()}"
     say(f"{len(wanted)} resumed trainings, in {root}")
     make_all(wanted, root)
@@ -110,10 +110,11 @@ def run(options: Options) -> str:
         "tuned on their seeds 0 to 4 alone."
     )
     unlisted_about = (
-        "Breakages of kinds that the judge does not know, held out whole; the area is weights and state, data, random "
-        "numbers, settings, code, or that it was not recorded:"
+        "Breakages of kinds that the judge has no name for. Its rules on other data under the same path, and on what "
+        "is rounding, were written after the first four seeds of each had been seen; these are others. The area is "
+        "weights and state, data, random numbers, settings, code, or that it was not recorded:"
     )
-    parts = [about, _summary(of_list), "Said rightly, all trainers and seeds:", _by_kind(of_list)]
+    parts = [about, _summary(of_list), "Said rightly, all seeds:", _by_kind(of_list)]
     parts += [
         unlisted_about,
         _of_unlisted(others),
@@ -159,22 +160,13 @@ def _by_kind(said: Sequence[Said]) -> str:
 
 def _of_unlisted(said: Sequence[Said]) -> str:
     """Return a row of each unlisted breakage with everything recorded, and of all of them by what was recorded."""
-    groups: dict[str, Callable[[Said], bool]] = {
-        kind: lambda one, kind=kind: one.case.kind == kind and one.evidence == ALL  # type: ignore[misc]
-        for kind in UNLISTED
-    }
+    groups: list[tuple[str, str, Collection[str]]] = [(kind, ALL, [kind]) for kind in UNLISTED]
     for evidence in _EVIDENCE:
-        groups[f"all, {evidence}"] = lambda one, evidence=evidence: (  # type: ignore[misc]
-            one.case.kind in UNLISTED and one.evidence == evidence
-        )
-        groups[f"right ones, {evidence}"] = lambda one, evidence=evidence: (  # type: ignore[misc]
-            one.case.kind in RIGHT and one.evidence == evidence
-        )
+        groups += [(f"all, {evidence}", evidence, UNLISTED), (f"right ones, {evidence}", evidence, RIGHT)]
     rows = []
-    for title, is_in in groups.items():
-        shown, hidden = (
-            [one for one in said if is_in(one) and one.has_difference == differs] for differs in (True, False)
-        )
+    for title, evidence, kinds in groups:
+        these = [one for one in said if one.evidence == evidence and one.case.kind in kinds]
+        shown, hidden = ([one for one in these if one.has_difference == differs] for differs in (True, False))
         shares = [
             _share(shown, lambda one: one.answer == DIFFERENT),
             _share(shown, lambda one: one.answer == SAME),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Final
@@ -139,11 +139,6 @@ def ours(fitted: Fit) -> Rule:
         return {run.key for run in found.stoppable}
 
     return rule
-
-
-def never(_live: Sequence[SweptRun], _every: Sequence[SweptRun]) -> set[str]:
-    """Stop nothing."""
-    return set()
 
 
 def halving() -> Rule:
@@ -309,9 +304,11 @@ def run(options: Options) -> str:
             print(
                 f"fitted on all of them: {fit([one for each in looks.values() for one in each])}; in use: {FITTED}"
             )
-        halves = _left_out(looks, {sweep.id: str(at % 2) for at, sweep in enumerate(sweeps)})
-        families = _left_out(looks, {sweep.id: sweep.family for sweep in sweeps})
-        outcomes = list(pool.map(_replayed, sweeps, [(halves[one.id], families[one.id]) for one in sweeps]))
+        fits = {
+            family: fit([one for sweep in sweeps if sweep.family != family for one in looks[sweep.id]])
+            for family in sorted({sweep.family for sweep in sweeps})
+        }
+        outcomes = list(pool.map(_replayed, sweeps, [fits[one.family] for one in sweeps]))
     rows = []
     for name, way in outcomes[0]:
         found = [each[name, way] for each in outcomes]
@@ -342,26 +339,15 @@ def _both_ways(sweep: Sweep) -> list[Looks]:
     return [looks_of(sweep, way) for way in WAYS]
 
 
-def _replayed(sweep: Sweep, fits: tuple[Fit, Fit]) -> dict[tuple[str, str], Outcome]:
+def _replayed(sweep: Sweep, fitted: Fit) -> dict[tuple[str, str], Outcome]:
     """Return what each rule makes of one sweep."""
     rules: dict[str, Callable[[], Rule]] = {
-        "ours, fitted on the other half": lambda: ours(fits[0]),
-        "ours, fitted on other families": lambda: ours(fits[1]),
+        "ours, fitted on other families": lambda: ours(fitted),
         f"successive halving, eta {ETA}": halving,
         "median stopping rule": lambda: medians,
-        "never stop": lambda: never,
     }
     return {
         (name, way): replay(sweep, rule(), together)
         for name, rule in rules.items()
         for way, together in WAYS.items()
     }
-
-
-def _left_out(looks: Mapping[str, Sequence[Looks]], group: Mapping[str, str]) -> dict[str, Fit]:
-    """Return the constants for each sweep, fitted on those of other groups."""
-    fits = {
-        name: fit([one for sweep, each in looks.items() if group[sweep] != name for one in each])
-        for name in sorted(set(group.values()))
-    }
-    return {sweep: fits[group[sweep]] for sweep in looks}

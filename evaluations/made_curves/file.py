@@ -59,19 +59,8 @@ class MadeRun:
         return {"labels": list(self.labels), "clean": self.is_clean, "no_sure_label": not sure}
 
     def records(self) -> list[dict[str, Any]]:
-        """Return its records in the form of the corpus, an evaluation after the step that it belongs to."""
-        names = [name for name in self.columns if name not in ("step", *_OF_EVALUATIONS)]
-        rows = [
-            {"event": "step", "global_step": step, **dict(zip(names, values, strict=True))}
-            for step, *values in zip(
-                self.columns["step"], *(self.columns[name] for name in names), strict=True
-            )
-        ]
-        rows += [
-            {"event": "eval", "global_step": step, "val_loss": value}
-            for step, value in zip(*(self.columns.get(name, ()) for name in _OF_EVALUATIONS), strict=True)
-        ]
-        return sorted(rows, key=lambda row: (row["global_step"], row["event"] == "eval"))
+        """Return its records in the form of the corpus."""
+        return records_of(self.columns)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,6 +86,20 @@ class MadeSweep:
     family: str
     varied: Sequence[str]
     runs: Sequence[SweepRun] = field(repr=False)
+
+
+def records_of(columns: Mapping[str, Column]) -> list[dict[str, Any]]:
+    """Return the records of a made run, an evaluation after the step that it belongs to."""
+    names = [name for name in columns if name not in ("step", *_OF_EVALUATIONS)]
+    rows = [
+        {"event": "step", "global_step": step, **dict(zip(names, values, strict=True))}
+        for step, *values in zip(columns["step"], *(columns[name] for name in names), strict=True)
+    ]
+    rows += [
+        {"event": "eval", "global_step": step, "val_loss": value}
+        for step, value in zip(*(columns.get(name, ()) for name in _OF_EVALUATIONS), strict=True)
+    ]
+    return sorted(rows, key=lambda row: (row["global_step"], row["event"] == "eval"))
 
 
 def made_runs(path: Path | None = None) -> list[MadeRun]:

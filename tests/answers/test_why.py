@@ -372,3 +372,22 @@ def test_an_option_of_the_command_line_is_a_cause(pair):
 
     assert (found.answer, found.causes[0].difference.text) == ("differ", "wd 0 → 0.05")
     assert "out" not in [row.what for row, _ in found.apart]
+
+
+def test_rounding_in_the_first_records_is_not_where_few_records_depart(pair):
+    def rounded(step):
+        return _loss(step) * (1.05 if step > 18 else 1 + 1e-8)
+
+    one = write(pair[0], steps=range(1, 61, 10), start={"packages": {"colours": "1.0"}})
+    two = write(
+        pair[1],
+        steps=range(1, 21, 10),
+        later=range(18, 61),
+        loss=rounded,
+        start={"packages": {"colours": "2.0"}},
+    )
+
+    found = asked(one, two)
+
+    assert (found.departure.after, found.departure.at) == (11, 21)
+    assert found.causes[0].difference.what == "the resume of run b at step 18"

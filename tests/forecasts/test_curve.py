@@ -131,18 +131,18 @@ def test_odd_values_give_finite_numbers_or_a_reason(values):
 
 
 @pytest.mark.parametrize(
-    "shape",
+    ("shape", "settings"),
     [
-        lambda done: 0.5 * (1 + np.cos(np.pi * done)),
-        lambda done: 1 - done,
-        lambda done: np.full_like(done, 1.0),
+        (lambda done: 0.5 * (1 + np.cos(np.pi * done)), {}),
+        (lambda done: 1 - done, {"lr_scheduler_type": "SchedulerType.LINEAR"}),
+        (lambda done: np.full_like(done, 1.0), {"lr_scheduler_type": "constant_with_warmup"}),
     ],
 )
-def test_the_rest_of_a_schedule_is_read_from_what_was_recorded(shape):
+def test_the_rest_of_a_schedule_is_read_from_what_was_recorded(shape, settings):
     steps = np.arange(0, 400, 10.0)
     warm = np.minimum(steps / 100, 1.0)
     rates = 3e-4 * warm * shape(np.clip((steps - 100) / (END - 100), 0, 1))
-    rest = rest_of_schedule(Curve(steps, rates), END)
+    rest = rest_of_schedule(Curve(steps, rates), END, settings)
 
     assert rest is not None
     assert rest.steps[-1] == END
@@ -152,6 +152,65 @@ def test_the_rest_of_a_schedule_is_read_from_what_was_recorded(shape):
 def test_a_schedule_of_no_known_shape_is_not_guessed():
     steps = np.arange(0, 400, 10.0)
 
-    assert rest_of_schedule(Curve(steps, 1e-3 * 0.5 ** (steps // 100)), END) is None
+    assert rest_of_schedule(Curve(steps, 1e-3 / (1 + steps) ** 0.5), END) is None
+    assert rest_of_schedule(Curve(steps, 1e-3 * 0.5 ** (steps // 250)), END) is None
     assert rest_of_schedule(Curve(steps[:12], 1e-3 * steps[:12]), END) is None
     assert rest_of_schedule(None, END) is None
+
+
+def test_equal_falls_at_equal_distances_go_on():
+    steps = np.arange(0, 400, 10.0)
+    rest = rest_of_schedule(Curve(steps, 1e-3 * 0.5 ** (steps // 120)), END)
+
+    assert rest.values[-1] == pytest.approx(1e-3 * 0.5 ** (END // 120))
+    assert rest.values[0] == pytest.approx(1e-3 * 0.5**3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "ends_at"),
+    [
+        ({"lr_scheduler": "constant"}, 1.0),
+        ({"train.lr_scheduler_type": "warmup_stable_decay"}, 0.0),
+        ({"lr_decay_style": "WSD"}, 0.0),
+        ({"schedule": "cosine"}, None),
+        ({"scheduler": "StepLR"}, None),
+        ({"lr_scheduler": "piecewise_constant"}, None),
+        ({"noise_scheduler": "constant"}, None),
+        ({"scheduler": None, "lr": 1e-3}, None),
+    ],
+)
+def test_a_rate_that_was_constant_says_nothing_of_what_comes_but_settings_may(settings, ends_at):
+    steps = np.arange(0, 400, 10.0)
+    rest = rest_of_schedule(Curve(steps, np.full(40, 1e-3)), END, settings)
+
+    assert (rest is None) if ends_at is None else (rest.values[-1] == pytest.approx(1e-3 * ends_at))
+
+
+@pytest.mark.parametrize("settings", [{}, {"lr_scheduler_type": "warmup_stable_decay"}])
+@pytest.mark.parametrize("cut", [250, 500, 750])
+@pytest.mark.parametrize("drop", [0.0, 0.05, 0.1])
+def test_a_loss_that_falls_with_a_rate_that_was_held_ends_in_its_interval(settings, cut, drop):
+    steps = np.arange(1.0, END + 1)
+    for seed in range(10):
+        noise = 0.02 * np.random.default_rng(seed).normal(size=END)
+        cool = np.clip((steps / END - 0.8) / 0.2, 0, 1)
+        values = (2 + 6 * steps**-0.4) * (1 - drop * cool) + noise
+        lr = Curve(steps[:cut], np.full(cut, 1e-3))
+        plan = Plan(END, lr=lr, planned_lr=rest_of_schedule(lr, END, settings))
+        answer = forecast_curve("train_loss", Curve(steps[:cut], values[:cut]), plan)
+
+        assert answer.low <= np.median(values[-END // 20 :]) <= answer.high
+        assert np.all(np.diff(answer.quantiles) >= 0)
+
+
+def test_a_rate_that_stays_makes_the_interval_no_wider():
+    curve = falling()
+    lr = Curve(curve.steps, np.full(100, 1e-3))
+    wide, narrow = (
+        forecast_curve("train_loss", curve, Plan(END, lr=lr, planned_lr=rest_of_schedule(lr, END, settings)))
+        for settings in ({}, {"lr_scheduler": "constant"})
+    )
+
+    assert wide.middle - wide.low > 2 * (narrow.middle - narrow.low)
+    assert "a learning rate that stays as it is" in narrow.basis
+    assert "the rest of the learning-rate schedule is not known" in wide.basis

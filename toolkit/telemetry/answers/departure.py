@@ -142,7 +142,9 @@ def find_departure(a: Mapping[str, Curve], b: Mapping[str, Curve], *, half: bool
     earliest = min(departed, key=lambda test: test.at or 0)
     # Without rounding before it, or after many equal records, a change began at the first digit that differs.
     between = int(np.sum((steps >= first) & (steps < (earliest.at or 0))))
-    is_exact = between <= max(_AT_ONCE, place // 2) or (place >= _MANY and above >= -0.5)
+    # What differs from the first record on by no more than rounding does is no change.
+    is_at_once = between <= max(_AT_ONCE, place // 2) and (place > 0 or above > 0)
+    is_exact = is_at_once or (place >= _MANY and above >= -0.5)
     return exact if is_exact else earliest
 
 

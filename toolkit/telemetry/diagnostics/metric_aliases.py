@@ -95,8 +95,13 @@ def _from_gib(value: float, _: Record) -> float:
 
 def _of_one_step(value: float, record: Record) -> float:
     """A sum over the record's own step and those that were folded into it."""
+    return value / (1 + folded_into(record))
+
+
+def folded_into(record: Record) -> int:
+    """Return how many steps have no record of their own but this one."""
     folded = record.get("steps_folded", 0)
-    return value / (folded + 1 if type(folded) is int and folded > 0 else 1)
+    return folded if type(folded) is int and folded > 0 else 0
 
 
 _CONVERSIONS: Final[dict[str, Callable[[float, Record], float]]] = {

@@ -96,7 +96,9 @@ def forecast_run(
     loss, lr = metric_of(LOSS, metrics), metric_of(LR, metrics)
     last = last_step(card)
     rates = None if lr is None else curve_of(store, key, lr)
-    plan = Plan(last_step=last, lr=rates, planned_lr=rest_of_schedule(rates, last, card.config))
+    # What an integration read from its trainer is in the start record.
+    settings = {"scheduler": store.meta(key).start.get("scheduler"), **card.config}
+    plan = Plan(last_step=last, lr=rates, planned_lr=rest_of_schedule(rates, last, settings))
     why = _refusal(store, key)
     curve = None if loss is None else curve_of(store, key, loss)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 
 import numpy as np
 
@@ -13,6 +14,20 @@ _TOLERANCE = 0.02
 
 _POINTS = 60
 
+_NAMES_A_SCHEDULE = re.compile(r"^(?!.*noise).*(sched|lr_decay_style)")
+_SHAPES: tuple[Callable[[Floats], Floats], ...] = (
+    lambda done: 0.5 * (1.0 + np.cos(np.pi * done)),
+    lambda done: 1.0 - done,
+    lambda done: (1.0 - done) ** 2,
+    lambda done: 1.0 - np.sqrt(done),
+)
+"""The share of the fall that is left when so much of it is done: a cosine, a line, a square and a root."""
+
+_STAYS = re.compile(r"(?<!piecewise_)constant")
+_HELD_AND_FALLING = ("wsd", "stable", "cooldown", "cool_down", "trapez")
+_FALLS_OVER = 0.1
+"""The share of the steps in which such a rate usually falls; only where it ends counts in a forecast."""
+
 
 def rest_of_schedule(
     lr: Curve | None, last_step: int | None, settings: Mapping[str, object] | None = None
@@ -20,8 +35,8 @@ def rest_of_schedule(
     """Return the learning rates from the last recorded one to `last_step`, or None if they are not known.
 
     A schedule counts as known if the rates recorded since the warm-up follow one shape that ends at `last_step`
-    (cosine, linear, a power, constant). Constant so far is taken as constant to the end, unless `settings` name a
-    schedule that decays later.
+    (cosine, linear, a power), or fall in equal steps. A rate that has been constant says nothing of what comes: it is
+    known where `settings` name a schedule that stays, or one that is held and falls in the end.
     """
     if lr is None or last_step is None or len(lr.steps) < 5 or lr.steps[-1] >= last_step:
         return None
@@ -32,10 +47,31 @@ def rest_of_schedule(
     first = int(np.argmax(lr.values >= peak * (1 - 1e-6)))
     rest = np.linspace(lr.steps[-1], last_step, _POINTS)
     if lr.values[-1] >= peak * (1 - 1e-6):
-        still = len(lr.steps) - first
-        constant = still >= 5 and lr.steps[-1] - lr.steps[first] > 0.1 * last_step
-        return Curve(rest, np.full(_POINTS, peak)) if constant and not _decays_later(settings) else None
-    return _decay(lr, since, first, peak, float(last_step), rest)
+        named = " ".join(_names(settings or {}))
+        if any(word in named for word in _HELD_AND_FALLING):
+            return Curve(rest, peak * np.clip((last_step - rest) / (_FALLS_OVER * last_step), 0.0, 1.0))
+        return Curve(rest, np.full(_POINTS, peak)) if _STAYS.search(named) else None
+    return _decay(lr, since, first, peak, float(last_step), rest) or _stairs(lr, first, rest)
+
+
+def _names(settings: Mapping[str, object]) -> Iterator[str]:
+    """Yield what settings call the schedule of the learning rate, as transformers, diffusers, torch and others do."""
+    for key, value in settings.items():
+        if _NAMES_A_SCHEDULE.search(key.lower()) and isinstance(value, str):
+            yield value.lower()
+
+
+def _stairs(lr: Curve, first: int, rest: Floats) -> Curve | None:
+    """Return equal falls at equal distances, of which two were recorded, and what follows of them."""
+    steps, values = lr.steps[first:], lr.values[first:]
+    falls = np.flatnonzero(np.diff(values))
+    if len(falls) < 2 or len(falls) > len(values) // 4:
+        return None
+    factors, apart = values[falls + 1] / values[falls], np.diff(steps[falls + 1])
+    if np.ptp(factors) > _TOLERANCE or factors[0] >= 1 or np.ptp(apart) > 2 * np.max(np.diff(steps)):
+        return None
+    more = np.floor((rest - steps[falls[-1] + 1]) / np.mean(apart) + 1e-9)
+    return Curve(rest, values[-1] * factors[0] ** np.maximum(more, 0.0))
 
 
 def _decay(lr: Curve, since: int, first: int, peak: float, end: float, rest: Floats) -> Curve | None:
@@ -46,7 +82,7 @@ def _decay(lr: Curve, since: int, first: int, peak: float, end: float, rest: Flo
     for begin in {float(lr.steps[first]), float(lr.steps[since])}:
         done = np.clip((lr.steps[since:] - begin) / (end - begin), 0.0, 1.0)
         ahead = np.clip((rest - begin) / (end - begin), 0.0, 1.0)
-        for shape in (_cosine, _linear, _square, _root):
+        for shape in _SHAPES:
             fall, later = shape(done), shape(ahead)
             # The lowest rate is the one free number of a shape: rate = floor + (peak - floor) * fall.
             lost = 1.0 - fall
@@ -60,26 +96,3 @@ def _decay(lr: Curve, since: int, first: int, peak: float, end: float, rest: Flo
     if best is None or best[0] > _TOLERANCE:
         return None
     return Curve(rest, np.maximum(best[1], 0.0))
-
-
-def _decays_later(settings: Mapping[str, object] | None) -> bool:
-    names = [str(value).lower() for key, value in (settings or {}).items() if "sched" in key.lower()]
-    return any(
-        word in name for name in names for word in ("wsd", "stable", "step", "plateau", "linear", "cos")
-    )
-
-
-def _cosine(done: Floats) -> Floats:
-    return 0.5 * (1.0 + np.cos(np.pi * done))
-
-
-def _linear(done: Floats) -> Floats:
-    return 1.0 - done
-
-
-def _square(done: Floats) -> Floats:
-    return (1.0 - done) ** 2
-
-
-def _root(done: Floats) -> Floats:
-    return 1.0 - np.sqrt(done)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -45,13 +45,13 @@ class Forecast:
     """Steps, low, middle, high from the last record to the end; at most 60 points."""
     basis: str
     """One sentence: what the forecast uses."""
-    levels: Floats = field(default_factory=lambda: np.array([0.05, 0.5, 0.95]))
+    levels: Floats
     """The chances for which `quantiles` gives the final value."""
-    quantiles: Floats = field(default_factory=lambda: np.empty(0))
+    quantiles: Floats
 
     def chance_below(self, value: float) -> float:
         """Return how likely the final value is below `value`."""
-        points = self.quantiles if len(self.quantiles) else np.array([self.low, self.middle, self.high])
+        points = self.quantiles
         if points[0] <= value <= points[-1]:
             return float(np.interp(value, points, self.levels))
         # Outside the known quantiles the chance falls by half with each further quarter of the interval.

@@ -25,6 +25,12 @@ SMALLEST = 0.003
 _FAR = 4.0
 """A fit counts a group's distance up to so many times the typical one."""
 
+_HELD = 0.98
+"""A rate above this share of its highest has not begun to fall."""
+
+_OF_NOISE = 2.0
+"""Standard deviations that noise alone moves the final value by."""
+
 MOVES = 4
 """How many of the simple forecasts the middle is made of: the first ones."""
 
@@ -47,12 +53,16 @@ class Signs:
     """The share of the highest learning rate by which the rate will still fall; 0 if it is not known."""
     known: bool
     """Whether the rest of the schedule is known."""
+    held: float
+    """The share by which a rate that is at its highest now will fall, or may where that is not known."""
     improved: float
     """From the first values to the recent level."""
     rise: float
     """The largest rise within the later half."""
     back: float
     """The change since half of the records ago."""
+    noise: float
+    """By how much the noise of single records moves the final value, which is the median of a few of them."""
 
     def places(self) -> Floats:
         """Return what the middle of a forecast is a weighted sum of."""
@@ -73,6 +83,10 @@ class Signs:
         )
         left = np.log(max(1.0 - self.done, 0.02))
         return np.array([1.0, *np.log(sizes + SMALLEST), left, float(self.known)])
+
+    def usual_miss(self, predicted: float) -> float:
+        """Return the usual miss, with what noise alone adds to the one that was predicted."""
+        return float(np.hypot(predicted, _OF_NOISE * self.noise))
 
 
 def signs_of(curve: Curve, plan: Plan, ahead: Floats) -> Signs:
@@ -95,10 +109,12 @@ def signs_of(curve: Curve, plan: Plan, ahead: Floats) -> Signs:
     half = len(groups) // 2
     later = heights[half:]
     moves, path = _simple_forecasts(times, heights, now, last, ahead - begin)
-    fall = 0.0
-    if lr is not None and planned_lr is not None and len(lr.values):
-        highest = float(np.max(lr.values))
-        fall = float(planned_lr.values[0] - planned_lr.values[-1]) / highest if highest > 0 else 0.0
+    fall = held = 0.0
+    if lr is not None and len(lr.values) and (highest := float(np.max(lr.values))) > 0:
+        if planned_lr is not None:
+            fall = float(planned_lr.values[0] - planned_lr.values[-1]) / highest
+        if lr.values[-1] >= _HELD * highest:
+            held = 1.0 if planned_lr is None else fall
     return Signs(
         level=level,
         unit=unit,
@@ -107,9 +123,11 @@ def signs_of(curve: Curve, plan: Plan, ahead: Floats) -> Signs:
         path=level + unit * path,
         fall=fall,
         known=planned_lr is not None,
+        held=held,
         improved=float((np.median(values[: max(2, count // 20)]) - level) / unit),
         rise=float(np.max(later - np.minimum.accumulate(later))),
         back=-float(np.median(heights[:half][-max(2, half // 8) :])),
+        noise=noise_of(values) / unit / float(np.sqrt(max(1.0, 0.05 * count * last / now))),
     )
 
 

@@ -315,8 +315,6 @@ def _decay(run: SweptRun, best: SweptRun, at: float) -> float:
         return 0.0
     now = max(float(np.interp(at, rates.steps, rates.values)), 1e-300)
     rest = rest_of_schedule(rates, run.plan.last_step, run.settings)
+    # Zero keeps a run longer.
     last = 0.0 if rest is None else float(rest.values[-1])
-    if last >= 0.99 * now and not any("constant" in str(value) for value in run.settings.values()):
-        # It may be constant so far only, as in a schedule that decays at its end. Zero keeps a run longer.
-        last = 0.0
     return min(max(1.0 - last / now, 0.0), 1.0) * math.log(high / best_high)

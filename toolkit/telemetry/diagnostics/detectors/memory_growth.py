@@ -136,7 +136,8 @@ class _Curve(SingleIncidentDetector):
             return False
         assert self._settled is not None
         since_settled = (last.lowest - self._settled.lowest) / (last.sample - self._settled.sample)
-        return late / _samples_in_block(scale) >= at.MEMORY_STEADY * since_settled
+        samples = at.MEMORY_BLOCK * at.MEMORY_COARSER**scale
+        return late / samples >= at.MEMORY_STEADY * since_settled
 
     def _open(self, scale: int, blocks: deque[_Block], row: Row) -> None:
         last = blocks[-1]
@@ -200,10 +201,6 @@ def steady_growth(values: Sequence[float]) -> float | None:
     if min(early_z, late_z) < at.MEMORY_TREND or late < at.MEMORY_STEADY * early:
         return None
     return late
-
-
-def _samples_in_block(scale: int) -> int:
-    return int(at.MEMORY_BLOCK * at.MEMORY_COARSER**scale)
 
 
 def _free_mib(signal: str, value: float, record: Record) -> float | None:

@@ -10,8 +10,8 @@ from typing import Final
 from toolkit.telemetry.diagnostics import thresholds as at
 from toolkit.telemetry.diagnostics.finding import ranks_as_evidence, ranks_in
 from toolkit.telemetry.diagnostics.incident import Incident, Incidents
-from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, name_of
-from toolkit.telemetry.runfolder.records import STEP, Record
+from toolkit.telemetry.diagnostics.metric_aliases import GRAD_NORM, LOSS, Row, folded_into, name_of
+from toolkit.telemetry.runfolder.records import STEP
 
 _KIND: Final = "rank_nan"
 _WATCHED: Final = (LOSS, GRAD_NORM)
@@ -74,7 +74,7 @@ class RankNan:
                 rank.add_finite(signal, row.step)
             else:
                 is_bad = True
-                if rank.add_bad(signal, row.step, _folded(row.record)):
+                if rank.add_bad(signal, row.step, folded_into(row.record)):
                     self._ask(signal, row)
         rank.newest = row.step
         for question in self._questions:
@@ -268,8 +268,3 @@ class _Span:
     first: int
     last: int
     is_open: bool = True
-
-
-def _folded(record: Record) -> int:
-    folded = record.get("steps_folded", 0)
-    return folded if type(folded) is int and folded > 0 else 0
