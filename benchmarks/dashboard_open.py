@@ -94,7 +94,7 @@ def _open_small(browser: Browser, folder: Path, taken: defaultdict[str, list[flo
         address = f"{server.url}/overview?run=run"
         # A server that has just been started draws no first screen yet.
         until = time.monotonic() + PATIENCE_S
-        while b"<h1>" not in urlopen(address).read() and time.monotonic() < until:
+        while b'<path class="grid' not in urlopen(address).read() and time.monotonic() < until:
             time.sleep(0.5)
         with fresh_page(browser) as page:
             loading = Loading(page)

@@ -17,9 +17,10 @@ from toolkit.telemetry.runs.store import Refused, RunCard, RunQuery, RunStore, U
 
 from . import session
 from .components.alert_card import ENDINGS
+from .components.baseline import baseline_of
 from .components.cards import cards_html
-from .components.curve_chart import CurveSpec, picture_of
-from .components.curve_panel import SMALL_PX, marks_of
+from .components.curve_chart import picture_of
+from .components.curve_panel import SMALL_PX, concerns, curves_of, marks_of
 from .components.frame import OFFERED, RunPage, has_rest, head_html, is_deleted
 from .page_links import PAGES
 from .theme import THEME_STYLE
@@ -36,7 +37,7 @@ _HERE: Final = ' aria-current="page"'
 
 def first_screen(path: str, asked: Mapping[str, str], cookies: Mapping[str, str]) -> str:
     """Return what a page shows first, as HTML made from escaped text; empty where too little is known."""
-    if path.strip("/") != "overview" or session.settings().engines:
+    if path.strip("/") != "overview" or session.settings().engines or "baseline" in asked:
         return ""
     store = session.store()
     key = asked.get("run") or _newest(store)
@@ -45,14 +46,17 @@ def first_screen(path: str, asked: Mapping[str, str], cookies: Mapping[str, str]
         if card is None or is_deleted(card):
             return ""
         page = RunPage(card.key, store)
-        health = store.refresh(card.key, wait_s=_READ_S)
+        base = baseline_of(store, card.project)
+        drawn = {card.key: None} if base is None else {card.key: None, base.key: None}
+        health = store.refresh_all([*drawn], wait_s=_READ_S)[0]
         metrics = {info.name: info for info in store.metrics(card.key)}
         if not metrics and health.complete:
             return ""
         plan = plan_of(metrics, pins_of(store, card.key))
-        unseen = unseen_alerts(alerts_of(store, card.key), store.meta(card.key).labels)
         # Until the detectors have seen all records, what is open may turn out to be over.
-        worst = _alert(card.key, unseen) if store.examine(card.key, wait_s=0.0) >= 1.0 else ""
+        is_examined = store.examine(card.key, wait_s=0.0) >= 1.0
+        unseen = unseen_alerts(alerts_of(store, card.key), store.meta(card.key).labels)
+        worst = _alert(card.key, unseen) if is_examined else ""
         main = Panel(title=plan.title, metrics=tuple(plan.main))
         is_plain = not asked.keys() & _VIEW
         left = _chart(page, main, 390, 0, is_plain=is_plain) if plan.main else ""
@@ -112,12 +116,9 @@ def _what_now(page: RunPage) -> str:
 
 def _chart(page: RunPage, panel: Panel, height: int, first_colour: int, *, is_plain: bool) -> str:
     """Return a chart of logged values and their smoothed lines, as large as the one that replaces it."""
-    logged = {info.name for info in page.store.metrics(page.key)}
-    named = [(metric, label) for metric, label in panel.metrics if metric in logged]
-    curves = [
-        CurveSpec(run=page.key, metric=metric, label=label, colour=first_colour + number)
-        for number, (metric, label) in enumerate(named)
-    ]
-    is_marked = height > SMALL_PX and bool(marks_of(page))
-    drawn = picture_of(page.store, curves, height, is_marked=is_marked) if is_plain else ""
+    curves, metrics = curves_of(page, panel.metrics, first_colour)
+    drawn = ""
+    if is_plain:
+        is_marked = height > SMALL_PX and any(concerns(mark, metrics) for mark in marks_of(page))
+        drawn = picture_of(page.store, curves, height, is_marked=is_marked, has_legend=len(metrics) > 1)
     return f'<h2>{text_html(panel.title)}</h2><div style="height:{height}px">{drawn}</div>'

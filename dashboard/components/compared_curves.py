@@ -13,7 +13,7 @@ from toolkit.telemetry.runfolder.records import is_spread
 from toolkit.telemetry.runs.curve_axes import axes_of
 from toolkit.telemetry.runs.formatting import count, md
 from toolkit.telemetry.runs.listing.compared_runs import RunGroup, figures_of, joined_metrics
-from toolkit.telemetry.runs.listing.run_table import primary_of
+from toolkit.telemetry.runs.listing.run_table import Primary
 from toolkit.telemetry.runs.settings import setting_names
 from toolkit.telemetry.runs.store import RunCard, RunStore
 
@@ -100,13 +100,18 @@ def shared_axes(
     return axes_of([info for info in store.metrics(keys[0]) if len(names.get(info.name, ())) == len(keys)])
 
 
-def run_curves(store: RunStore, cards: Mapping[str, RunCard], looks: Mapping[str, tuple[str, str]]) -> None:
-    """Draw the curves of runs: the metric is chosen once, and the others follow below, smaller."""
+def run_curves(
+    store: RunStore,
+    cards: Mapping[str, RunCard],
+    looks: Mapping[str, tuple[str, str]],
+    primary: Primary | None,
+) -> None:
+    """Draw the curves of runs: the metric is chosen once, at first the primary one; the others follow, smaller."""
     in_part = read_runs(store, list(cards))
     names = joined_metrics({key: store.metrics(key) for key in cards})
     axes = shared_axes(store, list(cards), names)
     with st.container(width=300):
-        metric = pick_metric(store, cards, names)
+        metric = pick_metric(names, primary)
     view_switches(axes=axes)
     shown = Compared(store=store, cards=cards, names=names, metric=metric, looks=looks, axes=axes)
     if names.get(metric):
@@ -116,11 +121,8 @@ def run_curves(store: RunStore, cards: Mapping[str, RunCard], looks: Mapping[str
         st.info("None of these runs has logged a metric.", icon=":material/show_chart:")
 
 
-def pick_metric(store: RunStore, cards: Mapping[str, RunCard], names: Mapping[str, Mapping[str, str]]) -> str:
-    """Show the metrics, the project's primary one first, and return the chosen one."""
-    projects = {card.project for card in cards.values()}
-    settings = store.project_settings(projects.pop() if len(projects) == 1 else None)
-    primary = primary_of(list(cards.values()), settings)
+def pick_metric(names: Mapping[str, Mapping[str, str]], primary: Primary | None) -> str:
+    """Show the metrics, the primary one first, and return the chosen one."""
     every = {own: name for name, of in names.items() for own in of.values()}
     first = every.get(primary.metric) if primary is not None else None
     ordered = sorted(

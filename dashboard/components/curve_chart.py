@@ -151,7 +151,7 @@ def draw_curves(spec: ChartSpec, *, key: str, on_star: Callable[[], None] | None
     data = chart_data(spec, refresh_s=session.refresh_seconds())
     if is_picture := bool(sent_by(key, "picture")):
         curves = (*spec.curves, *(curve for group in spec.groups for curve in group.curves))
-        data["picture"] = picture_of(session.store(), curves, spec.height)
+        data["picture"] = picture_of(session.store(), curves, spec.height, has_legend=spec.legend)
     show_component(
         "curve_chart",
         '<div class="telemetry-curves" role="group"></div>',
@@ -164,13 +164,18 @@ def draw_curves(spec: ChartSpec, *, key: str, on_star: Callable[[], None] | None
     )
 
 
-def picture_of(store: RunStore, curves: Sequence[CurveSpec], height: int, *, is_marked: bool = False) -> str:
+def picture_of(store: RunStore, curves: Sequence[CurveSpec], height: int, **shown: bool) -> str:
     """Return what `curve_picture` draws of `curves`."""
     drawn = [
-        (one.label, one.colour, partial(store.tiles, one.run, one.metric, TileQuery(), rank=one.rank))
+        (
+            one.label,
+            _both_themes(one.colour),
+            one.pale,
+            partial(store.tiles, one.run, one.metric, TileQuery(), rank=one.rank),
+        )
         for one in curves
     ]
-    return curve_picture(drawn, height, is_marked=is_marked)
+    return curve_picture(drawn, height, **shown)
 
 
 def chart_data(spec: ChartSpec, *, refresh_s: float | None) -> dict[str, Any]:

@@ -102,29 +102,10 @@ def curve_panel(
     between records.
     """
     card = page.card
-    logged = {info.name for info in page.store.metrics(page.key)}
-    found = [(metric, label) for metric, label in metrics if metric in logged or metric.startswith("=")]
+    curves, found = curves_of(page, metrics, first_color, smooth=smooth, has_base=around.axis is None)
     if not found:
         return False
-    curves = [
-        CurveSpec(
-            run=page.key,
-            metric=metric,
-            label=label,
-            colour=first_color + number,
-            dash=DASHES[(number // SERIES) % len(DASHES)],
-            smooth=smooth,
-            band=_band(metric, logged) if number == 0 else None,
-            name=card.name,
-        )
-        for number, (metric, label) in enumerate(found)
-    ]
-    base = baseline_of(page.store, page.card.project) if around.axis is None else None
-    has_legend = legend and len(curves) + (overlay is not None) > 1
-    if base is not None and base.key != page.key:
-        # Nothing is drawn where it has not logged the metric.
-        curves.append(baseline_curve(base, found[0][0]))
-    if overlay is not None and overlay not in [metric for metric, _ in found]:
+    if overlay is not None and overlay not in found:
         over = CurveSpec(
             run=page.key,
             metric=overlay,
@@ -143,9 +124,9 @@ def curve_panel(
             unit=unit,
             fit=smooth,
             from_zero=from_zero,
-            legend=has_legend,
+            legend=legend and len(found) + (overlay is not None) > 1,
             limits=limits,
-            marks=tuple(mark for mark in around.marks if _concerns(mark, found)),
+            marks=tuple(mark for mark in around.marks if concerns(mark, found)),
             bands=around.bands,
             levels=around.levels,
             window=around.window,
@@ -160,6 +141,38 @@ def curve_panel(
         on_star=None if star is None else star[1],
     )
     return True
+
+
+def curves_of(
+    page: RunPage,
+    metrics: Sequence[tuple[str, str]],
+    first_color: int = 0,
+    *,
+    smooth: bool = True,
+    has_base: bool = True,
+) -> tuple[list[CurveSpec], list[str]]:
+    """Return the curves of those of `metrics` (name and label) that are logged, and their names; the baseline last."""
+    card = page.card
+    logged = {info.name for info in page.store.metrics(page.key)}
+    found = [(metric, label) for metric, label in metrics if metric in logged or metric.startswith("=")]
+    curves = [
+        CurveSpec(
+            run=page.key,
+            metric=metric,
+            label=label,
+            colour=first_color + number,
+            dash=DASHES[(number // SERIES) % len(DASHES)],
+            smooth=smooth,
+            band=_band(metric, logged) if number == 0 else None,
+            name=card.name,
+        )
+        for number, (metric, label) in enumerate(found)
+    ]
+    base = baseline_of(page.store, card.project) if has_base and found else None
+    if base is not None and base.key != page.key:
+        # Nothing is drawn where it has not logged the metric.
+        curves.append(baseline_curve(base, found[0][0]))
+    return curves, [metric for metric, _ in found]
 
 
 def _band(metric: str, logged: set[str]) -> tuple[str, str] | None:
@@ -190,14 +203,12 @@ def marks_of(page: RunPage) -> tuple[Mark, ...]:
     return tuple(sorted(marks, key=lambda mark: (mark.step is None, mark.step or 0.0)))
 
 
-def _concerns(mark: Mark, metrics: Sequence[tuple[str, str]]) -> bool:
+def concerns(mark: Mark, metrics: Sequence[str]) -> bool:
     """Return whether a mark belongs in a chart of these metrics."""
     if mark.metric is None:
         return True
     signal = signal_of(mark.metric)
-    return any(
-        name == mark.metric or (signal is not None and signal_of(name) == signal) for name, _ in metrics
-    )
+    return any(name == mark.metric or (signal is not None and signal_of(name) == signal) for name in metrics)
 
 
 def change_mark(record: Record) -> Mark | None:

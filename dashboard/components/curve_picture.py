@@ -8,13 +8,12 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from toolkit.telemetry.reports.document import Colour
-from toolkit.telemetry.reports.svg import SIZE, Axis, band_html, frame_html, grid_html, look, text_html
+from toolkit.telemetry.reports.svg import SIZE, Axis, band_html, frame_html, grid_html, text_html
 from toolkit.telemetry.runs.curve_tiles import Block, CurveTiles, NonFiniteRun
 from toolkit.telemetry.runs.store import Floats
 
-PicturedCurve: TypeAlias = tuple[str, Colour, Callable[..., CurveTiles]]
-"""Its label, its colour, and what returns its tiles on an `axis`."""
+PicturedCurve: TypeAlias = tuple[str, tuple[str, str], bool, Callable[..., CurveTiles]]
+"""Its label, its colour in both themes, whether it is the baseline, and what returns its tiles on an `axis`."""
 
 _FEW, _FEWEST_SMOOTHED = 40, 200
 _HALF_WIDTH: Final = 0.03
@@ -23,16 +22,19 @@ _LARGE_PX: Final = 200
 _MOST_ODD: Final = 100
 
 
-def curve_picture(curves: Sequence[PicturedCurve], height: int, *, is_marked: bool = False) -> str:
+def curve_picture(
+    curves: Sequence[PicturedCurve], height: int, *, is_marked: bool = False, has_legend: bool = True
+) -> str:
     """Return a chart of logged values and their smoothed lines, over steps or else time, as HTML with SVG.
 
     With `is_marked` there is room for words above it. Empty without any value.
     """
+    has_legend = has_legend and len(curves) > 1
     lines: list[tuple[str, Floats, Floats]] = []
     ends: list[float] = []
     odd: list[NonFiniteRun] = []
     axis = "step"
-    for _, colour, tiles_on in curves:
+    for _, colours, is_baseline, tiles_on in sorted(curves, key=lambda curve: curve[2]):
         tiles = tiles_on(axis=axis)
         if not tiles.blocks and not lines:
             # Measurements of the machine have no step.
@@ -44,36 +46,47 @@ def curve_picture(curves: Sequence[PicturedCurve], height: int, *, is_marked: bo
         raw, x, mean, weight = _points(counted)
         is_many = sum(piece.points for piece in tiles.pieces) >= _FEWEST_SMOOTHED
         smoothed = _smoothed(x, mean, weight) if tiles.smooth and is_many else None
-        if smoothed is not None:
-            lines.append((look("pale", colour), *raw))
-        lines.append(
-            (look("line", colour), *raw) if smoothed is None else (look("line smooth", colour), *smoothed)
-        )
-        ends += _core(raw, raw if smoothed is None else smoothed)
+        shown = raw if smoothed is None else smoothed
+        if is_baseline:
+            # Below the others, and no further than they go.
+            low, high = _around([x for _, x, _ in lines]) if lines else (0.0, 0.0)
+            inside = (shown[0] >= low) & (shown[0] <= high)
+            if not lines or not inside.any():
+                continue
+            raw = shown = shown[0][inside], shown[1][inside]
+            lines.insert(0, (_look("line smooth", colours), *shown))
+        else:
+            lines += [] if smoothed is None else [(_look("pale", colours), *raw)]
+            lines.append((_look("line" if smoothed is None else "line smooth", colours), *shown))
+        ends += _core(raw, shown)
         odd += tiles.non_finite or ()
     values = np.concatenate([y[np.isfinite(y)] for *_, y in lines]) if lines else np.empty(0)
     if not len(values):
         return ""
-    (low, high), is_fitted = _range(values, ends)
-    x_axis, y_axis = Axis(*_around([x for _, x, _ in lines])), Axis(low, high)
+    y_range, is_fitted = _range(values, ends)
+    x_axis, y_axis = Axis(*_around([x for _, x, _ in lines])), Axis(*y_range)
     top = 20 if is_fitted or is_marked or odd else 8
-    box = height - (23 if len(curves) > 1 else 0) - 26 - top
+    box = height - (23 if has_legend else 0) - 26 - top
     ticks = (6 if height > _LARGE_PX else 3, max(2, box // 34))
     left = max(28, 6 * max(len(text) for _, text in y_axis.ticks(ticks[1])) + 10)
-    inside = grid_html(x_axis, y_axis, ticks) + "".join(
+    plot = grid_html(x_axis, y_axis, ticks) + "".join(
         [f'<path {attributes} d="{_path(x, y, x_axis, y_axis)}"/>' for attributes, x, y in lines]
         + [band_html(x_axis, one.first_x, one.last_x, "nan", one.kind) for one in odd[-_MOST_ODD:]]
     )
     legend = "".join(
-        f"<li><i {look('key', colour)}></i>{text_html(label, 60)}</li>" for label, colour, _ in curves
+        f"<li><i {_look('key', colours)}></i>{text_html(label, 60)}</li>" for label, colours, *_ in curves
     )
     words = ", ".join(label for label, *_ in curves)
     named = ("step" if axis == "step" else "seconds since the start") if height > _LARGE_PX else ""
     return (
         f'<div class="telemetry-curves-picture" style="--box:{box}px;--left:{left}px;--top:{top}px">'
-        f"{f'<ul class=legend>{legend}</ul>' if len(curves) > 1 else ''}"
-        f"{frame_html(x_axis, y_axis, inside, words, named, most=ticks)}</div>"
+        f"{f'<ul class=legend>{legend}</ul>' if has_legend else ''}"
+        f"{frame_html(x_axis, y_axis, plot, words, named, most=ticks)}</div>"
     )
+
+
+def _look(name: str, colours: tuple[str, str]) -> str:
+    return f'class="{name}" style="color:light-dark({text_html(",".join(colours))})"'
 
 
 def _path(x: Floats, y: Floats, x_axis: Axis, y_axis: Axis) -> str:

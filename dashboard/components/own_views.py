@@ -13,7 +13,13 @@ from toolkit.telemetry.formulas.formula import is_formula
 from toolkit.telemetry.runfolder.labels import ProjectSettings
 from toolkit.telemetry.runfolder.metrics import metric_direction
 from toolkit.telemetry.runs.formatting import clean, md
-from toolkit.telemetry.runs.listing.run_table import Column, Primary, formula_column, formula_problem
+from toolkit.telemetry.runs.listing.run_table import (
+    Column,
+    Primary,
+    formula_column,
+    formula_problem,
+    primary_of,
+)
 from toolkit.telemetry.runs.listing.views import MOST_CHARS, NamedView, views_of, with_view, without_view
 from toolkit.telemetry.runs.store import RunCard, RunList, RunStore
 
@@ -32,6 +38,12 @@ def project_of(runs: RunList) -> str | None:
     """Return the project that is looked at; None if there are several and none is chosen."""
     chosen = st.session_state.get("project") or st.query_params.get("project")
     return str(chosen) if chosen else runs.projects[0] if len(runs.projects) == 1 else None
+
+
+def primary_among(store: RunStore, cards: Sequence[RunCard]) -> Primary | None:
+    """Return the primary metric of runs, by the settings of their project if they have the same one."""
+    projects = {card.project for card in cards}
+    return primary_of(cards, store.project_settings(projects.pop() if len(projects) == 1 else None))
 
 
 def view_name() -> str | None:

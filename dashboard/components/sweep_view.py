@@ -19,7 +19,7 @@ from toolkit.telemetry.runfolder.metrics import metric_direction
 from toolkit.telemetry.runfolder.untrusted import finite_in
 from toolkit.telemetry.runs.formatting import clean, count, md, short_number
 from toolkit.telemetry.runs.listing.run_start import start_of
-from toolkit.telemetry.runs.listing.run_table import NAME, Primary, cell, columns_of, metrics_of, primary_of
+from toolkit.telemetry.runs.listing.run_table import NAME, Primary, cell, columns_of, metrics_of
 from toolkit.telemetry.runs.listing.search import QueryError
 from toolkit.telemetry.runs.settings import as_number, setting_text
 from toolkit.telemetry.runs.store import RunCard, RunList, RunQuery, RunStore, labelled
@@ -33,6 +33,7 @@ from ..charts.sweep import Point, importance_figure, parallel_figure, scatter_fi
 from . import page_states
 from .chart import draw_chart
 from .frame import GLYPHS
+from .own_views import primary_among
 from .page_states import section
 from .run_filter import pick_project, search_box, suggest_names
 from .run_menu import report_button
@@ -90,7 +91,7 @@ def sweep_view(store: RunStore, runs: RunList) -> None:
         text = search_box("name, lr>1e-4, val_loss<0.1, tag:sweep, status:finished, started>2d")
         query = RunQuery(text=text, project=pick_project(runs), archived=False)
         cards, _ = _cards(store, query)
-        asked = _pick_metric(store, query.project, cards)
+        asked = _pick_metric(store, cards)
         if asked is not None:
             report_button("sweep", lambda: _report(_find(store, query, asked)))
     suggest_names(text, runs.cards)
@@ -118,10 +119,8 @@ def _cards(store: RunStore, query: RunQuery) -> tuple[Sequence[RunCard], str | N
     return of_one_task(runs.cards)
 
 
-def _pick_metric(store: RunStore, project: str | None, cards: Sequence[RunCard]) -> _Asked | None:
-    projects = {card.project for card in cards}
-    settings = store.project_settings(project or (next(iter(projects)) if len(projects) == 1 else None))
-    primary = primary_of(cards, settings)
+def _pick_metric(store: RunStore, cards: Sequence[RunCard]) -> _Asked | None:
+    primary = primary_among(store, cards)
     names = metrics_of(cards)
     if not names:
         return None

@@ -51,6 +51,7 @@ from ..components.curve_chart import (
 )
 from ..components.difference import ask_why, difference_blocks, made_of, show_difference
 from ..components.own_charts import own_charts
+from ..components.own_views import primary_among
 from ..components.page_states import page_title
 from ..components.pictures import sample_grid
 from ..components.run_filter import keep_colours
@@ -125,7 +126,7 @@ def main() -> None:
 def _compared(store: RunStore, cards: Mapping[str, RunCard], of_metric: Any, of_group: Any) -> Compared:
     names = joined_metrics({key: store.metrics(key) for key in cards})
     with of_metric:
-        metric = pick_metric(store, cards, names)
+        metric = pick_metric(names, primary_among(store, [*cards.values()]))
     with of_group:
         by = _pick_grouping(list(cards.values()))
     own = names.get(metric, {})

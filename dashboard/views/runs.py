@@ -274,7 +274,7 @@ def _list(store: RunStore, query: RunQuery, has_charts: bool) -> None:
         with charts:
             cards = labelled({card.key: card for card in drawn}.values())
             if cards:
-                page_states.guarded("The charts", lambda: run_curves(store, cards, looks))
+                page_states.guarded("The charts", lambda: run_curves(store, cards, looks, shown.primary))
             else:
                 st.info("Every curve is hidden: an eye in the list shows one.", icon=":material/visibility:")
     else:

@@ -414,7 +414,8 @@ function paintFrame(g, frame) {
   drawForecasts(g, frame);
   drawRanges(g, frame);
   for (const group of frame.groups) drawGroup(g, group, frame);
-  for (const curve of frame.shown) if (!curve.group) drawCurve(g, curve, frame);
+  // The baseline is below the others, which may be equal to it.
+  for (const isBelow of [true, false]) for (const curve of frame.shown) if (!curve.group && !!curve.spec.pale === isBelow) drawCurve(g, curve, frame);
   g.restore();
   drawLevels(g, frame);
   drawNonFinite(g, frame);

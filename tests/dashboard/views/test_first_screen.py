@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import html
 import json
+import math
 import re
 import secrets
 import shutil
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -20,8 +22,10 @@ from dashboard.access.roles import Role, with_role
 from dashboard.access.token_gate import TokenGate
 from dashboard.access.tokens import AccessTokens
 from dashboard.first_response import completed
-from tests.dashboard.views.pages import cards, name_shown, open_page, parts_of
+from tests.dashboard.views.pages import cards, curve_charts, name_shown, open_page, parts_of
 from tests.made_runs import write_run
+from toolkit.telemetry.runfolder.labels import read_project, write_project
+from toolkit.telemetry.runs.sources.local_store import LocalStore
 
 PAGE = b'<html><body><div id="root"></div></body></html>'
 RUN = "/overview?run=one"
@@ -84,7 +88,7 @@ def test_it_says_what_the_page_will_say_and_draws_the_curve():
     assert name_shown(tab) in re.findall("<h1>(.*?)</h1>", body)
     labels, values = (parts_of(body, f"telemetry-card-{part}") for part in ("label", "value"))
     assert dict(zip(labels, values, strict=True)) == cards(tab) != {}
-    [line] = re.findall(r'<path class="line c0[^"]*" d="M(.*?)"', body)
+    [line] = re.findall(r'<path class="line[^"]*" style="[^"]*" d="M(.*?)"', body)
     points = [tuple(map(float, point.split())) for point in line.split("L")]
     assert len(points) == 300
     assert points == sorted(points)
@@ -97,6 +101,29 @@ def test_it_says_what_the_page_will_say_and_draws_the_curve():
 @pytest.mark.usefixtures("one")
 def test_of_a_run_that_is_not_named_it_shows_the_newest():
     assert "telemetry-first" in get("/overview")[2]
+
+
+def test_its_charts_have_the_curves_and_colours_of_the_page(logs):
+    norms = {"train_loss": lambda step: 2 - step / 300, "grad_norm": lambda step: 1 + step % 7}
+    for name in ("one", "two"):
+        write_run(logs, name, curves=norms, project="p", sessions=(range(300),))
+    write_project(logs, "p", replace(read_project(logs, "p"), baseline="two"))
+    loss, norm = curve_charts(open_page("overview", "one"))[:2]
+    body = get(RUN)[2]
+
+    drawn = [re.findall(r'class="line.*?light-dark\(([^)]*)\)', part) for part in body.split("<h2>")[1:]]
+    # The baseline is below the run.
+    assert drawn == [[",".join(one["colour"]) for one in reversed(of["curves"])] for of in (loss, norm)]
+    assert [one["label"] for one in loss["curves"]] == ["train loss", "baseline two"]
+    assert "telemetry-first" not in get(f"{RUN}&baseline=two")[2].partition("</style>")[2]
+
+
+def test_an_alert_is_what_the_detectors_say_of_all_records(logs, monkeypatch):
+    write_run(logs, "one", curves={"train_loss": lambda step: math.nan if step > 50 else 1.0})
+    examine = LocalStore.examine
+    monkeypatch.setattr(LocalStore, "examine", lambda store, key, **_: examine(store, key, wait_s=60.0))
+
+    assert "from step 51 on (49 records)" in get(RUN)[2].partition("telemetry-first-alert")[2]
 
 
 def test_every_text_is_escaped(logs):

@@ -190,6 +190,16 @@ def test_the_curves_of_the_first_runs_are_next_to_the_list_until_runs_are_picked
     assert "Every curve is hidden" in said(alone)
 
 
+def test_the_charts_open_with_the_metric_by_which_the_list_compares(logs):
+    for number in range(15):
+        more = {"val_loss": [1.0] * 100} if number < 5 else {}
+        write_run(logs, f"r{number:02d}", curves={"train_loss": [1.0] * 100, **more})
+    tab = open_page("runs", show="Charts", sort="name")
+
+    assert "train_loss best" in run_table(tab)
+    assert curve_charts(tab)[0]["title"] == "train_loss"
+
+
 def test_charts_stay_next_to_the_list_when_one_comes_back_to_it(five):
     tab = open_page("runs", show="Charts")
     go_to(tab, "overview")

@@ -148,15 +148,7 @@ class Lightning:
     }
     parts = {"data_loading": 4, "forward": 4, "zero_grad": 4, "backward": 4, "optimizer_update": 4}
     wrapped = {"start", "stop"}
-    calls = (
-        "__init__",
-        "log_start",
-        "log_step",
-        "log_eval",
-        "log_checkpoint",
-        "log_epoch",
-        "span",
-    )
+    calls = ("__init__", "log_start", "log_step", "log_eval", "log_checkpoint", "log_epoch", "start_span")
     reports_failures = True
 
     def train(self, folder, callback=None, *, steps=STEPS, at_step=None, resume=None):
