@@ -32,7 +32,7 @@ from .. import page_links, session
 from ..charts.sweep import Point, importance_figure, parallel_figure, scatter_figure
 from . import page_states
 from .chart import draw_chart
-from .frame import GLYPHS
+from .frame import status_text
 from .own_views import primary_among
 from .page_states import section
 from .run_filter import pick_project, search_box, suggest_names
@@ -312,7 +312,6 @@ def _scatter(found: _Found) -> None:
         scatter_figure(shown, x, y, shade, log_y=log_y, fits=fits),
         key="sweep scatter",
         label=f"{y} by {x}, {len(points)} runs",
-        height=340,
         name=f"{y} by {x}",
     )
     notes = ["the star is the best run"] if best is not None else []
@@ -376,7 +375,6 @@ def _importance(said: SweepAnswer) -> None:
         importance_figure(shown),
         key="sweep importance",
         label="share of the differences that each setting explains",
-        height=50 + 30 * len(shown),
         name="importance of settings",
     )
     st.caption(
@@ -416,7 +414,6 @@ def _parallel(runs: Sequence[SweepRun], found: _Found) -> None:
         parallel_figure(shown, names, said.metric, said.direction),
         key="sweep parallel",
         label=f"{said.metric} with {', '.join(names)}, {len(shown)} runs",
-        height=380,
         name="parallel coordinates",
     )
     left_out = len(runs) - len(rows)
@@ -499,7 +496,7 @@ def _table(found: _Found) -> None:
 
 def _cell(card: RunCard, column: str, now: float) -> Any:
     if column == "status":
-        return clean(GLYPHS.get(card.status.name, card.status.name))
+        return status_text(card)
     shown = cell(card, column, now)
     return clean(shown) if isinstance(shown, str) else shown
 

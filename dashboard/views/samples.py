@@ -24,7 +24,7 @@ from toolkit.telemetry.runs.formatting import clean, count, md
 from toolkit.telemetry.runs.store import Refused
 
 from .. import session
-from ..charts.heatmaps import HISTOGRAM_HEIGHT, histogram_figure
+from ..charts.heatmaps import histogram_figure
 from ..components import page_states
 from ..components.chart import draw_chart
 from ..components.frame import RunPage, live, open_run, read
@@ -178,7 +178,6 @@ def _histograms(page: RunPage, search: str) -> None:
                 histogram_figure(histogram),
                 key=f"_histogram {page.key} {name}",
                 label=f"Histogram of {name[:100]} over the steps",
-                height=HISTOGRAM_HEIGHT,
                 name=f"histogram {name}",
             )
     if len(found) > _MAX_MAPS:

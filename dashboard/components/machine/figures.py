@@ -16,7 +16,7 @@ from toolkit.telemetry.runs.formatting import count, md
 from toolkit.telemetry.runs.store import MetricInfo
 
 from ... import session
-from ...charts.heatmaps import SAMPLES, gpu_heatmap_figure, gpu_heatmap_height
+from ...charts.heatmaps import SAMPLES, gpu_heatmap_figure
 from .. import page_states
 from ..chart import draw_chart
 from ..curve_panel import Around, Panel, curve_panel, marks_of
@@ -203,7 +203,6 @@ def _gpu_heatmap(page: RunPage, gpus: Sequence[_Gpu], window: tuple[float, float
         figure,
         key=name,
         label=f"utilization of {len(found)} GPUs over time",
-        height=gpu_heatmap_height(len(found)),
         name=f"{page.card.name} utilization by GPU",
         heading=f"Utilization by GPU · {page.card.name}",
     )
