@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any
 
 from evaluations.figures import ROOT
-from evaluations.made_curves.file import MadeRun
+from evaluations.made_curves.file import MadeRun, records_of
 
 DEFAULT = ROOT.parent / "shared" / "corpus"
 
@@ -146,7 +146,7 @@ def made_split(runs: Sequence[MadeRun]) -> Iterator[Split]:
         folder = Path(name)
         (folder / "runs").mkdir()
         for run in runs:
-            lines = "".join(json.dumps(row) + "\n" for row in run.records())
+            lines = "".join(json.dumps(row) + "\n" for row in records_of(run.columns))
             (folder / "runs" / f"{run.id}.jsonl").write_text(lines, encoding="utf-8")
         yield Split(
             name="made",

@@ -32,8 +32,6 @@ QUICK: Final = 12
 _NOT_FALLING: Final = ("gan", "policy")
 """Families of made curves whose loss is not meant to fall."""
 
-Said = Mapping[str, list[Prediction]]
-
 
 def run(options: Options) -> str:
     """Return the figures."""
@@ -129,14 +127,9 @@ def _counted(of: Mapping[str, int]) -> str:
 
 
 def _clean(real: Counts, made: Counts, falling: Counts) -> str:
-    said = [
-        f"{of[CLEAN]['alarms']} on {of[CLEAN]['runs']} {which}"
-        for of, which in (
-            (real, "open runs"),
-            (made, "made runs"),
-            (falling, f"made runs without {' and '.join(_NOT_FALLING)}, whose loss is not meant to fall"),
-        )
-    ]
+    without = f"made runs without {' and '.join(_NOT_FALLING)}, whose loss is not meant to fall"
+    which = {"open runs": real, "made runs": made, without: falling}
+    said = [f"{of[CLEAN]['alarms']} on {of[CLEAN]['runs']} {name}" for name, of in which.items()]
     return f"False alarms on clean runs: {', '.join(said)}."
 
 
@@ -148,10 +141,8 @@ def _compared(ours: Counts, splits: Sequence[Split], evaluator: Evaluator) -> st
     rows = [["**ours**", *_row_of(ours)]]
     for name, title in _OTHERS.items():
         predict: Callable[[Rows], list[Prediction]] = getattr(module, name)
-        results = []
-        for split in splits:
-            said: Said = {run: predict(split.rows(run)) for run in split.labels}
-            results.append(evaluator.score(split, said))
+        said = ({run: predict(split.rows(run)) for run in split.labels} for split in splits)
+        results = [evaluator.score(split, one) for split, one in zip(splits, said, strict=True)]
         rows.append([title, *_row_of(counts_of(results))])
     return table(["", *(f"`{kind}`" for kind in _COMPARED), "alarms per clean run"], rows)
 

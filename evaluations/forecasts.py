@@ -71,7 +71,7 @@ def run(options: Options) -> str:
         of_train = [one for one in made if one.metric == "train_loss" and one.lr is not None]
         groups[f"made: {schedule}"] = with_constants(of_train, fitted)
         if schedule in ("constant", "wsd"):
-            # The others are told from the recorded rates alone.
+            # Of the others the recorded rates alone say what comes.
             bare = [replace(one, settings={}) for one in of_train]
             groups[f"… {schedule}, not named by the settings"] = with_constants(bare, fitted)
     heads = [
@@ -137,14 +137,9 @@ def _row(name: str, outcomes: Sequence[Outcome]) -> list[str]:
     for cut in CUTS:
         here = [one for one in outcomes if one.case.share == cut]
         said = [one for one in here if one.said is not None]
-        error, last = (
-            float(np.median(errors)) if errors else np.nan
-            for errors in (
-                [one.error for one in said],
-                [one.case.miss_of_last / one.case.series.improvement for one in said],
-            )
-        )
-        holds = np.mean([one.holds for one in said]) if said else np.nan
+        error = np.median([one.error for one in said] or np.nan)
+        last = np.median([one.case.miss_of_last / one.case.series.improvement for one in said] or np.nan)
+        holds = np.mean([one.holds for one in said] or np.nan)
         refused = 1 - len(said) / max(1, len(here))
         cells.append(
             [str(len(here)), f"{refused:.2f}", f"{holds:.2f}", f"{error:.3f}", f"{error / last:.2f}"]

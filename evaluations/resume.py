@@ -105,45 +105,39 @@ def run(options: Options) -> str:
     )
     against = sum(bool(one.wrong_words) for one in said)
     about = (
-        f"{len(asked) // len(_EVIDENCE)} trainings that were killed and resumed. {len(of_list) // len(_EVIDENCE)} of "
-        f"them are broken in one of nine listed ways, or right in one of nine; the judge was "
-        "tuned on their seeds 0 to 4 alone."
+        f"{len(asked) // len(_EVIDENCE)} trainings that were killed and resumed. {len(of_list) // len(_EVIDENCE)} are "
+        "broken in one of nine listed ways, or right in one of nine; tuned on seeds 0 to 4, these are 5 to 9."
     )
     unlisted_about = (
-        "Breakages of kinds that the judge has no name for. Its rules on other data under the same path, and on what "
-        "is rounding, were written after the first four seeds of each had been seen; these are others. The area is "
-        "weights and state, data, random numbers, settings, code, or that it was not recorded:"
+        "The others are of kinds that the judge has no name for; two rules were written with other seeds of them in "
+        "sight. The area is weights and state, data, random numbers, settings, code, or not recorded:"
     )
-    parts = [about, _summary(of_list), "Said rightly, all seeds:", _by_kind(of_list)]
-    parts += [
-        unlisted_about,
-        _of_unlisted(others),
-        "Answers, by how sure they were said to be:",
-        _calibration(said),
-    ]
+    if options.list_errors:
+        print(*(_summary(of_list, TUNED_ON), _by_kind(of_list), _of_unlisted(others, UNLISTED)), sep="\n\n")
+    parts = [about, _summary(of_list, HELD_OUT), unlisted_about, _of_unlisted(others, ())]
+    parts += ["Right causes, by their probability:", _calibration(said)]
     return "\n\n".join([*parts, f"Answers that contradict their own evidence: {against} of {len(said)}."])
 
 
-def _summary(said: Sequence[Said]) -> str:
+def _summary(said: Sequence[Said], seeds: Collection[int]) -> str:
     rows = []
     for evidence in _EVIDENCE:
-        for title, seeds in (("0 to 4", TUNED_ON), ("5 to 9, held out", HELD_OUT)):
-            these = [one for one in said if one.evidence == evidence and one.case.seed in seeds]
-            broken = [one for one in these if one.case.truth != SAME]
-            right = [one for one in these if one.case.truth == SAME]
-            if broken and right:
-                wrong = sum(one.answer == DIFFERENT for one in right)
-                shares = [
-                    _share(broken, lambda one: one.is_right),
-                    _share(broken, lambda one: one.answer == UNKNOWN),
-                    _share(broken, lambda one: one.answer == SAME),
-                    f"{wrong} of {len(right)}, at most {interval(wrong, len(right))[1]:.3f}",
-                    _share(right, lambda one: one.answer == UNKNOWN),
-                ]
-                rows.append([evidence, title, *shares])
+        these = [one for one in said if one.evidence == evidence and one.case.seed in seeds]
+        broken = [one for one in these if one.case.truth != SAME]
+        right = [one for one in these if one.case.truth == SAME]
+        if broken and right:
+            wrong = sum(one.answer == DIFFERENT for one in right)
+            shares = [
+                _share(broken, lambda one: one.is_right),
+                _share(broken, lambda one: one.answer == UNKNOWN),
+                _share(broken, lambda one: one.answer == SAME),
+                f"{wrong} of {len(right)}, at most {interval(wrong, len(right))[1]:.3f}",
+                _share(right, lambda one: one.answer == UNKNOWN),
+            ]
+            rows.append([evidence, *shares])
     broken_columns = ["broken: cause first", "cannot be said", "called same"]
     right_columns = ["right: called different, 95 % bound", "cannot be said"]
-    return table(["evidence", "seeds", *broken_columns, *right_columns], rows)
+    return table(["evidence", *broken_columns, *right_columns], rows)
 
 
 def _by_kind(said: Sequence[Said]) -> str:
@@ -158,11 +152,11 @@ def _by_kind(said: Sequence[Said]) -> str:
     return table(["truth", *_EVIDENCE, f"wrong with {ALL}"], rows)
 
 
-def _of_unlisted(said: Sequence[Said]) -> str:
-    """Return a row of each unlisted breakage with everything recorded, and of all of them by what was recorded."""
-    groups: list[tuple[str, str, Collection[str]]] = [(kind, ALL, [kind]) for kind in UNLISTED]
-    for evidence in _EVIDENCE:
-        groups += [(f"all, {evidence}", evidence, UNLISTED), (f"right ones, {evidence}", evidence, RIGHT)]
+def _of_unlisted(said: Sequence[Said], kinds_shown: Iterable[str]) -> str:
+    """Return a row of each of some breakages with everything recorded, and of all of them by what was recorded."""
+    groups: list[tuple[str, str, Collection[str]]] = [(kind, ALL, [kind]) for kind in kinds_shown]
+    for evidence in (ALL, LOSSES):
+        groups += [(f"all, {evidence}", evidence, UNLISTED), (f"right, {evidence}", evidence, RIGHT)]
     rows = []
     for title, evidence, kinds in groups:
         these = [one for one in said if one.evidence == evidence and one.case.kind in kinds]
@@ -174,27 +168,23 @@ def _of_unlisted(said: Sequence[Said]) -> str:
         ]
         limited = (sum(one.answer == answer for one in hidden) for answer in (SAME, UNKNOWN))
         rows.append([title, str(len(shown)), *shares, str(len(hidden)), *map(str, limited)])
-    columns = ["something recorded differs", "called different", "called same", "area first"]
-    columns += ["nothing recorded differs", "same as far as recorded", "cannot be said"]
+    columns = ["something recorded differs", "different", "same", "area first"]
+    columns += ["nothing differs", "same as recorded", "cannot be said"]
     return table(["breakage", *columns], rows)
 
 
 def _calibration(said: Sequence[Said]) -> str:
-    """Return how many answers were right, by the probability that they were said with."""
+    """Return how many causes were right, by the probability that they were said with."""
     rows = []
-    for evidence in _EVIDENCE:
+    for evidence in (ALL, LOSSES):
         for title, is_part in (("listed", False), ("unlisted", True)):
             these = [
                 one for one in said if one.evidence == evidence and (one.case.trainer == PARTS) == is_part
             ]
-            answers = [one for one in these if one.answer != UNKNOWN and (one.has_difference or not is_part)]
-            kinds = {
-                "answer": [(one.sure, (one.answer == SAME) == (one.case.truth == SAME)) for one in answers],
-                "cause": [(one.cause_sure, one.is_cause_right) for one in answers if one.answer == DIFFERENT],
-            }
-            rows += [[evidence, title, what, *_levels(pairs)] for what, pairs in kinds.items()]
+            causes = [one for one in these if one.answer == DIFFERENT and (one.has_difference or not is_part)]
+            rows.append([evidence, title, *_levels((one.cause_sure, one.is_cause_right) for one in causes)])
     names = [f"{least:.2f} to {most:.2f}" for least, most in zip(_LEVELS, (*_LEVELS[1:], 1.0), strict=True)]
-    return table(["evidence", "breakages", "right in", *names], rows)
+    return table(["evidence", "breakages", *names], rows)
 
 
 def _levels(pairs: Iterable[tuple[float, bool]]) -> list[str]:

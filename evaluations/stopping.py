@@ -133,12 +133,9 @@ def _ended(run: SweptRun) -> SweptRun:
 
 def ours(fitted: Fit) -> Rule:
     """Return our rule with these constants."""
-
-    def rule(_live: Sequence[SweptRun], every: Sequence[SweptRun]) -> set[str]:
-        found = which_to_stop(every, metric="val_loss", fitted=fitted)
-        return {run.key for run in found.stoppable}
-
-    return rule
+    return lambda _live, every: {
+        run.key for run in which_to_stop(every, metric="val_loss", fitted=fitted).stoppable
+    }
 
 
 def halving() -> Rule:

@@ -33,7 +33,7 @@ _WHY: Final = "_why"
 
 def made_of(store: RunStore, card: RunCard) -> Made:
     """Return how a run was made, as it was recorded."""
-    start = {**store.meta(card.key).environment, **start_of(store, card.key)}
+    start = start_of(store, card.key)
     kept = read_code(card.path) if card.path is not None else {}
     config = start.get("config")
     settings = card.config or (flatten(config) if isinstance(config, dict) else {})

@@ -58,10 +58,6 @@ class MadeRun:
         sure = any(label["certainty"] == "sure" for label in self.labels)
         return {"labels": list(self.labels), "clean": self.is_clean, "no_sure_label": not sure}
 
-    def records(self) -> list[dict[str, Any]]:
-        """Return its records in the form of the corpus."""
-        return records_of(self.columns)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepRun:
@@ -89,7 +85,7 @@ class MadeSweep:
 
 
 def records_of(columns: Mapping[str, Column]) -> list[dict[str, Any]]:
-    """Return the records of a made run, an evaluation after the step that it belongs to."""
+    """Return the records of a made run in the form of the corpus, an evaluation after its step."""
     names = [name for name in columns if name not in ("step", *_OF_EVALUATIONS)]
     rows = [
         {"event": "step", "global_step": step, **dict(zip(names, values, strict=True))}

@@ -382,6 +382,15 @@ def test_a_learning_rate_that_still_rises_where_reading_stops_is_not_known(tmp_p
     assert recorded == [{"logged.momentum": 0.9, "logged.lr": known}] * 2
 
 
+def test_a_command_line_that_is_known_after_many_steps_counts(tmp_path):
+    steps = [{"event": "step", "session": 1, "global_step": step, "loss": step / 7} for step in range(20_000)]
+    steps.insert(
+        10_000, {"event": "environment", "session": 1, "host": "a", "command_line": ["a.py", "--wd=1"]}
+    )
+
+    assert _recorded(append(tmp_path / "late", steps), (0, 0, 0))["command line.wd"] == "1"
+
+
 def test_options_and_flags_of_a_command_line_count_and_paths_do_not():
     line = "/a/train.py --config conf/x.yaml --out /tmp/a0 --fp16 --lr=1e-3 model.width=64 -v --seed 3 data/b".split()
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.faults.children import LONGEST_PAUSE_S, PROGRAMS, repair
 from tests.faults.crash_checks import whole_run
-from tests.fork_server import A_TRAINING
+from tests.fork_server import A_TRAINING, run_python
 from tests.lengths import in_make_faults, is_long, longer
 from tests.records import with_event
 from toolkit.telemetry.runfolder.manifest import read_manifest
@@ -191,6 +191,30 @@ def test_a_forked_child_may_log_a_run_of_its_own(tmp_path, start):
     assert ended.code == 0, ended.err
     whole_run(tmp_path / "parent", steps=range(200))
     whole_run(tmp_path / "child", steps=range(50))
+
+
+IMPORTS_WHAT_IS_BEING_IMPORTED = """
+import os, signal, sys, threading
+from toolkit.telemetry.core.background import MACHINE, background_job
+
+sys.begun = threading.Event()
+open("slow_module.py", "w").write("import sys, time; sys.begun.set(); time.sleep(0.05)")
+sys.path.insert(0, ".")
+background_job("importing", lambda: __import__("slow_module") and None, MACHINE).start()
+sys.begun.wait()
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    import slow_module
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_child_forked_during_an_import_of_ours_may_import_that_itself(tmp_path):
+    done = run_python(["-c", IMPORTS_WHAT_IS_BEING_IMPORTED], cwd=tmp_path, capture_output=True, text=True)
+
+    assert done.stdout == "7\n", done.stderr
 
 
 def test_a_child_forked_while_any_lock_of_ours_is_held_does_not_hang(tmp_path, start, record_property):

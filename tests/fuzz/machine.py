@@ -29,7 +29,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from tests.fuzz.session_server import receive, send
 from tests.fuzz.targets import columns_of
 from toolkit.telemetry.runfolder.codec import with_non_finite
-from toolkit.telemetry.runfolder.journal.journal import journals_in, record_file_of, shared_memory_folders
+from toolkit.telemetry.runfolder.journal.journal import (
+    journals_in,
+    pending_lines,
+    record_file_of,
+    shared_memory_folders,
+)
 from toolkit.telemetry.runfolder.journal.repair import repair_run
 from toolkit.telemetry.runfolder.layout import CONTROL
 from toolkit.telemetry.runfolder.manifest import read_manifest
@@ -269,9 +274,12 @@ class _Machine(RuleBasedStateMachine):
         """Kill it, and take away what no sync had forced onto the disk, tmpfs and all."""
         COUNTED.power_cuts += 1
         self._kill()
+        # What had not reached the file yet goes with the memory.
+        in_memory = b""
         for folder in shared_memory_folders():
             for path in journals_in(folder):
                 if record_file_of(path) == Path(os.path.realpath(self.records)):
+                    in_memory += b"".join(line.rstrip(b"\n") + b"\n" for _, line in pending_lines(path))
                     path.unlink()
         before = self.records.read_bytes() if self.records.exists() else b""
         synced = min(self.model.synced_bytes, len(before))
@@ -284,7 +292,7 @@ class _Machine(RuleBasedStateMachine):
         with contextlib.suppress(FileNotFoundError):
             cells = (self.run / "metrics.csv").read_bytes()
             (self.run / "metrics.csv").write_bytes(cells[: int(table * len(cells))])
-        gone = _seqs(before) - _seqs(self.records.read_bytes() if before else b"")
+        gone = _seqs(before + in_memory) - _seqs(self.records.read_bytes() if before else b"")
         self.model.excused |= gone
         for n, logged in self.model.logged.items():
             if n > self.model.synced_upto:
@@ -543,7 +551,8 @@ class _Machine(RuleBasedStateMachine):
             return
         assert table.exists(), f"{len(numbered)} records and no table"
         text = table.read_text("utf-8")
-        rows = {int(row["seq"]): row for row in csv.DictReader(io.StringIO(text, newline=""))}
+        # Records of other programs have no number, and a row once the table is built again.
+        rows = {int(row["seq"]): row for row in csv.DictReader(io.StringIO(text, newline="")) if row["seq"]}
         assert [*rows] == [record["seq"] for record in numbered], (
             "the table has other rows than there are records"
         )

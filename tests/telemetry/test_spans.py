@@ -189,6 +189,16 @@ def test_a_thread_is_inside_the_application_and_not_inside_what_the_main_thread_
     assert "thread" not in spans_of(log, "application")[0]
 
 
+def test_the_name_of_a_thread_has_no_secret(make):
+    with make() as log:
+        secret = "hf_" + "aB3dE5fG7h" * 4
+        thread = threading.Thread(target=lambda: log.start_span("alone").stop(), name=secret)
+        thread.start()
+        thread.join()
+
+    assert secret not in spans_of(log, "alone")[0]["thread"]
+
+
 def test_tasks_that_interleave_keep_their_own_parents(make):
     log = make()
 

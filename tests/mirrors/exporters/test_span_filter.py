@@ -154,3 +154,9 @@ def test_a_tree_stays_whole_whatever_is_left_out(data):
         one for one in reversed(range(count)) if names[one] == "kept"
     ]
     assert all(one["parent_id"] == expected(int(one["id"])) for one in found)
+
+
+def test_a_record_of_another_program_is_passed_on_as_it_is():
+    foreign = {"seq": 0, "session": 1}
+
+    assert SpanSelection().take([foreign]) == [foreign]

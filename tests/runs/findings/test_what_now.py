@@ -84,6 +84,16 @@ def test_a_run_that_was_wrong_before_its_first_checkpoint_has_no_good_one(store,
     assert known.newer.step == 300
 
 
+def test_what_is_known_of_the_machine_after_some_steps_says_how_to_resume(store, tmp_path):
+    machine = {"command_line": ["/run.py", "/a.yaml"], "accelerators": [{"name": "H200", "type": "cuda"}]}
+    config = {"config": {"name": "flux", "process": [{"training_folder": "/data/output"}]}}
+
+    late = {"event": "environment", "session": 1, "time": 1.7e9, **machine}
+    known = asked(store, tmp_path, start=config, extra=[late])
+
+    assert (known.resume.command, known.save_folder) == ("python /run.py /a.yaml", "/data/output/flux")
+
+
 def test_a_run_that_must_not_resume_is_not_said_to(store, tmp_path):
     config = {"config": {"process": [{"type": "tiny_lora_trainer", "train": {"resume": "never"}}]}}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.fork_server import run_python
-from toolkit.telemetry.logger.errors.stack import frames_of_threads
+from toolkit.telemetry.core.background import frames_of_threads
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = Path(__file__).parent / "programs" / "collect_while_frames_are_read.py"

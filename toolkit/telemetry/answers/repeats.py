@@ -18,6 +18,7 @@ from toolkit.telemetry.runfolder.evidence.code_snapshot import CODE, read_code
 from toolkit.telemetry.runfolder.folder_list import Signature, signature_of
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.metrics import OF_THE_MACHINE, metric_direction, metrics_of
+from toolkit.telemetry.runfolder.node_folders import head_of
 from toolkit.telemetry.runfolder.reader import read_from, tail_records
 from toolkit.telemetry.runfolder.records import STEP, Record
 from toolkit.telemetry.runfolder.status import FINISHED
@@ -25,7 +26,6 @@ from toolkit.telemetry.runs.settings import as_number, is_label, is_seed, level_
 from toolkit.telemetry.runs.store import RunCard
 
 _HEAD_BYTES: Final = 512 * 1024
-"""The command line is written within the first half of a second."""
 _END_BYTES: Final = 64 * 1024
 _LOGGED: Final = "logged."
 _ON_COMMAND_LINE: Final = "command line."
@@ -108,6 +108,7 @@ def _recorded(folder: Path, signature: Signature) -> Mapping[str, Any]:
     log = folder / METRICS_JSONL
     try:
         head, end = read_from(log, max_bytes=_HEAD_BYTES), tail_records(log, _END_BYTES)
+        records = [head_of(log, 1), *head.records, *end]
     except OSError:
         return {}
     begun, ended = _logged(head.records), _logged(end)
@@ -118,7 +119,6 @@ def _recorded(folder: Path, signature: Signature) -> Mapping[str, Any]:
         rises = head.pending_bytes and max(values) > max(first[: len(first) * 7 // 8], default=-math.inf)
         is_known = len(set(values)) == 1 or (signal_of(name) == LR and not rises)
         constants[_LOGGED + name] = max(values) if is_known else None
-    records = [*head.records, *end]
     lines = (record["command_line"] for record in records if isinstance(record.get("command_line"), list))
     options = _options(list(map(str, next(lines, []))))
     return {**constants, **{_ON_COMMAND_LINE + name: value for name, value in options}}

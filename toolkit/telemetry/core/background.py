@@ -8,15 +8,19 @@ A caller takes no lock that a thread needs: a signal handler may interrupt it an
 
 from __future__ import annotations
 
+import gc
 import math
 import os
+import sys
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from types import FrameType
 from typing import Final
 
 from toolkit.telemetry.core.clock import wait_until
@@ -36,6 +40,10 @@ _EARLY_S: Final = 0.02
 _LINGER_S: Final = 0.5
 """How long a thread without jobs stays."""
 _LONGEST_WAIT_S: Final = 3600.0
+
+_IMPORT_PATIENCE_S: Final = 1.0
+_IMPORTER: Final = "<frozen importlib._bootstrap>"
+_PACKAGE: Final = str(Path(__file__).parents[1])
 
 Turn = Callable[[], "float | None"]
 """Does one piece of a job; returns the seconds until the next one (`math.inf`: when it is woken), or None where the job
@@ -325,5 +333,37 @@ def _in_forked_child() -> None:
     _workers.clear()
 
 
+def frames_of_threads() -> dict[int, FrameType]:
+    """Return the innermost frame of each thread, by the thread's identifier.
+
+    Python before 3.12 can hang in `sys._current_frames` forever: a garbage collection within it may wait for a lock
+    that the call itself holds (python/cpython#106883). So it is called here alone, with the collector off.
+    """
+    is_on = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()  # noqa: SLF001 - Python has no other way to ask for them
+    finally:
+        if is_on:
+            gc.enable()
+
+
+def _await_imports() -> None:
+    """Before a fork: a module that a thread of ours is importing stays locked in the child for ever."""
+    deadline = time.monotonic() + _IMPORT_PATIENCE_S
+    while _is_importing() and time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+def _is_importing() -> bool:
+    forking = threading.get_ident()
+    stacks = (
+        {each.f_code.co_filename for each, _ in traceback.walk_stack(frame)}
+        for thread, frame in frames_of_threads().items()
+        if thread != forking
+    )
+    return any(_IMPORTER in files and any(file.startswith(_PACKAGE) for file in files) for files in stacks)
+
+
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_forked_child)
+    os.register_at_fork(before=_await_imports, after_in_child=_in_forked_child)

@@ -221,14 +221,13 @@ class Endings:
             elif said is None and (number or status.name in _BAD):
                 # No end record: an error without a later step is the last thing that happened.
                 found.append(rank.error)
-        causes = [cause for cause in found if cause is not None and self._is_failure(cause[0])]
+        records = self.records.newest
+        causes = [one for one in found if one is not None and one[0] in records]
+        causes = [one for one in causes if _severity(records[one[0]]) == CRITICAL]
         if not causes:
             return None
         key, _ = min(causes, key=lambda cause: cause[1])
-        return _error(self.records.newest[key])
-
-    def _is_failure(self, key: str) -> bool:
-        return key in self.records.newest and _severity(self.records.newest[key]) == CRITICAL
+        return _error(records[key])
 
     def _add_error(self, record: Record, mine: _Rank, rank: int) -> None:
         key = self.records.add({**record, "rank": rank, "session": mine.session}, rank)

@@ -124,7 +124,8 @@ class _Reading:
         missing = None if manifest is None else missing_records(manifest, self._path)
         if missing is not None:
             self._notes.insert(0, missing)
-        if ending is not None and ending.status == LOST and _has_journal(manifest):
+        journal = manifest.latest.journal if manifest is not None and manifest.latest is not None else None
+        if ending is not None and ending.status == LOST and journal is not None and os.path.lexists(journal):
             self._notes.append("its last records are still in a journal; `telemetry repair` recovers them")
         if len(self._files) > 1:
             self._find_lost_ranks(is_live=ending is not None and ending.status in (RUNNING, STALLED))
@@ -223,11 +224,6 @@ class _Reading:
                         yield record
         except OSError as error:
             self._notes.append(f"rank {rank} could not be read completely: {error.strerror or error}")
-
-
-def _has_journal(manifest: Manifest | None) -> bool:
-    latest = None if manifest is None else manifest.latest
-    return latest is not None and latest.journal is not None and os.path.lexists(latest.journal)
 
 
 def _timed(records: Iterator[Record]) -> Iterator[tuple[float, Record]]:

@@ -109,7 +109,6 @@ PLATEAU_CONFIRM: Final = 6
 PLATEAU_FIRST_RECORDS: Final = 100
 PLATEAU_SURE_RECORDS: Final = 800
 """Noise hides a slow gain for hundreds of records. Before that a plateau is an info, not a warning."""
-PLATEAU_FEWEST_RECORDS: Final = 100
 PLATEAU_FEW_RECORDS: Final = 300
 PLATEAU_ERRORS: Final = 3.5
 PLATEAU_MOST_GAIN: Final = 0.05

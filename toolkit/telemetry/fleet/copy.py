@@ -93,6 +93,7 @@ def copy_runs(
             try:
                 if COPIED not in there[name]:
                     target.write(f"{name}/{COPIED}", BytesIO())
+                    there[name][COPIED] = one
                 with source.open(f"{name}/{path}") as file:
                     target.write(f"{name}/{path}", file, one.changed)
             except FileError as error:

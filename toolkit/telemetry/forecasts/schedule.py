@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -47,18 +47,13 @@ def rest_of_schedule(
     first = int(np.argmax(lr.values >= peak * (1 - 1e-6)))
     rest = np.linspace(lr.steps[-1], last_step, _POINTS)
     if lr.values[-1] >= peak * (1 - 1e-6):
-        named = " ".join(_names(settings or {}))
+        # As transformers, diffusers, torch, Lightning and Megatron call it.
+        known = (settings or {}).items()
+        named = " ".join(str(value).lower() for key, value in known if _NAMES_A_SCHEDULE.search(key.lower()))
         if any(word in named for word in _HELD_AND_FALLING):
             return Curve(rest, peak * np.clip((last_step - rest) / (_FALLS_OVER * last_step), 0.0, 1.0))
         return Curve(rest, np.full(_POINTS, peak)) if _STAYS.search(named) else None
     return _decay(lr, since, first, peak, float(last_step), rest) or _stairs(lr, first, rest)
-
-
-def _names(settings: Mapping[str, object]) -> Iterator[str]:
-    """Yield what settings call the schedule of the learning rate, as transformers, diffusers, torch and others do."""
-    for key, value in settings.items():
-        if _NAMES_A_SCHEDULE.search(key.lower()) and isinstance(value, str):
-            yield value.lower()
 
 
 def _stairs(lr: Curve, first: int, rest: Floats) -> Curve | None:

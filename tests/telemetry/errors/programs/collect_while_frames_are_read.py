@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import threading
 
-from toolkit.telemetry.logger.errors.stack import frames_of_threads
+from toolkit.telemetry.core.background import frames_of_threads
 
 
 class Holder:

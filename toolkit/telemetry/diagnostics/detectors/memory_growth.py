@@ -136,7 +136,7 @@ class _Curve(SingleIncidentDetector):
             return False
         assert self._settled is not None
         since_settled = (last.lowest - self._settled.lowest) / (last.sample - self._settled.sample)
-        samples = at.MEMORY_BLOCK * at.MEMORY_COARSER**scale
+        samples = int(at.MEMORY_BLOCK * at.MEMORY_COARSER**scale)
         return late / samples >= at.MEMORY_STEADY * since_settled
 
     def _open(self, scale: int, blocks: deque[_Block], row: Row) -> None:

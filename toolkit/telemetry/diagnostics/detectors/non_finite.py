@@ -125,7 +125,8 @@ class NonFinite:
 
     def _check_others(self, row: Row) -> None:
         named = row.record[NON_FINITE] if isinstance(row.record[NON_FINITE], dict) else {}
-        fields = (field for field in named if _is_no_number(row.record.get(field)))
+        values = {field: row.record.get(field) for field in named}
+        fields = (field for field, one in values.items() if type(one) is float and one - one != 0.0)
         for name in {_metric_of(field, row.record): None for field in fields}:
             # Other detectors watch speed and machine, and an epoch's mean repeats its steps.
             signal = signal_of(name)
@@ -154,10 +155,6 @@ class NonFinite:
                 if other.finite >= at.FINITE_AGAIN:
                     incident = other.incident
                     self._incidents.close(incident, resolved_step=row.step)
-
-
-def _is_no_number(value: object) -> bool:
-    return type(value) is float and value - value != 0.0
 
 
 def _metric_of(field: str, record: Record) -> str:

@@ -141,8 +141,7 @@ class Plateau(SingleIncidentDetector):
         if self._rows >= at.PLATEAU_SURE_RECORDS:
             return True
         return (
-            self._rows >= at.PLATEAU_FEWEST_RECORDS
-            and self._most_gain < at.PLATEAU_MOST_GAIN * min(1.0, self._rows / at.PLATEAU_FEW_RECORDS)
+            self._most_gain < at.PLATEAU_MOST_GAIN * min(1.0, self._rows / at.PLATEAU_FEW_RECORDS)
             and self._z >= at.PLATEAU_Z_IF_SHORT
             and abs(self._now) > at.PLATEAU_OF_START * self._start_level
         )

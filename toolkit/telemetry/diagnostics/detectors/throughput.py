@@ -154,7 +154,7 @@ class ThroughputDrop(SingleIncidentDetector):
             level = median([block[0] for block in self._usual])
             if (
                 now < at.SPEED_DROP * level
-                and (self._low or self._was_usual(level))
+                and (self._low or max(self._usual[-1][0], self._usual[-2][0]) >= at.SPEED_BEFORE_DROP * level)
                 and not self._is_too_short(level)
             ):
                 if not self._low:
@@ -176,9 +176,6 @@ class ThroughputDrop(SingleIncidentDetector):
         self._kept += 1
         if self._kept % at.SPEED_LASTING_BLOCKS == 0:
             self._judge_slow(steps[-1])
-
-    def _was_usual(self, level: float) -> bool:
-        return max(self._usual[-1][0], self._usual[-2][0]) >= at.SPEED_BEFORE_DROP * level
 
     def _is_too_short(self, level: float) -> bool:
         """Whether the steps are too short for their time to be meaningful."""

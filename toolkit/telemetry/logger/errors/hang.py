@@ -7,13 +7,14 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
+from toolkit.telemetry.core.background import frames_of_threads
 from toolkit.telemetry.diagnostics.catalogue import HANG, finding_of
 from toolkit.telemetry.diagnostics.finding import INFO, Finding
 from toolkit.telemetry.diagnostics.incident import Incident
 from toolkit.telemetry.diagnostics.robust import median
 from toolkit.telemetry.diagnostics.thresholds import STALL_LOUD_S
 from toolkit.telemetry.logger.errors.main_thread import processor_s, where_rank_is
-from toolkit.telemetry.logger.errors.stack import Stack, frames_of_threads, path_shower, walk_frame
+from toolkit.telemetry.logger.errors.stack import Stack, path_shower, walk_frame
 from toolkit.telemetry.privacy.masking import mask_secrets
 from toolkit.telemetry.timing.names import (
     ENTRY_OF,

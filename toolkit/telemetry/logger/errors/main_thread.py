@@ -10,7 +10,8 @@ import time
 from types import FrameType
 from typing import Any, Final
 
-from toolkit.telemetry.logger.errors.stack import frames_of_threads, is_of_script, path_shower, walk_frame
+from toolkit.telemetry.core.background import frames_of_threads
+from toolkit.telemetry.logger.errors.stack import is_of_script, path_shower, walk_frame
 from toolkit.telemetry.privacy.masking import mask_secrets
 
 _C10D: Final = "torch.distributed.distributed_c10d"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import itertools
 import linecache
@@ -140,21 +139,6 @@ def walk_frame(frame: FrameType | None) -> list[Walked]:
         walked.append((frame, frame.f_lineno or 0))
         frame = frame.f_back
     return walked[::-1]
-
-
-def frames_of_threads() -> dict[int, FrameType]:
-    """Return the innermost frame of each thread, by the thread's identifier.
-
-    Python before 3.12 can hang in `sys._current_frames` forever: a garbage collection within it may wait for a lock
-    that the call itself holds (python/cpython#106883). So it is called here alone, with the collector off.
-    """
-    is_on = gc.isenabled()
-    gc.disable()
-    try:
-        return sys._current_frames()  # noqa: SLF001 - Python has no other way to ask for them
-    finally:
-        if is_on:
-            gc.enable()
 
 
 def fingerprint(*parts: str) -> str:

@@ -65,7 +65,7 @@ class SpanWriter:
         if span.step >= 0:
             record["global_step"] = span.step
         if span.thread != self._main_thread:
-            record["thread"] = name_of_thread(span.thread)
+            record["thread"] = self.mask_name(name_of_thread(span.thread))
         if span.kept is not None:
             record["kept"] = span.kept
         if span.attributes:

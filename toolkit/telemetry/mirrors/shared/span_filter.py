@@ -82,7 +82,7 @@ class SpanSelection:
                     self._open.pop(record["id"], None)
                 if is_taken:
                     found.append(record if self._filter.takes_all else self._below_an_exported_one(record))
-        return [record for record in found if record["event"] != SPAN_EVENT or record["span_id"] is not None]
+        return [one for one in found if one.get("event") != SPAN_EVENT or one.get("span_id") is not None]
 
     def _below_an_exported_one(self, record: Record) -> Record:
         # The span of an event may have another one's id, if it is only added up.

@@ -6,7 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from toolkit.telemetry.runfolder.records import START
+from toolkit.telemetry.runfolder.key_values import OF_THE_PROCESS
+from toolkit.telemetry.runfolder.records import ENVIRONMENT, START
 from toolkit.telemetry.runfolder.untrusted import is_number
 from toolkit.telemetry.runs.listing.config_diff import flatten
 from toolkit.telemetry.runs.settings import setting_text
@@ -31,11 +32,12 @@ _SAID_IF_MISSING: Final = frozenset({"warm-up", "gradient clipping"})
 
 
 def start_of(store: RunStore, key: str) -> dict[str, Any]:
-    """Return the fields of the newest session's start records, the newest record of a field first.
+    """Return the fields of the newest session's start and environment records, the newest record of a field first.
 
-    A trainer writes one when the process starts, with the command line, and one when the model is loaded.
+    A trainer writes one when the process starts, one when the model is loaded, and one once the machine is known.
     """
-    return {**store.meta(key).start, **of_newest_session(store.events(key, (START,), limit=MOST_STARTS))}
+    newest = of_newest_session(store.events(key, (START, ENVIRONMENT), limit=MOST_STARTS))
+    return {**store.meta(key).start, **newest}
 
 
 def training_settings(start: Mapping[str, Any]) -> list[str]:
@@ -61,7 +63,8 @@ def config_value(start: Mapping[str, Any], *names: str) -> Any:
 def _flat(start: Mapping[str, Any]) -> dict[str, Any]:
     """Return every value under the last part of its name; those of the record itself, and outer ones, come first."""
     found: dict[str, Any] = {}
-    flat = flatten(start)
+    # The accelerators have a name and a type, too.
+    flat = flatten({name: start[name] for name in start if name == "config" or name not in OF_THE_PROCESS})
     for key in sorted(flat, key=lambda key: (key.startswith("config."), key.count("."))):
         if flat[key] is not None and not key.endswith("]"):
             found.setdefault(re.split(r"[./]", key)[-1], flat[key])
