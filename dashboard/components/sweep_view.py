@@ -134,20 +134,13 @@ def _pick_metric(store: RunStore, cards: Sequence[RunCard]) -> _Asked | None:
     direction: Direction = known or "min"
     if known is None or "better" in st.query_params:
         by_name = {name: text for text, name in _DIRECTIONS.items()}
-        better = session.pick_one(
-            "Better",
-            tuple(_DIRECTIONS),
-            default=by_name[direction],
-            key="better",
-            label_visibility="collapsed",
-        )
+        better = session.pick_one("Better", tuple(_DIRECTIONS), default=by_name[direction], key="better")
         direction = _DIRECTIONS[better]
     take = session.pick_one(
         "Value of a run",
         tuple(_TAKES),
         default="Best value",
         key="take",
-        label_visibility="collapsed",
         help="The best value that a run has reached, or its last one.",
     )
     return _Asked(metric=metric, direction=direction, take=_TAKES[take])
@@ -191,9 +184,7 @@ def _draw(store: RunStore, found: _Found) -> None:
     if len(measured) > 1:
         chart = _SCATTER
         if found.varied:
-            chart = session.pick_one(
-                "Chart", (_SCATTER, _PARALLEL), default=_SCATTER, key="chart", label_visibility="collapsed"
-            )
+            chart = session.pick_one("Chart", (_SCATTER, _PARALLEL), default=_SCATTER, key="chart")
         if chart == _PARALLEL:
             _parallel(measured, found)
             _importance(said)

@@ -187,7 +187,7 @@ def _group_head(group: str, size: int, opened: set[str]) -> None:
 
 
 def _columns() -> int:
-    return session.pick_one("Columns", (1, 2, 3, 4), default=3, key="cols")
+    return session.pick_one("Columns", (1, 2, 3, 4), default=3, key="cols", label_visibility="visible")
 
 
 def _overlay(page: RunPage) -> str | None:
@@ -202,6 +202,7 @@ def _overlay(page: RunPage) -> str | None:
         placeholder="another metric",
         help="Draw this metric into every chart, on an axis of its own.",
         width=240,
+        label_visibility="visible",
     )
 
 

@@ -129,7 +129,6 @@ def _pick_show() -> str:
         ("List", _CHARTS, "Sweep"),
         default="List",
         key="show",
-        label_visibility="collapsed",
         help="Every run with its figures, with their curves next to it, or which settings explain the results.",
     )
     state[_SHOW] = chosen
@@ -624,7 +623,6 @@ def _group_picker(runs: RunList) -> None:
         key="group",
         placeholder="group by …",
         format_func=clean,
-        label_visibility="collapsed",
         width=170,
     )
 

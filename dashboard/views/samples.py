@@ -62,7 +62,7 @@ def main() -> None:
     elif len(kinds) == 1:
         _DRAWN[kinds[0]](page)
     else:
-        shown = session.pick_one("Shown", kinds, default=kinds[0], key="show", label_visibility="collapsed")
+        shown = session.pick_one("Shown", kinds, default=kinds[0], key="show")
         _DRAWN[shown](page)
 
 
@@ -106,9 +106,7 @@ def _draw_samples(page: RunPage) -> None:
             icon=":material/search:",
             label_visibility="collapsed",
         )
-        view = session.pick_one(
-            "Samples shown", tuple(_VIEWS), default="Step by step", key="view", label_visibility="collapsed"
-        )
+        view = session.pick_one("Samples shown", tuple(_VIEWS), default="Step by step", key="view")
     needle = search.strip().lower()
     live(page, "The samples", lambda: _samples(page, needle, _VIEWS[view]))
     live(page, "The histograms", lambda: _histograms(page, needle))

@@ -57,9 +57,7 @@ def pick_window(page: RunPage) -> str:
         return "All"
     with st.container(horizontal=True, vertical_alignment="center"):
         section(_heading(_gpus(system, page)), width="stretch")
-        return session.pick_one(
-            "Window", tuple(_WINDOWS), default="All", key="span", label_visibility="collapsed"
-        )
+        return session.pick_one("Window", tuple(_WINDOWS), default="All", key="span")
 
 
 def draw_gpus(page: RunPage, span: str) -> None:

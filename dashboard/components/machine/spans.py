@@ -305,9 +305,7 @@ def choose_spans(page: RunPage, choice: SpanChoice) -> None:
     several = len(choice.ranks) > 1
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         if several:
-            rows = session.pick_one(
-                "Rows", ("By span", "By rank"), default="By span", key="by", label_visibility="collapsed"
-            )
+            rows = session.pick_one("Rows", ("By span", "By rank"), default="By span", key="by")
             choice.by_rank = rows == "By rank"
             chosen = session.kept_in_url(
                 st.selectbox,
