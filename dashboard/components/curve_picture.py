@@ -54,10 +54,10 @@ def curve_picture(
             if not lines or not inside.any():
                 continue
             raw = shown = shown[0][inside], shown[1][inside]
-            lines.insert(0, (_look("line smooth", colours), *shown))
+            lines.insert(0, (_drawn_as("line smooth", colours), *shown))
         else:
-            lines += [] if smoothed is None else [(_look("pale", colours), *raw)]
-            lines.append((_look("line" if smoothed is None else "line smooth", colours), *shown))
+            lines += [] if smoothed is None else [(_drawn_as("pale", colours), *raw)]
+            lines.append((_drawn_as("line" if smoothed is None else "line smooth", colours), *shown))
         ends += _core(raw, shown)
         odd += tiles.non_finite or ()
     values = np.concatenate([y[np.isfinite(y)] for *_, y in lines]) if lines else np.empty(0)
@@ -74,7 +74,7 @@ def curve_picture(
         + [band_html(across, one.first_x, one.last_x, "nan", one.kind) for one in odd[-_MOST_ODD:]]
     )
     legend = "".join(
-        f"<li><i {_look('key', colours)}></i>{text_html(label, 60)}</li>" for label, colours, *_ in curves
+        f"<li><i {_drawn_as('key', colours)}></i>{text_html(label, 60)}</li>" for label, colours, *_ in curves
     )
     words = ", ".join(label for label, *_ in curves)
     named = ("step" if axis == "step" else "seconds since the start") if height > _LARGE_PX else ""
@@ -85,7 +85,7 @@ def curve_picture(
     )
 
 
-def _look(name: str, colours: tuple[str, str]) -> str:
+def _drawn_as(name: str, colours: tuple[str, str]) -> str:
     return f'class="{name}" style="color:light-dark({text_html(",".join(colours))})"'
 
 
