@@ -68,7 +68,6 @@ class Result:
     is_critical: bool = False
     seconds: float | None = None
     """From the fault, or from the limit of a hang, to the finding."""
-    length_s: float = 0.0
     wrong: tuple[str, ...] = ()
     """Warnings about ranks before the fault, of another kind, or about another rank."""
     problem: str = ""
@@ -173,7 +172,6 @@ class Run:
             is_right_part=_part_is_right(case, named) if named else None,
             is_critical=named.get("severity") == "critical",
             seconds=named["time"] - struck - case.hang_after if named and struck else None,
-            length_s=records[-1]["time"] - began,
             wrong=tuple(wrong),
         )
 

@@ -149,6 +149,11 @@ class LossAxis:
         # A loss that changes its sign has no ratios: use its spread.
         return share * max(abs(level), 3.0 * self._spread.sigma)
 
+    @property
+    def spread(self) -> float:
+        """The spread of the values of a loss that changes its sign, else 0."""
+        return self._spread.sigma if self.is_plain else 0.0
+
     def floor(self, level: float) -> float:
         """Return the smallest noise to assume: logs are rounded, and a loss that repeats itself is not exact."""
         return max(self.gap(level, at.LEAST_NOISE), 1e-12)

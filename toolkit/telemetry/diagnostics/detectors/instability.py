@@ -325,7 +325,8 @@ class Instability(SingleIncidentDetector):
             self._best_of = size
             self._risen = 0
             return
-        sigma = self._noise(level)
+        # Around zero every level is near the best one: there the changes from value to value say too little.
+        sigma = max(self._noise(level), self._axis.spread)
         # The middle of a window that is not full yet is less certain, and the lowest of several such is low by luck.
         luck = math.sqrt(at.LEVEL_WINDOW * (0.5 / self._best_of + 0.5 / size))
         if level - self._best < max(self._axis.gap(self._best, at.CLIMB), at.CLIMB_SIGMAS * sigma * luck):
