@@ -20,11 +20,11 @@ from .components.alert_card import ENDINGS
 from .components.baseline import baseline_of
 from .components.cards import cards_html
 from .components.curve_chart import picture_of
-from .components.curve_panel import SMALL_PX, concerns, curves_of, marks_of
+from .components.curve_panel import SMALL_PX, Panel, concerns, curves_of, marks_of
 from .components.frame import OFFERED, RunPage, has_rest, head_html, is_deleted
 from .page_links import PAGES
 from .theme import THEME_STYLE
-from .views.overview import Panel, cards_of, plan_of
+from .views.overview import cards_of, plan_of
 
 _READ_S: Final = 0.02
 """A small log is read by then; of a large one what was read before is shown."""
@@ -57,7 +57,7 @@ def first_screen(path: str, asked: Mapping[str, str], cookies: Mapping[str, str]
         is_examined = store.examine(card.key, wait_s=0.0) >= 1.0
         unseen = unseen_alerts(alerts_of(store, card.key), store.meta(card.key).labels)
         worst = _alert(card.key, unseen) if is_examined else ""
-        main = Panel(title=plan.title, metrics=tuple(plan.main))
+        main = Panel(title=plan.title, metrics=plan.main)
         is_plain = not asked.keys() & _VIEW
         left = _chart(page, main, 390, 0, is_plain=is_plain) if plan.main else ""
         right = "".join(_chart(page, one, 165, 1 + n, is_plain=is_plain) for n, one in enumerate(plan.side))

@@ -282,9 +282,8 @@ def kept_in_url(
 
 def pick_one(label: str, options: Sequence[_T], *, default: _T, key: str, **more: Any) -> _T:
     """Show options in a row, kept in the URL under `key`, and return the chosen one."""
-    chosen: _T | None = kept_in_url(
-        st.segmented_control, label, options, default=default, required=True, key=key, **more
-    )
+    how: dict[str, Any] = {"default": default, "required": True, "label_visibility": "collapsed", **more}
+    chosen: _T | None = kept_in_url(st.segmented_control, label, options, key=key, **how)
     return default if chosen is None else chosen
 
 
@@ -292,7 +291,8 @@ def pick_or_none(
     label: str, options: Sequence[str], *, key: str, placeholder: str, **more: Any
 ) -> str | None:
     """Show a select box that is empty at first, kept in the URL under `key`, and return what was chosen."""
-    chosen = kept_in_url(st.selectbox, label, options, index=None, key=key, placeholder=placeholder, **more)
+    how: dict[str, Any] = {"placeholder": placeholder, "label_visibility": "collapsed", **more}
+    chosen = kept_in_url(st.selectbox, label, options, index=None, key=key, **how)
     return str(chosen) if chosen else None
 
 

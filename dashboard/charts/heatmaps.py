@@ -13,7 +13,7 @@ from toolkit.telemetry.runs.files.logged_tables import HistogramMap
 from toolkit.telemetry.runs.rank_grid import RankGrid
 from toolkit.telemetry.runs.store import Floats, Series
 
-from .packing import Window, x_values
+from .packing import FRAME, Window, x_values
 from .palette import color
 
 SAMPLES: Final = 2000
@@ -25,11 +25,6 @@ _FULL_ROWS: Final = 24
 _X_AXIS: Final = {"showgrid": False, "zeroline": False}
 _SCREEN: Final = "<f4"
 """A screen resolves no more, and plotly sends an array as its bytes."""
-
-
-def gpu_heatmap_height(gpus: int) -> int:
-    """Return the height of the heat map in pixels."""
-    return 78 + _ROW_PX * min(gpus, _FULL_ROWS)
 
 
 def gpu_heatmap_figure(
@@ -64,7 +59,8 @@ def gpu_heatmap_figure(
     )
     figure = _figure(heat, xaxis, _rows_axis("GPU"), revision)
     # The buttons are above the rows.
-    return figure.update_layout(meta={"axis": axis}, margin_t=26)
+    height = 78 + _ROW_PX * min(len(points), _FULL_ROWS)
+    return figure.update_layout(meta={"axis": axis}, margin_t=26, height=height)
 
 
 def _points(series: Series, window: Window | None) -> tuple[Floats, Floats]:
@@ -113,11 +109,6 @@ def ranks_per_row(grid: RankGrid) -> int:
     return max(1, -(-len(grid.ranks) // MAX_ROWS))
 
 
-def rank_heatmap_height(grid: RankGrid) -> int:
-    """Return the height of the heat map in pixels."""
-    return 60 + _ROW_PX * min(len(grid.ranks), _FULL_ROWS)
-
-
 def rank_heatmap_figure(grid: RankGrid, marks: Mapping[int, str] | None = None) -> go.Figure:
     """Return the heat map. A cell shows its mean; a row of several ranks shows, in each cell, the slowest of them.
 
@@ -162,7 +153,8 @@ def rank_heatmap_figure(grid: RankGrid, marks: Mapping[int, str] | None = None) 
         colorbar={"thickness": 8, "title": {"text": "s"}},
     )
     figure = _figure(heat, {**_X_AXIS, "title": {"text": "step"}}, _rows_axis("rank"), "ranks")
-    return figure.update_layout(annotations=pointers if len(names) > _FULL_ROWS else [])
+    height = 60 + _ROW_PX * min(len(grid.ranks), _FULL_ROWS)
+    return figure.update_layout(annotations=pointers if len(names) > _FULL_ROWS else [], height=height)
 
 
 def _row_name(first: int, last: int, marks: Mapping[int, str]) -> str:
@@ -188,8 +180,6 @@ def _pointer(rank: int, mark: str, row: int) -> dict[str, Any]:
 
 # ---------------------------------------------------------------- histograms
 
-HISTOGRAM_HEIGHT: Final = 300
-
 
 def histogram_figure(found: HistogramMap) -> go.Figure:
     """Return the heat map: a column for each step, darker where more of its values are."""
@@ -208,7 +198,7 @@ def histogram_figure(found: HistogramMap) -> go.Figure:
     )
     xaxis = {**_X_AXIS, "title": {"text": "step"}, "tickangle": 0}
     yaxis = {"fixedrange": True, "showgrid": False, "tickformat": "~g", "zeroline": False}
-    return _figure(heat, xaxis, yaxis, "histogram")
+    return _figure(heat, xaxis, yaxis, "histogram").update_layout(height=300)
 
 
 def _column_edges(steps: Floats) -> Floats:
@@ -220,9 +210,7 @@ def _column_edges(steps: Floats) -> Floats:
 
 
 def _figure(heat: go.Heatmap, xaxis: dict[str, Any], yaxis: dict[str, Any], revision: str) -> go.Figure:
-    margin = {"l": 8, "r": 8, "t": 8, "b": 8}
-    figure = go.Figure(heat, {"xaxis": xaxis, "yaxis": yaxis, "margin": margin})
-    return figure.update_layout(hovermode="closest", uirevision=revision)
+    return go.Figure(heat, {**FRAME, "xaxis": xaxis, "yaxis": yaxis, "uirevision": revision})
 
 
 def _rows_axis(title: str) -> dict[str, Any]:

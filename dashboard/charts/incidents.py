@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
@@ -11,9 +10,8 @@ from toolkit.telemetry.diagnostics.catalogue import title_of
 from toolkit.telemetry.diagnostics.finding import Finding
 from toolkit.telemetry.runs.formatting import html_text
 
-from .palette import color
-
-_COLOURS: Final[Mapping[str, str]] = {"critical": "critical", "warning": "warning", "info": "info"}
+from .packing import FRAME
+from .palette import LIGHT, color
 
 
 def incidents_figure(alerts: Sequence[Finding], last_step: int) -> go.Figure:
@@ -24,7 +22,7 @@ def incidents_figure(alerts: Sequence[Finding], last_step: int) -> go.Figure:
         for start, alert in zip(starts, alerts, strict=True)
     ]
     room = 0.008 * max(last_step, *ends, 1)
-    colours = [color(_COLOURS.get(alert.severity, "muted")) for alert in alerts]
+    colours = [color(alert.severity if alert.severity in LIGHT else "muted") for alert in alerts]
     figure = go.Figure(
         go.Bar(
             orientation="h",
@@ -45,7 +43,7 @@ def incidents_figure(alerts: Sequence[Finding], last_step: int) -> go.Figure:
         yaxis={"autorange": "reversed", "fixedrange": True},
         barmode="overlay",
         bargap=0.4,
-        hovermode="closest",
-        margin={"l": 8, "r": 10, "t": 8, "b": 8},
+        **FRAME,
         uirevision="incidents",
+        height=62 + 28 * len({title_of(alert) for alert in alerts}),
     )

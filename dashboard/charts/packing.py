@@ -1,12 +1,15 @@
-"""Wall time in local time, as Plotly draws it."""
+"""What charts that Plotly draws have in common: the frame, and wall time in local time."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Final
 
 from toolkit.telemetry.runs.store import Floats
 
+FRAME: Final = {"hovermode": "closest", "margin": {"l": 8, "r": 8, "t": 8, "b": 8}}
+"""The part of a layout that all of them have."""
 Window = tuple[float, float]
 """A range of the x axis."""
 

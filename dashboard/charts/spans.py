@@ -14,7 +14,7 @@ from toolkit.telemetry.runs.formatting import duration, html_text
 from toolkit.telemetry.runs.store import Floats
 from toolkit.telemetry.timing import names
 
-from .packing import Window, x_values
+from .packing import FRAME, Window, x_values
 from .palette import color, entry_color, series_color
 
 _COLORS: Final = {
@@ -34,11 +34,7 @@ _COLORS: Final = {
 _OTHER: Final = ("run-9", "run-4", "run-7", "run-10", "run-11")
 """Colours of spans with other names: those that no entry of the ledger has."""
 _LABEL_LENGTH: Final = 30
-_LAYOUT: Final = {
-    "barmode": "overlay",
-    "hovermode": "closest",
-    "margin": {"l": 8, "r": 10, "t": 10, "b": 8},
-}
+_LAYOUT: Final = {**FRAME, "barmode": "overlay"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +96,7 @@ def bars_figure(bars: Sequence[Bar], revision: str, *, shaded: Window | None = N
             "fixedrange": True,
         },
         bargap=0.35,
+        height=70 + 38 * len(rows),
         uirevision=revision,
     )
 
@@ -178,6 +175,7 @@ def spans_figure(
             "zeroline": False,
         },
         dragmode="zoom",
+        height=(90 if in_legend - {""} else 60) + 32 * max(2, min(len(rows), 40)),
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"},
         uirevision=revision,
     )

@@ -16,6 +16,7 @@ from toolkit.telemetry.runs.statistics import mid_ranks
 from toolkit.telemetry.runs.sweep.answer import Factor, is_log_scale
 from toolkit.telemetry.runs.sweep.runs import Direction
 
+from .packing import FRAME
 from .palette import SERIES, color, series_color
 
 _SCALE: Final = ((0.0, color("series-1")), (1.0, color("series-0")))
@@ -28,7 +29,6 @@ _FITS: Final = 200
 _FIT_POINTS: Final = 60
 _LEAST_FITTED: Final = 4
 """Different values that a parabola needs to say anything."""
-_MARGIN: Final = {"l": 8, "r": 8, "t": 8, "b": 8}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,14 +128,14 @@ def scatter_figure(
             "zeroline": False,
         },
         yaxis={"title": {"text": html_text(y)}, "type": "log" if log_y else "linear", "zeroline": False},
-        hovermode="closest",
         legend={
             "title": {"text": html_text(shade or "")},
             "orientation": "h",
             "y": 1.02,
             "yanchor": "bottom",
         },
-        margin=_MARGIN,
+        **FRAME,
+        height=340,
     )
 
 
@@ -201,9 +201,9 @@ def importance_figure(factors: Sequence[Factor]) -> go.Figure:
     return figure.update_layout(
         xaxis={"range": [0, 1], "tickformat": ".0%", "fixedrange": True},
         yaxis={"autorange": "reversed", "fixedrange": True},
-        hovermode="closest",
         bargap=0.5,
-        margin=_MARGIN,
+        **FRAME,
+        height=50 + 30 * len(factors),
     )
 
 
@@ -229,7 +229,7 @@ def parallel_figure(
             unselected={"line": {"color": color("muted"), "opacity": 0.12}},
         )
     )
-    return figure.update_layout(margin={"l": 44, "r": 44, "t": 78, "b": 18})
+    return figure.update_layout(margin={"l": 44, "r": 44, "t": 78, "b": 18}, height=380)
 
 
 def short_key(key: str, length: int) -> str:

@@ -48,7 +48,7 @@ from .control_box import (
     subject,
 )
 from .curve_chart import Mark
-from .curve_panel import Around, change_mark, curve_panel
+from .curve_panel import Around, Panel, change_mark, curve_panel
 from .evidence import Evidence, around, metric_of, slope
 from .frame import RunPage
 from .page_states import section
@@ -189,8 +189,7 @@ def _chart(page: RunPage, alert: Finding, metric: str, evidence: Evidence) -> No
         levels = (*levels, growth)
     curve_panel(
         page,
-        metric,
-        [(metric, metric)],
+        Panel.of(metric),
         Around(
             marks=evidence.marks, bands=evidence.bands, levels=levels, window=evidence.window, axis="step"
         ),

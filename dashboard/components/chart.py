@@ -21,7 +21,6 @@ def draw_chart(
     *,
     key: str,
     label: str,
-    height: int = 260,
     name: str = "chart",
     heading: str = "",
     on_view: Callable[[], None] | None = None,
@@ -31,8 +30,7 @@ def draw_chart(
 
     With `on_pick`, `picked_of(key)` returns the number of the clicked bar or point: the first of its customdata.
 
-    `label` is for screen readers, `name` is the file of a saved
-    picture and `heading` its title.
+    `label` is for screen readers, `name` is the file of a saved picture and `heading` its title.
     """
     # The theme is that of the page.
     figure.layout.template = None
@@ -44,7 +42,7 @@ def draw_chart(
             "src": plotly_js_url() if kinds <= SMALL_PLOTLY_TRACES else whole_plotly_js_url(),
             "figure": figure.to_json(),
             "label": clean(label)[:_MAX_LABEL],
-            "height": height,
+            "height": figure.layout.height,
             "name": clean(name)[:_MAX_LABEL],
             "heading": html_text(heading or name, _MAX_LABEL),
             "palettes": PALETTES,
@@ -54,7 +52,7 @@ def draw_chart(
         on_view_change=on_view or redraw_only,
         on_picked_change=on_pick or redraw_only,
         default={"view": None, "picked": None},
-        height=height + 4,
+        height=figure.layout.height + 4,
     )
 
 

@@ -107,18 +107,23 @@ def run_curves(
     primary: Primary | None,
 ) -> None:
     """Draw the curves of runs: the metric is chosen once, at first the primary one; the others follow, smaller."""
-    in_part = read_runs(store, list(cards))
+    read_runs(store, list(cards))
     names = joined_metrics({key: store.metrics(key) for key in cards})
     axes = shared_axes(store, list(cards), names)
     with st.container(width=300):
         metric = pick_metric(names, primary)
-    view_switches(axes=axes)
     shown = Compared(store=store, cards=cards, names=names, metric=metric, looks=looks, axes=axes)
-    if names.get(metric):
-        draw_curves(curves_spec(shown, metric, is_small=False), key="chart compare")
-        small_charts(shown)
-    elif not in_part:
-        st.info("None of these runs has logged a metric.", icon=":material/show_chart:")
+    main_chart(shown)
+    small_charts(shown)
+
+
+def main_chart(shown: Compared, statistics: Sequence[str] = ()) -> None:
+    """Draw the switches, and the chart of the chosen metric."""
+    view_switches(axes=shown.axes, statistics=statistics)
+    if shown.names.get(shown.metric):
+        draw_curves(curves_spec(shown, shown.metric, is_small=False), key="chart compare")
+    else:
+        st.info(f"None of these runs has logged {md(shown.metric)}.", icon=":material/show_chart:")
 
 
 def pick_metric(names: Mapping[str, Mapping[str, str]], primary: Primary | None) -> str:

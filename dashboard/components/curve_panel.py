@@ -61,6 +61,23 @@ class Around:
     """A fixed x axis; None for the one of the switches."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """A chart of some metrics of a run, each with its label; without `legend` only the tooltip names them."""
+
+    title: str
+    metrics: Sequence[tuple[str, str]]
+    unit: str = ""
+    from_zero: bool = False
+    limits: tuple[tuple[float, str], ...] = ()
+    legend: bool = True
+
+    @classmethod
+    def of(cls, metric: str) -> Panel:
+        """Return the chart of one metric."""
+        return cls(title=metric, metrics=((metric, metric),))
+
+
 def chart_switches(page: RunPage) -> View:
     """Show the switches for all charts of a page, in one row."""
     metrics = page.store.metrics(page.key)
@@ -79,32 +96,26 @@ def _logs_epochs(page: RunPage, names: Sequence[str]) -> bool:
 
 def curve_panel(
     page: RunPage,
-    title: str,
-    metrics: Sequence[tuple[str, str]],
+    panel: Panel,
     around: Around,
     *,
     height: int = 230,
-    unit: str = "",
     smooth: bool = True,
-    from_zero: bool = False,
-    legend: bool = True,
-    limits: tuple[tuple[float, str], ...] = (),
     key: str | None = None,
     first_color: int = 0,
     overlay: str | None = None,
     level: Literal[2, 3] = 2,
     star: tuple[bool, Callable[[], None]] | None = None,
-) -> bool:
-    """Draw `metrics` (name and label) in one chart under `title`; False if the run has none of them.
+) -> None:
+    """Draw a panel under its title; nothing if the run has none of its metrics.
 
-    Without `legend` only the tooltip names the curves. `overlay` is a further metric, on a y axis of its own; `level`
-    is that of the title as a heading, `star` pins its metric. The first metric comes with its minimum and maximum
-    between records.
+    `overlay` is a further metric, on a y axis of its own; `level` is that of the title as a heading, `star` pins its
+    metric. The first metric comes with its minimum and maximum between records.
     """
-    card = page.card
-    curves, found = curves_of(page, metrics, first_color, smooth=smooth, has_base=around.axis is None)
+    card, title = page.card, panel.title
+    curves, found = curves_of(page, panel.metrics, first_color, smooth=smooth, has_base=around.axis is None)
     if not found:
-        return False
+        return
     if overlay is not None and overlay not in found:
         over = CurveSpec(
             run=page.key,
@@ -115,17 +126,17 @@ def curve_panel(
             name=card.name,
         )
         curves.append(over)
-    section(md(title) + (f" :gray[{md(unit)}]" if unit else ""), level=level)
+    section(md(title) + (f" :gray[{md(panel.unit)}]" if panel.unit else ""), level=level)
     draw_curves(
         ChartSpec(
             title=title,
             curves=tuple(curves),
             height=height,
-            unit=unit,
+            unit=panel.unit,
             fit=smooth,
-            from_zero=from_zero,
-            legend=legend and len(found) + (overlay is not None) > 1,
-            limits=limits,
+            from_zero=panel.from_zero,
+            legend=panel.legend and len(found) + (overlay is not None) > 1,
+            limits=panel.limits,
             marks=tuple(mark for mark in around.marks if concerns(mark, found)),
             bands=around.bands,
             levels=around.levels,
@@ -137,10 +148,9 @@ def curve_panel(
             star=None if star is None else star[0],
             forecast=height > SMALL_PX,
         ),
-        key=key or f"chart {page.key} {title} {metrics[0][0]}",
+        key=key or f"chart {page.key} {title} {panel.metrics[0][0]}",
         on_star=None if star is None else star[1],
     )
-    return True
 
 
 def curves_of(

@@ -8,7 +8,7 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from toolkit.telemetry.reports.svg import SIZE, Axis, band_html, frame_html, grid_html, text_html
+from toolkit.telemetry.reports.svg import SIZE, Axis, band_html, frame_html, grid_html, text_html, x_axis
 from toolkit.telemetry.runs.curve_tiles import Block, CurveTiles, NonFiniteRun
 from toolkit.telemetry.runs.store import Floats
 
@@ -49,59 +49,58 @@ def curve_picture(
         shown = raw if smoothed is None else smoothed
         if is_baseline:
             # Below the others, and no further than they go.
-            low, high = _around([x for _, x, _ in lines]) if lines else (0.0, 0.0)
-            inside = (shown[0] >= low) & (shown[0] <= high)
+            own = _around(lines)
+            inside = (shown[0] >= own.low) & (shown[0] <= own.high)
             if not lines or not inside.any():
                 continue
             raw = shown = shown[0][inside], shown[1][inside]
-            lines.insert(0, (_look("line smooth", colours), *shown))
+            lines.insert(0, (_drawn_as("line smooth", colours), *shown))
         else:
-            lines += [] if smoothed is None else [(_look("pale", colours), *raw)]
-            lines.append((_look("line" if smoothed is None else "line smooth", colours), *shown))
+            lines += [] if smoothed is None else [(_drawn_as("pale", colours), *raw)]
+            lines.append((_drawn_as("line" if smoothed is None else "line smooth", colours), *shown))
         ends += _core(raw, shown)
         odd += tiles.non_finite or ()
     values = np.concatenate([y[np.isfinite(y)] for *_, y in lines]) if lines else np.empty(0)
     if not len(values):
         return ""
     y_range, is_fitted = _range(values, ends)
-    x_axis, y_axis = Axis(*_around([x for _, x, _ in lines])), Axis(*y_range)
+    across, upright = _around(lines), Axis(*y_range)
     top = 20 if is_fitted or is_marked or odd else 8
     box = height - (23 if has_legend else 0) - 26 - top
     ticks = (6 if height > _LARGE_PX else 3, max(2, box // 34))
-    left = max(28, 6 * max(len(text) for _, text in y_axis.ticks(ticks[1])) + 10)
-    plot = grid_html(x_axis, y_axis, ticks) + "".join(
-        [f'<path {attributes} d="{_path(x, y, x_axis, y_axis)}"/>' for attributes, x, y in lines]
-        + [band_html(x_axis, one.first_x, one.last_x, "nan", one.kind) for one in odd[-_MOST_ODD:]]
+    left = max(28, 6 * max(len(text) for _, text in upright.ticks(ticks[1])) + 10)
+    plot = grid_html(across, upright, ticks) + "".join(
+        [f'<path {attributes} d="{_path(x, y, across, upright)}"/>' for attributes, x, y in lines]
+        + [band_html(across, one.first_x, one.last_x, "nan", one.kind) for one in odd[-_MOST_ODD:]]
     )
     legend = "".join(
-        f"<li><i {_look('key', colours)}></i>{text_html(label, 60)}</li>" for label, colours, *_ in curves
+        f"<li><i {_drawn_as('key', colours)}></i>{text_html(label, 60)}</li>" for label, colours, *_ in curves
     )
     words = ", ".join(label for label, *_ in curves)
     named = ("step" if axis == "step" else "seconds since the start") if height > _LARGE_PX else ""
     return (
         f'<div class="telemetry-curves-picture" style="--box:{box}px;--left:{left}px;--top:{top}px">'
         f"{f'<ul class=legend>{legend}</ul>' if has_legend else ''}"
-        f"{frame_html(x_axis, y_axis, plot, words, named, most=ticks)}</div>"
+        f"{frame_html(across, upright, plot, words, named, most=ticks)}</div>"
     )
 
 
-def _look(name: str, colours: tuple[str, str]) -> str:
+def _drawn_as(name: str, colours: tuple[str, str]) -> str:
     return f'class="{name}" style="color:light-dark({text_html(",".join(colours))})"'
 
 
-def _path(x: Floats, y: Floats, x_axis: Axis, y_axis: Axis) -> str:
+def _path(x: Floats, y: Floats, across: Axis, upright: Axis) -> str:
     """Return a line through the finite points, with gaps where a value is not a number."""
     finite = np.isfinite(x) & np.isfinite(y)
     begins = finite & ~np.concatenate(([False], finite[:-1]))
-    left = np.round(SIZE * (x - x_axis.low) / (x_axis.high - x_axis.low), 1)[finite]
-    top = np.round(SIZE * (y_axis.high - y) / (y_axis.high - y_axis.low), 1)[finite]
+    left = np.round(SIZE * (x - across.low) / (across.high - across.low), 1)[finite]
+    top = np.round(SIZE * (upright.high - y) / (upright.high - upright.low), 1)[finite]
     at = zip(begins[finite].tolist(), left.tolist(), np.clip(top, -SIZE, 2 * SIZE).tolist(), strict=True)
     return "".join(f"{'M' if begin else 'L'}{px:g} {py:g}" for begin, px, py in at)
 
 
-def _around(xs: Sequence[Floats]) -> tuple[float, float]:
-    low, high = min(float(x.min()) for x in xs), max(float(x.max()) for x in xs)
-    return (low, high) if low < high else (low - 1.0, high + 1.0)
+def _around(lines: Sequence[tuple[str, Floats, Floats]]) -> Axis:
+    return x_axis([edge for _, x, _ in lines for edge in (float(x.min()), float(x.max()))])
 
 
 def _points(blocks: Sequence[Block]) -> tuple[tuple[Floats, Floats], Floats, Floats, Floats]:

@@ -46,29 +46,30 @@ from .script import show_component
 
 Tone = Literal["green", "orange", "red", "blue", "gray", "violet"]
 
-BADGES: Final[dict[str, tuple[str, Tone]]] = {
-    RUNNING: ("Running", "green"),
-    STARTING: ("Starting", "gray"),
-    STALLED: ("Stalled", "orange"),
-    FINISHED: ("Finished", "blue"),
-    STOPPED: ("Stopped", "blue"),
-    FAILED: ("Failed", "red"),
-    LOST: ("Lost", "red"),
-    NO_END: ("No end written", "gray"),
-    UNREADABLE: ("Unreadable", "red"),
+BADGES: Final[dict[str, tuple[str, Tone, str]]] = {
+    RUNNING: ("Running", "green", "●"),
+    STARTING: ("Starting", "gray", "◌"),
+    STALLED: ("Stalled", "orange", "▲"),
+    FINISHED: ("Finished", "blue", "■"),
+    STOPPED: ("Stopped", "blue", "■"),
+    FAILED: ("Failed", "red", "✕"),
+    LOST: ("Lost", "red", "✕"),
+    NO_END: ("No end written", "gray", "◌"),
+    UNREADABLE: ("Unreadable", "red", "✕"),
 }
-GLYPHS: Final[dict[str, str]] = {
-    RUNNING: "● Running",
-    STARTING: "◌ Starting",
-    STALLED: "▲ Stalled",
-    FINISHED: "■ Finished",
-    STOPPED: "■ Stopped",
-    FAILED: "✕ Failed",
-    LOST: "✕ Lost",
-    NO_END: "◌ No end",
-    UNREADABLE: "✕ Unreadable",
-}
-"""For tables, which are drawn on a canvas: glyphs that every font has."""
+"""Word, colour and sign of each status: a sign that every font has."""
+
+
+def badge_of(card: RunCard) -> tuple[str, Tone, str]:
+    """Return word, colour and sign of a run's status."""
+    return BADGES.get(card.status.name, (card.status.name, "gray", "●"))
+
+
+def status_text(card: RunCard) -> str:
+    """Return a run's status as a cell of a table has it."""
+    word, _, sign = badge_of(card)
+    return clean(f"{sign} {word.removesuffix(' written')}")
+
 
 OFFERED: Final = 500
 """Runs that can be picked on the page of a run."""
@@ -332,7 +333,7 @@ class _Head:
 
     def _name_tab(self, card: RunCard, unseen: Sequence[Finding]) -> None:
         is_critical = any(alert.severity == "critical" for alert in unseen)
-        tab = (tab_title(card, _glyph(card), unseen), CRITICAL_ICON if is_critical else ICON)
+        tab = (tab_title(card, badge_of(card)[2], unseen), CRITICAL_ICON if is_critical else ICON)
         if tab != self._tab:
             self._tab = tab
             st.set_page_config(page_title=tab[0], page_icon=tab[1])
@@ -354,13 +355,13 @@ def _name_and_progress(page: RunPage, card: RunCard, unseen: Sequence[Finding]) 
 
 def head_html(page: RunPage, card: RunCard) -> str:
     """Return name, status and progress of a run as HTML made from escaped text."""
-    word, tone = BADGES.get(card.status.name, (card.status.name, "gray"))
+    word, tone, sign = badge_of(card)
     if card.status.name == STALLED and card.last_sign is not None:
         word += f" {duration(time.time() - card.last_sign)}"
     if card.archived:
         word += " · archived"
     how = "" if card.status.sure else " (estimated from the time of the last update)"
-    badges = [(f"{_glyph(card)} {word}", tone, card.status.why + how)]
+    badges = [(f"{sign} {word}", tone, card.status.why + how)]
     badges += [(source[:40], "violet", "") for source in filter(None, (card.team, card.logged_by))]
     badges += [(tag[:30], "gray", "") for tag in card.tags[:6]]
     line = f"<h1>{text_html(card.name, 80)}</h1>" + "".join(
@@ -390,10 +391,6 @@ def head_html(page: RunPage, card: RunCard) -> str:
         f'<div class="telemetry-head"><div class="telemetry-head-line">{line}</div>{bar}'
         f'<div class="telemetry-head-about">{clock_html}{about}</div></div>'
     )
-
-
-def _glyph(card: RunCard) -> str:
-    return GLYPHS.get(card.status.name, "●").split(" ", 1)[0]
 
 
 def _problems(card: RunCard, health: Health) -> None:

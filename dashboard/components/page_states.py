@@ -9,12 +9,13 @@ import shlex
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, TypeVar
 
 import streamlit as st
+from streamlit.delta_generator import DeltaGenerator
 
 from toolkit.telemetry.runfolder.labels import LabelsError
 from toolkit.telemetry.runs.formatting import clean, clock, count, duration, md, size
@@ -35,8 +36,16 @@ for step, batch in enumerate(loader):
 log.close()
 """
 
+_Item = TypeVar("_Item")
+
 _LAG_SHOWN_S: Final = 15.0
 """A copy is usually a few seconds behind."""
+
+
+def grid(items: Sequence[_Item], columns: int) -> Iterator[tuple[DeltaGenerator, _Item]]:
+    """Yield each of `items` with the place where it is drawn, in rows of so many."""
+    for start in range(0, len(items), columns):
+        yield from zip(st.columns(columns, gap="medium"), items[start : start + columns], strict=False)
 
 
 def say_if_cut(runs: RunList) -> None:

@@ -64,14 +64,7 @@ def pick_project(runs: RunList) -> str | None:
     """Show the projects, if there are several, and return the chosen one."""
     if len(runs.projects) < 2:
         return None
-    return session.pick_or_none(
-        "Project",
-        runs.projects,
-        key="project",
-        placeholder="any project",
-        label_visibility="collapsed",
-        width=170,
-    )
+    return session.pick_or_none("Project", runs.projects, key="project", placeholder="any project", width=170)
 
 
 # ---------------------------------------------------------------- colours of runs that are compared

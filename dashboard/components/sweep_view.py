@@ -32,7 +32,7 @@ from .. import page_links, session
 from ..charts.sweep import Point, importance_figure, parallel_figure, scatter_figure
 from . import page_states
 from .chart import draw_chart
-from .frame import GLYPHS
+from .frame import status_text
 from .own_views import primary_among
 from .page_states import section
 from .run_filter import pick_project, search_box, suggest_names
@@ -134,20 +134,13 @@ def _pick_metric(store: RunStore, cards: Sequence[RunCard]) -> _Asked | None:
     direction: Direction = known or "min"
     if known is None or "better" in st.query_params:
         by_name = {name: text for text, name in _DIRECTIONS.items()}
-        better = session.pick_one(
-            "Better",
-            tuple(_DIRECTIONS),
-            default=by_name[direction],
-            key="better",
-            label_visibility="collapsed",
-        )
+        better = session.pick_one("Better", tuple(_DIRECTIONS), default=by_name[direction], key="better")
         direction = _DIRECTIONS[better]
     take = session.pick_one(
         "Value of a run",
         tuple(_TAKES),
         default="Best value",
         key="take",
-        label_visibility="collapsed",
         help="The best value that a run has reached, or its last one.",
     )
     return _Asked(metric=metric, direction=direction, take=_TAKES[take])
@@ -191,9 +184,7 @@ def _draw(store: RunStore, found: _Found) -> None:
     if len(measured) > 1:
         chart = _SCATTER
         if found.varied:
-            chart = session.pick_one(
-                "Chart", (_SCATTER, _PARALLEL), default=_SCATTER, key="chart", label_visibility="collapsed"
-            )
+            chart = session.pick_one("Chart", (_SCATTER, _PARALLEL), default=_SCATTER, key="chart")
         if chart == _PARALLEL:
             _parallel(measured, found)
             _importance(said)
@@ -312,7 +303,6 @@ def _scatter(found: _Found) -> None:
         scatter_figure(shown, x, y, shade, log_y=log_y, fits=fits),
         key="sweep scatter",
         label=f"{y} by {x}, {len(points)} runs",
-        height=340,
         name=f"{y} by {x}",
     )
     notes = ["the star is the best run"] if best is not None else []
@@ -376,7 +366,6 @@ def _importance(said: SweepAnswer) -> None:
         importance_figure(shown),
         key="sweep importance",
         label="share of the differences that each setting explains",
-        height=50 + 30 * len(shown),
         name="importance of settings",
     )
     st.caption(
@@ -416,7 +405,6 @@ def _parallel(runs: Sequence[SweepRun], found: _Found) -> None:
         parallel_figure(shown, names, said.metric, said.direction),
         key="sweep parallel",
         label=f"{said.metric} with {', '.join(names)}, {len(shown)} runs",
-        height=380,
         name="parallel coordinates",
     )
     left_out = len(runs) - len(rows)
@@ -499,7 +487,7 @@ def _table(found: _Found) -> None:
 
 def _cell(card: RunCard, column: str, now: float) -> Any:
     if column == "status":
-        return clean(GLYPHS.get(card.status.name, card.status.name))
+        return status_text(card)
     shown = cell(card, column, now)
     return clean(shown) if isinstance(shown, str) else shown
 

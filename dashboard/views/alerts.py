@@ -150,7 +150,6 @@ def _incidents(page: RunPage, groups: Sequence[AlertGroup]) -> None:
         incidents_figure(alerts, page.card.step or 0),
         key=key,
         label=f"{count(len(pairs))} alerts over the steps",
-        height=62 + 28 * len({title_of(alert) for alert in alerts}),
         name=f"{page.card.name} alerts",
         on_pick=choose,
     )

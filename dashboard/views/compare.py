@@ -35,7 +35,7 @@ from ..components.compared_curves import (
     HIDDEN,
     MAX_SMALL,
     Compared,
-    curves_spec,
+    main_chart,
     other_metrics,
     pick_metric,
     read_runs,
@@ -45,9 +45,7 @@ from ..components.compared_curves import (
 )
 from ..components.curve_chart import (
     View,
-    draw_curves,
     view_in_url,
-    view_switches,
 )
 from ..components.difference import ask_why, difference_blocks, made_of, show_difference
 from ..components.own_charts import own_charts
@@ -101,7 +99,7 @@ def main() -> None:
     with below:
         shown = _compared(store, {key: cards[key] for key in keys}, of_metric, of_group)
     with chart:
-        page_states.guarded("The chart", lambda: _chart(shown))
+        page_states.guarded("The chart", lambda: main_chart(shown, _STATISTICS if shown.groups else ()))
     seconds = 1.0 if in_part else session.refresh_seconds() if shown.is_live else None
     with of_report:
         report_button("compare", lambda: _report(shown))
@@ -265,17 +263,6 @@ def _pick_baseline(rows: Sequence[str], first: str, texts: Mapping[str, str]) ->
         is_difference = st.toggle("Draw the difference", key="diff", bind="query-params")
     session.put_in_url({"base": chosen if chosen != first else None})
     return chosen, is_difference
-
-
-# ---------------------------------------------------------------- curves
-
-
-def _chart(shown: Compared) -> None:
-    view_switches(axes=shown.axes, statistics=_STATISTICS if shown.groups else ())
-    if not shown.names.get(shown.metric):
-        st.info(f"None of these runs has logged {md(shown.metric)}.", icon=":material/show_chart:")
-        return
-    draw_curves(curves_spec(shown, shown.metric, is_small=False), key="chart compare")
 
 
 # ---------------------------------------------------------------- the table

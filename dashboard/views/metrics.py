@@ -26,6 +26,7 @@ from ..components import page_states
 from ..components.curve_chart import View
 from ..components.curve_panel import (
     Around,
+    Panel,
     chart_switches,
     curve_panel,
     marks_of,
@@ -186,7 +187,7 @@ def _group_head(group: str, size: int, opened: set[str]) -> None:
 
 
 def _columns() -> int:
-    return session.pick_one("Columns", (1, 2, 3, 4), default=3, key="cols")
+    return session.pick_one("Columns", (1, 2, 3, 4), default=3, key="cols", label_visibility="visible")
 
 
 def _overlay(page: RunPage) -> str | None:
@@ -201,6 +202,7 @@ def _overlay(page: RunPage) -> str | None:
         placeholder="another metric",
         help="Draw this metric into every chart, on an axis of its own.",
         width=240,
+        label_visibility="visible",
     )
 
 
@@ -225,23 +227,21 @@ def _charts(page: RunPage, how: _ChartOptions, pattern: str, *, is_one: bool) ->
 def _one_chart(page: RunPage, how: _ChartOptions, pattern: str, names: Sequence[str]) -> None:
     # The spread of a metric is its band; on its own only if nothing else matches.
     names = [name for name in names if not is_spread(name, names)] or names
-    shown = [(name, name) for name in names[:_MOST_IN_ONE]]
-    curve_panel(page, pattern, shown, how.around, height=440, overlay=how.overlay, key=f"one {page.key}")
-    if len(names) > len(shown):
-        st.caption(f"The first {len(shown)} of {count(len(names))} metrics that match.")
+    shown = Panel(title=pattern, metrics=[(name, name) for name in names[:_MOST_IN_ONE]])
+    curve_panel(page, shown, how.around, height=440, overlay=how.overlay, key=f"one {page.key}")
+    if len(names) > _MOST_IN_ONE:
+        st.caption(f"The first {_MOST_IN_ONE} of {count(len(names))} metrics that match.")
 
 
 def _grid(page: RunPage, infos: Sequence[MetricInfo], how: _ChartOptions) -> None:
-    for start in range(0, len(infos), how.columns):
-        row = infos[start : start + how.columns]
-        for cell, info in zip(st.columns(how.columns, gap="medium"), row, strict=False):
-            with cell:
-                page_states.guarded(info.name, partial(_chart, page, info.name, how))
+    for cell, info in page_states.grid(infos, how.columns):
+        with cell:
+            page_states.guarded(info.name, partial(_chart, page, info.name, how))
 
 
 def _chart(page: RunPage, name: str, how: _ChartOptions) -> None:
     star = pin_star(page, name, how.pins)
-    curve_panel(page, name, [(name, name)], how.around, height=210, overlay=how.overlay, level=3, star=star)
+    curve_panel(page, Panel.of(name), how.around, height=210, overlay=how.overlay, level=3, star=star)
 
 
 def _data(page: RunPage, view: View) -> None:

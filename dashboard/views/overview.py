@@ -27,6 +27,7 @@ from ..components.baseline import against_text, baseline_of
 from ..components.cards import Card, draw_cards, ledger_bar
 from ..components.curve_panel import (
     Around,
+    Panel,
     chart_switches,
     curve_panel,
     marks_of,
@@ -279,16 +280,6 @@ def _ledger(page: RunPage, spent: TimeSpent) -> None:
 # ---------------------------------------------------------------- charts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Panel:
-    """One of the small charts."""
-
-    title: str
-    metrics: tuple[tuple[str, str], ...]
-    unit: str = ""
-    from_zero: bool = False
-
-
 # Of each group, the first panel with logged metrics is drawn.
 _BELOW: Final = (
     (
@@ -363,7 +354,7 @@ def _charts(page: RunPage, pins: Pins) -> None:
     )
     with left:
         if plan.main:
-            main = Panel(title=plan.title, metrics=tuple(plan.main))
+            main = Panel(title=plan.title, metrics=plan.main)
             _panel(page, main, around, height=390)
         page_states.guarded("The latest samples", lambda: latest_samples(page))
     with right:
@@ -381,10 +372,9 @@ def _charts(page: RunPage, pins: Pins) -> None:
 
 
 def _own_charts(page: RunPage, names: Sequence[str], around: Around, pins: Pins) -> None:
-    for start in range(0, len(names), 3):
-        for cell, name in zip(st.columns(3, gap="medium"), names[start : start + 3], strict=False):
-            with cell:
-                _panel(page, Panel(title=name, metrics=((name, name),)), around, height=190, pins=pins)
+    for cell, name in page_states.grid(names, 3):
+        with cell:
+            _panel(page, Panel.of(name), around, height=190, pins=pins)
 
 
 def _loss_curves(metrics: dict[str, MetricInfo]) -> list[tuple[str, str]]:
@@ -408,12 +398,9 @@ def _panel(
     def draw() -> None:
         curve_panel(
             page,
-            panel.title,
-            panel.metrics,
+            panel,
             around,
             height=height,
-            unit=panel.unit,
-            from_zero=panel.from_zero,
             first_color=color,
             star=None if pins is None else pin_star(page, panel.metrics[0][0], pins),
         )

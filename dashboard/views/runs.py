@@ -51,7 +51,7 @@ from ..components import page_states
 from ..components.baseline import against_text, baseline_key, baseline_of, choose_baseline
 from ..components.compared_curves import HIDDEN, run_curves
 from ..components.forecast_line import forecast_cells
-from ..components.frame import BADGES, GLYPHS
+from ..components.frame import BADGES, badge_of, status_text
 from ..components.own_views import (
     COLUMNS,
     ColumnSpec,
@@ -129,7 +129,6 @@ def _pick_show() -> str:
         ("List", _CHARTS, "Sweep"),
         default="List",
         key="show",
-        label_visibility="collapsed",
         help="Every run with its figures, with their curves next to it, or which settings explain the results.",
     )
     state[_SHOW] = chosen
@@ -162,7 +161,7 @@ def _filters(runs: RunList, search: Any) -> RunQuery:
     there = {**runs.statuses, **runs.archived_statuses}
     # Those of a link as well, which may be of a time with such runs.
     asked = {*(st.session_state.get("status") or ()), *st.query_params.get_all("status")}
-    names = [name for name, (word, _) in BADGES.items() if name in there or {name, word} & asked]
+    names = [name for name, (word, *_) in BADGES.items() if name in there or {name, word} & asked]
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         statuses = session.kept_in_url(
             st.pills,
@@ -366,7 +365,7 @@ def _statuses(runs: RunList) -> str:
         counts = Counter(card.status.name for card in runs.cards)
     else:
         counts = Counter(runs.statuses if runs.matching == sum(runs.statuses.values()) else {})
-    found = [f"{count(counts[name])} {word.lower()}" for name, (word, _) in BADGES.items() if counts[name]]
+    found = [f"{count(counts[name])} {word.lower()}" for name, (word, *_) in BADGES.items() if counts[name]]
     return ": " + ", ".join(found) if found else ""
 
 
@@ -455,11 +454,10 @@ def _cell(card: RunCard, column: Column, trends: Mapping[str, Sequence[float]], 
 
 def _status(card: RunCard) -> list[str]:
     """Return the status with its colour; a run that ended with a critical finding is not fine."""
-    text = GLYPHS.get(card.status.name, card.status.name) + ("" if card.status.sure else " ?")
-    tone = BADGES[card.status.name][1] if card.status.name in BADGES else "gray"
+    text, tone = status_text(card) + ("" if card.status.sure else " ?"), badge_of(card)[1]
     if card.open_findings[0] and tone == "blue":
         text, tone = f"{text}, critical", "red"
-    return [clean(text), tone]
+    return [text, tone]
 
 
 def _limit(query: RunQuery) -> int:
@@ -625,7 +623,6 @@ def _group_picker(runs: RunList) -> None:
         key="group",
         placeholder="group by …",
         format_func=clean,
-        label_visibility="collapsed",
         width=170,
     )
 

@@ -24,7 +24,7 @@ from toolkit.telemetry.runs.formatting import clean, count, md
 from toolkit.telemetry.runs.store import Refused
 
 from .. import session
-from ..charts.heatmaps import HISTOGRAM_HEIGHT, histogram_figure
+from ..charts.heatmaps import histogram_figure
 from ..components import page_states
 from ..components.chart import draw_chart
 from ..components.frame import RunPage, live, open_run, read
@@ -62,7 +62,7 @@ def main() -> None:
     elif len(kinds) == 1:
         _DRAWN[kinds[0]](page)
     else:
-        shown = session.pick_one("Shown", kinds, default=kinds[0], key="show", label_visibility="collapsed")
+        shown = session.pick_one("Shown", kinds, default=kinds[0], key="show")
         _DRAWN[shown](page)
 
 
@@ -106,9 +106,7 @@ def _draw_samples(page: RunPage) -> None:
             icon=":material/search:",
             label_visibility="collapsed",
         )
-        view = session.pick_one(
-            "Samples shown", tuple(_VIEWS), default="Step by step", key="view", label_visibility="collapsed"
-        )
+        view = session.pick_one("Samples shown", tuple(_VIEWS), default="Step by step", key="view")
     needle = search.strip().lower()
     live(page, "The samples", lambda: _samples(page, needle, _VIEWS[view]))
     live(page, "The histograms", lambda: _histograms(page, needle))
@@ -178,7 +176,6 @@ def _histograms(page: RunPage, search: str) -> None:
                 histogram_figure(histogram),
                 key=f"_histogram {page.key} {name}",
                 label=f"Histogram of {name[:100]} over the steps",
-                height=HISTOGRAM_HEIGHT,
                 name=f"histogram {name}",
             )
     if len(found) > _MAX_MAPS:

@@ -126,6 +126,14 @@ def test_a_schedule_that_starts_again_is_seen_with_and_without_steps_twice():
     assert judge(_old(RESUMED), _new(rate=again)).cause == SCHEDULE
 
 
+def test_a_schedule_that_had_ended_is_not_said_to_go_below_zero():
+    old, new = _old(RESUMED), _new(rate=lambda _: 1e-5)
+    old.lr.update({step: 1e-4 * (RESUMED - step) for step in old.lr})
+
+    (rate,) = (row for row in judge(old, new).evidence if row.what.startswith("learning rate"))
+    assert (rate.before, rate.after) == ("0.0", "1e-05")
+
+
 def test_what_the_settings_ask_for_is_no_fault():
     def again(step):
         return _rate(step) * min(1.0, (step - RESUMED) / 5)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,10 +16,10 @@ from toolkit.telemetry.runs.formatting import count, md
 from toolkit.telemetry.runs.store import MetricInfo
 
 from ... import session
-from ...charts.heatmaps import SAMPLES, gpu_heatmap_figure, gpu_heatmap_height
+from ...charts.heatmaps import SAMPLES, gpu_heatmap_figure
 from .. import page_states
 from ..chart import draw_chart
-from ..curve_panel import Around, curve_panel, marks_of
+from ..curve_panel import Around, Panel, curve_panel, marks_of
 from ..frame import RunPage, read
 from ..page_states import section
 from ..run_table import fact_table
@@ -57,9 +57,7 @@ def pick_window(page: RunPage) -> str:
         return "All"
     with st.container(horizontal=True, vertical_alignment="center"):
         section(_heading(_gpus(system, page)), width="stretch")
-        return session.pick_one(
-            "Window", tuple(_WINDOWS), default="All", key="span", label_visibility="collapsed"
-        )
+        return session.pick_one("Window", tuple(_WINDOWS), default="All", key="span")
 
 
 def draw_gpus(page: RunPage, span: str) -> None:
@@ -88,26 +86,13 @@ def draw_figures(page: RunPage, span: str) -> None:
     panels = _panels(system, _gpus(system, page))
     if is_foreign:
         drawn = {name for panel in panels for name, _ in panel.metrics}
-        panels += [_Panel(name, "", [(name, name)]) for name in system if name not in drawn]
+        panels += [replace(Panel.of(name), from_zero=True) for name in system if name not in drawn]
         if len(panels) > _MAX_PANELS:
             st.caption(f"Showing {_MAX_PANELS} of {count(len(panels))}; the others are on the Metrics page.")
         panels = panels[:_MAX_PANELS]
-    for start in range(0, len(panels), _FIGURES_IN_A_ROW):
-        cells = st.columns(_FIGURES_IN_A_ROW, gap="medium")
-        for cell, panel in zip(cells, panels[start : start + _FIGURES_IN_A_ROW], strict=False):
-            with cell:
-                curve_panel(
-                    page,
-                    panel.title,
-                    panel.metrics,
-                    around,
-                    smooth=False,
-                    unit=panel.unit,
-                    limits=panel.limits,
-                    from_zero=panel.from_zero,
-                    legend=panel.legend,
-                    height=200,
-                )
+    for cell, panel in page_states.grid(panels, _FIGURES_IN_A_ROW):
+        with cell:
+            curve_panel(page, panel, around, smooth=False, height=200)
 
 
 def _system(page: RunPage) -> dict[str, MetricInfo]:
@@ -117,16 +102,6 @@ def _system(page: RunPage) -> dict[str, MetricInfo]:
         for info in page.store.metrics(page.key)
         if info.name.startswith(OF_THE_MACHINE) or (is_foreign and info.event == SYSTEM)
     }
-
-
-@dataclass(frozen=True, slots=True)
-class _Panel:
-    title: str
-    unit: str
-    metrics: Sequence[tuple[str, str]]
-    limits: tuple[tuple[float, str], ...] = ()
-    from_zero: bool = True
-    legend: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +201,6 @@ def _gpu_heatmap(page: RunPage, gpus: Sequence[_Gpu], window: tuple[float, float
         figure,
         key=name,
         label=f"utilization of {len(found)} GPUs over time",
-        height=gpu_heatmap_height(len(found)),
         name=f"{page.card.name} utilization by GPU",
         heading=f"Utilization by GPU · {page.card.name}",
     )
@@ -243,7 +217,7 @@ def _plausible(value: float | None) -> float | None:
     return value if value is not None and abs(value) < 1e6 else None
 
 
-def _panels(system: Mapping[str, MetricInfo], gpus: Sequence[_Gpu]) -> list[_Panel]:
+def _panels(system: Mapping[str, MetricInfo], gpus: Sequence[_Gpu]) -> list[Panel]:
     panels = []
     many = len(gpus) > _FEW_GPUS
     for title, unit, names in _GPU_CHARTS:
@@ -271,11 +245,11 @@ def _panels(system: Mapping[str, MetricInfo], gpus: Sequence[_Gpu]) -> list[_Pan
             if title == "Power" and gpus and (cap := gpus[0].get("power_limit_w")):
                 limits.append((cap, "power limit"))
             panels.append(
-                _Panel(
-                    title,
-                    unit,
-                    metrics[:_MAX_LINES],
-                    tuple(limits),
+                Panel(
+                    title=title,
+                    unit=unit,
+                    metrics=metrics[:_MAX_LINES],
+                    limits=tuple(limits),
                     from_zero=not many,
                     # A legend of many curves would take half of the chart; the tooltip names them.
                     legend=not many,
@@ -284,7 +258,7 @@ def _panels(system: Mapping[str, MetricInfo], gpus: Sequence[_Gpu]) -> list[_Pan
     for title, unit, host in _HOST:
         present = [(name, word) for name, word in host if name in system]
         if present:
-            panels.append(_Panel(title, unit, present))
+            panels.append(Panel(title=title, unit=unit, metrics=present, from_zero=True))
     return panels
 
 

@@ -17,7 +17,7 @@ from toolkit.telemetry.runs.rank_grid import RankGrid
 from toolkit.telemetry.runs.store import RankSign
 
 from ... import session
-from ...charts.heatmaps import rank_heatmap_figure, rank_heatmap_height, ranks_per_row
+from ...charts.heatmaps import rank_heatmap_figure, ranks_per_row
 from ..chart import draw_chart
 from ..frame import RunPage
 from ..page_states import section
@@ -70,7 +70,6 @@ def draw_ranks(page: RunPage) -> None:
         rank_heatmap_figure(grid, marks),
         key=f"chart ranks {page.key}",
         label="step time by rank",
-        height=rank_heatmap_height(grid),
     )
     if ranks_per_row(grid) > 1:
         st.caption(

@@ -84,7 +84,6 @@ def draw_spans(page: RunPage, choice: SpanChoice, table: SpanTable, window: Wind
         spans_figure(groups, labels, frame, f"spans {page.key} {choice.rank} {choice.by_rank}"),
         key=key,
         label=f"spans, {shown} of {total}",
-        height=(90 if choice.by_rank else 60) + 32 * max(2, min(len(labels), 40)),
         name=f"{page.card.name} spans",
         on_view=lambda: follow_window(key, table.whole()),
         on_pick=redraw_only,
@@ -306,9 +305,7 @@ def choose_spans(page: RunPage, choice: SpanChoice) -> None:
     several = len(choice.ranks) > 1
     with st.container(horizontal=True, vertical_alignment="bottom", gap="small"):
         if several:
-            rows = session.pick_one(
-                "Rows", ("By span", "By rank"), default="By span", key="by", label_visibility="collapsed"
-            )
+            rows = session.pick_one("Rows", ("By span", "By rank"), default="By span", key="by")
             choice.by_rank = rows == "By rank"
             chosen = session.kept_in_url(
                 st.selectbox,

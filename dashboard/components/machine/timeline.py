@@ -182,7 +182,6 @@ def _events_chart(page: RunPage, bars: Sequence[Bar], window: Window | None) -> 
         bars_figure(bars, f"events {page.key}", shaded=window),
         key=key,
         label=f"timeline of {len(bars)} events",
-        height=70 + 38 * len({bar.row for bar in bars}),
         on_view=(lambda: follow_window(key, None)) if window is not None else None,
     )
 

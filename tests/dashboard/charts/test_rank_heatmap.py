@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dashboard.charts.heatmaps import MAX_ROWS, rank_heatmap_figure, rank_heatmap_height, ranks_per_row
+from dashboard.charts.heatmaps import MAX_ROWS, rank_heatmap_figure, ranks_per_row
 from toolkit.telemetry.runs.rank_grid import RankGrid
 
 
@@ -50,7 +50,7 @@ def test_a_slow_rank_shows_in_its_row_however_many_ranks_there_are(ranks):
     assert len(rows) == len(heat.y) == -(-ranks // ranks_per_row(grid)) <= MAX_ROWS
     assert np.flatnonzero((rows > 0.3).any(axis=1)).tolist() == [row]
     assert set(heat.customdata[row, :, 0].tolist()) == {float(slow)}
-    assert rank_heatmap_height(grid) <= 600
+    assert rank_heatmap_figure(grid).layout.height <= 600
 
 
 def test_a_row_that_is_too_low_for_its_name_is_pointed_at():

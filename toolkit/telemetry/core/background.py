@@ -350,19 +350,16 @@ def frames_of_threads() -> dict[int, FrameType]:
 
 def _await_imports() -> None:
     """Before a fork: a module that a thread of ours is importing stays locked in the child for ever."""
-    deadline = time.monotonic() + _IMPORT_PATIENCE_S
-    while _is_importing() and time.monotonic() < deadline:
+    forking, deadline = threading.get_ident(), time.monotonic() + _IMPORT_PATIENCE_S
+    while time.monotonic() < deadline and any(
+        _imports_for_us(frame) for thread, frame in frames_of_threads().items() if thread != forking
+    ):
         time.sleep(0.001)
 
 
-def _is_importing() -> bool:
-    forking = threading.get_ident()
-    stacks = (
-        {each.f_code.co_filename for each, _ in traceback.walk_stack(frame)}
-        for thread, frame in frames_of_threads().items()
-        if thread != forking
-    )
-    return any(_IMPORTER in files and any(file.startswith(_PACKAGE) for file in files) for files in stacks)
+def _imports_for_us(frame: FrameType) -> bool:
+    files = {each.f_code.co_filename for each, _ in traceback.walk_stack(frame)}
+    return _IMPORTER in files and any(file.startswith(_PACKAGE) for file in files)
 
 
 if hasattr(os, "register_at_fork"):

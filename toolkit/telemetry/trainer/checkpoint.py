@@ -38,6 +38,6 @@ def read_checkpoint(path: Path) -> tuple[TrainingState, dict[str, Any]]:
     """Read what a training resumes from. Raises ValueError if it is missing, incomplete or not of this trainer."""
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
-        return TrainingState(**found.pop("state")), found
-    except (OSError, EOFError, KeyError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
+        return TrainingState(**found["state"]), found
+    except (OSError, EOFError, LookupError, TypeError, RuntimeError, pickle.UnpicklingError) as error:
         raise ValueError(f"{path} cannot be resumed, remove it: {error}") from error

@@ -666,10 +666,10 @@ def _rates(old: Side, new: Side, step: int) -> Iterable[Compared]:
 
 
 def _is_off(known: Sequence[tuple[int, float]], at: int, rate: float) -> tuple[float, bool]:
-    """Return what a schedule comes to that bends slowly, and whether `rate` is not near it."""
+    """Return what a schedule, never below 0, comes to that bends slowly, and whether `rate` is not near it."""
     (first, low), (middle, half), (last, high) = known
     slope, slope_before = (high - half) / (last - middle), (half - low) / (middle - first)
-    line = high + slope * (at - last)
+    line = max(0.0, high + slope * (at - last))
     bend = 4 * abs(slope - slope_before) * (at - last)
     return line, abs(rate - line) > max(bend, 0.02 * abs(line)) + 1e-12
 

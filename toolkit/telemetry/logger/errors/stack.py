@@ -8,6 +8,7 @@ import linecache
 import os
 import re
 import sys
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
@@ -22,7 +23,6 @@ MAX_FRAMES: Final = 30
 _OUTERMOST: Final = 5
 """Of a deeper stack the first frames are recorded as well: they show which call went so deep."""
 _FRAMES_WITH_LOCALS: Final = 10
-_DEEPEST: Final = 100_000
 _LONGEST_LINE: Final = 200
 _OWN_FOLDER: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TELEMETRY: Final = os.path.dirname(os.path.dirname(os.path.dirname(_OWN_FOLDER))) + os.sep
@@ -113,32 +113,22 @@ def walk_around(trace: TracebackType | None) -> list[Walked]:
     """
     if trace is None:
         return []
-    frame: FrameType | None = sys._getframe(1)  # noqa: SLF001 - there is no other way
-    for _ in range(_DEEPEST):
-        if frame is None or frame is trace.tb_frame:
-            break
-        frame = frame.f_back
-    around = walk_frame(frame.f_back) if frame is not None else []
+    walked = walk_frame(sys._getframe(1))  # noqa: SLF001 - there is no other way
+    frames = [frame for frame, _ in walked]
+    around = walked[: frames.index(trace.tb_frame)] if trace.tb_frame in frames else []
     # Without Python's own frames that run a script or module.
     return [step for step in around if not step[0].f_code.co_filename.startswith("<frozen ")]
 
 
 def walk_trace(trace: TracebackType | None) -> Iterator[Walked]:
-    """Yield the frames of a traceback, outermost first."""
-    for _ in range(_DEEPEST):
-        if trace is None:
-            return
-        yield trace.tb_frame, trace.tb_lineno or 0
-        trace = trace.tb_next
+    """Return the frames of a traceback, outermost first."""
+    return ((frame, line or 0) for frame, line in traceback.walk_tb(trace))
 
 
 def walk_frame(frame: FrameType | None) -> list[Walked]:
     """Return a frame and its callers, outermost first."""
-    walked: list[Walked] = []
-    while frame is not None and len(walked) < _DEEPEST:
-        walked.append((frame, frame.f_lineno or 0))
-        frame = frame.f_back
-    return walked[::-1]
+    found = () if frame is None else traceback.walk_stack(frame)
+    return [(each, line or 0) for each, line in found][::-1]
 
 
 def fingerprint(*parts: str) -> str:

@@ -62,10 +62,7 @@ class SpanWriter:
         record["start"] = span.start
         record["duration"] = span.duration
         record["clock"] = HOST_CLOCK
-        if span.step >= 0:
-            record["global_step"] = span.step
-        if span.thread != self._main_thread:
-            record["thread"] = self.mask_name(name_of_thread(span.thread))
+        self._add_common(record, span.step, span.thread)
         if span.kept is not None:
             record["kept"] = span.kept
         if span.attributes:
@@ -156,13 +153,13 @@ class SpanWriter:
         fields["name"] = self.as_name(name)
         if attributes:
             fields["attributes"] = self._values.tree(as_attributes(attributes))
-        self._add_step(fields)
+        self._add_common(fields, self._gate.last_step)
         self._put(records.SPAN_EVENT, self._wall() if time is None else time, self._elapsed(), fields)
 
     def write_ledger(self, fields: dict[str, Any], now: float) -> None:
         """Write what the ledger has counted, where it has counted anything."""
         if fields:
-            self._add_step(fields)
+            self._add_common(fields, self._gate.last_step)
             self._put(records.LEDGER, self._wall(), now - self._began, fields)
 
     def write_summary(self, fields: dict[str, Any], now: float) -> None:
@@ -179,15 +176,11 @@ class SpanWriter:
     def _new_id(self) -> str:
         return f"{self.prefix}{next(self.ids) & 0xFFFFFFFF:08x}"
 
-    def _add_common(self, fields: dict[str, Any], step: int, thread: int) -> None:
+    def _add_common(self, fields: dict[str, Any], step: int, thread: int | None = None) -> None:
         if step >= 0:
             fields["global_step"] = step
-        if thread != self._main_thread:
-            fields["thread"] = name_of_thread(thread)
-
-    def _add_step(self, fields: dict[str, Any]) -> None:
-        if self._gate.last_step >= 0:
-            fields["global_step"] = self._gate.last_step
+        if thread is not None and thread != self._main_thread:
+            fields["thread"] = self.mask_name(name_of_thread(thread))
 
 
 def _described(error: BaseException | str) -> dict[str, str]:

@@ -72,9 +72,7 @@ _never_closed: list[mmap.mmap] = []
 """Mappings whose descriptor may be another file's by now."""
 _held: dict[int, Journal | AbandonedJournal] = {}
 """The journals that this process has locked, by `id`."""
-_OF_THE_FILE: Final = (
-    *("path", "trouble", "_memory", "_words", "_descriptor", "_copy", "_identity", "_written_to"),
-)
+_OF_THE_FILE: Final = "path trouble _memory _words _descriptor _copy _identity _written_to".split()
 
 
 def _forget_in_child() -> None:
@@ -315,9 +313,8 @@ class Journal:
         descriptor, self._descriptor, self._written_to = self._descriptor, None, None
         self._words.release()
         if self._copy is None or is_file(self._copy, self._identity):
-            with suppress(
-                BufferError
-            ):  # a thread that was in the middle of a copy when its process was forked
+            # A thread may have been in the middle of a copy when its process was forked.
+            with suppress(BufferError):
                 self._memory.close()
         else:
             # A script has closed it by its number, and may have a file of its own under that.
