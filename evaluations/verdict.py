@@ -30,16 +30,16 @@ def run(options: Options) -> str:
     return "\n\n".join(
         [
             (
-                f"A loop compares {TRIES} changes **without effect** with the best one, and looks after each of 16 "
-                f"runs; {loops:,} loops of each kind. The last four kinds draw from small trainings repeated with "
-                f"{repeated_runs.SEEDS} seeds. A false *better* in a loop, by the runs of the best one (goal: 5 %), "
-                "and in brackets what picking the better number of one run gives; then how often a first change of 2 "
-                "standard deviations is called *better* by its 4th, 8th, 16th and 32nd run, the best one run ten times:"
+                f"A loop compares {TRIES} changes **without effect** with the best one, after each of 16 runs; "
+                f"{loops:,} loops of each kind, the last four from small trainings with {repeated_runs.SEEDS} seeds. A "
+                "false *better* in a loop (goal: 5 %; in brackets: the better number of one run); then how often a first "
+                "change of 2 standard deviations is called *better* by its 4th, 8th, 16th and 32nd run, the best one "
+                "run ten times:"
             ),
             _kinds(pools, loops),
             "The same power by the number of the try, normal noise; *whole on the first*: if it had all 5 %:",
             _tries(2 * loops),
-            "One standard deviation, the best one run as often as the new one and at least ten times, first try:",
+            "One standard deviation, the best one run as often and at least ten times, first try:",
             _small(2 * loops),
             _seeds_that_decide(pools, 40 if options.quick else 250),
         ]
@@ -59,10 +59,10 @@ def _kinds(pools: dict[str, list[float]], loops: int) -> str:
         found = [
             loops_with_a_better(draw, of_best=best, loops=loops, runs=16, tries=TRIES, **how) for best in BEST
         ]
-        false = " / ".join(f"{100 * each['verdict']:.1f}" for each in found)
+        false = "/".join(f"{100 * each['verdict']:.1f}" for each in found)
         by_number = f"{100 * fmean(each['number'] for each in found):.0f}"
         rows.append([name, f"{false} % ({by_number} %)", _power(scaled, 2 * loops) if scaled else "-"])
-    return table(["noise", f"false *better*, best of {' / '.join(map(str, BEST))}", "power"], rows)
+    return table(["noise", f"false *better*, best of {'/'.join(map(str, BEST))}", "power"], rows)
 
 
 def _scaled(values: Sequence[float]) -> Draw:
@@ -72,14 +72,14 @@ def _scaled(values: Sequence[float]) -> Draw:
 
 def _power(draw: Draw, loops: int, level: float = ALPHA * share_of_try(1)) -> str:
     found = power(draw, 2.0, of_best=10, runs=SIZES[-1], loops=loops, level=level)
-    return " / ".join(f"{found[size - 1]:.2f}" for size in SIZES)
+    return "/".join(f"{found[size - 1]:.2f}" for size in SIZES)
 
 
 def _tries(loops: int) -> str:
     levels = {str(number): ALPHA * share_of_try(number) for number in (2, 5, 10, 50)}
     levels["1, whole on the first"] = ALPHA
     rows = [[number, _power(DRAWN["normal"], loops, level)] for number, level in levels.items()]
-    return table(["try", f"by run {' / '.join(map(str, SIZES))}"], rows)
+    return table(["try", f"by run {'/'.join(map(str, SIZES))}"], rows)
 
 
 def _small(loops: int) -> str:
@@ -87,8 +87,8 @@ def _small(loops: int) -> str:
     rows = []
     for name, draw in DRAWN.items():
         found = power(draw, 1.0, of_best=10, runs=sizes[-1], loops=loops, level=level, grows=True)
-        rows.append([name, " / ".join(f"{found[size - 1]:.2f}" for size in sizes)])
-    return table(["noise", f"by run {' / '.join(map(str, sizes))}"], rows)
+        rows.append([name, "/".join(f"{found[size - 1]:.2f}" for size in sizes)])
+    return table(["noise", f"by run {'/'.join(map(str, sizes))}"], rows)
 
 
 def _seeds_that_decide(pools: dict[str, list[float]], draws: int) -> str:

@@ -252,4 +252,4 @@ def test_show_ends_where_a_log_has_a_hole_of_a_terabyte_after_its_records(tmp_pa
     finished = subprocess.run([sys.executable, "-c", show, log.run_folder], capture_output=True, text=True)
 
     assert (finished.returncode, finished.stderr) == (0, "")
-    assert "1 step" in finished.stdout
+    assert "r: telemetry, finished, 1 series" in finished.stdout

@@ -51,8 +51,8 @@ MISTAKES = {
         lambda log: (log.log(5), log.log_event("note")), "the call is left out", "note", {},
     ),
     "more values than a record holds": (
-        step(6, 1.0, **{f"m{number}": 0.5 for number in range(10_000)}), "5,921 values of one are left out", "end",
-        {"values_lost": 2 * 5_921},
+        step(6, 1.0, **{f"m{number}": 0.5 for number in range(10_000)}), "5,920 values of one are left out", "end",
+        {"values_lost": 2 * 5_920},
     ),
     "a mapping in the mapping": (
         step(6, {"train_loss": {"a": 1.0}}), "in the place of the loss", "step", {"x_train_loss/a": 1.0},

@@ -73,6 +73,10 @@ def run(args: argparse.Namespace) -> int:
     notes = [*found.notes]
     found_runs, problems = summaries([source_for(run) for run in found.runs], time.time())
     masker = Masker()
+    for listed, run in zip(found.runs, found_runs, strict=False):
+        if run["format"] == OURS and not problems:
+            # As `ls` and the pages say it: the records alone do not know who stopped, and who is lost.
+            run["status"]["state"] = listed.card.status.name
     for run in found_runs:
         run.update(masker.mask({name: run[name] for name in ("name", "group", "config", "tags", "notes")}))
     runs = [_chosen(run, args.metrics) for run in found_runs]
