@@ -31,9 +31,10 @@ def run(options: Options) -> str:
         [
             (
                 f"A loop compares {TRIES} changes **without effect** with the best one, after each of 16 runs; "
-                f"{loops:,} loops of each kind, the last four from small trainings with {repeated_runs.SEEDS} seeds. A "
-                "false *better* in a loop (goal: 5 %; in brackets: the better number of one run); then how often a change "
-                "of 2 standard deviations is called *better* by its 4th, 8th, 16th and 32nd run, the best run ten times:"
+                f"{loops:,} loops of each kind, the last four from small trainings with {repeated_runs.SEEDS} seeds. "
+                "A false *better* in a loop (goal: 5 %; in brackets: the better number of one run); then how often a "
+                "change of 2 standard deviations is called *better* by its 4th, 8th, 16th and 32nd run, the best run "
+                "ten times:"
             ),
             _kinds(pools, loops),
             "The same power by the number of the try, normal noise; *whole on the first*: if it had all 5 %:",
