@@ -70,17 +70,18 @@ def run(args: argparse.Namespace) -> int:
         return errors.run(args) if args.errors else completions.run(args)
     found = found_at(args.run, args.format, deleted=True)
     say_if_cut(found.runs)
-    notes = [*found.notes]
-    found_runs, problems = summaries([source_for(run) for run in found.runs], time.time())
-    masker = Masker()
-    for listed, run in zip(found.runs, found_runs, strict=False):
-        if run["format"] == OURS and not problems:
-            # As `ls` and the pages say it: the records alone do not know who stopped, and who is lost.
-            run["status"]["state"] = listed.card.status.name
-    for run in found_runs:
-        run.update(masker.mask({name: run[name] for name in ("name", "group", "config", "tags", "notes")}))
-    runs = [_chosen(run, args.metrics) for run in found_runs]
-    notes += problems
+    notes, runs, masker = [*found.notes], [], Masker()
+    for listed in found.runs:
+        summary, problems = summaries([source_for(listed)], time.time())
+        notes += problems
+        for run in summary:
+            if listed.source is None:
+                # As `ls` and the pages say it: the records alone do not know of a stop, nor that a run is lost.
+                run["status"]["state"] = listed.card.status.name
+            run.update(
+                masker.mask({name: run[name] for name in ("name", "group", "config", "tags", "notes")})
+            )
+            runs.append(_chosen(run, args.metrics))
     if args.json:
         # Names and texts of other tools may hold lone surrogates, which only ASCII output can carry.
         print(
