@@ -10,9 +10,9 @@ from typing import Any, Final
 import numpy as np
 import plotly.graph_objects as go
 
+from toolkit.telemetry.runs import statistics as stats
 from toolkit.telemetry.runs.formatting import html_text
 from toolkit.telemetry.runs.settings import as_number, setting_text
-from toolkit.telemetry.runs.statistics import mid_ranks
 from toolkit.telemetry.runs.sweep.answer import Factor, is_log_scale
 from toolkit.telemetry.runs.sweep.runs import Direction
 
@@ -25,10 +25,8 @@ _MAX_TICKS: Final = 8
 _MAX_LEVELS: Final = 30
 _BY_SIZE: Final = ((0.0, color("series-0")), (0.5, color("series-2")), (1.0, color("series-1")))
 """By way of green: what is between blue and orange itself is grey."""
-_FITS: Final = 200
+_FEWEST_FITS: Final = 100
 _FIT_POINTS: Final = 60
-_LEAST_FITTED: Final = 4
-"""Different values that a parabola needs to say anything."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,16 +141,11 @@ def _add_fit(figure: go.Figure, x: Sequence[float], y: Sequence[float]) -> None:
     """Draw a parabola through points, and where 90 % of those through random choices of them are."""
     is_log = is_log_scale(x)
     at, values = np.log(x) if is_log else np.array(x), np.array(y)
-    places = np.linspace(at.min(), at.max(), _FIT_POINTS) if len(at) else at
-    source = np.random.default_rng(0)
-    choices = [np.arange(len(at)), *(source.integers(len(at), size=len(at)) for _ in range(_FITS) if len(at))]
-    found = [
-        np.polyval(np.polyfit(at[rows], values[rows], 2), places)
-        for rows in choices
-        if len(np.unique(at[rows])) >= _LEAST_FITTED
-    ]
-    if len(found) < _FITS // 2:
+    parabolas = stats.parabolas(at, values)
+    if len(parabolas) < _FEWEST_FITS:
         return
+    places = np.linspace(at.min(), at.max(), _FIT_POINTS)
+    found = [np.polyval(one, places) for one in parabolas]
     low, high = np.quantile(found[1:], (0.05, 0.95), axis=0)
     shown = np.exp(places) if is_log else places
     look = {"mode": "lines", "hoverinfo": "skip", "showlegend": False}
@@ -217,7 +210,7 @@ def parallel_figure(
     """
     columns = list(zip(*rows, strict=True))
     sign = 1.0 if direction == "min" else -1.0
-    ranks = mid_ranks(sign * np.array(columns[-1], dtype=np.float64))
+    ranks = stats.mid_ranks(sign * np.array(columns[-1], dtype=np.float64))
     figure = go.Figure(
         go.Parcoords(
             line={"color": ranks.tolist(), "colorscale": _SCALE, "cmin": 1, "cmax": len(ranks)},

@@ -20,6 +20,8 @@ Floats = npt.NDArray[np.float64]
 
 PERMUTATIONS: Final = 1999
 _BOOTSTRAPS: Final = 400
+_PARABOLAS: Final = 200
+_LEAST_PLACES: Final = 4
 _MANY_ROWS: Final = 1000
 _INTERVAL: Final = (5.0, 95.0)
 _NEGLIGIBLE: Final = 1e-9
@@ -75,6 +77,19 @@ def mid_ranks(values: Floats) -> Floats:
     ends = np.cumsum(counts)
     ranks: Floats = (ends - (counts - 1) / 2.0)[inverse]
     return ranks
+
+
+def parabolas(x: Floats, y: Floats) -> list[Floats]:
+    """Return the parabola through points, then those through random choices of as many of them.
+
+    Without those of too few different places; if that is all of them, there is none.
+    """
+    source = np.random.default_rng(0)
+    choices = [
+        np.arange(len(x)),
+        *(source.integers(len(x), size=len(x)) for _ in range(_PARABOLAS) if len(x)),
+    ]
+    return [np.polyfit(x[rows], y[rows], 2) for rows in choices if len(np.unique(x[rows])) >= _LEAST_PLACES]
 
 
 def number_setting(values: Floats) -> Setting:

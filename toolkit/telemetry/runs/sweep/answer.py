@@ -40,7 +40,6 @@ RELEVANT: Final = 0.02
 HINT: Final = 0.15
 """Up to here the first setting is mentioned as a guess."""
 
-_DRAWS: Final = 200
 _OUTSIDE: Final = 0.1
 """Of the draws of an optimum, so many may have it outside of what was tried."""
 _SHUFFLES: Final = 999
@@ -511,13 +510,8 @@ def _optimum(column: Column, costs: stats.Floats) -> tuple[str, str, str] | None
     is_log = is_log_scale(numbers[known].tolist())
     at = np.log(numbers[known]) if is_log else numbers[known]
     ranks = stats.mid_ranks(costs[known])
-    source = np.random.default_rng(0)
-    samples = [np.arange(len(known)), *(source.integers(len(known), size=len(known)) for _ in range(_DRAWS))]
     best = []
-    for rows in samples:
-        if len(np.unique(at[rows])) < 4:
-            continue
-        square, slope, _ = np.polyfit(at[rows], ranks[rows], 2)
+    for square, slope, _ in stats.parabolas(at, ranks):
         place = -slope / (2 * square) if square > 0 else math.nan
         best.append(place if at.min() < place < at.max() else math.nan)
     if not best or math.isnan(best[0]) or np.mean(np.isnan(best)) > _OUTSIDE:
