@@ -38,10 +38,13 @@ REQUIREMENTS := pyproject.toml dashboard_requirements.txt $(wildcard requirement
 help:  ## List the targets.
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 
-# A terminal sends Ctrl-C to both programs; another signal comes here alone. The training saves before it ends.
+# A terminal sends Ctrl-C to both programs; another signal comes here alone. The training saves before it ends, does not
+# get the tokens of the pages, and says how it ended. A signal interrupts one wait, so there is another.
 run: $(READY_TO_RUN)  ## Train the example and show it on http://localhost:8501, until Ctrl-C (CONFIG=, ARGS= go to run.py).
-	@$(BIN)/python run_dashboard.py & pages=$$!; $(BIN)/python run.py $(CONFIG) $(ARGS) & training=$$!; \
-		trap : INT; trap "kill $$training $$pages" TERM HUP; wait $$training; wait
+	@$(BIN)/python run_dashboard.py & pages=$$!; \
+		env -u TELEMETRY_DASHBOARD_TOKEN -u TELEMETRY_DASHBOARD_READER_TOKEN \
+			$(BIN)/python run.py $(CONFIG) $(ARGS) & training=$$!; \
+		trap : INT; trap "kill $$training $$pages" TERM HUP; wait $$training; code=$$?; wait; wait; exit $$code
 
 # exec, so that signals reach the program and not a shell around it.
 dashboard: $(READY_TO_SHOW)  ## Serve the dashboard on http://localhost:8501 (ARGS="--log-dir DIR --port N ...").

@@ -6,11 +6,14 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 
 from tests.lengths import in_make_faults
 from tests.project.markdown import ROOT
+from tests.waiting import wait_until
 
 
 def make(*arguments):
@@ -201,11 +204,14 @@ def test_a_test_that_ended_its_worker_is_one_that_failed(tmp_path):
 
 
 STAND_IN = f"""#!{sys.executable}
-import signal, sys, time
+import os, signal, sys, time
 ended = []
 for number in (signal.SIGINT, signal.SIGTERM):
     signal.signal(number, lambda number, frame: ended.append(signal.Signals(number).name))
-print(sys.argv[1], "begins", flush=True)
+is_training = sys.argv[1] == "run.py"
+print(sys.argv[1], "begins", *[os.environ.get("TELEMETRY_DASHBOARD_TOKEN", "without")] * is_training, flush=True)
+if "FAILS" in os.environ and is_training:
+    sys.exit(7)
 while not ended:
     time.sleep(0.01)
 time.sleep(0.3)
@@ -213,8 +219,7 @@ print(sys.argv[1], "has saved after", *ended, flush=True)
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_make_run_ends_with_both_programs_which_get_a_signal_once(tmp_path, number):
+def make_run(tmp_path, **environ):
     (tmp_path / "bin").mkdir()
     python = tmp_path / "bin" / "python"
     python.write_text(STAND_IN)
@@ -223,11 +228,22 @@ def test_make_run_ends_with_both_programs_which_get_a_signal_once(tmp_path, numb
     run = subprocess.Popen(
         ["make", "run", f"VENV={tmp_path}"],
         cwd=ROOT,
+        env={**os.environ, "TELEMETRY_DASHBOARD_TOKEN": "x" * 24, **environ},
         stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
     )
-    said = [run.stdout.readline() for _ in range(2)]
+    assert sorted(run.stdout.readline() for _ in range(2)) == [
+        "run.py begins without\n",
+        "run_dashboard.py begins\n",
+    ]
+    return run
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_make_run_ends_with_both_programs_which_get_a_signal_once(tmp_path, number):
+    run = make_run(tmp_path)
     if number == signal.SIGINT:
         # As a terminal does.
         os.killpg(run.pid, number)
@@ -235,6 +251,16 @@ def test_make_run_ends_with_both_programs_which_get_a_signal_once(tmp_path, numb
         run.terminate()
     rest, _ = run.communicate(timeout=60)
 
-    assert sorted(said) == ["run.py begins\n", "run_dashboard.py begins\n"]
     for program in ("run.py", "run_dashboard.py"):
         assert f"{program} has saved after {number.name}\n" in rest
+
+
+def test_make_run_keeps_the_pages_of_a_failed_training_and_says_in_the_end_that_it_failed(tmp_path):
+    run = make_run(tmp_path, FAILS="yes")
+    # The shell, and the pages.
+    wait_until(lambda: len(psutil.Process(run.pid).children(recursive=True)) == 2)
+    os.killpg(run.pid, signal.SIGINT)
+    rest, _ = run.communicate(timeout=60)
+
+    assert "run_dashboard.py has saved after SIGINT\n" in rest
+    assert "Error 7" in rest
