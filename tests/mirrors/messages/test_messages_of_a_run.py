@@ -146,15 +146,6 @@ def test_an_exception_is_reported_with_its_type_and_reason(tmp_path):
     assert reported["details"]["error_type"] == "ValueError"
 
 
-def test_the_error_that_ends_a_run_is_reported_although_another_came_last(tmp_path):
-    with receiving() as receiver:
-        log = make_logger(tmp_path, "r", messages=[webhook(receiver, when="failure")])
-        log.log_event("error", type="KeyError", message="handled")
-        log.close("failed", error=ZeroDivisionError("real"))
-
-    assert receiver.got[0].json["title"] == "r: failed with ZeroDivisionError"
-
-
 def test_a_critical_finding_is_reported_once(tmp_path):
     with receiving() as receiver:
         with logging_to(tmp_path, webhook(receiver, when="finding")) as log:
