@@ -8,13 +8,12 @@ from dataclasses import replace
 from benchmarks import (
     dashboard,
     gpu_loop,
-    kill_loss,
     log_cost,
+    lost_records,
     paced,
     process_cost,
     span_cost,
     trainers,
-    under_fault,
 )
 from benchmarks.command import Options, parse
 from benchmarks.report import Claim
@@ -24,8 +23,7 @@ _BENCHMARKS = (
     span_cost,
     paced,
     process_cost,
-    kill_loss,
-    under_fault,
+    lost_records,
     trainers,
     dashboard,
     gpu_loop,

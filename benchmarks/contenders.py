@@ -13,7 +13,7 @@ from pathlib import Path
 from random import random
 from typing import Any, Protocol
 
-VALUES: dict[str, float | int | bool] = {
+VALUES: dict[str, Any] = {
     "train_loss": 0.123456,
     "lr": 1e-4,
     "grad_norm": 1.25,

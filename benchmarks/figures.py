@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -17,7 +18,7 @@ from benchmarks.report import RESULTS
 
 DOCUMENTS: Final = ("README.md", "docs/benchmarks.md", "docs/figures/fleet.md")
 _PLACE: Final = re.compile(r"(<!-- figures: (\w+) -->\n\n).*?(\n\n<!-- end of the figures -->)", re.DOTALL)
-_COMPARED: Final = ("log_cost", "process_cost", "paced", "kill_loss")
+_COMPARED: Final = ("log_cost", "process_cost", "paced", "lost_records")
 _KINDS: Final = ("big", "small")
 
 Results = Mapping[str, Mapping[str, Any]]
@@ -58,7 +59,7 @@ def _in_short(results: Results) -> str:
 
 def _loggers(results: Results) -> str:
     """Return one table of what a logger costs, next to the peers."""
-    log, process, paced, kill = (results[name]["figures"] for name in _COMPARED)
+    log, process, paced, lost = (results[name]["figures"] for name in _COMPARED)
     rows = []
     for contender in (BARE, OURS, *PEERS):
         name = contender.name
@@ -73,7 +74,7 @@ def _loggers(results: Results) -> str:
                 _slowdowns(paced[name]),
                 f"{process[name]['import_ms']:.0f}" if "import_ms" in process[name] else "-",
                 f"{memory:.1f}" + (f" + {helpers:.0f} in helpers" if helpers else ""),
-                f"{sum(kill[name]) / len(kill[name]):.0f}",
+                f"{statistics.fmean(lost['killed'][name]):.0f}",
             ]
         )
     header = [

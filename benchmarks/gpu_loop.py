@@ -8,8 +8,6 @@ Needs torch, orjson and a GPU: `python3 -m benchmarks.gpu_loop`. TensorBoard and
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import statistics
 import tempfile
 import time
@@ -18,7 +16,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks import contenders
 from benchmarks.command import Options, run_alone, say
+from benchmarks.contenders import VALUES, Logger
 from benchmarks.report import Claim, Report, median_and_quartiles
 
 if TYPE_CHECKING:
@@ -30,6 +30,14 @@ BUSY: Final = "LoRA, the GPU is busy"
 NOTHING: Final = "no logging"
 AGAIN: Final = "no logging, again"
 LAUNCHES: Final = "many small kernels"
+_LOGGED: Final = {
+    OURS: (contenders.OURS, False),
+    "TelemetryLogger, .item()": (contenders.OURS, True),
+    "orjson + write, .item()": (contenders.BARE, True),
+    "TensorBoard, .item()": (contenders.TENSORBOARD, True),
+    "W&B offline, .item()": (contenders.WANDB, True),
+}
+"""The logger of each variant, and whether the script waits for the numbers, as it has to."""
 _LOOPS: Final = {BUSY: (4096, 8192), LAUNCHES: (64, 16)}
 """The width of the layers and the tokens of a batch."""
 _STEP_MS = 10.0
@@ -104,58 +112,28 @@ def _lora_step(width: int, tokens: int) -> Step:
 
 @contextmanager
 def _variants(folder: Path) -> Iterator[dict[str, Log | None]]:
-    """Open one logger per variant, the installed peers as their documentation shows; `None` logs nothing."""
-    import orjson
-
-    from toolkit.telemetry import TelemetryLogger
-
-    with (
-        TelemetryLogger("tensors", log_dir=folder, log_every=1) as tensors,
-        TelemetryLogger("numbers", log_dir=folder, log_every=1) as numbers,
-        open(folder / "bare.jsonl", "wb", buffering=0) as file,
-        ExitStack() as peers,
-    ):
-
-        def log_tensors(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
-            tensors.log_step(step, train_loss=loss, grad_norm=norm, lr=1e-4)
-
-        def log_numbers(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
-            numbers.log_step(step, train_loss=loss.item(), grad_norm=norm.item(), lr=1e-4)
-
-        def log_bare(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
-            values = {"train_loss": loss.item(), "grad_norm": norm.item()}
-            record = {"time": time.time(), "global_step": step, **values}
-            file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
-
-        found: dict[str, Log | None] = {
-            NOTHING: None,
-            AGAIN: None,
-            OURS: log_tensors,
-            "TelemetryLogger, .item()": log_numbers,
-            "orjson + write, .item()": log_bare,
-        }
-        if importlib.util.find_spec("tensorboard") is not None:
-            from torch.utils.tensorboard import SummaryWriter
-
-            writer = peers.enter_context(SummaryWriter(str(folder / "tensorboard")))
-
-            def log_tensorboard(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
-                writer.add_scalar("train_loss", loss.item(), step)
-                writer.add_scalar("grad_norm", norm.item(), step)
-                writer.add_scalar("lr", 1e-4, step)
-
-            found["TensorBoard, .item()"] = log_tensorboard
-        if importlib.util.find_spec("wandb") is not None:
-            os.environ |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
-            import wandb
-
-            run = peers.enter_context(wandb.init(project="bench", dir=str(folder)))
-
-            def log_wandb(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
-                run.log({"train_loss": loss.item(), "grad_norm": norm.item(), "lr": 1e-4}, step=step)
-
-            found["W&B offline, .item()"] = log_wandb
+    """Open a logger for each variant that is installed; `None` logs nothing."""
+    VALUES.clear()
+    VALUES["lr"] = 1e-4
+    found: dict[str, Log | None] = {NOTHING: None, AGAIN: None}
+    with ExitStack() as closing:
+        for number, (name, (contender, waits)) in enumerate(_LOGGED.items()):
+            if not contender.missing:
+                place = folder / str(number)
+                place.mkdir()
+                logger = contender.open(place)
+                closing.callback(logger.close)
+                found[name] = _log_with(logger, waits)
         yield found
+
+
+def _log_with(logger: Logger, waits: bool) -> Log:
+    def log(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
+        VALUES["train_loss"] = loss.item() if waits else loss
+        VALUES["grad_norm"] = norm.item() if waits else norm
+        logger.log(step)
+
+    return log
 
 
 def _alternate(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from multiprocessing import get_context
 from typing import Any, Final
@@ -47,14 +47,12 @@ class Shape:
     """Noise with heavy tails instead of normal noise."""
     diverges_above: float | None = None
     """A learning rate above which the loss is 1e4 times as high."""
-    ends_above: float | None = None
-    """A learning rate above which runs end with NaN."""
     missing: float = 0.0
     """The probability that a run did not record a setting."""
-    of_these_runs: bool = False
-    """Whether the noise is as large against the signal in these runs, not only against that over the whole space."""
     useless: float = 0.0
     """The share of runs whose result has nothing to do with their settings."""
+    of_these_runs: bool = False
+    """Whether the noise is as large against the signal in these runs, not only against that over the whole space."""
 
     def configs(self, rng: np.random.Generator, runs: int) -> list[Config]:
         """Return the settings of as many runs."""
@@ -254,33 +252,6 @@ def _gamma(config: Mapping[str, Any]) -> float:
     return (math.log(config["min_snr_gamma"]) - 1.6) / 0.6
 
 
-NEW: Final = (
-    _few(
-        "a parabola with its best value off the middle",
-        ("learning_rate",),
-        lambda config: (_rate(config) + 0.3) ** 2,
-    ),
-    _few("a threshold", ("dropout",), lambda config: float(config["dropout"] > 0.12)),
-    _few(
-        "the best learning rate falls with the rank",
-        ("learning_rate", "lora_rank"),
-        lambda config: (_rate(config) + 0.6 * _rank(config)) ** 2,
-    ),
-    _few("a category of three, alone", ("optimizer",), _lion),
-    _few(
-        "one setting, and a fifth of all settings is not recorded",
-        ("learning_rate",),
-        lambda config: -_rate(config) + _small(config),
-        missing=0.2,
-    ),
-    _few(
-        "a parabola, and high rates end with NaN",
-        ("learning_rate",),
-        lambda config: (_rate(config) + 0.3) ** 2,
-        ends_above=5e-3,
-    ),
-)
-
 HELD_OUT: Final = (
     _few(
         "a saturating effect",
@@ -373,7 +344,7 @@ NOISE: Final = (
 )
 
 
-EVERY: Final = (*SHAPES, *NEW, *HELD_OUT, *HARD, *HARDER, REVIEW, *NOISE)
+EVERY: Final = (*SHAPES, *HELD_OUT, *HARD, *HARDER, REVIEW, *NOISE)
 
 
 def made_sweep(shape: Shape, number: int, runs: int | None = None) -> list[SweepRun]:
@@ -393,31 +364,21 @@ def _losses(shape: Shape, configs: Sequence[Config], rng: np.random.Generator) -
     signals = np.array([shape.signal(config) for config in configs])
     noise = rng.standard_t(2, len(configs)) if shape.heavy else rng.normal(size=len(configs))
     if shape.noise < 1.0:
-        ends = [not (shape.ends_above and config["learning_rate"] > shape.ends_above) for config in configs]
-        spread = float(np.std(signals[ends])) if shape.of_these_runs else _signal_spread(shape)
+        spread = float(np.std(signals)) if shape.of_these_runs else _signal_spread(shape)
         noise = noise * spread * math.sqrt(shape.noise / (1.0 - shape.noise))
     if shape.useless:
         signals = np.where(rng.random(len(configs)) < shape.useless, rng.permutation(signals), signals)
     losses: np.ndarray[Any, Any] = 0.1 * np.exp(0.15 * (signals + noise))
-    for limit, becomes in (
-        (shape.diverges_above, losses * 1e4),
-        (shape.ends_above, np.full(len(configs), math.nan)),
-    ):
-        if limit is not None:
-            above = np.array([config["learning_rate"] > limit for config in configs])
-            losses = np.where(above, becomes, losses)
+    if shape.diverges_above is not None:
+        rates = np.array([config["learning_rate"] for config in configs])
+        losses = np.where(rates > shape.diverges_above, losses * 1e4, losses)
     return losses
 
 
-_SPREADS: dict[str, float] = {}
-
-
+@cache
 def _signal_spread(shape: Shape) -> float:
-    if shape.title not in _SPREADS:
-        rng = np.random.default_rng(0)
-        configs = shape.configs(rng, 1000)
-        _SPREADS[shape.title] = float(np.std([shape.signal(config) for config in configs]))
-    return _SPREADS[shape.title]
+    configs = shape.configs(np.random.default_rng(0), 1000)
+    return float(np.std([shape.signal(config) for config in configs]))
 
 
 # ---------------------------------------------------------------- what the page says
@@ -475,7 +436,6 @@ def run(options: Options) -> str:
         scores = list(pool.map(_score_at, range(len(EVERY)), [options.quick] * len(EVERY)))
     groups = {
         "one setting or one of two matters": SHAPES,
-        "the same, other kinds": NEW,
         "held out kinds": HELD_OUT,
         "half of it noise, or matters only together": HARD,
         "few runs, much noise": HARDER,
