@@ -99,8 +99,8 @@ class RecordFile:
         self._batch = batch
         self._written = 0
 
-    def write(self) -> None:
-        """Write what is left of the batch to the open file; something is left where that file was cut meanwhile.
+    def write(self) -> bool:
+        """Write what is left of the batch to the open file; False where that file was cut meanwhile.
 
         Raises:
             OSError: the disk took it only in part, or not at all; the next call continues where this one ended.
@@ -110,15 +110,16 @@ class RecordFile:
         if self._ends_in_half_line and (self._written == 0 or self._batch[self._written - 1] == ord("\n")):
             # The file ends in half a line that is not ours to complete.
             if not self._append(b"\n"):
-                return
+                return False
             self._remember(memoryview(b"\n"))
         view = memoryview(self._batch)
         while self._written < len(view):
             count = self._append(view[self._written :])
             if not count:
-                return
+                return False
             self._remember(view[self._written : self._written + count])
             self._written += count
+        return True
 
     def last_line_written(self) -> bytes:
         """Return the newest whole line that was written, without its newline; empty before the first."""

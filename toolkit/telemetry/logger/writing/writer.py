@@ -135,8 +135,7 @@ class Writer:
                 self._write_unsynced_again()
             while True:
                 if self._file.has_rest:
-                    self._file.write()
-                    if self._file.has_rest:
+                    if not self._file.write():
                         self._look_at_the_file()
                         continue
                     self._record_queue.batch_written()
