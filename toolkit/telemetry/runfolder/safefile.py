@@ -30,6 +30,9 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFELY
 # What open() answers when the name turns out to be a link (Linux and macOS, FreeBSD) or a socket.
 _NOT_A_FILE = {errno.ELOOP, errno.EMLINK, errno.ENXIO}
 
+_KINDS: Final = {"l": "a symbolic link", "d": "a folder", "p": "a FIFO", "s": "a socket"}
+"""By the first letter of what `ls -l` shows."""
+
 # Windows: "access denied" and "sharing violation", while the old file is open elsewhere.
 _SHARING_VIOLATIONS = {5, 32}
 _RETRY_PAUSES_S = (0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
@@ -179,31 +182,19 @@ def is_file(descriptor: int, identity: tuple[int, int]) -> bool:
         return error.errno != errno.EBADF
 
 
-def _is_from_another(status: os.stat_result, path: Path, dir_fd: int | None) -> bool:
-    return status.st_uid != (os.stat(path.parent) if dir_fd is None else os.fstat(dir_fd)).st_uid
-
-
 def _require_own(path: Path, status: os.stat_result, dir_fd: int | None, *, only_name: bool) -> None:
     _require_regular(path, status)
-    if status.st_nlink > 1 and (only_name or _is_from_another(status, path, dir_fd)):
+    if status.st_nlink < 2:
+        return
+    folder = os.stat(path.parent) if dir_fd is None else os.fstat(dir_fd)
+    if only_name or status.st_uid != folder.st_uid:
         raise UnsafeFile(f"{path.name} is a hard link: the file has {status.st_nlink} names")
 
 
 def _require_regular(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise UnsafeFile(f"{path.name} is {_kind(status.st_mode)}, not a regular file")
-
-
-def _kind(mode: int) -> str:
-    if stat.S_ISLNK(mode):
-        return "a symbolic link"
-    if stat.S_ISDIR(mode):
-        return "a folder"
-    if stat.S_ISFIFO(mode):
-        return "a FIFO"
-    if stat.S_ISSOCK(mode):
-        return "a socket"
-    return "a device"
+        kind = _KINDS.get(stat.filemode(status.st_mode)[0], "a device")
+        raise UnsafeFile(f"{path.name} is {kind}, not a regular file")
 
 
 def write_all(fd: int, data: bytes) -> None:
