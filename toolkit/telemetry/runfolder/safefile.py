@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -160,7 +159,8 @@ def give_to_owner(descriptor: int, path: Path) -> None:
 def copy_file(source: Path, target: Path, *, mode: int = 0o600) -> None:
     """Copy a file to a new name with `mode`, which the umask narrows. Raises FileExistsError if it is taken."""
     with open(source, "rb") as data, open(os.open(target, _CREATE, mode), "wb") as copy:
-        shutil.copyfileobj(data, copy, 1024 * 1024)
+        while block := data.read(1024 * 1024):
+            copy.write(block)
 
 
 def is_sharing_violation(error: OSError) -> bool:
