@@ -67,7 +67,12 @@ class Hooks:
 
     def watch(self, owner: Any, *names: str) -> None:
         """Measure these calls of an object or class, by default all of its hooks."""
-        for name in names or [name for name in dir(owner) if name.startswith(_HOOKS)]:
+        hooks = [
+            name
+            for name in dir(owner)
+            if name.startswith(_HOOKS) and callable(getattr(type(owner), name, None))
+        ]
+        for name in names or hooks:
             setattr(owner, name, self._measured(getattr(owner, name)))
 
     @contextmanager

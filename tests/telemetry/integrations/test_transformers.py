@@ -2,16 +2,18 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from tests.fork_server import A_TRAINING, ROOT, run_python
 from tests.lazy_module import LazyModule
 from tests.records import read_records
 from tests.telemetry.integrations import control_requests
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model
-from tests.telemetry.logged import QUIET, make_logger, run_program
+from tests.telemetry.logged import QUIET, make_logger
 
 transformers = LazyModule("transformers")
 ours = LazyModule("toolkit.telemetry.integrations.transformers")
@@ -169,7 +171,8 @@ FAILS = Path(__file__).parent / "programs" / "transformers_that_fails.py"
     ("how", "status_of_run"), [("raised", "failed"), ("caught", "failed"), ("interrupted", "stopped")]
 )
 def test_a_training_that_fails_is_no_finished_run_when_its_script_ends(tmp_path, how, status_of_run):
-    run_program(tmp_path, FAILS, tmp_path, how, may_fail=True)
+    imported = (*A_TRAINING, "transformers.trainer", "toolkit.telemetry.integrations.transformers")
+    run_python([FAILS, tmp_path, how], imported, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
 
     assert status(tmp_path) == status_of_run
     assert len(records(tmp_path, "error")) == (status_of_run == "failed")
