@@ -2,13 +2,10 @@ from __future__ import annotations
 
 import json
 import math
-import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from tests.fork_server import A_TRAINING, ROOT, run_python
 from tests.lazy_module import LazyModule
 from tests.records import read_records
 from tests.telemetry.integrations import control_requests
@@ -162,20 +159,6 @@ def test_with_phases_a_loss_hidden_by_the_trainers_filter_is_recorded(tmp_path):
     assert steps[3]["nan_inf_detected"] is True
     assert steps[3]["non_finite"]["train_loss"] == "NaN"
     assert math.isfinite(trainer.state.log_history[0]["loss"])
-
-
-FAILS = Path(__file__).parent / "programs" / "transformers_that_fails.py"
-
-
-@pytest.mark.parametrize(
-    ("how", "status_of_run"), [("raised", "failed"), ("caught", "failed"), ("interrupted", "stopped")]
-)
-def test_a_training_that_fails_is_no_finished_run_when_its_script_ends(tmp_path, how, status_of_run):
-    imported = (*A_TRAINING, "transformers.trainer", "toolkit.telemetry.integrations.transformers")
-    run_python([FAILS, tmp_path, how], imported, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
-
-    assert status(tmp_path) == status_of_run
-    assert len(records(tmp_path, "error")) == (status_of_run == "failed")
 
 
 def test_complete_epochs_are_recorded(either):

@@ -219,26 +219,13 @@ class TrainingTelemetry:
         """Finalising an `async` checkpoint, on any thread; it is saved when the block ends without an exception."""
         return CheckpointFinalization(self._checkpoints, global_step, path)
 
-    def on_checkpoint_finalization_start(
-        self, global_step: int, start_time_msec: float | None = None
-    ) -> AnySpan:
-        """Mark the start of finalising an async checkpoint, from any thread."""
-        phase = self.checkpoint_finalization(global_step)
-        return self._begin(f"{phase.name} {global_step}", phase, start_time_msec)
-
-    def on_checkpoint_finalization_end(self, global_step: int, finish_time_msec: float | None = None) -> None:
-        """Mark the end of finalising an async checkpoint, from any thread."""
-        self._end(f"{names.CHECKPOINT_SAVE_FINALIZATION} {global_step}", finish_time_msec)
-
     # Internal.
 
     def _begin(self, key: str, phase: Phase, start_time_msec: float | None) -> AnySpan:
         """Begin a phase, and end one whose end was never reported."""
         earlier = self._open.pop(key, None)
         if earlier is not None:
-            self._guard.report_misuse(
-                f"{_shown(key)} started again before it ended; the earlier one is ended here"
-            )
+            self._guard.report_misuse(f"{key} started again before it ended; the earlier one is ended here")
             earlier.end("its end was never reported")
         span = phase.begin(self._seconds(start_time_msec))
         self._open[key] = phase
@@ -249,7 +236,7 @@ class TrainingTelemetry:
         if phase is not None:
             phase.end(None, self._seconds(finish_time_msec))
         elif self._job.log.is_live:
-            self._guard.report_misuse(f"{_shown(key)} ended but never started")
+            self._guard.report_misuse(f"{key} ended but never started")
 
     def _seconds(self, msec: float | None) -> float | None:
         if msec is None:
@@ -260,7 +247,3 @@ class TrainingTelemetry:
             )
             return None
         return msec / 1000.0
-
-
-def _shown(key: str) -> str:
-    return key.partition(" ")[0]
