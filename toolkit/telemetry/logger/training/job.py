@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -22,6 +21,7 @@ from toolkit.telemetry.logger.spans.span import NO_FAILURES, AnySpan
 from toolkit.telemetry.logger.training.config import ConfigSource, TrainingConfig
 from toolkit.telemetry.logger.training.sums import UNKNOWN, Attributes, PartSeconds, Sums, amount, known
 from toolkit.telemetry.privacy.masking import mask_secrets
+from toolkit.telemetry.runfolder.process import host_name
 from toolkit.telemetry.timing.names import TESTING_ITERATION, VALIDATION_ITERATION
 
 _PACKAGE: Final = "ai-toolkit-telemetry"
@@ -149,7 +149,7 @@ class Job:
             session_tag=config.session_tag or self.log.given_tags[1],
             is_baseline_run=config.is_baseline_run,
             summary_data_schema_version=config.summary_data_schema_version,
-            node_name=socket.gethostname(),
+            node_name=host_name(),
             rank=find_rank().rank,
             custom_metadata=_as_lines(config.custom_metadata),
         )
