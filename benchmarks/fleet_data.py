@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -50,21 +49,6 @@ def write_trainer_run(log_dir: Path, records: int) -> Path:
         for step in range(records)
     ]
     rank_file(folder, 0).write_bytes(b"".join((*lines, end)))
-    return folder
-
-
-def write_wide_run(log_dir: Path, names: Sequence[str], records: int) -> Path:
-    """Write a finished run with many metrics, 500 of them in a record."""
-    folder = write_finished_run(log_dir, "run-wide", 0)
-    lines = [
-        encode(
-            {"event": "step", "seq": step * len(names) + first, **_times(step), "global_step": step}
-            | {name: step / (place + 1) for place, name in enumerate(names[first : first + 500])}
-        )
-        for step in range(records)
-        for first in range(0, len(names), 500)
-    ]
-    rank_file(folder, 0).write_bytes(b"".join(lines) + rank_file(folder, 0).read_bytes())
     return folder
 
 

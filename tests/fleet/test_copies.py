@@ -17,12 +17,10 @@ from tests.fleet.shipped_runs import (
     id_of,
     make_run,
     newest_bytes,
-    pull,
     record_bytes,
     ship,
 )
 from tests.lengths import in_make_faults
-from toolkit.telemetry.fleet import engine_runs
 from toolkit.telemetry.fleet.engine import Engine, quote
 from toolkit.telemetry.fleet.schema import require_tables, set_up
 from toolkit.telemetry.fleet.shipping import sender
@@ -263,27 +261,6 @@ def test_lines_without_a_commit_are_all_compared(engine, ask, logs):
     assert newest_bytes(ask, id_of(folder)) == record_bytes(folder)["metrics.jsonl"]
     assert ask.rows(f"SELECT gen FROM commits WHERE run_id = {run(folder)}") == [(2,)]
     assert end < len(data)
-
-
-def test_a_run_is_pulled_in_answers_of_bounded_size(engine, ask, logs, tmp_path, monkeypatch):
-    monkeypatch.setattr(engine_runs, "_BYTES_AT_ONCE", 10_000)
-    folder = make_run(logs, "long lines", 5)
-    append(folder, range(5, 30), text="x" * 4_000)
-    ship(engine, logs)
-    sizes = []
-    query = Engine.query
-
-    def measured(self, sql, **how):
-        answer = query(self, sql, **how)
-        sizes.append(len(answer))
-        return answer
-
-    with mock.patch.object(Engine, "query", measured):
-        pulled = pull(ask, id_of(folder), tmp_path / "back")
-
-    assert record_bytes(pulled.folder) == record_bytes(folder)
-    assert len(sizes) > 10
-    assert max(sizes) < 16_000
 
 
 def test_keep_days_is_for_every_table_and_can_be_changed(engine):
