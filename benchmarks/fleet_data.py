@@ -90,6 +90,7 @@ def write_listed_runs(log_dir: Path, count: int) -> None:
             folder,
             replace(
                 read_manifest(folder),
+                run_id=f"{number:032x}",
                 project=("vision", "speech", "language", "robots", "weather")[number % 5],
                 tags=tuple(draw.sample(("baseline", "sweep", "final", "ablation"), draw.randrange(3))),
                 config={

@@ -114,20 +114,6 @@ def test_a_later_session_counts_although_the_clock_of_its_node_is_behind(engine,
     assert len(said) == 1
 
 
-def test_the_last_generation_is_not_followed_by_one_that_does_not_fit(engine, ask, logs):
-    folder = make_run(logs, "often replaced", 4)
-    for gen in (2**16 - 2, 2**16 - 1):
-        ask.query(
-            "INSERT INTO commits (run_id, rank, gen, end, crc, node, created) VALUES "
-            f"({run(folder)}, 0, {gen}, 10, 1, 'here', '2026-09-21')"
-        )
-    said = []
-
-    ship(engine, logs, node="here", say=said.append)
-
-    assert said == [f"{folder}/metrics.jsonl: it is not shipped any more: it was replaced 65,535 times"]
-
-
 def test_lines_of_every_generation_that_someone_else_inserted_stop_their_run_only(engine, ask, logs):
     folder, other = make_run(logs, "stopped", 4), make_run(logs, "shipped", 4)
     ask.query(

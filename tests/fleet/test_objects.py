@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from importlib.util import find_spec
 
@@ -15,10 +12,9 @@ import pytest
 
 from dashboard import launcher
 from dashboard.settings import DashboardSettings, EngineSettings
-from tests.fleet.engines import ROOT
 from tests.fleet.s3_server import BUCKET, SECRET
 from tests.fleet.shipped_runs import append, id_of, make_run, pull, step_line, write
-from tests.lengths import in_make_faults, longer
+from tests.lengths import in_make_faults
 from tests.waiting import wait_until
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.core import outbox
@@ -29,7 +25,7 @@ from toolkit.telemetry.fleet.objects import ObjectShipper
 from toolkit.telemetry.fleet.run_folders import MAX_BYTES
 from toolkit.telemetry.fleet.shipping import sender
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
-from toolkit.telemetry.fleet.stores import FolderStore, PlaceError, StoreError, read_at_most, store_at
+from toolkit.telemetry.fleet.stores import FolderStore, PlaceError, StoreError, store_at
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.telemetry.runs.store import Refused
 
@@ -357,29 +353,3 @@ def test_with_s3_down_records_are_shipped_and_files_follow(engine, ask, s3, logs
         thread.join()
         if s3.process.poll() is not None:
             s3.start()
-
-
-@in_make_faults
-def test_killed_while_storing_nothing_is_missing_or_in_half(engine, s3, logs, monkeypatch):
-    folder = make_run(logs, "killed")
-    count = 40
-    for number in range(count):
-        add_sample(folder, f"samples/{number}.png", b"%d" % number * 50_000)
-    environment = {**os.environ, **s3.keys("ship")}
-    address = str(engine.address())
-    command = [sys.executable, "-m", "tests.fleet.storing_child", address, str(logs), f"s3://{BUCKET}/killed"]
-    kills = longer(1, 12)
-    for seed in range(kills):
-        child = subprocess.Popen([*command, str(seed)], cwd=ROOT, env=environment)
-        # It kills itself before or after a file was stored.
-        assert child.wait() in (-signal.SIGKILL, 0)
-    done = subprocess.run([*command, "-1"], cwd=ROOT, env=environment, timeout=120)
-    assert done.returncode == 0
-    expected = [f"{BUCKET}/killed/{id_of(folder)}/samples/{number}.png" for number in range(count)]
-    assert s3.names("killed") == sorted([f"{BUCKET}/killed/{id_of(folder)}/.copy", *expected])
-    for name, value in s3.keys("page").items():
-        monkeypatch.setenv(name, value)
-    store = store_at(f"s3://{BUCKET}/killed")
-    for number in range(count):
-        data = b"%d" % number * 50_000
-        assert read_at_most(store, f"{id_of(folder)}/samples/{number}.png", len(data)) == data

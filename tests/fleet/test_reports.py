@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-import traceback
 from dataclasses import replace
 from unittest import mock
 
-import pytest
-
-from tests.fleet.engines import free_ports
 from tests.fleet.shipped_runs import append, id_of, make_run, newest_bytes, record_bytes, ship, write
 from toolkit.telemetry.fleet.address import address_of
-from toolkit.telemetry.fleet.engine import UnreachableError, quote
+from toolkit.telemetry.fleet.engine import quote
 from toolkit.telemetry.fleet.run_folders import read_run_folder
 from toolkit.telemetry.fleet.run_rows import RunReport, reports_of_shippers, send, status_of
 from toolkit.telemetry.fleet.shipping.watch import Totals
 from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
-from toolkit.telemetry.runs.sources.clickhouse.link import EngineLink
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 
 
@@ -84,17 +79,6 @@ def test_a_folder_that_does_not_say_which_run_it_has_is_named_and_not_shipped(en
     shipper.ship_all()
 
     assert newest_bytes(ask, id_of(broken)) == record_bytes(broken)["metrics.jsonl"]
-
-
-def test_an_engine_that_is_away_for_long_takes_no_memory():
-    (port,) = free_ports(1)
-    link = EngineLink(address_of(f"clickhouse://127.0.0.1:{port}/t"), patience_s=3600.0)
-    for _ in range(50):
-        with pytest.raises(UnreachableError, match="cannot be reached") as raised:
-            link.rows("SELECT 1")
-
-    assert len(traceback.extract_tb(link._failure.__traceback__)) < 20
-    assert len(traceback.extract_tb(raised.tb)) < 20
 
 
 def test_a_failure_that_is_over_is_not_reported_for_ever():

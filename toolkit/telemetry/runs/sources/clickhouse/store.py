@@ -184,6 +184,8 @@ class ClickHouseStore(StoreQueries):
 
     def refresh_all(self, keys: Sequence[str], *, wait_s: float = 2.0) -> Sequence[Health]:
         """Read new records of several runs; those that were never read, with one question."""
+        with suppress(EngineError):
+            self._runs.look_at(keys)
         sources = [self._source(key) for key in keys]
         unread = [source for source in sources if (source.run_id, 0) not in self._logs]
         with suppress(EngineError):
