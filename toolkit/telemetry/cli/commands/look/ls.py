@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -151,7 +152,7 @@ def _print_formats(*, as_json: bool) -> int:
 
 def _print(runs: list[ListedRun], found: RunList, args: argparse.Namespace) -> None:
     if runs:
-        columns, cells = zip(*_columns(runs, args), strict=True)
+        columns, cells = zip(*columns_of(runs, (*args.columns, args.sort), with_size=args.size), strict=True)
         print_table(columns, [*zip(*cells, strict=True)])
     elif found.total:
         print(f"none of {found.total} runs fits the filter")
@@ -162,8 +163,10 @@ def _print(runs: list[ListedRun], found: RunList, args: argparse.Namespace) -> N
         print(printable(note))
 
 
-def _columns(runs: list[ListedRun], args: argparse.Namespace) -> list[tuple[Column, list[Cell]]]:
-    """Return the columns: those that tell namesakes apart only where there are some, and the one that is sorted by."""
+def columns_of(
+    runs: list[ListedRun], further: Sequence[str], *, with_size: bool = False
+) -> list[tuple[Column, list[Cell]]]:
+    """Return the columns: those that tell namesakes apart only where there are some, and what else is asked for."""
     cards, now = [run.card for run in runs], time.time()
     labels = [*card_labels(cards).values()]
     columns: list[tuple[Column, list[Cell]]] = [(Column("run"), [card.name for card in cards])]
@@ -182,10 +185,10 @@ def _columns(runs: list[ListedRun], args: argparse.Namespace) -> list[tuple[Colu
         (Column("step", right=True, keep=True), steps),
         (Column("loss", right=True, keep=True), [number_text(card.loss) for card in cards]),
     ]
-    for name in dict.fromkeys((*args.columns, args.sort)):
+    for name in dict.fromkeys(further):
         if name not in (*(column.title for column, _ in columns), "name", "format", "age"):
             columns.append((Column(name, right=True), [_text(value_of(card, name), name) for card in cards]))
-    if args.size:
+    if with_size:
         columns.append((Column("size", right=True, keep=True), [size(size_of(run.path)) for run in runs]))
     ages: list[Cell] = [age_text(age_of(card, now)) for card in cards]
     return [*columns, (Column("age", right=True, keep=True), ages)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from importlib.util import find_spec
 
 from toolkit.telemetry.cli.chosen_run import add_paths_argument, no_run_in, refuse, runs_given
@@ -14,13 +13,8 @@ from toolkit.telemetry.core.install import install_extra
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the folders."""
     add_paths_argument(parser)
-    parser.add_argument(
-        "--ascii",
-        action="store_true",
-        help="draw with ASCII alone, as where the terminal has no UTF-8",
-    )
     parser.epilog = (
-        "The keys are listed by `?`. Exit code: 0; 2 without a terminal, or if a FOLDER does not exist."
+        "The last line shows the keys. Exit code: 0; 2 without a terminal, or if a FOLDER does not exist."
     )
 
 
@@ -36,10 +30,8 @@ def run(args: argparse.Namespace) -> int:
         why = " that can move its cursor, and TERM is dumb or not set" * is_dumb
         return refuse(f"telemetry top needs a terminal{why}; `telemetry ls` and `telemetry tail` do not")
     from toolkit.telemetry.cli.top.app import Top
-    from toolkit.telemetry.cli.top.reading import Runs
-    from toolkit.telemetry.cli.top.text import Text, needs_ascii
 
-    app = Top(Runs(folders), Text(args.ascii or needs_ascii(sys.stdout.encoding, os.environ)))
+    app = Top(folders)
     # The terminal keeps its own way to select text.
     app.run(mouse=False)
     return app.return_code or 0
