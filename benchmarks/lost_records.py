@@ -167,7 +167,8 @@ def _victim(
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     noted = folder / "noted"
     noted.write_bytes(bytes(_HEAD.size + _PLACES))
-    command = [sys.executable, "-m", "benchmarks.lost_records", "victim", name, logs, noted, str(pause_s)]
+    arguments = ["victim", name, str(logs), str(noted), str(pause_s)]
+    command = [sys.executable, "-m", "benchmarks.lost_records", *arguments]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         yield child, noted

@@ -94,9 +94,11 @@ def time_spans(folder: Path, name: str, blocks: int, calls: int) -> list[float]:
 def _ours(folder: Path, name: str) -> Iterator[MakeSpan]:
     from toolkit.telemetry import TelemetryLogger
 
-    options: dict[str, Any] = {"off": {"enabled": False}, "recorded": {"spans": {"keep": ["encode"]}}}.get(
-        name, {"spans": {"around": 0}}
-    )
+    own: dict[str, dict[str, Any]] = {
+        "off": {"enabled": False},
+        "recorded": {"spans": {"keep": ["encode"]}},
+    }
+    options = own.get(name, {"spans": {"around": 0}})
     with TelemetryLogger("spans", log_dir=folder, **options) as log:
         if name != "iteration":
             # As in a training: what is logged before the start record waits for it.

@@ -253,15 +253,15 @@ def _run(name: str, one: Mapping[str, Any]) -> MadeRun:
 
 def _rate(settings: Mapping[str, Any], step: int) -> float:
     """Return the learning rate of a step, the first being 1; what the settings do not say was at its default."""
-    rate: float = settings.get("lr", 1e-3) * settings.get("lr_factor", 1.0)
+    rate = float(settings.get("lr", 1e-3)) * float(settings.get("lr_factor", 1.0))
     begins, steps = settings.get("jump_step"), settings["steps"]
     if begins is not None and begins <= step < begins + (settings.get("jump_for", 0) or steps):
-        rate *= settings.get("jump", 1.0)
-    warm_up, lowest = settings.get("warm_up", 0), settings.get("lowest", 0.0)
+        rate *= float(settings.get("jump", 1.0))
+    warm_up, lowest = int(settings.get("warm_up", 0)), float(settings.get("lowest", 0.0))
     if step <= warm_up:
         return rate * step / warm_up
     done = (step - warm_up) / max(1, steps - warm_up)
-    falling = {
+    falling: float = {
         "constant": 1.0,
         "linear": 1 - done,
         "cosine": (1 + math.cos(math.pi * done)) / 2,
