@@ -11,6 +11,7 @@ import threading
 
 import pytest
 
+from tests.made_runs import write_run
 from toolkit.telemetry import TelemetryLogger, read_run
 from toolkit.telemetry.testing import ManualClock, MemorySink, settle, steps_of
 
@@ -280,3 +281,27 @@ def test_a_test_of_a_script_has_its_records_in_memory(tmp_path):
 
         (step,) = steps_of(sink)
         assert (step["time"], step["train_loss"]) == (1005.0, 0.5)
+
+
+def test_a_run_is_a_figure_of_its_metrics_also_next_to_others(tmp_path):
+    pytest.importorskip("plotly")
+    write_run(tmp_path, "a", sessions=(range(4), range(2, 5)), curves={"loss": [9, 8, 70, 60, 7, 6, 5]})
+    write_run(tmp_path, "<b>", curves={"loss": [3.0, math.nan, 1.0], "lr": [1.0] * 3}, sessions=(range(3),))
+    run = read_run(tmp_path / "a")
+
+    [alone] = run.figure("loss").data
+    assert (alone.x, alone.y) == ((0, 1, 2, 3, 4), (9, 8, 7, 6, 5)), "what the resume did again counts once"
+    together = run.figure("loss", "lr", also=[tmp_path / "<b>"])
+    assert [line.name for line in together.data] == ["a · loss", "&lt;b&gt; · loss", "&lt;b&gt; · lr"]
+    assert math.isnan(together.data[1].y[1])
+    assert run.figure("loss", also=[read_run(tmp_path / "<b>")]).layout.yaxis.title.text == "loss"
+    with pytest.raises(ValueError, match=r"no run here has a metric 'los'; they have loss"):
+        run.figure("los")
+
+
+def test_a_figure_without_plotly_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
+    run = read_run(write_run(tmp_path, "a"))
+
+    with pytest.raises(ImportError, match="figure\\(\\) needs plotly: pip install plotly"):
+        run.figure("train_loss")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import html
 import importlib
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,9 +20,11 @@ from toolkit.telemetry.runfolder.manifest import Manifest, ManifestError, read_m
 from toolkit.telemetry.runfolder.node_folders import record_files
 from toolkit.telemetry.runfolder.reader import blocks_of, records_in
 from toolkit.telemetry.runfolder.records import NON_FINITE, RESERVED, START, STEP, SUMMARY, Record
+from toolkit.telemetry.runfolder.redone import counts, redone_from
 from toolkit.telemetry.runfolder.status import Status, work_out_status
 
 _MOST_NAMED: Final = 10
+_NOT_METRICS: Final = RESERVED | {"global_step"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,15 +54,38 @@ class RunData:
             {name: value for name, value in record.items() if name != NON_FINITE}
             for record in self._of(event)
         ]
-        try:
-            module = importlib.import_module(library)
-        except ModuleNotFoundError as error:
-            message = f"frame() needs {library}: pip install {library}; `records` has the same without it"
-            raise ImportError(message, name=error.name) from error
+        module = _imported(library, "frame()")
         # polars infers types from every row: a metric that is first an int may be a float later.
         return module.DataFrame(
             rows, **({"infer_schema_length": None, "strict": False} if library == "polars" else {})
         )
+
+    def figure(self, *metrics: str, also: Iterable[RunData | str | os.PathLike[str]] = ()) -> Any:
+        """Return a plotly figure of metrics over the steps, a line each; `also` are other runs, or their folders.
+
+        Steps that a resume did again count once, as on the pages. To save it as a picture or a PDF, plotly needs
+        another package: `pip install kaleido`, then `figure.write_image("loss.pdf")`.
+
+        Raises:
+            ImportError: plotly is not installed.
+            ValueError: no run has logged such a metric.
+        """
+        figure = _imported("plotly.graph_objects", "figure()").Figure()
+        runs = [self, *(run if isinstance(run, RunData) else read_run(run) for run in also)]
+        for metric in metrics or ("",):
+            lines = [(run, points) for run in runs if (points := _points_of(run.records, metric))]
+            if not lines:
+                there = sorted({name for run in runs for name in _metrics_in(run.records)})[:_MOST_NAMED]
+                raise ValueError(
+                    f"no run here has a metric {metric!r}; they have {', '.join(there) or 'none'}"
+                )
+            for run, points in lines:
+                words = ([run.folder.name] if len(runs) > 1 else []) + ([metric] if len(metrics) > 1 else [])
+                steps, values = zip(*points, strict=True)
+                # Plotly takes a name for HTML.
+                figure.add_scatter(x=steps, y=values, name=html.escape(" · ".join(words) or metric))
+        title = html.escape(metrics[0]) if len(metrics) == 1 else None
+        return figure.update_layout(xaxis_title="step", yaxis_title=title).update_traces(mode="lines")
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -81,6 +107,39 @@ class RunData:
 
     def _of(self, event: str) -> Iterator[Record]:
         return (record for record in self.records if record.get("event") == event)
+
+
+def _imported(module: str, who: str) -> Any:
+    """Return a module that a method needs, or say how to get it."""
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        package = module.partition(".")[0]
+        message = f"{who} needs {package}: pip install {package}; `records` has the same without it"
+        raise ImportError(message, name=error.name) from error
+
+
+def _metrics_in(records: Iterable[Record]) -> set[str]:
+    return {
+        name
+        for record in records
+        for name in record
+        if name not in _NOT_METRICS and _are_numbers(record, name)
+    }
+
+
+def _are_numbers(record: Record, metric: str) -> bool:
+    return type(record.get("global_step")) is int and type(record.get(metric)) in (int, float)
+
+
+def _points_of(records: Sequence[Record], metric: str) -> list[tuple[int, float]]:
+    """Return the steps that count and have a value of `metric`, each with its value."""
+    limits = redone_from(records)
+    return [
+        (record["global_step"], record[metric])
+        for record in records
+        if metric not in _NOT_METRICS and _are_numbers(record, metric) and counts(record, limits)
+    ]
 
 
 def shown_in_notebook(folder: Path | None, text: str) -> dict[str, str]:
