@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 
-from toolkit.telemetry.cli.main import main
-
 if __name__ == "__main__":
+    # A shell starts a program with `&`, as `make run` does, so that it ignores Ctrl-C.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    from toolkit.telemetry.cli.main import main
+
     raise SystemExit(main(["train", *sys.argv[1:]]))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from dashboard.launcher import main
+import signal
 
 if __name__ == "__main__":
+    # A shell starts a program with `&`, as `make run` does, so that it ignores Ctrl-C.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from dashboard.launcher import main
+
     raise SystemExit(main(prog="run_dashboard.py"))

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import os
-import re
 import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -18,12 +15,6 @@ if TYPE_CHECKING:
 PATIENCE_S = 120.0
 _LOOK_EVERY_MS = 20
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-
-# Not innerText: it forces a new layout each time and would slow down what is measured.
-_CAPTIONS = (
-    "[...document.querySelectorAll('[data-testid=\"stCaptionContainer\"]')]"
-    ".map((caption) => caption.textContent).join(' ')"
-)
 
 # So many curves of a metric are drawn, each with so many points; charts below the fold wait until they are visible.
 _CURVES = """
@@ -40,21 +31,12 @@ _PAINTED = """
   && performance.getEntriesByName("first-contentful-paint").length > 0
 """
 _UNCOVERED = "() => document.querySelector('.telemetry-first') === null"
-_TABLE = """
-(runs) => {
-  const canvas = document.querySelector('[data-testid="stDataFrame"] canvas');
-  if (!canvas || !canvas.width) return false;
-  return CAPTIONS.includes(`${runs} of ${runs} runs`);
-}
-""".replace("CAPTIONS", _CAPTIONS)
+_TABLE = "() => document.querySelector('#root .trt[data-drawn]') !== null"
 
 
 def missing() -> list[str]:
     """Return which required packages are not installed."""
-    packages = [
-        package for package in ("playwright", "streamlit") if importlib.util.find_spec(package) is None
-    ]
-    return packages if packages or _chromium() else ["chromium"]
+    return [package for package in ("playwright", "streamlit") if importlib.util.find_spec(package) is None]
 
 
 @contextmanager
@@ -65,7 +47,8 @@ def open_browser() -> Iterator[Browser]:
     with sync_playwright() as playwright:
         # Root, as in a container, has no sandbox; /dev/shm may be small there.
         browser = playwright.chromium.launch(
-            executable_path=_chromium() or None, args=["--no-sandbox", "--disable-dev-shm-usage"]
+            executable_path=next(filter(None, map(shutil.which, _NAMES)), None),
+            args=["--no-sandbox", "--disable-dev-shm-usage"],
         )
         try:
             with fresh_page(browser) as page:
@@ -112,7 +95,7 @@ class Loading:
         self._page = page
         self._asked: set[str] = set()
         self._bytes = 0.0
-        self._own = 0
+        self._messages = 0
         page.add_init_script(self._SHIFTS)
         session = page.context.new_cdp_session(page)
         session.on("Network.requestWillBeSent", self._note_request)
@@ -122,9 +105,8 @@ class Loading:
         session.send("Network.enable")
 
     def _note_request(self, event: Any) -> None:
-        self._asked.add(event["requestId"])
-        # Streamlit's own scripts and fonts come with an empty page too.
-        self._own += not re.search(r"^(blob|data):|/static/", event["request"]["url"])
+        if not event["request"]["url"].startswith(("blob:", "data:")):
+            self._asked.add(event["requestId"])
 
     def _note_socket(self, event: Any) -> None:
         self._asked.add(event["requestId"])
@@ -134,18 +116,19 @@ class Loading:
             self._bytes += event["encodedDataLength"]
 
     def _note_frame(self, event: Any) -> None:
+        self._messages += 1
         # Binary frames come as base64.
         self._bytes += len(event["response"]["payloadData"]) * 3 / 4
 
     @property
     def so_far(self) -> tuple[int, float]:
-        """Requests for other files than Streamlit's own, and megabytes received of all."""
-        return self._own, self._bytes / 1e6
+        """Requests, and megabytes received."""
+        return len(self._asked), self._bytes / 1e6
 
-    def forget(self) -> float:
-        """Return the kilobytes received since the last call."""
-        received, self._bytes = self._bytes, 0.0
-        return received / 1e3
+    def forget(self) -> tuple[float, int]:
+        """Return the kilobytes and the messages of the websocket received since the last call."""
+        received, messages, self._bytes, self._messages = self._bytes, self._messages, 0.0, 0
+        return received / 1e3, messages
 
     def shift(self) -> float:
         """Return the sum of all layout shifts so far."""
@@ -157,7 +140,7 @@ def seconds_until_painted(page: Page, address: str) -> tuple[float, float]:
     began = time.perf_counter()
     painted = seconds_until(page, address, _PAINTED)
     _wait(page, _CURVES, [LOSS, 1, 1])
-    _wait(page, _UNCOVERED, None)
+    _wait(page, _UNCOVERED)
     return painted, time.perf_counter() - began
 
 
@@ -171,14 +154,14 @@ def wait_for_curves(page: Page, *, curves: int = 1, points: int = 1) -> None:
     _wait(page, _CURVES, [LOSS, curves, points])
 
 
-def seconds_until_table(page: Page, address: str, runs: int) -> float:
+def seconds_until_table(page: Page, address: str) -> float:
     """Return how long it takes until the list of runs is drawn."""
-    return seconds_until(page, address, _TABLE, f"{runs:,}")
+    return seconds_until(page, address, _TABLE)
 
 
 def seconds_until_title(page: Page, address: str) -> float:
     """Return how long it takes until a page's heading appears."""
-    return seconds_until(page, address, "() => document.querySelector('h1') !== null", None)
+    return seconds_until(page, address, "() => document.querySelector('h1') !== null")
 
 
 def seconds_until(page: Page, address: str, condition: str, argument: Any = None) -> float:
@@ -189,15 +172,5 @@ def seconds_until(page: Page, address: str, condition: str, argument: Any = None
     return time.perf_counter() - began
 
 
-def _wait(page: Page, condition: str, argument: Any) -> None:
+def _wait(page: Page, condition: str, argument: Any = None) -> None:
     page.wait_for_function(condition, arg=argument, polling=_LOOK_EVERY_MS, timeout=PATIENCE_S * 1000)
-
-
-def _chromium() -> str:
-    """Return the path of Chromium: the system's, or that of `playwright install chromium`."""
-    for name in _NAMES:
-        found = shutil.which(name)
-        if found:
-            return found
-    kept = Path(os.environ.get("PLAYWRIGHT_BROWSERS_PATH") or Path.home() / ".cache" / "ms-playwright")
-    return next((str(path) for path in sorted(kept.glob("chromium-*/chrome-*/chrome"))), "")

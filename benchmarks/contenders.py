@@ -13,7 +13,7 @@ from pathlib import Path
 from random import random
 from typing import Any, Protocol
 
-VALUES: dict[str, float | int | bool] = {
+VALUES: dict[str, Any] = {
     "train_loss": 0.123456,
     "lr": 1e-4,
     "grad_norm": 1.25,
@@ -123,14 +123,11 @@ class _Ours:
     """TelemetryLogger with every step logged, and otherwise the defaults: table, detectors, samplers and control."""
 
     log_every = 1
-    diagnostics = True
 
     def __init__(self, folder: Path) -> None:
         from toolkit.telemetry import TelemetryLogger
 
-        self.telemetry = TelemetryLogger(
-            "bench", log_dir=folder, log_every=self.log_every, diagnostics=self.diagnostics
-        )
+        self.telemetry = TelemetryLogger("bench", log_dir=folder, log_every=self.log_every)
 
     def log(self, step: int) -> None:
         self.telemetry.log_step(step, **VALUES)
@@ -139,38 +136,10 @@ class _Ours:
         self.telemetry.close()
 
 
-class _OursWithoutDiagnostics(_Ours):
-    """TelemetryLogger without its detectors."""
-
-    diagnostics = False
-
-
-class _OursEveryTenth(_Ours):
-    """TelemetryLogger with a record for every tenth step."""
-
-    log_every = 10
-
-
 class _OursNotDue(_Ours):
     """TelemetryLogger when nearly every step falls between two records."""
 
     log_every = 1000
-
-
-class _OursNotDueLoss(_OursNotDue):
-    """The same, for a step with its loss alone."""
-
-    def log(self, step: int) -> None:
-        self.telemetry.log_step(step, train_loss=VALUES["train_loss"])
-
-
-class _OursNotDueThree(_OursNotDue):
-    """The same, for a step with three scalars."""
-
-    def log(self, step: int) -> None:
-        self.telemetry.log_step(
-            step, train_loss=VALUES["train_loss"], lr=VALUES["lr"], grad_norm=VALUES["grad_norm"]
-        )
 
 
 class _Trackio:
@@ -219,21 +188,11 @@ class _TensorBoard:
 NOTHING = Contender("nothing", "nothing (the noise)", _Nothing)
 BARE = Contender("bare", "orjson + os.write", _Bare, ("orjson",))
 OURS = Contender("ours", "TelemetryLogger", _Ours)
-NO_DIAGNOSTICS = Contender("no_diagnostics", "TelemetryLogger without diagnostics", _OursWithoutDiagnostics)
-EVERY_TENTH = Contender("every_tenth", "TelemetryLogger, a record every tenth step", _OursEveryTenth)
 NOT_DUE = Contender("not_due", "TelemetryLogger, step between two records", _OursNotDue)
-NOT_DUE_THREE = Contender("not_due_three", "the same with three scalars", _OursNotDueThree)
-NOT_DUE_LOSS = Contender("not_due_loss", "the same with the loss alone", _OursNotDueLoss)
 JSON_AND_CSV = Contender("json_csv", "json + csv, both flushed", _JsonAndCsv)
 TRACKIO = Contender("trackio", "Trackio", _Trackio, ("trackio",))
 WANDB = Contender("wandb", "W&B offline", _WandbOffline, ("wandb",))
 TENSORBOARD = Contender("tensorboard", "TensorBoard (torch)", _TensorBoard, ("torch", "tensorboard"))
 
 PEERS = (JSON_AND_CSV, TRACKIO, WANDB, TENSORBOARD)
-ALL = {
-    contender.name: contender
-    for contender in (
-        *(NOTHING, BARE, OURS, NO_DIAGNOSTICS, EVERY_TENTH, NOT_DUE, NOT_DUE_THREE, NOT_DUE_LOSS),
-        *PEERS,
-    )
-}
+ALL = {contender.name: contender for contender in (NOTHING, BARE, OURS, NOT_DUE, *PEERS)}

@@ -30,7 +30,7 @@ from benchmarks.report import Report
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-_PARTS = ("open", "zoom", "refresh", "memory", "runs")
+_PARTS = ("open", "zoom", "refresh", "runs")
 _PACKAGES = ("streamlit", "plotly", "pyarrow", "pandas", "playwright", "tensorboard", "trackio")
 _MANY_REFRESHES = 200
 
@@ -55,10 +55,8 @@ def measure(plan: Plan, parts: Collection[str]) -> Report:
             found["open"] = dashboard_open.measure(chromium, plan)
         if "zoom" in parts:
             found["zoom"] = dashboard_zoom.measure(chromium, plan)
-        if "refresh" in parts or "memory" in parts:
-            found["refresh"] = dashboard_refresh.measure(
-                chromium, plan, costs="refresh" in parts, memory="memory" in parts
-            )
+        if "refresh" in parts:
+            found["refresh"] = dashboard_refresh.measure(chromium, plan)
         if "runs" in parts:
             found["runs"] = dashboard_runs.measure(chromium, plan)
     return _report(plan, found, notes)

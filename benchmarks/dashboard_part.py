@@ -37,10 +37,12 @@ class Part:
     def add_ratio(self, what: str, values: Sequence[float], base: Sequence[float], limit: float) -> None:
         """Add a row and a claim for `values` as multiples of `base`, measured in the same rounds."""
         ratios = [value / one for value, one in zip(values, base, strict=True)]
-        middle = self.add(f"{what}, against an empty page", ratios, "x")
-        self.claims.append(
-            Claim(text=f"{what}, against an empty page", measured=middle, limit=limit, unit="x")
-        )
+        text = f"{what}, against an empty page"
+        self.claim(text, self.add(text, ratios, "x"), limit, "x")
+
+    def claim(self, text: str, measured: float, limit: float, unit: str) -> None:
+        """Add a target."""
+        self.claims.append(Claim(text=text, measured=measured, limit=limit, unit=unit))
 
     def add(self, what: str, values: Sequence[float], unit: str) -> float:
         """Add a row for `values` and return their median."""

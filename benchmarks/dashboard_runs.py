@@ -12,7 +12,6 @@ from benchmarks.browser import fresh_page, seconds_until_table
 from benchmarks.command import say
 from benchmarks.dashboard_part import Part, Plan
 from benchmarks.large_run import write_many_runs
-from benchmarks.report import Claim
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -36,21 +35,14 @@ def measure(browser: Browser, plan: Plan) -> Part:
                 with served.dashboard(folder / str(runs), folder / f"home-{runs}-{number}") as server:
                     for taken in (first, again):
                         with fresh_page(browser) as page:
-                            taken[runs].append(seconds_until_table(page, server.url, runs))
+                            taken[runs].append(seconds_until_table(page, server.url))
 
     part = Part()
     for words, taken in (("first page of a fresh server", first), ("a page after that", again)):
         for runs in (_FEW, _MANY):
             part.add(f"the list of {runs:,} runs, {words}", taken[runs], "s")
         ratio = statistics.median(taken[_MANY]) / statistics.median(taken[_FEW])
-        part.claims.append(
-            Claim(
-                text=f"the list of {_MANY:,} runs against {_FEW}, {words}",
-                measured=ratio,
-                limit=_MOST_TIMES,
-                unit="x",
-            )
-        )
+        part.claim(f"the list of {_MANY:,} runs against {_FEW}, {words}", ratio, _MOST_TIMES, "x")
     part.figures.update(
         {
             f"{words}_{runs}_s": taken[runs]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from benchmarks.large_run import BEGAN, write_finished_run
 from toolkit.telemetry.runfolder.codec import encode
 from toolkit.telemetry.runfolder.layout import rank_file
+from toolkit.telemetry.runfolder.manifest import Evaluation, read_manifest, write_manifest
 
 SLOW_RANK: Final = 617
 RANKED: Final = "run-rank"
@@ -93,3 +95,33 @@ def write_ranked_run(log_dir: Path, ranks: int, records: int) -> Path:
         ]
         rank_file(folder, rank).write_bytes(b"".join(lines))
     return folder
+
+
+def write_listed_runs(log_dir: Path, count: int) -> None:
+    """Write finished runs with 30 settings, 4 evaluations and 3 records each."""
+    draw = random.Random(0)
+    for number in range(count):
+        folder = write_finished_run(log_dir, f"sweep-{number:04}", 3)
+        write_manifest(
+            folder,
+            replace(
+                read_manifest(folder),
+                project=("vision", "speech", "language", "robots", "weather")[number % 5],
+                tags=tuple(draw.sample(("baseline", "sweep", "final", "ablation"), draw.randrange(3))),
+                config={
+                    "learning_rate": 10 ** draw.uniform(-5, -2),
+                    "optimizer": draw.choice(("adamw", "sgd", "lion", "adamw8bit")),
+                    **{f"model.setting_{place:02}": draw.random() for place in range(28)},
+                },
+                evaluations={
+                    name: Evaluation(last=draw.random(), best=draw.random(), direction="min")
+                    for name in ("val_loss", "acc", "fid", "reward")
+                },
+                summary={
+                    "epoch": number / 7,
+                    "train_loss": draw.random(),
+                    "max_steps": 1_000,
+                    "samples_per_sec": 12.5,
+                },
+            ),
+        )

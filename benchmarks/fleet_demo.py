@@ -21,6 +21,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks.child import ROOT
+from benchmarks.fleet_server import NoEngineError, Server
 from dashboard.access.access_options import READER_TOKEN_VARIABLE, TOKEN_VARIABLE
 from dashboard.launcher import (
     LaunchError,
@@ -33,7 +34,6 @@ from dashboard.launcher import (
     startup_message,
     wait_for_page_threads,
 )
-from tests.fleet.engines import Embedded, NoEngine
 from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.engine import Engine, EngineError
 from toolkit.telemetry.fleet.schema import set_up
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         demo = Demo(folder, ended)
         try:
             prepared = demo.start(chosen.port)
-        except (NoEngine, LaunchError) as error:
+        except (NoEngineError, LaunchError) as error:
             print(f"make fleet: {error}", file=sys.stderr)
             return 1
         demo.serve(prepared, runs=chosen.runs, trains=not chosen.no_training)
@@ -85,11 +85,11 @@ class Demo:
         """Start the engine and the shippers; return the dashboard, which listens.
 
         Raises:
-            NoEngine: there is no such ClickHouse, and it cannot be installed.
+            NoEngineError: there is no such ClickHouse, and it cannot be installed.
             LaunchError: the dashboard cannot start.
         """
         print("Starting ClickHouse 26.9, embedded …", flush=True)
-        engine = Embedded(self.folder / "engine")
+        engine = Server(self.folder / "engine")
         self._ended.callback(engine.stop)
         engine.start()
         self._address = engine.address()

@@ -18,8 +18,8 @@ from benchmarks.child import ROOT
 from benchmarks.command import say
 from benchmarks.fleet_data import RANKED, SLOW_RANK, write_wide_run
 from benchmarks.fleet_requests import request_to_answer
+from benchmarks.fleet_server import Server
 from benchmarks.report import percentile
-from tests.fleet.engines import Embedded
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.fleet.commits import Commit, insert_commits
 from toolkit.telemetry.fleet.engine import Engine
@@ -43,8 +43,7 @@ _NUMBERS: Final = 8
 class Meter:
     """Processor time of an engine."""
 
-    def __init__(self, engine: Embedded) -> None:
-        assert engine.process is not None
+    def __init__(self, engine: Server) -> None:
         self._process = psutil.Process(engine.process.pid)
 
     def seconds(self) -> float:
@@ -81,7 +80,7 @@ class Meter:
 def measure(logs: dict[str, Path], plan: dict[str, int]) -> dict[str, Any]:
     """Return the figures of an engine; `logs` are the log directories of small runs, the large one and the ranks."""
     with tempfile.TemporaryDirectory(prefix="bench-engine-", ignore_cleanup_errors=True) as folder:
-        engine = Embedded(Path(folder) / "engine")
+        engine = Server(Path(folder) / "engine")
         engine.start()
         try:
             set_up(engine.address())
@@ -91,7 +90,7 @@ def measure(logs: dict[str, Path], plan: dict[str, int]) -> dict[str, Any]:
 
 
 class _Trial:
-    def __init__(self, engine: Embedded, logs: dict[str, Path], plan: dict[str, int]) -> None:
+    def __init__(self, engine: Server, logs: dict[str, Path], plan: dict[str, int]) -> None:
         self._engine = engine
         self._logs = logs
         self._plan = plan
@@ -116,7 +115,7 @@ class _Trial:
             self._wide,
             self._shippers,
         ):
-            say(f"{self._engine.name}: {part.__name__.strip('_').replace('_', ' ')}")
+            say(f"{part.__name__.strip('_').replace('_', ' ')}")
             part()
         self._found["memory_mb"] = self._meter.memory_mb()
         return self._found
@@ -171,16 +170,7 @@ class _Trial:
         tail.read(rows, until=end)
         blocks = rows.blocks()
         at = tail.position
-        commit = Commit(
-            run_id=key.run_id,
-            rank=0,
-            gen=1,
-            end=at.end,
-            crc=at.crc,
-            lines=at.lines,
-            bad_lines=0,
-            metrics=at.summary(),
-        )
+        commit = Commit(run_id=key.run_id, rank=0, end=at.end, crc=at.crc, lines=at.lines)
         own = self._ask
 
         def insert() -> None:

@@ -2,13 +2,11 @@
 
 Searches and orders are asked of a store that has shown the first page: it counts all runs every 5 s at most.
 The runs are made: rows that the real shipper wrote for some folders, copied by the engine with other ids, days and
-times. `python -m benchmarks.fleet_lists [RUNS ...]`
+times.
 """
 
 from __future__ import annotations
 
-import random
-import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,15 +14,15 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.command import say
+from benchmarks.fleet_data import write_listed_runs
 from benchmarks.fleet_engine import PATIENCE_S, Meter
-from tests.fleet.engines import Embedded
-from tests.fleet.shipped_runs import make_run
+from benchmarks.fleet_server import Server
+from benchmarks.large_run import BEGAN
 from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.fleet.run_rows import LABEL_TYPES, LABELS_TABLE, label_row
 from toolkit.telemetry.fleet.schema import set_up
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.runfolder.labels import Labels, encode_labels
-from toolkit.telemetry.runfolder.manifest import Evaluation
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.telemetry.runs.store import RunQuery
 
@@ -35,20 +33,8 @@ _DAY_RUNS: Final = 5_000
 _LABELLED: Final = 50
 """One of so many runs has labels."""
 _COPIED: Final = (
-    *(
-        "project",
-        "version",
-        "name",
-        "node",
-        "folder",
-        "status",
-        "why",
-        "sure",
-        "heartbeat",
-        "step",
-        "manifest",
-    ),
-    *("trend", "behind", "shown", "tags", "tagged", "facts", "card"),
+    "project, version, name, node, folder, status, why, sure, heartbeat, step, manifest, trend, behind, shown, tags, "
+    "tagged, facts, card"
 )
 _PAGE: Final = RunQuery(per_page=100, archived=False)
 QUESTIONS: Final = {
@@ -73,49 +59,20 @@ class Figure:
     wall_ms: float
 
 
-def write_folders(log_dir: Path, count: int = _FOLDERS) -> None:
-    """Write finished runs with 30 settings and 4 evaluations each."""
-    draw = random.Random(0)
-    for number in range(count):
-        make_run(
-            log_dir,
-            f"sweep-{number:04}",
-            3,
-            project=("vision", "speech", "language", "robots", "weather")[number % 5],
-            tags=tuple(draw.sample(("baseline", "sweep", "final", "ablation"), draw.randrange(3))),
-            config={
-                "learning_rate": 10 ** draw.uniform(-5, -2),
-                "optimizer": draw.choice(("adamw", "sgd", "lion", "adamw8bit")),
-                **{f"model.setting_{place:02}": draw.random() for place in range(28)},
-            },
-            evaluations={
-                name: Evaluation(last=draw.random(), best=draw.random(), direction="min")
-                for name in ("val_loss", "acc", "fid", "reward")
-            },
-            summary={
-                "epoch": number / 7,
-                "train_loss": draw.random(),
-                "max_steps": 1_000,
-                "samples_per_sec": 12.5,
-            },
-        )
-
-
 def grow(engine: Engine, have: int, runs: int) -> None:
     """Copy runs until there are so many; the newest are of the last days."""
-    columns = ", ".join(_COPIED)
     number = "number + {first}"
     while have < runs:
         some = min(_AT_ONCE, runs - have)
         place = number.format(first=have)
         engine.query(
-            f"INSERT INTO runs (run_id, searched, last_sign, received, created, {columns}) "
+            f"INSERT INTO runs (run_id, searched, last_sign, received, created, {_COPIED}) "
             f"SELECT lower(hex(sipHash128({place}))) AS id, concat(id, '\\x01', project, '\\x01', node), "
             f"1790000000 + ({place}) * 17, toDateTime(1790000000), "
-            f"toDate(20700 + intDiv({place}, {_DAY_RUNS})), {columns} "
+            f"toDate(20700 + intDiv({place}, {_DAY_RUNS})), {_COPIED} "
             f"FROM (SELECT number, number % {_FOLDERS} AS base FROM numbers({some})) AS n "
-            f"ANY LEFT JOIN (SELECT toUInt64(substring(name, 7)) AS base, {columns} FROM runs FINAL "
-            "WHERE created = toDate(intDiv(1790000000, 86400))) AS r USING (base)"
+            f"ANY LEFT JOIN (SELECT toUInt64(substring(name, 7)) AS base, {_COPIED} FROM runs FINAL "
+            f"WHERE created = toDate(intDiv({BEGAN:.0f}, 86400))) AS r USING (base)"
         )
         labels = [
             label_row(
@@ -129,7 +86,6 @@ def grow(engine: Engine, have: int, runs: int) -> None:
             for place, (run_id,) in enumerate(
                 engine.rows(
                     f"SELECT lower(hex(sipHash128({place}))) FROM numbers({some}) WHERE number % {_LABELLED} = 0",
-                    "String",
                 )
             )
         ]
@@ -143,8 +99,8 @@ def measure(sizes: tuple[int, ...] = SIZES, repeats: int = 5) -> list[Figure]:
     with tempfile.TemporaryDirectory(prefix="bench-lists-", ignore_cleanup_errors=True) as name:
         logs = Path(name) / "logs"
         logs.mkdir()
-        write_folders(logs)
-        started = Embedded(Path(name) / "engine")
+        write_listed_runs(logs, _FOLDERS)
+        started = Server(Path(name) / "engine")
         started.start()
         try:
             set_up(started.address())
@@ -168,7 +124,7 @@ def measure(sizes: tuple[int, ...] = SIZES, repeats: int = 5) -> list[Figure]:
     return found
 
 
-def _ask(started: Embedded, size: int, repeats: int) -> list[Figure]:
+def _ask(started: Server, size: int, repeats: int) -> list[Figure]:
     meter = Meter(started)
     meter.wait_until_idle()
 
@@ -194,26 +150,8 @@ def _ask(started: Embedded, size: int, repeats: int) -> list[Figure]:
     for question, query in QUESTIONS.items():
         found.append(figure(question, lambda query=query: listed(store, query)))  # type: ignore[misc]
 
-    def changed() -> None:
-        store._runs._looked_at = -1e9  # noqa: SLF001 - it asks once a second
-        store.list_runs(_PAGE)
-
     def one() -> None:
         store._runs.look_again()  # noqa: SLF001
         store.card(key)
 
-    store.list_runs(_PAGE)
-    return [*found, figure("what changed", changed), figure("one run by its id", one)]
-
-
-def main(*sizes: str) -> None:
-    """Print the table."""
-    print(f"{'runs':>9}  {'question':<36}{'engine':>10}{'dashboard':>11}{'clock':>10}")
-    for one in measure(tuple(map(int, sizes)) or SIZES):
-        print(
-            f"{one.runs:>9,}  {one.question:<36}{one.engine_ms:>7.1f} ms{one.page_ms:>8.1f} ms{one.wall_ms:>7.0f} ms"
-        )
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
+    return [*found, figure("one run by its id", one)]

@@ -12,11 +12,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from benchmarks.child import ROOT
+from benchmarks.fleet_server import wait_until
 from benchmarks.report import percentile
 from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.runfolder.manifest import read_manifest
@@ -77,16 +78,13 @@ def _one(store: ClickHouseStore, run_id: str) -> float:
 
 
 def _wait_for_run(store: ClickHouseStore, logs: Path) -> str:
-    deadline = time.monotonic() + _PATIENCE_S
-    while time.monotonic() < deadline:
-        try:
-            run_id = read_manifest(logs / "asked").run_id
-            if store.meta(run_id).control_refusal is None:
-                return run_id
-        except (OSError, UnknownRun):
-            pass
-        time.sleep(0.2)
-    raise TimeoutError(f"no request could be made within {_PATIENCE_S:.0f} s")
+    def is_listening() -> bool:
+        with suppress(OSError, UnknownRun):
+            return store.meta(read_manifest(logs / "asked").run_id).control_refusal is None
+        return False
+
+    wait_until(is_listening, _PATIENCE_S)
+    return read_manifest(logs / "asked").run_id
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,10 +19,9 @@ from typing import Final
 import psutil
 
 from benchmarks.child import ROOT
+from benchmarks.fleet_server import wait_until
 from benchmarks.large_run import write_many_runs
 from benchmarks.report import percentile
-from tests.provision import NoTool, tool
-from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.engine import Engine, quote
@@ -100,21 +100,29 @@ def idle(address: Address, runs: int, seconds: float) -> dict[str, float]:
         write_many_runs(logs, runs, records=2, prefix="i")
         with _shipping(address, folder=logs) as (_, (shipper,)):
             there = f"SELECT uniqExact(run_id) FROM runs WHERE startsWith(folder, {quote(str(logs))})"
-            wait_until(
-                lambda: int(ask.query(there)) == runs, timeout_s=_PATIENCE_S, pause=lambda: time.sleep(1)
-            )
+            wait_until(lambda: int(ask.query(there)) == runs, _PATIENCE_S)
             # What has not changed for a minute is looked at less often.
             time.sleep(_QUIET_S)
             process = psutil.Process(shipper.pid)
             before = _used(process)
             time.sleep(seconds)
             found = {"idle_share": (_used(process) - before) / seconds}
-            try:
-                command = [tool("strace", "strace"), "-f", "-qq", "-e", "trace=%file,getdents64", "-o"]
-            except NoTool:
+            strace = shutil.which("strace")
+            if strace is None:
                 return found
             calls = place / "calls"
-            counting = subprocess.Popen([*command, calls, "-p", str(shipper.pid)], stderr=subprocess.DEVNULL)
+            command = [
+                strace,
+                "-f",
+                "-qq",
+                "-e",
+                "trace=%file,getdents64",
+                "-o",
+                calls,
+                "-p",
+                str(shipper.pid),
+            ]
+            counting = subprocess.Popen(command, stderr=subprocess.DEVNULL)
             time.sleep(seconds)
             counting.send_signal(signal.SIGINT)
             counting.wait()
@@ -179,7 +187,7 @@ def _shipping(
             stack.callback(shipper.wait)
             stack.callback(shipper.kill)
             shippers.append(shipper)
-        wait_until(lambda: all(b"shipping" in file.read_bytes() for file in said), timeout_s=_PATIENCE_S)
+        wait_until(lambda: all(b"shipping" in file.read_bytes() for file in said), _PATIENCE_S)
         yield logs, shippers
 
 

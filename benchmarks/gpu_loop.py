@@ -8,18 +8,17 @@ Needs torch, orjson and a GPU: `python3 -m benchmarks.gpu_loop`. TensorBoard and
 
 from __future__ import annotations
 
-import importlib.util
-import json
-import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from benchmarks import contenders
 from benchmarks.command import Options, run_alone, say
+from benchmarks.contenders import VALUES, Logger
 from benchmarks.report import Claim, Report, median_and_quartiles
 
 if TYPE_CHECKING:
@@ -28,8 +27,17 @@ if TYPE_CHECKING:
 TITLE = "Two loops on a GPU, loss and grad_norm logged every step"
 OURS: Final = "TelemetryLogger, GPU tensors"
 BUSY: Final = "LoRA, the GPU is busy"
-WITH_BATCHES: Final = "TelemetryLogger, GPU tensors and batches"
+NOTHING: Final = "no logging"
+AGAIN: Final = "no logging, again"
 LAUNCHES: Final = "many small kernels"
+_LOGGED: Final = {
+    OURS: (contenders.OURS, False),
+    "TelemetryLogger, .item()": (contenders.OURS, True),
+    "orjson + write, .item()": (contenders.BARE, True),
+    "TensorBoard, .item()": (contenders.TENSORBOARD, True),
+    "W&B offline, .item()": (contenders.WANDB, True),
+}
+"""The logger of each variant, and whether the script waits for the numbers, as it has to."""
 _LOOPS: Final = {BUSY: (4096, 8192), LAUNCHES: (64, 16)}
 """The width of the layers and the tokens of a batch."""
 _STEP_MS = 10.0
@@ -52,18 +60,14 @@ def build(options: Options) -> Report:
     # Short blocks: the clock of the GPU and the machine around it drift within a second.
     rounds, steps = (6, 10) if options.quick else (100, 10)
     blocks: dict[str, dict[str, list[float]]] = {}
-    unsynchronised: dict[str, Any] = {}
     for loop, (width, tokens) in _LOOPS.items():
         with tempfile.TemporaryDirectory() as name:
             say(f"gpu: calibrating the loop: {loop}")
             step = _lora_step(width, tokens)
-            if not unsynchronised:
-                say("gpu: logging under torch.cuda.set_sync_debug_mode('error')")
-                unsynchronised = _check_without_sync(step, Path(name), steps=200)
             with _variants(Path(name)) as variants:
                 say(f"gpu: {rounds} rounds of {steps} steps, {len(variants)} ways")
                 blocks[loop] = _alternate(step, variants, rounds, steps)
-    return _report(blocks, unsynchronised, torch.cuda.get_device_name(), steps)
+    return _report(blocks, torch.cuda.get_device_name(), steps)
 
 
 def _lora_step(width: int, tokens: int) -> Step:
@@ -108,85 +112,28 @@ def _lora_step(width: int, tokens: int) -> Step:
 
 @contextmanager
 def _variants(folder: Path) -> Iterator[dict[str, Log | None]]:
-    """Open one logger per variant; `None` logs nothing."""
-    import orjson
-
-    from toolkit.telemetry import TelemetryLogger
-
-    tensors = TelemetryLogger("tensors", log_dir=folder, log_every=1)
-    batches = TelemetryLogger("batches", log_dir=folder, log_every=1)
-    numbers = TelemetryLogger("numbers", log_dir=folder, log_every=1)
-
-    def log_tensors(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
-        tensors.log_step(step, train_loss=loss, grad_norm=norm, lr=1e-4)
-
-    def log_batches(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
-        batches.batch(list(range(64 * step, 64 * step + 64)))
-        batches.log_step(step, train_loss=loss, grad_norm=norm, lr=1e-4)
-
-    def log_numbers(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
-        numbers.log_step(step, train_loss=loss.item(), grad_norm=norm.item(), lr=1e-4)
-
-    with open(folder / "bare.jsonl", "wb", buffering=0) as file, _peers(folder) as peers:
-
-        def log_bare(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
-            record = {
-                "time": time.time(),
-                "global_step": step,
-                "train_loss": loss.item(),
-                "grad_norm": norm.item(),
-            }
-            file.write(orjson.dumps(record, option=orjson.OPT_APPEND_NEWLINE))
-
-        try:
-            yield {
-                "no logging": None,
-                "no logging, again": None,
-                OURS: log_tensors,
-                WITH_BATCHES: log_batches,
-                "TelemetryLogger, .item()": log_numbers,
-                "orjson + write, .item()": log_bare,
-                **peers,
-            }
-        finally:
-            tensors.close()
-            batches.close()
-            numbers.close()
-
-
-@contextmanager
-def _peers(folder: Path) -> Iterator[dict[str, Log]]:
-    """Open the installed ones of our peers, as their documentation shows."""
-    found: dict[str, Log] = {}
-    closing: list[Callable[[], object]] = []
-    if importlib.util.find_spec("tensorboard") is not None:
-        from torch.utils.tensorboard import SummaryWriter
-
-        writer = SummaryWriter(str(folder / "tensorboard"))
-        closing.append(writer.close)
-
-        def log_tensorboard(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
-            writer.add_scalar("train_loss", loss.item(), step)
-            writer.add_scalar("grad_norm", norm.item(), step)
-            writer.add_scalar("lr", 1e-4, step)
-
-        found["TensorBoard, .item()"] = log_tensorboard
-    if importlib.util.find_spec("wandb") is not None:
-        os.environ |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true"}
-        import wandb
-
-        run = wandb.init(project="bench", dir=str(folder))
-        closing.append(run.finish)
-
-        def log_wandb(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
-            run.log({"train_loss": loss.item(), "grad_norm": norm.item(), "lr": 1e-4}, step=step)
-
-        found["W&B offline, .item()"] = log_wandb
-    try:
+    """Open a logger for each variant that is installed; `None` logs nothing."""
+    VALUES.clear()
+    VALUES["lr"] = 1e-4
+    found: dict[str, Log | None] = {NOTHING: None, AGAIN: None}
+    with ExitStack() as closing:
+        for number, (name, (contender, waits)) in enumerate(_LOGGED.items()):
+            if not contender.missing:
+                place = folder / str(number)
+                place.mkdir()
+                logger = contender.open(place)
+                closing.callback(logger.close)
+                found[name] = _log_with(logger, waits)
         yield found
-    finally:
-        for close in closing:
-            close()
+
+
+def _log_with(logger: Logger, waits: bool) -> Log:
+    def log(step: int, loss: torch.Tensor, norm: torch.Tensor) -> None:
+        VALUES["train_loss"] = loss.item() if waits else loss
+        VALUES["grad_norm"] = norm.item() if waits else norm
+        logger.log(step)
+
+    return log
 
 
 def _alternate(
@@ -219,98 +166,36 @@ def _block(step: Step, log: Log | None, first: int, steps: int) -> float:
     return (time.perf_counter() - before) / steps
 
 
-def _check_without_sync(step: Step, folder: Path, steps: int) -> dict[str, Any]:
-    """Log `steps` steps while torch raises on any synchronisation, and compare the file with the tensors."""
-    import torch
-
-    from toolkit.telemetry import TelemetryLogger
-    from toolkit.telemetry.runfolder.evidence.batches import read_batches
-
-    kept: list[torch.Tensor] = []
-    with TelemetryLogger("sync-check", log_dir=folder, log_every=1) as log:
-        for number in range(steps):
-            loss, norm = step()
-            kept.append(loss.clone())
-            torch.cuda.set_sync_debug_mode("error")
-            try:
-                log.batch([number], losses=loss.reshape(1))
-                log.log_step(number, train_loss=loss, grad_norm=norm)
-            finally:
-                torch.cuda.set_sync_debug_mode("default")
-            # The value written is that at the call, whatever happens to the tensor afterwards.
-            loss.zero_()
-        torch.cuda.synchronize()
-    with open(folder / "sync-check" / "metrics.jsonl", encoding="utf-8") as lines:
-        records = [record for record in map(json.loads, lines) if record["event"] == "step"]
-    batches = read_batches(folder / "sync-check")
-    losses = {step: list(batches.losses(at) or ()) for at, step in enumerate(batches.step)}
-    written = {record["global_step"]: record.get("train_loss") for record in records}
-    values = {number: value.item() for number, value in enumerate(kept)}
-    right = sum(written.get(n) == value and losses.get(n) == [value] for n, value in values.items())
-    return {"steps": steps, "right": right}
-
-
-def _report(
-    blocks: dict[str, dict[str, list[float]]], unsynchronised: dict[str, Any], device: str, steps: int
-) -> Report:
-    figures: dict[str, Any] = {"device": device, "sync_check": unsynchronised, "loops": {}}
+def _report(blocks: dict[str, dict[str, list[float]]], device: str, steps: int) -> Report:
+    figures: dict[str, Any] = {"device": device, "loops": {}}
     rows, claims = [], []
     for loop, variants in blocks.items():
-        base = variants["no logging"]
-        found: dict[str, dict[str, Any]] = {}
-        figures["loops"][loop] = found
+        found = figures["loops"][loop] = {}
         for name, times in variants.items():
-            middle, low, high = median_and_quartiles(times)
-            slowdowns = [mine / bare - 1 for mine, bare in zip(times, base, strict=True)]
-            slowdown, slow_low, slow_high = median_and_quartiles(slowdowns)
-            found[name] = {
-                "step_ms": middle * 1e3,
-                "step_ms_quartiles": [low * 1e3, high * 1e3],
-                "step_ms_stdev": statistics.stdev(times) * 1e3,
-                "slowdown": slowdown,
-                "slowdown_quartiles": [slow_low, slow_high],
-                "slowdown_of_means": statistics.mean(times) / statistics.mean(base) - 1,
-            }
-            is_base = name == "no logging"
-            rows.append(
-                [
-                    loop,
-                    name,
-                    f"{middle * 1e3:.3f}",
-                    f"{low * 1e3:.3f} … {high * 1e3:.3f}",
-                    "" if is_base else f"{slowdown:+.2%}",
-                    "" if is_base else f"{slow_low:+.2%} … {slow_high:+.2%}",
-                    "" if is_base else f"{found[name]['slowdown_of_means']:+.2%}",
-                ]
-            )
-        noise = max(abs(value) for value in found["no logging, again"]["slowdown_quartiles"])
-        claims += [
+            slowdowns = [mine / bare - 1 for mine, bare in zip(times, variants[NOTHING], strict=True)]
+            middle, low, high = median_and_quartiles(slowdowns)
+            step_ms = statistics.median(times) * 1e3
+            found[name] = {"step_ms": step_ms, "slowdown": middle, "quartiles": [low, high]}
+            against = ["", ""] if name == NOTHING else [f"{middle:+.2%}", f"{low:+.2%} … {high:+.2%}"]
+            rows.append([loop, name, f"{step_ms:.2f}", *against])
+        noise = max(map(abs, found[AGAIN]["quartiles"]))
+        claims.append(
             Claim(
-                text=f"{loop}: slowdown with us{also}, against the spread of two equal loops",
-                measured=round(found[name]["slowdown"] * 100, 3),
+                text=f"{loop}: slowdown with us, against the spread of two equal loops",
+                measured=round(found[OURS]["slowdown"] * 100, 3),
                 limit=round(noise * 100, 3),
                 unit=" %",
                 too_noisy=noise > _WIDEST_SPREAD,
             )
-            for name, also in ((OURS, ""), (WITH_BATCHES, " and batches"))
-        ]
-    number = len(next(iter(next(iter(blocks.values())).values())))
+        )
+    number = len(blocks[BUSY][NOTHING])
     return Report(
         name="gpu_loop",
-        title=f"{TITLE} ({device}; {number} blocks of {steps} steps per variant)",
-        columns=["loop", "logging", "ms per step", "quartiles", "slowdown", "quartiles", "of means"],
+        title=f"{TITLE} ({device}; {number} blocks of {steps} steps each)",
+        columns=["loop", "logging", "ms per step", "slowdown", "quartiles"],
         rows=rows,
         figures=figures,
-        claims=[
-            *claims,
-            Claim(
-                text="correct values on disk, of 200 logged with synchronisation forbidden",
-                measured=unsynchronised["right"],
-                limit=unsynchronised["steps"],
-                unit="",
-                at_least=True,
-            ),
-        ],
+        claims=claims,
     )
 
 

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -14,9 +13,7 @@ from typing import TypedDict
 from xml.etree import ElementTree
 
 from benchmarks.child import ROOT
-from benchmarks.report import RESULTS
 
-COUNTED = RESULTS / "guarantees.json"
 DOCUMENTS = (ROOT / "docs" / "guarantees.md", ROOT / "docs" / "threats.md")
 
 _PROOF = re.compile(r"^- `(?P<test>tests/\S+\.py::\w+)`(?:: (?P<figure>.*))?$")
@@ -30,7 +27,6 @@ class Counted(TypedDict):
     """The result of one test function."""
 
     passed: int
-    skipped: int
     measured: list[str]
     """The phrases its cases recorded with `record_property("measured", …)`, in order."""
 
@@ -50,8 +46,11 @@ def counted_in(report: Path) -> dict[str, Counted]:
         name = f"{case.attrib['classname'].replace('.', '/')}.py::{case.attrib['name'].partition('[')[0]}"
         if case.find("failure") is not None or case.find("error") is not None:
             raise ValueError(f"{name} failed")
-        counted = tests.setdefault(name, Counted(passed=0, skipped=0, measured=[]))
-        counted["skipped" if case.find("skipped") is not None else "passed"] += 1
+        # A test that needs another machine (a GPU) keeps the figure from there.
+        if case.find("skipped") is not None:
+            continue
+        counted = tests.setdefault(name, Counted(passed=0, measured=[]))
+        counted["passed"] += 1
         counted["measured"] += [
             entry.attrib["value"] for entry in case.iter("property") if entry.attrib["name"] == "measured"
         ]
@@ -60,8 +59,6 @@ def counted_in(report: Path) -> dict[str, Counted]:
 
 def figure_of(counted: Counted) -> str:
     """Return the figure shown after a test's name."""
-    if not counted["passed"]:
-        return "not run: what it needs was missing"
     phrases = list(dict.fromkeys(counted["measured"]))
     if not phrases:
         return f"{counted['passed']:,} {'case' if counted['passed'] == 1 else 'cases'}"
@@ -91,29 +88,24 @@ def _named() -> set[str]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Write the figures of one or more reports into the results and the documents."""
+    """Write the figures of one or more reports into the documents."""
     if argv == ["--other-tests"]:
         print(*sorted(name for name in _named() if not name.startswith(_RUN_AS_A_WHOLE)))
         return 0
     if not argv:
         print("usage: python -m benchmarks.guarantees REPORT.xml ...", file=sys.stderr)
         return 2
-    tests: dict[str, Counted] = json.loads(COUNTED.read_text("utf-8")) if COUNTED.exists() else {}
+    tests: dict[str, Counted] = {}
     for report in argv:
         try:
-            for name, counted in counted_in(Path(report)).items():
-                # A test that needs another machine (a GPU) keeps the figure from there.
-                if counted["passed"] or name not in tests:
-                    tests[name] = counted
+            tests |= counted_in(Path(report))
         except ValueError as error:
             print(f"{report}: {error}; its figures are not used", file=sys.stderr)
             return 1
-    named = _named()
-    kept = {name: tests[name] for name in sorted(named & tests.keys())}
-    COUNTED.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     for path in DOCUMENTS:
-        path.write_text(with_figures(path.read_text("utf-8"), kept), encoding="utf-8")
-    print(f"{len(kept)} tests in the documents have figures, {len(named - kept.keys())} were never run")
+        path.write_text(with_figures(path.read_text("utf-8"), tests), encoding="utf-8")
+    named = _named()
+    print(f"{len(named & tests.keys())} of the {len(named)} tests that the documents name were run")
     return 0
 
 

@@ -15,9 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).resolve().parent / "results"
-LATEST = RESULTS / "latest.json"
-"""The last full run of each benchmark, which the documents quote."""
+RESULTS = Path(__file__).resolve().parent.parent / "build" / "bench"
+"""The last run of each benchmark, a file each; `python -m benchmarks.figures` copies full ones into the documents."""
 
 _PACKAGES = ("orjson", "torch", "trackio", "wandb", "tensorboard")
 
@@ -70,29 +69,20 @@ class Report:
         sys.stdout.flush()
 
     def save(self, *, quotable: bool) -> None:
-        """Write the figures to `benchmarks/results/<name>.json`, and quotable ones to `latest.json` as well.
-
-        If nothing was measured, the previous figures stay.
-        """
+        """Write the figures to `build/bench/<name>.json`, unless nothing was measured."""
         if not self.rows:
             return
-        RESULTS.mkdir(exist_ok=True)
-        found = {"measured": time.strftime("%Y-%m-%d"), "machine": machine(), **self.as_json()}
-        _write(RESULTS / f"{self.name}.json", found)
-        if quotable:
-            latest = json.loads(LATEST.read_text(encoding="utf-8")) if LATEST.exists() else {}
-            _write(LATEST, {**latest, self.name: found})
-
-    def as_json(self) -> dict[str, Any]:
-        """Return the report for saving."""
-        return {
-            "title": self.title,
-            "columns": list(self.columns),
-            "rows": [list(row) for row in self.rows],
-            "notes": list(self.notes),
-            "claims": [{**asdict(claim), "verdict": claim.verdict} for claim in self.claims],
-            "figures": self.figures,
+        RESULTS.mkdir(parents=True, exist_ok=True)
+        claims = [{**asdict(claim), "verdict": claim.verdict} for claim in self.claims]
+        found = {
+            "measured": time.strftime("%Y-%m-%d"),
+            "quotable": quotable,
+            "machine": machine(),
+            **asdict(self),
+            "claims": claims,
         }
+        text = json.dumps(found, indent=1, ensure_ascii=False)
+        (RESULTS / f"{self.name}.json").write_text(text + "\n", encoding="utf-8")
 
 
 def machine() -> dict[str, Any]:
@@ -125,10 +115,6 @@ def interval_of_median(values: Sequence[float], resamples: int = 2000) -> tuple[
     draw = random.Random(0)
     medians = [statistics.median(draw.choices(values, k=len(values))) for _ in range(resamples)]
     return percentile(medians, 0.025), percentile(medians, 0.975)
-
-
-def _write(path: Path, found: dict[str, Any]) -> None:
-    path.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _version(package: str) -> str | None:

@@ -14,7 +14,6 @@ from types import TracebackType
 import psutil
 
 from benchmarks.child import ROOT
-from benchmarks.timed_dashboard import TIMES_VARIABLE
 
 _PATIENCE_S = 60.0
 _OTHERS_SETTINGS = ("STREAMLIT_", "TELEMETRY_", "XDG_", "TRACKIO_", "GRADIO_", "PYTHON")
@@ -91,17 +90,13 @@ class Served:
         self._process.wait()
 
 
-def dashboard(log_dir: Path, home: Path, *, times: Path | None = None) -> Served:
-    """Start the dashboard as users do, with its cache under `home`.
-
-    `times` is a file for the computing time of each page.
-    """
-    program = ["-m", "benchmarks.timed_dashboard"] if times else [str(ROOT / "run_dashboard.py")]
+def dashboard(log_dir: Path, home: Path) -> Served:
+    """Start the dashboard as users do, with its cache under `home`."""
+    program = str(ROOT / "run_dashboard.py")
     return Served(
-        [sys.executable, *program, "--port", "0", "--no-browser", "--log-dir", str(log_dir)],
+        [sys.executable, program, "--port", "0", "--no-browser", "--log-dir", str(log_dir)],
         home,
         says=r"Dashboard: (http://\S+) ",
-        environ={TIMES_VARIABLE: str(times)} if times else None,
     )
 
 

@@ -14,32 +14,20 @@ from benchmarks.child import measure_in_child
 from benchmarks.command import Options, run_alone, say
 from benchmarks.report import Claim, Report, percentile
 
-_MakeSpan = Callable[[], AbstractContextManager[Any]]
-
-OURS_OFF: Final = "ours_off"
-OURS_ADDED_UP: Final = "ours_added_up"
-OURS_KEPT: Final = "ours_kept"
-OURS_ITERATION: Final = "ours_iteration"
-PROFILE_BLOCK: Final = "profile_block"
-PROFILE_LOGGED: Final = "profile_logged"
-PROFILE_OFF: Final = "profile_off"
-ONE_LOGGER_OFF: Final = "one_logger_off"
-ONE_LOGGER: Final = "one_logger"
-ONE_LOGGER_EXPORTED: Final = "one_logger_exported"
+MakeSpan = Callable[[], AbstractContextManager[Any]]
 
 _TITLES: Final = {
-    OURS_OFF: "ours, switched off",
-    OURS_ADDED_UP: "ours, summed on the step record (`forward`)",
-    OURS_KEPT: "ours, with its own record",
-    OURS_ITERATION: "ours, `training_iteration` of the vocabulary",
-    PROFILE_BLOCK: "ours, `profile_block` that does not log",
-    PROFILE_LOGGED: "ours, `profile_block` that logs",
-    PROFILE_OFF: "ours, `profile_block` with `profiling: false`",
-    ONE_LOGGER_OFF: "OneLogger, switched off",
-    ONE_LOGGER: "OneLogger, `training_iteration`, not exported",
-    ONE_LOGGER_EXPORTED: "OneLogger, `training_iteration`, exported to a file",
+    "off": "ours, switched off",
+    "summed": "ours, summed on the step record (`forward`)",
+    "recorded": "ours, with its own record",
+    "iteration": "ours, `training_iteration` of the vocabulary",
+    "one_logger_off": "OneLogger, switched off",
+    "one_logger": "OneLogger, `training_iteration`, not exported",
+    "one_logger_exported": "OneLogger, `training_iteration`, exported to a file",
 }
-_LIMITS_US: Final = {OURS_OFF: 2.0, OURS_ADDED_UP: 2.0, OURS_KEPT: 30.0, PROFILE_BLOCK: 2.0}
+_LIMITS_US: Final = {"off": 2.0, "summed": 2.0, "recorded": 30.0}
+_IN_ONE: Final = 10
+"""Spans between two clock readings: a reading costs as much as the cheapest span."""
 
 
 def build(options: Options) -> Report:
@@ -53,58 +41,43 @@ def build(options: Options) -> Report:
             say(f"span cost, round {number + 1} of {rounds}: {_TITLES[name]}")
             timings[name] += measure_in_child(time_spans, name, blocks, calls)
     figures = {
-        name: {
-            "p50_us": percentile(took, 0.5),
-            "p99_us": percentile(took, 0.99),
-            "spans": len(took) * _IN_ONE,
-        }
+        name: {"p50_us": percentile(took, 0.5), "p99_us": percentile(took, 0.99)}
         for name, took in timings.items()
     }
-    rows = [
-        [
-            _TITLES[name],
-            f"{figure['p50_us']:.2f}",
-            f"{figure['p99_us']:.1f}",
-            f"{figure['p50_us'] / figures[OURS_ITERATION]['p50_us']:.1f}",
-        ]
-        for name, figure in figures.items()
-    ]
+    iteration = figures["iteration"]["p50_us"]
     claims = [
         Claim(text=_TITLES[name], measured=figures[name]["p50_us"], limit=limit, unit=" µs")
         for name, limit in _LIMITS_US.items()
     ]
     if has_one_logger:
-        claims.append(
-            Claim(
-                text="an iteration of the vocabulary against OneLogger's",
-                measured=figures[ONE_LOGGER]["p50_us"] / figures[OURS_ITERATION]["p50_us"],
-                limit=10.0,
-                unit="x",
-                at_least=True,
-            )
-        )
+        ratio, text = figures["one_logger"]["p50_us"] / iteration, "an iteration against OneLogger's"
+        claims.append(Claim(text=text, measured=ratio, limit=10.0, unit="x", at_least=True))
     return Report(
         name="span_cost",
         title="One empty span in a tight loop, time on the caller's thread",
         columns=["span", "p50 µs", "p99 µs", "x our iteration"],
-        rows=rows,
+        rows=[
+            [
+                _TITLES[name],
+                f"{figure['p50_us']:.2f}",
+                f"{figure['p99_us']:.1f}",
+                f"{figure['p50_us'] / iteration:.1f}",
+            ]
+            for name, figure in figures.items()
+        ],
         figures=figures,
         claims=claims,
         notes=[] if has_one_logger else ["OneLogger: not measured, nv_one_logger not installed"],
     )
 
 
-_IN_ONE: Final = 10
-"""Spans between two clock readings: a reading costs as much as the cheapest span."""
-
-
 def time_spans(folder: Path, name: str, blocks: int, calls: int) -> list[float]:
     """Return the microseconds per span, measured ten at a time."""
     # OneLogger writes files into the working directory.
     os.chdir(folder)
-    with _MAKERS[name](folder) as make:
-        took = []
-        clock = time.perf_counter_ns
+    make_spans = _one_logger if name.startswith("one_logger") else _ours
+    took, clock = [], time.perf_counter_ns
+    with make_spans(folder, name) as make:
         for _ in range(blocks):
             for _ in range(calls // _IN_ONE):
                 before = clock()
@@ -118,36 +91,18 @@ def time_spans(folder: Path, name: str, blocks: int, calls: int) -> list[float]:
 
 
 @contextmanager
-def _ours_off(folder: Path) -> Iterator[_MakeSpan]:
+def _ours(folder: Path, name: str) -> Iterator[MakeSpan]:
     from toolkit.telemetry import TelemetryLogger
 
-    log = TelemetryLogger("spans", log_dir=folder, enabled=False)
-    yield lambda: log.span("forward")
-
-
-@contextmanager
-def _ours_added_up(folder: Path) -> Iterator[_MakeSpan]:
-    from toolkit.telemetry import TelemetryLogger
-
-    with TelemetryLogger("spans", log_dir=folder, spans={"around": 0}) as log:
-        yield lambda: log.span("forward")
-
-
-@contextmanager
-def _ours_kept(folder: Path) -> Iterator[_MakeSpan]:
-    from toolkit.telemetry import TelemetryLogger
-
-    with TelemetryLogger("spans", log_dir=folder, spans={"keep": ["encode"]}) as log:
-        # As in a training: what is logged before the start record waits for it.
-        log.log_start()
-        yield lambda: log.span("encode")
-
-
-@contextmanager
-def _ours_iteration(folder: Path) -> Iterator[_MakeSpan]:
-    from toolkit.telemetry import TelemetryLogger
-
-    with TelemetryLogger("spans", log_dir=folder, spans={"around": 0}) as log:
+    options: dict[str, Any] = {"off": {"enabled": False}, "recorded": {"spans": {"keep": ["encode"]}}}.get(
+        name, {"spans": {"around": 0}}
+    )
+    with TelemetryLogger("spans", log_dir=folder, **options) as log:
+        if name != "iteration":
+            # As in a training: what is logged before the start record waits for it.
+            log.log_start()
+            yield lambda: log.span("encode" if name == "recorded" else "forward")
+            return
         log.training.configure(
             global_batch_size=32, log_every_n_train_iterations=50, flops_per_sample=100, seq_length=128
         )
@@ -156,29 +111,10 @@ def _ours_iteration(folder: Path) -> Iterator[_MakeSpan]:
 
 
 @contextmanager
-def _profile_block(folder: Path, **profiling: Any) -> Iterator[_MakeSpan]:
-    from toolkit.telemetry import TelemetryLogger
-
-    with TelemetryLogger("spans", log_dir=folder, profiling=profiling or True) as log:
-        yield lambda: log.profile_block("forward_pass")
-
-
-@contextmanager
-def _profile_logged(folder: Path) -> Iterator[_MakeSpan]:
-    with _profile_block(folder, min_duration_ms=0) as make:
-        yield make
-
-
-@contextmanager
-def _profile_off(folder: Path) -> Iterator[_MakeSpan]:
-    with _profile_block(folder, enabled=False) as make:
-        yield make
-
-
-@contextmanager
-def _one_logger(folder: Path, *, is_enabled: bool = True, is_exported: bool = False) -> Iterator[_MakeSpan]:
+def _one_logger(folder: Path, name: str) -> Iterator[MakeSpan]:
     from nv_one_logger.api.config import OneLoggerConfig
     from nv_one_logger.exporter.file_exporter import FileExporter
+    from nv_one_logger.recorder.default_recorder import ExportCustomizationMode
     from nv_one_logger.training_telemetry.api.config import TrainingTelemetryConfig
     from nv_one_logger.training_telemetry.api.context import application, training_iteration, training_loop
     from nv_one_logger.training_telemetry.api.training_telemetry_provider import TrainingTelemetryProvider
@@ -187,13 +123,11 @@ def _one_logger(folder: Path, *, is_enabled: bool = True, is_exported: bool = Fa
         application_name="spans",
         session_tag_or_fn="spans",
         world_size_or_fn=1,
-        enable_for_current_rank=is_enabled,
+        enable_for_current_rank=name != "one_logger_off",
     )
     provider = TrainingTelemetryProvider.instance().with_base_config(base)
     provider = provider.with_exporter(FileExporter(file_path=folder / "spans.jsonl"))
-    if is_exported:
-        from nv_one_logger.recorder.default_recorder import ExportCustomizationMode
-
+    if name == "one_logger_exported":
         provider = provider.with_export_customization(
             ExportCustomizationMode.WHITELIST_SPANS,
             ["application", "training_loop", "training_single_iteration"],
@@ -207,32 +141,6 @@ def _one_logger(folder: Path, *, is_enabled: bool = True, is_exported: bool = Fa
         )
         with training_loop(train_iterations_start=0):
             yield training_iteration
-
-
-@contextmanager
-def _one_logger_off(folder: Path) -> Iterator[_MakeSpan]:
-    with _one_logger(folder, is_enabled=False) as make:
-        yield make
-
-
-@contextmanager
-def _one_logger_exported(folder: Path) -> Iterator[_MakeSpan]:
-    with _one_logger(folder, is_exported=True) as make:
-        yield make
-
-
-_MAKERS: Final = {
-    OURS_OFF: _ours_off,
-    OURS_ADDED_UP: _ours_added_up,
-    OURS_KEPT: _ours_kept,
-    OURS_ITERATION: _ours_iteration,
-    PROFILE_BLOCK: _profile_block,
-    PROFILE_LOGGED: _profile_logged,
-    PROFILE_OFF: _profile_off,
-    ONE_LOGGER_OFF: _one_logger_off,
-    ONE_LOGGER: _one_logger,
-    ONE_LOGGER_EXPORTED: _one_logger_exported,
-}
 
 
 if __name__ == "__main__":

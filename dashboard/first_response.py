@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import threading
 from collections.abc import Callable, Mapping
@@ -23,6 +24,13 @@ _SECONDS: Final = 0.25
 """How long a page waits for its first screen, which takes a hundredth of a second on an idle machine."""
 _AT_ONCE: Final = 2
 _ROOT: Final = b'<div id="root">'
+_HOST_CONFIG: Final = {"allowedOrigins": [], "blockErrorDialogs": True}
+"""As Streamlit's own, but without its dialogs, which say to run `yourscript.py`: page.css says what happened."""
+_KNOWN: Final = f"""<script>window.__streamlit = {{
+  BACKEND_BASE_URL: location.origin + "/",
+  HOST_CONFIG: {{ ...{json.dumps(_HOST_CONFIG)}, allowedOrigins: [location.origin], useExternalAuthToken: false }},
+}}</script>"""
+"""What Streamlit would ask for in two rounds before it connects; a visitor who must log in needs a cookie of these."""
 _NOT_PASSED_ON: Final = frozenset((b"accept-encoding", b"if-none-match", b"if-modified-since"))
 """Streamlit would answer with compressed bytes, or with none."""
 _REPLACED: Final = frozenset((b"content-length", b"etag", b"last-modified", b"cache-control"))
@@ -40,8 +48,7 @@ def completed(application: AsgiApp, draw: FirstScreen) -> AsgiApp:
 
     async def pages(scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] == "/_stcore/host-config":
-            # As Streamlit does, but without its dialogs, which say to run `yourscript.py`: page.css says what happened.
-            await JSONResponse({"allowedOrigins": [], "blockErrorDialogs": True})(scope, receive, send)
+            await JSONResponse(_HOST_CONFIG)(scope, receive, send)
         elif scope["type"] != "http" or scope["method"] != "GET" or not _may_be_page(scope):
             await application(scope, receive, send)
         else:
@@ -84,15 +91,16 @@ async def _complete(
             drawn = screen.result() if error is None else ""
             if error is not None:
                 _log.error("the first screen could not be drawn", exc_info=error)
-        added = f"<style>{page_style()}</style>{drawn}".encode("utf-8", "replace")
+        # By name, so that the browser loads it together with Streamlit's own.
+        script = f'<script type="module" src="{page_script_url()}"></script>'
+        known = "" if screen is None else _KNOWN
+        added = f"{known}{script}<style>{page_style()}</style>{drawn}".encode("utf-8", "replace")
         page = body.replace(_ROOT, added + _ROOT, 1)
         headers = [
             *(pair for pair in start["headers"] if pair[0] not in _REPLACED),
             (b"content-length", str(len(page)).encode()),
             # What a run shows is for this visitor and for now.
             (b"cache-control", b"no-store"),
-            # So that the browser loads it together with Streamlit's own.
-            (b"link", f"<{page_script_url()}>; rel=modulepreload".encode()),
         ]
         await send({**start, "headers": headers})
         await send({"type": "http.response.body", "body": page})
@@ -103,9 +111,11 @@ async def _complete(
 
 def _begin(draw: FirstScreen, scope: Message) -> asyncio.Future[str] | None:
     """Begin to draw the first screen; None for a visitor without access in this very request, and on a busy server."""
-    if role_of(scope) is None or not _places.acquire(blocking=False):
+    pairs = parse_qsl(scope["query_string"].decode("latin-1"))
+    asked = dict(pairs)
+    # What has several values is for the page itself.
+    if role_of(scope) is None or len(asked) < len(pairs) or not _places.acquire(blocking=False):
         return None
-    asked = dict(parse_qsl(scope["query_string"].decode("latin-1")))
     cookies = dict(cookies_of(scope))
 
     def drawn() -> str:

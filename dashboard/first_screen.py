@@ -24,7 +24,9 @@ from .components.curve_panel import SMALL_PX, Panel, concerns, curves_of, marks_
 from .components.frame import OFFERED, RunPage, has_rest, head_html, is_deleted
 from .page_links import PAGES
 from .theme import THEME_STYLE
+from .views.compare import first_comparison
 from .views.overview import cards_of, plan_of
+from .views.runs import first_list
 
 _READ_S: Final = 0.02
 """A small log is read by then; of a large one what was read before is shown."""
@@ -37,41 +39,56 @@ _HERE: Final = ' aria-current="page"'
 
 def first_screen(path: str, asked: Mapping[str, str], cookies: Mapping[str, str]) -> str:
     """Return what a page shows first, as HTML made from escaped text; empty where too little is known."""
-    if path.strip("/") != "overview" or session.settings().engines or "baseline" in asked:
+    page = path.strip("/") or "runs"
+    if session.settings().engines or "baseline" in asked:
         return ""
     store = session.store()
-    key = asked.get("run") or _newest(store)
     try:
-        card = store.card(key) if key else None
-        if card is None or is_deleted(card):
+        if page == "overview":
+            return _overview(store, asked, cookies)
+        if page == "runs" and not asked:
+            body = first_list(store)
+        elif page == "compare" and asked.keys() == {"runs"}:
+            body = first_comparison(store, asked["runs"], _READ_S)
+        else:
             return ""
-        page = RunPage(card.key, store)
-        base = baseline_of(store, card.project)
-        drawn = {card.key: None} if base is None else {card.key: None, base.key: None}
-        health = store.refresh_all([*drawn], wait_s=_READ_S)[0]
-        metrics = {info.name: info for info in store.metrics(card.key)}
-        if not metrics and health.complete:
-            return ""
-        plan = plan_of(metrics, pins_of(store, card.key))
-        # Until the detectors have seen all records, what is open may turn out to be over.
-        is_examined = store.examine(card.key, wait_s=0.0) >= 1.0
-        unseen = unseen_alerts(alerts_of(store, card.key), store.meta(card.key).labels)
-        worst = _alert(card.key, unseen) if is_examined else ""
-        main = Panel(title=plan.title, metrics=plan.main)
-        is_plain = not asked.keys() & _VIEW
-        left = _chart(page, main, 390, 0, is_plain=is_plain) if plan.main else ""
-        right = "".join(_chart(page, one, 165, 1 + n, is_plain=is_plain) for n, one in enumerate(plan.side))
-        gap = '<div class="st-key-forecast"></div>' if has_rest(card) else ""
-        side = "" if not right else f"<div>{right}</div>"
-        body = (
-            f"{head_html(page, card)}{worst}{_what_now(page)}{cards_html(cards_of(page, health))}"
-            f'<div class="telemetry-first-switches"></div>{gap}'
-            f'<div class="telemetry-first-charts"><div>{left}</div>{side}</div>'
-        )
-        return _page(body, card, "overview", cookies)
+        title = PAGES[page][0]
+        body = body and f'<h1>{title}</h1><div class="telemetry-first-{page}">{body}</div>'
+        return body and _page(body, page, cookies)
     except (UnknownRun, Refused):
         # The page itself says so, and what to do.
         return ""
+
+
+def _overview(store: RunStore, asked: Mapping[str, str], cookies: Mapping[str, str]) -> str:
+    key = asked.get("run") or _newest(store)
+    card = store.card(key) if key else None
+    if card is None or is_deleted(card):
+        return ""
+    page = RunPage(card.key, store)
+    base = baseline_of(store, card.project)
+    drawn = {card.key: None} if base is None else {card.key: None, base.key: None}
+    health = store.refresh_all([*drawn], wait_s=_READ_S)[0]
+    metrics = {info.name: info for info in store.metrics(card.key)}
+    if not metrics and health.complete:
+        return ""
+    plan = plan_of(metrics, pins_of(store, card.key))
+    # Until the detectors have seen all records, what is open may turn out to be over.
+    is_examined = store.examine(card.key, wait_s=0.0) >= 1.0
+    unseen = unseen_alerts(alerts_of(store, card.key), store.meta(card.key).labels)
+    worst = _alert(card.key, unseen) if is_examined else ""
+    main = Panel(title=plan.title, metrics=plan.main)
+    is_plain = not asked.keys() & _VIEW
+    left = _chart(page, main, 390, 0, is_plain=is_plain) if plan.main else ""
+    right = "".join(_chart(page, one, 165, 1 + n, is_plain=is_plain) for n, one in enumerate(plan.side))
+    gap = '<div class="st-key-forecast"></div>' if has_rest(card) else ""
+    side = "" if not right else f"<div>{right}</div>"
+    body = (
+        f"{head_html(page, card)}{worst}{_what_now(page)}{cards_html(cards_of(page, health))}"
+        f'<div class="telemetry-first-switches"></div>{gap}'
+        f'<div class="telemetry-first-charts"><div>{left}</div>{side}</div>'
+    )
+    return _page(body, "overview", cookies, card)
 
 
 def _newest(store: RunStore) -> str:
@@ -79,13 +96,17 @@ def _newest(store: RunStore) -> str:
     return next((card.key for card in cards if not card.archived), cards[0].key if cards else "")
 
 
-def _page(body: str, card: RunCard, shown: str, cookies: Mapping[str, str]) -> str:
-    """Return the cover of a page: the menu as links, and `body`."""
+def _page(body: str, shown: str, cookies: Mapping[str, str], card: RunCard | None = None) -> str:
+    """Return the cover of a page, which may be of a run: the menu as links, and `body`."""
     look = _APPEARANCE.fullmatch(cookies.get("telemetry-look", ""))
     style = "" if look is None else f"--side:{look[2]}px"
     if look is not None and look[1] != "system":
         style += f";color-scheme:{look[1]}"
-    query, name = f"?run={quote(card.key, safe='')}", text_html(card.name, 60)
+    query, run, picker = "", "Run", ""
+    if card is not None:
+        query, run = f"?run={quote(card.key, safe='')}", f"Run · {text_html(card.name, 28)}"
+        text = f"{text_html(card.name, 60)} · {text_html(card.status.name)}"
+        picker = f'<div class="telemetry-picker">Run<span>{text}</span></div>'
     links = {
         module: f'<a href="/{"" if module == "runs" else address}{"" if module in _LISTS else query}"'
         f"{_HERE if module == shown else ''}>{title}</a>"
@@ -95,8 +116,7 @@ def _page(body: str, card: RunCard, shown: str, cookies: Mapping[str, str]) -> s
     of_run = "".join(link for module, link in links.items() if module not in _LISTS and module != "samples")
     return (
         f'<style>{THEME_STYLE}</style><div class="telemetry-first" style="{style}"><nav aria-label="Pages">'
-        f'<div class="telemetry-picker">Run<span>{name} · {text_html(card.status.name)}</span></div>{of_lists}'
-        f"<p>Run · {text_html(card.name, 28)}</p>{of_run}</nav><main>{body}</main></div>"
+        f"{picker}{of_lists}<p>{run}</p>{of_run}</nav><main>{body}</main></div>"
     )
 
 

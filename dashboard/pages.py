@@ -17,6 +17,7 @@ from . import session
 from .components.brand import brand
 from .components.login_page import login_page
 from .components.page_states import guarded
+from .components.refresh_picker import refresh_picker
 from .components.settings_dialog import ask_for_settings, settings_button
 from .components.shortcuts import shortcuts
 from .page_links import page
@@ -113,7 +114,7 @@ def show() -> None:
         brand(session.store().list_runs(RunQuery(per_page=0)).places)
         chosen.run()
         with st.sidebar, st.container(key="foot", gap="small"):
-            session.refresh_picker()
+            refresh_picker()
             with st.container(horizontal=True, vertical_alignment="center", gap="small"):
                 settings_button()
                 shortcuts()

@@ -22,7 +22,7 @@ from .access.roles import Role, role_named
 from .charts.packing import Window
 from .settings import DashboardSettings, EngineSettings
 
-_SECONDS: Final = {"Off": None, "2 s": 2.0, "5 s": 5.0, "30 s": 30.0}
+REFRESHES: Final = {"Off": None, "2 s": 2.0, "5 s": 5.0, "30 s": 30.0}
 Smoothing = float | Literal["auto"]
 """Half the width of a centred average as a fraction of the visible x range; 0 for none."""
 SMOOTHINGS: Final[dict[str, Smoothing]] = {
@@ -221,22 +221,20 @@ def take_search() -> None:
 # ---------------------------------------------------------------- how often
 
 
-def refresh_picker() -> None:
-    """Show the refresh interval picker."""
-    st.segmented_control(
-        "Refresh every",
-        tuple(_SECONDS),
-        default="5 s",
-        required=True,
-        key=_REFRESH,
-        persist_state="session",
-        width="stretch",
-    )
-
-
 def refresh_seconds() -> float | None:
     """Return the refresh interval, or None for never."""
-    return _SECONDS.get(str(st.session_state.get(_REFRESH, "5 s")), 5.0)
+    return REFRESHES[refresh_chosen()]
+
+
+def refresh_chosen() -> str:
+    """Return the name of the refresh interval of this tab."""
+    return str(st.session_state.get(_REFRESH, "5 s"))
+
+
+def choose_refresh(name: object) -> None:
+    """Refresh the pages of this tab as often as the interval of this name says."""
+    if name in REFRESHES:
+        st.session_state[_REFRESH] = name
 
 
 Reading = Literal["read", "examined"]

@@ -71,5 +71,7 @@ _COLOURS = (
     for name, value in _LIGHT.items()
     if name.endswith("Color")
 )
-THEME_STYLE = f":root{{font-size:15px}}.telemetry-first{{--st-base-radius:0.5rem;{';'.join(_COLOURS)}}}"
+# Streamlit derives the colour of links from the primary one.
+_MORE = "--st-base-radius:0.5rem;--st-link-color:light-dark(hsl(202 100% 20%),hsl(202 77% 78%))"
+THEME_STYLE = f":root{{font-size:15px}}.telemetry-first{{{_MORE};{';'.join(_COLOURS)}}}"
 """What Streamlit makes of these options, for what is shown before it runs."""

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from evaluations.corpus import DEFAULT, CorpusError
+from evaluations.curves import DEFAULT, CorpusError
 from evaluations.figures import Options, write
 
 QUESTIONS: Final = {

@@ -6,7 +6,6 @@ Then 30 folders with instructions in their texts: whatever they say must stay in
 from __future__ import annotations
 
 import hashlib
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -24,17 +23,6 @@ from evaluations.mcp.questions import FOREIGN_ASKED, Question, questions, runs_i
 from toolkit.telemetry.agents.answer import USUAL_TOKENS, count_tokens
 
 PAGE: Final = "agents.md"
-_COMMANDS: Final = {
-    "list": ["ls", "{folder}", "--json"],
-    "describe": ["show", "{run}", "--json"],
-    "compare": ["compare", "{run}", "{other}", "--json"],
-    "doctor": ["doctor", "{run}", "--json"],
-    "resume": ["resume", "{run}", "--json"],
-    "why": ["why", "{run}", "{other}", "--json"],
-    "forecast": ["forecast", "{run}", "--json"],
-    "logs": ["logs", "{run}", "--json"],
-}
-"""What prints the same for scripts; a curve has no command."""
 
 
 def run(options: Options) -> str:
@@ -47,20 +35,18 @@ def run(options: Options) -> str:
         folders.make_ours(root / "ours", quick=options.quick)
         official = folders.make_foreign(root / "foreign")
         folders.make_injected(root / "injected")
-        return anyio.run(_measure, root, official, options.quick)
+        return anyio.run(_measure, root, official)
 
 
-async def _measure(root: Path, official: dict[str, Any], quick: bool) -> str:
+async def _measure(root: Path, official: dict[str, Any]) -> str:
     async with server([root / "ours", *sorted((root / "foreign").iterdir())]) as asker:
         say("asking")
         asked = questions(root / "ours", await _keys(asker, official), official, root / "foreign")
         rows, problems = await _ask_all(asker, asked, official)
-    say("what the same takes without the server")
-    floors = [] if quick else [_floors(question, root) for question, _, _ in rows]
     async with server([root / "injected"], "--allow-requests") as asker:
         say("reading folders with instructions")
         tries = await _ask_injected(asker, root / "injected")
-    return _figures(rows, problems, floors, tries)
+    return _figures(rows, problems, tries)
 
 
 async def _keys(asker: Asker, official: dict[str, Any]) -> dict[str, str]:
@@ -103,44 +89,17 @@ async def _ask_all(
     return rows, problems
 
 
-def _floors(question: Question, root: Path) -> tuple[int, int | None]:
-    """Return the tokens of the raw files, and of what the command prints for scripts."""
-    raw = 0
-    for run in question.runs:
-        files = [run / "metrics.jsonl"] if (run / "metrics.jsonl").exists() else [*run.rglob("*")]
-        raw += sum(
-            count_tokens(path.read_bytes().decode("utf-8", "replace")) for path in files if path.is_file()
-        )
-    if question.tool not in _COMMANDS:
-        return raw, None
-    run, other = question.runs[0], question.runs[-1]
-    command = [word.format(folder=root / "ours", run=run, other=other) for word in _COMMANDS[question.tool]]
-    done = subprocess.run(
-        [sys.executable, "-m", "toolkit.telemetry.cli", *command], capture_output=True, check=False
-    )
-    return raw, count_tokens(done.stdout.decode())
-
-
 # ------------------------------------------------------------ instructions
 
 
-def _fingerprints(root: Path) -> dict[str, str]:
-    """Return a digest of the names and contents of the files in each folder."""
-    return {folder.name: _digest(folder) for folder in root.iterdir()}
-
-
-def _digest(folder: Path) -> str:
-    digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        digest.update(str(path).encode("utf-8", "surrogateescape"))
-        if path.is_file():
-            digest.update(path.read_bytes())
-    return digest.hexdigest()
+def _contents(root: Path) -> dict[Path, str]:
+    """Return a digest of each file."""
+    return {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in root.rglob("*") if path.is_file()}
 
 
 async def _ask_injected(asker: Asker, root: Path) -> Counter[str]:
     """Ask every tool about every folder; return how often something went wrong."""
-    before = _fingerprints(root)
+    before = _contents(root)
     counts = Counter[str](answers=0, with_instructions=0, unfenced=0, unasked=0, changed=0)
     text, _ = await asker.ask("list", limit=500, max_tokens=20_000)
     parts = checker.split(text)
@@ -169,23 +128,15 @@ async def _ask_injected(asker: Asker, root: Path) -> Counter[str]:
             if is_outside or is_hidden:
                 say(f"unfenced: {tool} {arguments} {text[:400]!r}")
     counts["unasked"] = len(asker.unasked)
-    after = _fingerprints(root)
-    counts["changed"] = sum(before[name] != after.get(name) for name in before) + len(
-        after.keys() - before.keys()
-    )
-    counts["folders"] = len(before)
+    counts["changed"] = len(before.items() ^ _contents(root).items())
+    counts["folders"] = len({path.relative_to(root).parts[0] for path in before})
     return counts
 
 
 # ------------------------------------------------------------ document
 
 
-def _figures(
-    rows: Sequence[Row],
-    problems: checker.Problems,
-    floors: Sequence[tuple[int, int | None]],
-    tries: Counter[str],
-) -> str:
+def _figures(rows: Sequence[Row], problems: checker.Problems, tries: Counter[str]) -> str:
     right = [row for row in rows if row[2] and row[1] <= USUAL_TOKENS]
     sizes = sorted(row[1] for row in rows)
     about = {path.name for row in rows for path in row[0].runs}
@@ -202,17 +153,10 @@ def _figures(
         good = sum(row in right for row in own)
         by_tool.append([f"`{tool}`", str(len(own)), str(good), f"{median(tokens):.0f}", f"{max(tokens):,}"])
     parts = [asked, table(["tool", "questions", "right", "median tokens", "most"], by_tool)]
-    if floors:
-        raw = [floor[0] for floor in floors]
-        printed = [floor[1] for floor in floors if floor[1] is not None]
-        parts.append(
-            f"Without the server, the files of these runs are {median(raw):,.0f} tokens (median; most {max(raw):,}), "
-            f"and what the commands print with `--json` {median(printed):,.0f} (most {max(printed):,})."
-        )
     parts.append(
         f"{tries['folders']} folders with instructions in their texts and names, with `--allow-requests`: "
         f"{tries['answers']:,} answers, {tries['with_instructions']:,} of them with such a text; "
-        f"**{tries['unfenced']} outside of the fence**, {tries['changed']} folders changed, {tries['unasked']} "
+        f"**{tries['unfenced']} outside of the fence**, {tries['changed']} files changed, {tries['unasked']} "
         "messages that the server sent unasked."
     )
     for problem in problems:

@@ -8,9 +8,8 @@ from typing import Final
 from unittest import mock
 
 from evaluations import diagnosis
-from evaluations.corpus import Evaluator, Split, splits_of
+from evaluations.curves import Evaluator, Split, splits_of
 from evaluations.figures import ROOT, Options, say, share, table, write_constants
-from evaluations.scores import INSTABILITY, KINDS
 from toolkit.telemetry.diagnostics import thresholds
 from toolkit.telemetry.diagnostics.confidence import CLEAR, DOUBTED, TAKEN_BACK, USUAL, strength_of
 from toolkit.telemetry.diagnostics.examiner import Examiner
@@ -103,12 +102,12 @@ def _sample(split: Split, evaluator: Evaluator, run: str, states: Sequence[Findi
     last = states[-1]
     # What is `info` is judged, too.
     prediction = {**diagnosis.as_prediction(last), "severity": WARNING}
-    if prediction["kind"] not in KINDS:
+    if prediction["kind"] not in diagnosis.KINDS:
         return None
-    row = INSTABILITY if last.kind in KINDS[INSTABILITY] else prediction["kind"]
+    row = diagnosis.INSTABILITY if last.kind in ("spike", "divergence") else prediction["kind"]
     counts = evaluator.score(split, {run: [prediction]}, [run])["kinds"].get(row, {"hit": 0, "fp": 0})
     return Sample(
-        repository=split.repositories.get(run, run),
+        repository=split.repository(run),
         kind=last.kind,
         is_right=True if counts["hit"] else False if counts["fp"] else None,
         strengths=frozenset(strength_of(state) for state in states),

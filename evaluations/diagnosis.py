@@ -7,17 +7,31 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from types import ModuleType
+from typing import Any, Final
 
-from evaluations.corpus import Evaluator, Prediction, Rows, Split, load_module, made_split, next_to, splits_of
+from evaluations.curves import (
+    Evaluator,
+    Prediction,
+    Rows,
+    Split,
+    load_module,
+    made_runs,
+    made_split,
+    splits_of,
+)
 from evaluations.figures import Options, say, share, table
-from evaluations.made_curves.file import made_runs
-from evaluations.scores import CLEAN, INSTABILITY, KINDS, Counts, counts_of
 from toolkit.telemetry.diagnostics.examiner import Examiner
 from toolkit.telemetry.diagnostics.finding import SEVERITIES, Finding
 
 PAGE: Final = "detectors.md"
-JOBS: Final = 2
+INSTABILITY: Final = "instability"
+"""Spikes and divergences together: where one ends and the other begins is a matter of taste."""
+KINDS: Final = tuple(
+    f"nan {INSTABILITY} spike divergence overfit plateau exploding_grad vanishing_grad val_spike throughput_drop "
+    "data_starvation low_gpu_util mem_leak".split()
+)
+_JOBS: Final = 2
 _AS_LABELLED: Final = {"memory_growth": "mem_leak"}
 """Kinds that have another name in the corpus."""
 _OTHERS: Final = {
@@ -32,10 +46,13 @@ QUICK: Final = 12
 _NOT_FALLING: Final = ("gan", "policy")
 """Families of made curves whose loss is not meant to fall."""
 
+Counts = Counter[tuple[str, str]]
+"""The evaluator's counts by kind: `labels`, found ones (`hit`), false ones (`fp`); of `clean` runs `n` and `fa`."""
+
 
 def run(options: Options) -> str:
     """Return the figures."""
-    evaluator = Evaluator(options.corpus)
+    evaluator, baselines = Evaluator(options.corpus), load_module(options.corpus, "baselines/baseline.py")
     splits = splits_of(options.corpus)
     if options.quick:
         splits = [split.only(list(split.labels)[:QUICK]) for split in splits]
@@ -46,7 +63,7 @@ def run(options: Options) -> str:
     meant_to_fall = [one for one in runs if one.family not in _NOT_FALLING]
     with made_split(meant_to_fall) as split:
         falling = _scored([split], evaluator, replace(options, list_errors=False))
-    repositories = {split.repositories.get(run, run) for split in splits for run in split.labels}
+    repositories = {split.repository(run) for split in splits for run in split.labels}
     return "\n\n".join(
         [
             (
@@ -56,7 +73,7 @@ def run(options: Options) -> str:
             _kinds(real, made),
             _clean(real, made, falling),
             "The corpus's baselines on the same open curves, found of events and false:",
-            _compared(real, splits, evaluator),
+            _compared(real, splits, evaluator, baselines),
         ]
     )
 
@@ -99,55 +116,59 @@ def _scored(splits: Iterable[Split], evaluator: Evaluator, options: Options) -> 
     for split in splits:
         say(f"{split.name}: {len(split.labels)} runs")
         jobs = ((run, split.rows(run)) for run in split.labels)
-        with multiprocessing.Pool(JOBS, os.nice, (5,)) as pool:
+        with multiprocessing.Pool(_JOBS, os.nice, (5,)) as pool:
             said = dict(pool.imap_unordered(_predictions, jobs, chunksize=4))
         results.append(evaluator.score(split, said))
     if options.list_errors:
         for result in results:
             for error in result["errors"]:
                 print(*error)
-    return counts_of(results)
+    return _counts_of(results)
+
+
+def _counts_of(results: Iterable[Mapping[str, Any]]) -> Counts:
+    """Return the counts of several evaluations together."""
+    total: Counts = Counter()
+    for result in results:
+        for kind, counts in [*result["kinds"].items(), ("clean", result["clean"])]:
+            total.update({(kind, name): count for name, count in counts.items() if isinstance(count, int)})
+    return total
 
 
 def _kinds(real: Counts, made: Counts) -> str:
     rows = []
     for kind in KINDS:
-        of_real, of_made = real.get(kind, Counter()), made.get(kind, Counter())
-        if of_real["labels"] + of_made["labels"]:
+        if real[kind, "labels"] + made[kind, "labels"]:
             name = f"**{kind}**" if kind == INSTABILITY else f"`{kind}`"
-            found, said = of_real["found"], of_real["found"] + of_real["false"]
-            ratios = share(found, said), share(found, of_real["labels"])
-            rows.append([name, _counted(of_real), *ratios, _counted(of_made)])
+            found = real[kind, "hit"]
+            ratios = share(found, found + real[kind, "fp"]), share(found, real[kind, "labels"])
+            rows.append([name, _counted(real, kind), *ratios, _counted(made, kind)])
     header = ["kind", "open: found, false", "precision", "recall", "made: found, false"]
     return table(header, rows)
 
 
-def _counted(of: Mapping[str, int]) -> str:
-    return f"{of['found']}/{of['labels']}, {of['false']}" if of["labels"] + of["false"] else "-"
+def _counted(of: Counts, kind: str) -> str:
+    labels, false = of[kind, "labels"], of[kind, "fp"]
+    return f"{of[kind, 'hit']}/{labels}, {false}" if labels + false else "-"
 
 
 def _clean(real: Counts, made: Counts, falling: Counts) -> str:
     without = f"made runs without {' and '.join(_NOT_FALLING)}, whose loss is not meant to fall"
     which = {"open runs": real, "made runs": made, without: falling}
-    said = [f"{of[CLEAN]['alarms']} on {of[CLEAN]['runs']} {name}" for name, of in which.items()]
+    said = [f"{of['clean', 'fa']} on {of['clean', 'n']} {name}" for name, of in which.items()]
     return f"False alarms on clean runs: {', '.join(said)}."
 
 
-def _compared(ours: Counts, splits: Sequence[Split], evaluator: Evaluator) -> str:
-    path = next_to(splits[0].folder.parent, "baselines")
-    if path is None:
-        return "The corpus has no baselines."
-    module = load_module(path / "baseline.py", "corpus_baseline")
+def _compared(ours: Counts, splits: Sequence[Split], evaluator: Evaluator, baselines: ModuleType) -> str:
     rows = [["**ours**", *_row_of(ours)]]
     for name, title in _OTHERS.items():
-        predict: Callable[[Rows], list[Prediction]] = getattr(module, name)
+        predict: Callable[[Rows], list[Prediction]] = getattr(baselines, name)
         said = ({run: predict(split.rows(run)) for run in split.labels} for split in splits)
         results = [evaluator.score(split, one) for split, one in zip(splits, said, strict=True)]
-        rows.append([title, *_row_of(counts_of(results))])
+        rows.append([title, *_row_of(_counts_of(results))])
     return table(["", *(f"`{kind}`" for kind in _COMPARED), "alarms per clean run"], rows)
 
 
 def _row_of(counts: Counts) -> list[str]:
-    clean = counts[CLEAN]
-    cells = [_counted(counts.get(kind, Counter())) for kind in _COMPARED]
-    return [*cells, f"{clean['alarms'] / max(1, clean['runs']):.2f}"]
+    alarms = counts["clean", "fa"] / max(1, counts["clean", "n"])
+    return [*(_counted(counts, kind) for kind in _COMPARED), f"{alarms:.2f}"]

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from evaluations.corpus import splits_of
-from evaluations.made_curves.file import MadeRun, SweepRun, made_runs, made_sweeps, records_of
+from evaluations.curves import made_runs, made_sweeps, records_of, splits_of
 from toolkit.telemetry.forecasts.curve import FEWEST, refusal
 from toolkit.telemetry.forecasts.schedule import rest_of_schedule
 from toolkit.telemetry.forecasts.series import Curve, Plan
@@ -78,23 +77,22 @@ def open_series(corpus: Path) -> list[Series]:
     found = []
     for split in splits_of(corpus):
         for run in split.labels:
-            rows = split.rows(run)
-            source = split.frameworks.get(run, "")
-            found += series_of(run, split.repositories.get(run, run), rows, source=source)
+            source = split.framework(run)
+            found += series_of(run, split.repository(run), split.rows(run), source=source)
     return found
 
 
 def made_series() -> dict[str, list[Series]]:
     """Return by their schedule the losses of made runs without a fault, and of the better half of each made sweep."""
-    runs: list[MadeRun | SweepRun] = [run for run in made_runs() if run.is_clean]
+    runs = [run for run in made_runs() if run.is_clean]
     for sweep in made_sweeps():
-        ends = {id(run): median(run.columns["val_loss"][-3:] or (math.inf,)) for run in sweep.runs}
-        runs += sorted(sweep.runs, key=lambda run: ends[id(run)])[: len(sweep.runs) // 2]
+        by_end = sorted(sweep.runs, key=lambda run: median(run.columns["val_loss"][-3:] or (math.inf,)))
+        runs += by_end[: len(by_end) // 2]
     found: dict[str, list[Series]] = {}
     for number, run in enumerate(runs):
-        settings = {"lr_scheduler": run.settings.schedule}
-        of_run = series_of(str(number), run.settings.family, records_of(run.columns), settings=settings)
-        found.setdefault(run.settings.schedule, []).extend(of_run)
+        settings = {"lr_scheduler": run.schedule}
+        of_run = series_of(str(number), run.family, records_of(run.columns), settings=settings)
+        found.setdefault(run.schedule, []).extend(of_run)
     return found
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import multiprocessing
 import os
 import shutil
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -67,6 +67,11 @@ class Said:
     """Whether a loss that exists twice or a part of the state that was recorded differs."""
 
     @property
+    def is_listed(self) -> bool:
+        """Whether its breakage is one that the judge has a name for."""
+        return self.case.trainer != PARTS
+
+    @property
     def is_right(self) -> bool:
         """Whether `same` or `different` is the truth, and a listed cause the one that was injected."""
         truth = self.case.truth
@@ -93,16 +98,10 @@ def run(options: Options) -> str:
     ]
     with multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0))) as pool:
         said = pool.map(_said, asked, chunksize=8)
-    if options.list_errors:
-        for one in said:
-            if not one.is_right or one.wrong_words:
-                shown = f"{one.answer} {one.cause} {one.how} {one.sure} {one.cause_sure}"
-                print(
-                    f"{one.case.name}, {one.case.kind} {one.case.how}, {one.evidence}: {shown} {one.wrong_words}"
-                )
-    of_list, others = (
-        [one for one in said if (one.case.trainer == PARTS) == is_part] for is_part in (False, True)
-    )
+    for one in said if options.list_errors else ():
+        if not one.is_right or one.wrong_words:
+            print(f"{one.case.name}, {one.case.kind} {one.case.how}: {one}")
+    of_list, others = ([one for one in said if one.is_listed == is_listed] for is_listed in (True, False))
     against = sum(bool(one.wrong_words) for one in said)
     about = (
         f"{len(asked) // len(_EVIDENCE)} trainings that were killed and resumed. {len(of_list) // len(_EVIDENCE)} are "
@@ -112,17 +111,16 @@ def run(options: Options) -> str:
         "The others are of kinds that the judge has no name for; two rules were written with other seeds of them in "
         "sight. The area is weights and state, data, random numbers, settings, code, or not recorded:"
     )
-    if options.list_errors:
-        print(*(_summary(of_list, TUNED_ON), _by_kind(of_list), _of_unlisted(others, UNLISTED)), sep="\n\n")
-    parts = [about, _summary(of_list, HELD_OUT), unlisted_about, _of_unlisted(others, ())]
+    held_out = [one for one in of_list if one.case.seed in HELD_OUT]
+    parts = [about, _summary(held_out), unlisted_about, _of_unlisted(others)]
     parts += ["Right causes, by their probability:", _calibration(said)]
     return "\n\n".join([*parts, f"Answers that contradict their own evidence: {against} of {len(said)}."])
 
 
-def _summary(said: Sequence[Said], seeds: Collection[int]) -> str:
+def _summary(said: Sequence[Said]) -> str:
     rows = []
     for evidence in _EVIDENCE:
-        these = [one for one in said if one.evidence == evidence and one.case.seed in seeds]
+        these = [one for one in said if one.evidence == evidence]
         broken = [one for one in these if one.case.truth != SAME]
         right = [one for one in these if one.case.truth == SAME]
         if broken and right:
@@ -140,25 +138,9 @@ def _summary(said: Sequence[Said], seeds: Collection[int]) -> str:
     return table(["evidence", *broken_columns, *right_columns], rows)
 
 
-def _by_kind(said: Sequence[Said]) -> str:
+def _of_unlisted(said: Sequence[Said]) -> str:
     rows = []
-    for kind, title in {**CAUSES, **RIGHT}.items():
-        of_kind = [
-            [one for one in said if (one.case.kind, one.evidence) == (kind, each)] for each in _EVIDENCE
-        ]
-        counts = [f"{sum(one.is_right for one in these)} of {len(these)}" for these in of_kind]
-        most = Counter(one.cause or one.answer for one in of_kind[0] if not one.is_right).most_common(1)
-        rows.append([title, *counts, f"{CAUSES.get(most[0][0], most[0][0])} {most[0][1]}" if most else ""])
-    return table(["truth", *_EVIDENCE, f"wrong with {ALL}"], rows)
-
-
-def _of_unlisted(said: Sequence[Said], kinds_shown: Iterable[str]) -> str:
-    """Return a row of each of some breakages with everything recorded, and of all of them by what was recorded."""
-    groups: list[tuple[str, str, Collection[str]]] = [(kind, ALL, [kind]) for kind in kinds_shown]
-    for evidence in (ALL, LOSSES):
-        groups += [(f"all, {evidence}", evidence, UNLISTED), (f"right, {evidence}", evidence, RIGHT)]
-    rows = []
-    for title, evidence, kinds in groups:
+    for evidence, (name, kinds) in itertools.product((ALL, LOSSES), (("all", UNLISTED), ("right", RIGHT))):
         these = [one for one in said if one.evidence == evidence and one.case.kind in kinds]
         shown, hidden = ([one for one in these if one.has_difference == differs] for differs in (True, False))
         shares = [
@@ -167,7 +149,7 @@ def _of_unlisted(said: Sequence[Said], kinds_shown: Iterable[str]) -> str:
             _share(shown, lambda one: one.is_cause_right),
         ]
         limited = (sum(one.answer == answer for one in hidden) for answer in (SAME, UNKNOWN))
-        rows.append([title, str(len(shown)), *shares, str(len(hidden)), *map(str, limited)])
+        rows.append([f"{name}, {evidence}", str(len(shown)), *shares, str(len(hidden)), *map(str, limited)])
     columns = ["something recorded differs", "different", "same", "area first"]
     columns += ["nothing differs", "same as recorded", "cannot be said"]
     return table(["breakage", *columns], rows)
@@ -177,21 +159,16 @@ def _calibration(said: Sequence[Said]) -> str:
     """Return how many causes were right, by the probability that they were said with."""
     rows = []
     for evidence in (ALL, LOSSES):
-        for title, is_part in (("listed", False), ("unlisted", True)):
-            these = [
-                one for one in said if one.evidence == evidence and (one.case.trainer == PARTS) == is_part
-            ]
-            causes = [one for one in these if one.answer == DIFFERENT and (one.has_difference or not is_part)]
-            rows.append([evidence, title, *_levels((one.cause_sure, one.is_cause_right) for one in causes)])
+        for title, is_listed in (("listed", True), ("unlisted", False)):
+            named = [one for one in said if one.evidence == evidence and one.is_listed == is_listed]
+            named = [one for one in named if one.answer == DIFFERENT and (one.has_difference or is_listed)]
+            right: list[list[bool]] = [[] for _ in _LEVELS]
+            for one in named:
+                right[sum(one.cause_sure >= least for least in _LEVELS) - 1].append(one.is_cause_right)
+            cells = [f"{share(sum(one), len(one))} of {len(one)}" if one else "-" for one in right]
+            rows.append([evidence, title, *cells])
     names = [f"{least:.2f} to {most:.2f}" for least, most in zip(_LEVELS, (*_LEVELS[1:], 1.0), strict=True)]
     return table(["evidence", "breakages", *names], rows)
-
-
-def _levels(pairs: Iterable[tuple[float, bool]]) -> list[str]:
-    found: list[list[bool]] = [[] for _ in _LEVELS]
-    for sure, is_right in pairs:
-        found[sum(sure >= least for least in _LEVELS) - 1].append(is_right)
-    return [f"{share(sum(one), len(one))} of {len(one)}" if one else "-" for one in found]
 
 
 def _share(said: Sequence[Said], is_it: Callable[[Said], bool]) -> str:
@@ -280,6 +257,6 @@ def contradictions(found: Judgement) -> list[str]:
 def _version() -> str:
     """Return a name for runs that were made by this code."""
     here = Path(__file__).parent
-    texts = [here / f"resume_{name}.py" for name in ("breakages", "cases", "runs")]
-    texts += sorted(here.glob("resume_scripts/*.py"))
+    texts = [here / f"resume_{name}.py" for name in ("cases", "runs")]
+    texts += [here / "sessions.py", *sorted(here.glob("resume_scripts/*.py"))]
     return hashlib.sha256(b"".join(path.read_bytes() for path in texts)).hexdigest()[:10]

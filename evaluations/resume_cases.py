@@ -78,6 +78,11 @@ class Case:
         return f"{self.name}/logs/run"
 
     @property
+    def accumulation(self) -> int:
+        """The batches of a step."""
+        return 2 if self.seed % 5 == 2 else 1
+
+    @property
     def says_all(self) -> bool:
         """Whether its script gives all parts of its state to the logger, or only those that scripts usually do."""
         return self.seed // 2 % 2 == 0

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import json
 import multiprocessing
 import os
 import random
-import runpy
 import shutil
-import sys
+import signal
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from evaluations import sessions
 from evaluations.figures import say
-from evaluations.resume_breakages import break_checkpoint, checkpoint_of
 from evaluations.resume_cases import PARTS, PLAIN, Case, case_of
 
 _SCRIPTS: Final = Path(__file__).with_name("resume_scripts")
@@ -66,8 +67,8 @@ def make(case: Case, root: Path, text: bytes) -> None:
         os.rename(folder / "saved", folder / "donor")
         shutil.rmtree(folder / "logs")
     _session(folder, settings, job, "1")
-    job |= {"kill_at": -1, "resume_from": str(checkpoint_of(case.resumed_at))}
-    break_checkpoint(case, folder, job)
+    job |= {"kill_at": -1, "resume_from": str(_checkpoint(case.resumed_at))}
+    _break_checkpoint(case, folder, job)
     _change(case, folder, settings)
     _session(folder, settings, job, "2")
     for left in ("saved", "donor", "text.bin"):
@@ -77,12 +78,11 @@ def make(case: Case, root: Path, text: bytes) -> None:
 
 def _settings(case: Case) -> dict[str, Any]:
     chance = random.Random(f"settings {case.name}")
-    parts = 2 if case.seed % 5 == 2 else 1
     return {
         "seed": case.seed,
         "data_seed": case.seed,
-        "batch_size": 8 // parts,
-        "accumulation": parts,
+        "batch_size": 8 // case.accumulation,
+        "accumulation": case.accumulation,
         "optimizer": "SGD" if case.seed % 5 == 1 else "AdamW",
         "learning_rate": 0.02 if case.seed % 5 != 1 else 0.3,
         "weight_decay": 0.01,
@@ -125,37 +125,72 @@ def _change(case: Case, folder: Path, settings: dict[str, Any]) -> None:
         path.write_text(code.replace(before, after))
 
 
+def _checkpoint(step: int) -> Path:
+    """Return where the scripts save the checkpoint of a step."""
+    return Path(f"saved/step-{step}.pt")
+
+
+def _break_checkpoint(case: Case, folder: Path, job: dict[str, Any]) -> None:
+    """Break the checkpoint that `case` resumes from, or what its job says."""
+    import torch
+
+    path = folder / _checkpoint(case.saved_at)
+    saved = torch.load(path, weights_only=False)
+    if case.trainer == PARTS:
+        _break_part(case, folder / "text.bin", saved)
+        job["fault"] = case.kind
+    else:
+        earlier, other = folder / _checkpoint(case.saved_at // 2), folder / "donor" / path.name
+        _break(case, saved, torch.load(other if other.exists() else earlier, weights_only=False))
+    torch.save(saved, path)
+
+
+def _break(case: Case, saved: dict[str, Any], wrong: dict[str, Any]) -> None:
+    lost = {
+        "optimizer_lost": "optimizer",
+        "schedule_restarted": "scheduler",
+        "scaler_lost": "scaler",
+        "rng": "rng",
+    }
+    saved.pop(lost.get(case.kind, ""), None)
+    if case.kind == "data_from_start":
+        saved["position"] = 0
+        saved["epoch"] *= case.how != "of the training"
+    elif case.kind == "data_skipped":
+        used = max(case.overlap * case.accumulation, 3)
+        saved["position"] += max(saved["position"], 2) if case.how == "as many again" else used
+    elif case.kind == "wrong_checkpoint":
+        for name in ("model", "optimizer") if case.how == "of another run" else ("model",):
+            saved[name] = wrong[name]
+
+
+def _break_part(case: Case, text: Path, saved: dict[str, Any]) -> None:
+    """Break what only some trainings have: the checkpoint, or the data."""
+    if case.kind == "data content":
+        data = text.read_bytes()
+        ways = {"capitals": data.upper(), "without spaces": data.replace(b" ", b"")}
+        text.write_bytes(ways.get(case.how, data[::-1]))
+    elif case.kind == "ema":
+        del saved["ema"]
+    elif case.kind == "second optimizer":
+        saved["second"]["state"] = {}
+        saved["second"]["param_groups"][0]["lr"] *= 0.1 if case.how == "of no use" else 1.0
+    elif case.kind == "replay buffer":
+        rows = saved["replay"]
+        other = [[(at + 7) % 96 for at in row] for row in rows]
+        saved["replay"] = {"empty": [], "in another order": rows[::-1]}.get(case.how, other)
+    elif case.kind == "precision" and case.how == "weights":
+        weights = saved["model"].items()
+        saved["model"] = {
+            name: one.bfloat16().float() if one.is_floating_point() else one for name, one in weights
+        }
+
+
 def _session(folder: Path, settings: dict[str, Any], job: dict[str, Any], name: str) -> None:
-    """Run the script in a process of its own, forked from this one, which has imported all that takes long."""
     (folder / "settings.json").write_text(json.dumps(settings))
     (folder / "job.json").write_text(json.dumps(job))
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            # As a user's training records: what a test run or a shell turned off, such as the code, is on.
-            for variable in [one for one in os.environ if one.startswith("TELEMETRY_")]:
-                del os.environ[variable]
-            os.chdir(folder)
-            with open(f"session-{name}.txt", "wb", 0) as output:
-                os.dup2(output.fileno(), 1)
-                os.dup2(output.fileno(), 2)
-            sys.path.insert(0, str(folder))
-            sys.argv = ["train.py"]
-            runpy.run_path("train.py", run_name="__main__")
-            if folder.name == "imports":
-                Path("modules.json").write_text(json.dumps([*sys.modules]))
-            code = 0
-        finally:
-            if code:
-                sys.excepthook(*sys.exc_info())
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    ended = os.waitstatus_to_exitcode(status)
-    if ended != (-9 if job["kill_at"] > 0 else 0):
-        raise RuntimeError(f"session {name} of {folder} ended with {ended}: see session-{name}.txt there")
+    session = sessions.start(folder, f"session-{name}.txt")
+    sessions.end(session, f"session {name} of {folder}", -signal.SIGKILL if job["kill_at"] > 0 else 0)
 
 
 def make_all(wanted: list[Case], root: Path) -> None:
@@ -165,16 +200,16 @@ def make_all(wanted: list[Case], root: Path) -> None:
     missing = [case for case in wanted if not (root / case.name / "done").exists()]
     if missing:
         _import_all(root, text)
-        with multiprocessing.get_context("fork").Pool(len(os.sched_getaffinity(0))) as pool:
-            jobs = [(case, root, text) for case in missing]
-            for number, problem in enumerate(pool.imap_unordered(_made, jobs), 1):
+        fork = multiprocessing.get_context("fork")
+        with ProcessPoolExecutor(len(os.sched_getaffinity(0)), fork) as pool:
+            made = pool.map(_made, missing, itertools.repeat(root), itertools.repeat(text))
+            for number, problem in enumerate(made, 1):
                 if problem or number % 50 == 0:
                     say(problem or f"{number} of {len(missing)} are made")
 
 
-def _made(job: tuple[Case, Path, bytes]) -> str:
+def _made(case: Case, root: Path, text: bytes) -> str:
     """Make a case, and return why it could not be made."""
-    case, root, text = job
     try:
         make(case, root, text)
     except RuntimeError as error:
@@ -191,7 +226,7 @@ def _import_all(root: Path, text: bytes) -> None:
     torch.set_num_threads(1)
     case = replace(case_of(PLAIN, 0, 0, "exact"), name="imports")
     make(case, root, text)
-    for name in json.loads((root / case.name / "modules.json").read_text()):
+    for name in json.loads((root / case.name / sessions.MODULES).read_text()):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     shutil.rmtree(root / case.name)

@@ -11,8 +11,8 @@ from typing import Final
 
 import numpy as np
 
+from evaluations.curves import MadeRun, MadeSweep, made_sweeps
 from evaluations.figures import Options, say, table
-from evaluations.made_curves.file import MadeSweep, SweepRun, made_sweeps
 from toolkit.telemetry.forecasts.curve import Curve, Plan
 from toolkit.telemetry.forecasts.stopping import FEWEST, FIRST, FITTED, Fit, SweptRun, compare, which_to_stop
 
@@ -63,7 +63,7 @@ def of_made(sweep: MadeSweep) -> Sweep:
     return Sweep(sweep.id, sweep.family, [_whole(str(at), run) for at, run in enumerate(sweep.runs)])
 
 
-def _whole(key: str, run: SweepRun) -> SweptRun:
+def _whole(key: str, run: MadeRun) -> SweptRun:
     columns = {name: np.asarray(values, float) for name, values in run.columns.items()}
     steps, values = columns["eval_step"], columns["val_loss"]
     known = np.isfinite(values)
@@ -71,8 +71,8 @@ def _whole(key: str, run: SweepRun) -> SweptRun:
         key=key,
         name=key,
         curve=Curve(steps[known], values[known]),
-        plan=Plan(last_step=run.planned_steps, lr=Curve(columns["step"], columns["lr"])),
-        settings={"lr_schedule": run.settings.schedule},
+        plan=Plan(last_step=run.steps, lr=Curve(columns["step"], columns["lr"])),
+        settings={"lr_schedule": run.schedule},
         is_lost=not known[-1],
     )
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from itertools import product
 from multiprocessing import get_context
 from typing import Any, Final
@@ -30,7 +30,7 @@ Config = dict[str, Any]
 Signal = Callable[[Mapping[str, Any]], float]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Shape:
     """One kind of sweep: where its runs are, what the settings do, and how much is noise."""
 
@@ -47,18 +47,12 @@ class Shape:
     """Noise with heavy tails instead of normal noise."""
     diverges_above: float | None = None
     """A learning rate above which the loss is 1e4 times as high."""
-    ends_above: float | None = None
-    """A learning rate above which runs end with NaN."""
     missing: float = 0.0
     """The probability that a run did not record a setting."""
-    of_these_runs: bool = False
-    """Whether the noise is as large against the signal in these runs, not only against that over the whole space."""
     useless: float = 0.0
     """The share of runs whose result has nothing to do with their settings."""
-    pair: bool = False
-    """Whether the effect of one of the true settings depends on the other."""
-    held_out: bool = False
-    """Whether nothing was tuned on it."""
+    of_these_runs: bool = False
+    """Whether the noise is as large against the signal in these runs, not only against that over the whole space."""
 
     def configs(self, rng: np.random.Generator, runs: int) -> list[Config]:
         """Return the settings of as many runs."""
@@ -169,69 +163,63 @@ def _small(config: Mapping[str, Any]) -> float:
     return -0.25 * _rank(config) + (0.15 if config["optimizer"] == "adafactor" else 0.0)
 
 
-def _nothing(config: Mapping[str, Any]) -> float:
-    del config
-    return 0.0
-
-
 _few = partial(Shape, noise=TWO_DEVIATIONS, of_these_runs=True, runs=FEWER)
-_noise = partial(Shape, truth=(), signal=_nothing, noise=1.0)
+
+
+def _noise(title: str, **how: Any) -> Shape:
+    return Shape(title, (), lambda _: 0.0, noise=1.0, **how)
+
 
 SHAPES: Final = (
     Shape(
-        title="one setting on a log axis",
-        truth=("learning_rate",),
-        signal=lambda config: -_rate(config) + _small(config),
+        "one setting on a log axis",
+        ("learning_rate",),
+        lambda config: -_rate(config) + _small(config),
         noise=0.25,
     ),
     Shape(
-        title="an optimum in the middle",
-        truth=("learning_rate",),
-        signal=lambda config: 2.2 * _rate(config) ** 2 + _small(config),
+        "an optimum in the middle",
+        ("learning_rate",),
+        lambda config: 2.2 * _rate(config) ** 2 + _small(config),
         noise=0.25,
     ),
     Shape(
-        title="a high learning rate diverges",
-        truth=("learning_rate",),
-        signal=lambda config: -0.9 * _rate(config) + _small(config),
+        "a high learning rate diverges",
+        ("learning_rate",),
+        lambda config: -0.9 * _rate(config) + _small(config),
         noise=0.25,
         diverges_above=5e-3,
     ),
     Shape(
-        title="a category of three",
-        truth=("optimizer",),
-        signal=lambda config: 1.1 * _lion(config) - 0.25 * _rank(config) + 0.2 * _rate(config),
+        "a category of three",
+        ("optimizer",),
+        lambda config: 1.1 * _lion(config) - 0.25 * _rank(config) + 0.2 * _rate(config),
         noise=0.25,
     ),
+    Shape("a switch", ("use_ema",), lambda config: 0.9 * _ema(config) + _small(config), noise=0.25),
     Shape(
-        title="a switch",
-        truth=("use_ema",),
-        signal=lambda config: 0.9 * _ema(config) + _small(config),
-        noise=0.25,
-    ),
-    Shape(
-        title="an effect that is weak at one value of another setting",
-        truth=("learning_rate",),
-        signal=lambda config: (-1.3 if config["batch_size"] > 4 else -0.4) * _rate(config) + _small(config),
+        "an effect that is weak at one value of another setting",
+        ("learning_rate",),
+        lambda config: (-1.3 if config["batch_size"] > 4 else -0.4) * _rate(config) + _small(config),
         noise=0.2,
     ),
     Shape(
-        title="two settings that matter equally",
-        truth=("learning_rate", "lora_rank"),
-        signal=lambda config: -_rate(config) - 0.95 * _rank(config),
+        "two settings that matter equally",
+        ("learning_rate", "lora_rank"),
+        lambda config: -_rate(config) - 0.95 * _rank(config),
         noise=0.25,
     ),
     Shape(
-        title="a grid, one setting on a log axis",
-        truth=("learning_rate",),
-        signal=lambda config: -_rate(config) - 0.3 * _rank(config),
+        "a grid, one setting on a log axis",
+        ("learning_rate",),
+        lambda config: -_rate(config) - 0.3 * _rank(config),
         noise=0.25,
         space=full_grid,
     ),
     Shape(
-        title="a grid, an optimum in the middle",
-        truth=("learning_rate",),
-        signal=lambda config: 1.5 * (_rate(config) - 0.3) ** 2 - 0.3 * _rank(config),
+        "a grid, an optimum in the middle",
+        ("learning_rate",),
+        lambda config: 1.5 * (_rate(config) - 0.3) ** 2 - 0.3 * _rank(config),
         noise=0.25,
         space=full_grid,
     ),
@@ -239,15 +227,15 @@ SHAPES: Final = (
 
 HARD: Final = (
     Shape(
-        title="one setting on a log axis, half of it noise",
-        truth=("learning_rate",),
-        signal=lambda config: -_rate(config) + _small(config),
+        "one setting on a log axis, half of it noise",
+        ("learning_rate",),
+        lambda config: -_rate(config) + _small(config),
         noise=0.5,
     ),
     Shape(
-        title="two settings that matter only together",
-        truth=("learning_rate", "use_ema"),
-        signal=lambda config: 1.5 * _rate(config) * _ema(config),
+        "two settings that matter only together",
+        ("learning_rate", "use_ema"),
+        lambda config: 1.5 * _rate(config) * _ema(config),
         noise=0.2,
     ),
 )
@@ -264,163 +252,99 @@ def _gamma(config: Mapping[str, Any]) -> float:
     return (math.log(config["min_snr_gamma"]) - 1.6) / 0.6
 
 
-NEW: Final = (
+HELD_OUT: Final = (
     _few(
-        title="a parabola with its best value off the middle",
-        truth=("learning_rate",),
-        signal=lambda config: (_rate(config) + 0.3) ** 2,
-    ),
-    _few(
-        title="a threshold",
-        truth=("dropout",),
-        signal=lambda config: float(config["dropout"] > 0.12),
-    ),
-    _few(
-        title="the best learning rate falls with the rank",
-        truth=("learning_rate", "lora_rank"),
-        signal=lambda config: (_rate(config) + 0.6 * _rank(config)) ** 2,
-        pair=True,
-    ),
-    _few(
-        title="a category of three, alone",
-        truth=("optimizer",),
-        signal=_lion,
-    ),
-    _few(
-        title="one setting, and a fifth of all settings is not recorded",
-        truth=("learning_rate",),
-        signal=lambda config: -_rate(config) + _small(config),
-        missing=0.2,
-    ),
-    _few(
-        title="a parabola, and high rates end with NaN",
-        truth=("learning_rate",),
-        signal=lambda config: (_rate(config) + 0.3) ** 2,
-        ends_above=5e-3,
-    ),
-    _few(
-        title="a saturating effect",
-        truth=("network.dim",),
-        signal=lambda config: math.exp(-1.5 * _dim(config)),
+        "a saturating effect",
+        ("network.dim",),
+        lambda config: math.exp(-1.5 * _dim(config)),
         space=image_search,
-        held_out=True,
     ),
     _few(
-        title="a parabola over four values",
-        truth=("noise_offset",),
-        signal=lambda config: abs(config["noise_offset"] - 0.05) ** 2,
+        "a parabola over four values",
+        ("noise_offset",),
+        lambda config: abs(config["noise_offset"] - 0.05) ** 2,
         space=image_search,
-        held_out=True,
     ),
     _few(
-        title="a category of four, unequal numbers",
-        truth=("loss_type",),
-        signal=lambda config: _LOSSES[config["loss_type"]],
+        "a category of four, unequal numbers",
+        ("loss_type",),
+        lambda config: _LOSSES[config["loss_type"]],
         space=image_search,
-        held_out=True,
     ),
     _few(
-        title="a low threshold of a skewed setting",
-        truth=("caption_dropout",),
-        signal=lambda config: float(config["caption_dropout"] > 0.08),
+        "a low threshold of a skewed setting",
+        ("caption_dropout",),
+        lambda config: float(config["caption_dropout"] > 0.08),
         space=image_search,
-        held_out=True,
     ),
     _few(
-        title="the best value of one rises with another",
-        truth=("min_snr_gamma", "network.dim"),
-        signal=lambda config: (_gamma(config) - _dim(config)) ** 2,
+        "the best value of one rises with another",
+        ("min_snr_gamma", "network.dim"),
+        lambda config: (_gamma(config) - _dim(config)) ** 2,
         space=image_search,
-        pair=True,
-        held_out=True,
     ),
     _few(
-        title="the best learning rate depends on the optimizer",
-        truth=("learning_rate", "optimizer"),
-        signal=lambda config: (_rate(config) - _OPTIMA[config["optimizer"]]) ** 2,
-        pair=True,
-        held_out=True,
+        "the best learning rate depends on the optimizer",
+        ("learning_rate", "optimizer"),
+        lambda config: (_rate(config) - _OPTIMA[config["optimizer"]]) ** 2,
     ),
     _few(
-        title="a threshold, and a fifth of all settings is not recorded",
-        truth=("resolution",),
-        signal=lambda config: float(config["resolution"] > 600),
+        "a threshold, and a fifth of all settings is not recorded",
+        ("resolution",),
+        lambda config: float(config["resolution"] > 600),
         space=image_search,
         missing=0.2,
-        held_out=True,
     ),
 )
 
 HARDER: Final = (
     Shape(
-        title="a parabola, twelve runs",
-        truth=("learning_rate",),
-        signal=lambda config: (_rate(config) + 0.3) ** 2,
+        "a parabola, twelve runs",
+        ("learning_rate",),
+        lambda config: (_rate(config) + 0.3) ** 2,
         noise=TWO_DEVIATIONS,
         of_these_runs=True,
         runs=12,
     ),
+    Shape("a switch, twelve runs", ("use_ema",), _ema, noise=TWO_DEVIATIONS, of_these_runs=True, runs=12),
     Shape(
-        title="a switch, twelve runs",
-        truth=("use_ema",),
-        signal=_ema,
-        noise=TWO_DEVIATIONS,
-        of_these_runs=True,
-        runs=12,
-        held_out=True,
-    ),
-    Shape(
-        title="one setting, half of it noise, 24 runs",
-        truth=("learning_rate",),
-        signal=lambda config: -_rate(config),
+        "one setting, half of it noise, 24 runs",
+        ("learning_rate",),
+        lambda config: -_rate(config),
         noise=0.5,
         runs=FEWER,
     ),
     _few(
-        title="one setting, half of the runs only noise",
-        truth=("learning_rate",),
-        signal=lambda config: -_rate(config),
+        "one setting, half of the runs only noise",
+        ("learning_rate",),
+        lambda config: -_rate(config),
         useless=0.5,
-        held_out=True,
     ),
 )
 
 REVIEW: Final = Shape(
-    title="the sweep of the review, 27 runs",
-    truth=("learning_rate", "lora_rank"),
+    "the sweep of the review, 27 runs",
+    ("learning_rate", "lora_rank"),
     # The noise is a deviation of 0.0018 around a loss of 0.1.
-    signal=lambda config: (
-        (math.log10(config["learning_rate"]) + 2.32 + 0.28 * math.log2(config["lora_rank"])) ** 2
-    ),
+    lambda config: (math.log10(config["learning_rate"]) + 2.32 + 0.28 * math.log2(config["lora_rank"])) ** 2,
     noise=0.005,
     runs=27,
     space=review_search,
-    pair=True,
 )
 
 NOISE: Final = (
-    _noise(title="noise, random search"),
-    _noise(title="noise, a grid", space=full_grid),
-    _noise(title="noise with heavy tails", heavy=True),
-    _noise(title="noise, 24 runs", runs=FEWER),
-    _noise(title="noise, twelve runs", runs=12),
-    _noise(title="noise, settings not recorded", runs=FEWER, missing=0.2),
-    _noise(
-        title="noise, a search of another kind",
-        runs=FEWER,
-        space=image_search,
-        held_out=True,
-    ),
-    _noise(
-        title="noise, few values and repeats",
-        runs=27,
-        space=review_search,
-        held_out=True,
-    ),
+    _noise("noise, random search"),
+    _noise("noise, a grid", space=full_grid),
+    _noise("noise with heavy tails", heavy=True),
+    _noise("noise, 24 runs", runs=FEWER),
+    _noise("noise, twelve runs", runs=12),
+    _noise("noise, settings not recorded", runs=FEWER, missing=0.2),
+    _noise("noise, a search of another kind", runs=FEWER, space=image_search),
+    _noise("noise, few values and repeats", runs=27, space=review_search),
 )
 
 
-EVERY: Final = (*SHAPES, *NEW, *HARD, *HARDER, REVIEW, *NOISE)
+EVERY: Final = (*SHAPES, *HELD_OUT, *HARD, *HARDER, REVIEW, *NOISE)
 
 
 def made_sweep(shape: Shape, number: int, runs: int | None = None) -> list[SweepRun]:
@@ -440,31 +364,21 @@ def _losses(shape: Shape, configs: Sequence[Config], rng: np.random.Generator) -
     signals = np.array([shape.signal(config) for config in configs])
     noise = rng.standard_t(2, len(configs)) if shape.heavy else rng.normal(size=len(configs))
     if shape.noise < 1.0:
-        ends = [not (shape.ends_above and config["learning_rate"] > shape.ends_above) for config in configs]
-        spread = float(np.std(signals[ends])) if shape.of_these_runs else _signal_spread(shape)
+        spread = float(np.std(signals)) if shape.of_these_runs else _signal_spread(shape)
         noise = noise * spread * math.sqrt(shape.noise / (1.0 - shape.noise))
     if shape.useless:
         signals = np.where(rng.random(len(configs)) < shape.useless, rng.permutation(signals), signals)
     losses: np.ndarray[Any, Any] = 0.1 * np.exp(0.15 * (signals + noise))
-    for limit, becomes in (
-        (shape.diverges_above, losses * 1e4),
-        (shape.ends_above, np.full(len(configs), math.nan)),
-    ):
-        if limit is not None:
-            above = np.array([config["learning_rate"] > limit for config in configs])
-            losses = np.where(above, becomes, losses)
+    if shape.diverges_above is not None:
+        rates = np.array([config["learning_rate"] for config in configs])
+        losses = np.where(rates > shape.diverges_above, losses * 1e4, losses)
     return losses
 
 
-_SPREADS: dict[str, float] = {}
-
-
+@cache
 def _signal_spread(shape: Shape) -> float:
-    if shape.title not in _SPREADS:
-        rng = np.random.default_rng(0)
-        configs = shape.configs(rng, 1000)
-        _SPREADS[shape.title] = float(np.std([shape.signal(config) for config in configs]))
-    return _SPREADS[shape.title]
+    configs = shape.configs(np.random.default_rng(0), 1000)
+    return float(np.std([shape.signal(config) for config in configs]))
 
 
 # ---------------------------------------------------------------- what the page says
@@ -475,34 +389,30 @@ def first_named(found: SweepAnswer) -> str | None:
     return found.factors[0].keys[0] if found.verdict == "decided" else None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Score:
-    """How often the answer was right."""
+    """In how many sweeps the answer was right."""
 
-    right: int
-    undecided: int
-    pairs: int
-    """Sweeps in which the two true settings are said to depend on each other, or wrongly any two."""
-    covered: int
-    """Sweeps in which the interval of the true setting held the share that 3,000 runs show."""
     sweeps: int
+    right: int = 0
+    undecided: int = 0
+    covered: int = 0
+    """The interval of the true setting held the share that 3,000 runs show."""
 
 
 def score(shape: Shape, sweeps: int) -> Score:
     """Judge the answers to as many sweeps of one shape."""
-    right = undecided = pairs = covered = 0
+    found = Score(sweeps=sweeps)
     true = _true_share(shape) if shape.truth else 0.0
     for number in range(sweeps):
-        found = answer(made_sweep(shape, number), metric="val_loss")
-        first = first_named(found)
-        undecided += first is None
-        right += first in shape.truth
-        if found.interaction is not None:
-            pairs += not shape.pair or set(found.interaction.keys) == set(shape.truth)
-        for factor in found.factors:
+        said = answer(made_sweep(shape, number), metric="val_loss")
+        first = first_named(said)
+        found.undecided += first is None
+        found.right += first in shape.truth
+        for factor in said.factors:
             if shape.truth and factor.keys[0] == shape.truth[0]:
-                covered += factor.low <= true <= factor.high
-    return Score(right=right, undecided=undecided, pairs=pairs, covered=covered, sweeps=sweeps)
+                found.covered += factor.low <= true <= factor.high
+    return found
 
 
 def _score_at(place: int, quick: bool) -> Score:
@@ -526,8 +436,7 @@ def run(options: Options) -> str:
         scores = list(pool.map(_score_at, range(len(EVERY)), [options.quick] * len(EVERY)))
     groups = {
         "one setting or one of two matters": SHAPES,
-        "the same, other kinds": [shape for shape in NEW if not shape.held_out],
-        "held out kinds": [shape for shape in NEW if shape.held_out],
+        "held out kinds": HELD_OUT,
         "half of it noise, or matters only together": HARD,
         "few runs, much noise": HARDER,
         "a pair among few values": [REVIEW],

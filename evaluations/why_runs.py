@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
-import multiprocessing.connection
 import os
 import random
-import runpy
 import shutil
-import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
+
+from evaluations import sessions
 
 CAUSES: Final = (
     *("lr", "warm-up", "seed", "order of data", "batch size", "dtype"),
@@ -97,27 +97,16 @@ def make(pairs: Iterable[Pair], *, seconds: float = math.inf) -> Iterator[Pair]:
     weight = torch.nn.Parameter(torch.ones(1))
     weight.sum().backward()
     torch.optim.AdamW([weight]).step()
-    context = multiprocessing.get_context("fork")
-    at_once = len(os.sched_getaffinity(0))
-    waiting = list(reversed(list(pairs)))
-    working: dict[Any, tuple[Any, Pair]] = {}
     until = time.monotonic() + seconds
-    while waiting or working:
-        while waiting and len(working) < at_once:
-            pair = waiting.pop()
-            process = context.Process(target=_make_pair, args=(pair,))
-            process.start()
-            working[process.sentinel] = process, pair
-        for sentinel in multiprocessing.connection.wait(list(working)):
-            process, pair = working.pop(sentinel)
-            process.join()
-            if process.exitcode:
-                raise RuntimeError(
-                    f"pair {pair.number} ({pair.cause}) failed: see output.txt in {pair.folder}"
-                )
-            yield pair
-        if time.monotonic() > until:
-            waiting.clear()
+    fork = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), fork) as pool:
+        jobs = {pool.submit(_make_pair, pair): pair for pair in pairs}
+        for job in as_completed(jobs):
+            if time.monotonic() > until:
+                pool.shutdown(cancel_futures=True)
+            if not job.cancelled():
+                job.result()
+                yield jobs[job]
 
 
 def _pair(folder: Path, number: int, cause: str) -> Pair:
@@ -231,17 +220,14 @@ def _install(folder: Path, name: str, version: str) -> None:
 
 
 def _train(folder: Path, variables: Mapping[str, str], world: int) -> None:
-    context = multiprocessing.get_context("fork")
     ranks = [
-        context.Process(target=_run_script, args=(folder, {**variables, **_of_rank(folder, rank, world)}))
+        sessions.start(
+            folder, "output.txt", {**variables, **_of_rank(folder, rank, world)}, [_packages(folder)]
+        )
         for rank in range(world)
     ]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join()
-        if process.exitcode:
-            raise RuntimeError(f"a training in {folder} ended with {process.exitcode}: see output.txt there")
+    for rank in ranks:
+        sessions.end(rank, f"a training in {folder}")
 
 
 def _of_rank(folder: Path, rank: int, world: int) -> dict[str, str]:
@@ -250,18 +236,3 @@ def _of_rank(folder: Path, rank: int, world: int) -> dict[str, str]:
     # By the loopback: the name of a machine without a network has no address.
     about = {"RANK": str(rank), "WORLD_SIZE": str(world), "GLOO_SOCKET_IFNAME": "lo"}
     return {**about, "STORE": str(folder.absolute() / "store")}
-
-
-def _run_script(folder: Path, variables: Mapping[str, str]) -> None:
-    packages = _packages(folder).absolute()
-    os.chdir(folder)
-    output = os.open("output.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    # As a user's training records: what a test run or a shell turned off, such as the code, is on.
-    for name in [name for name in os.environ if name.startswith("TELEMETRY_")]:
-        del os.environ[name]
-    os.environ.update(variables)
-    sys.argv = ["train.py", "config.json"]
-    sys.path[:0] = [os.getcwd(), str(packages)]
-    runpy.run_path("train.py", run_name="__main__")

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from toolkit.telemetry import TelemetryLogger
 
 def main() -> None:
     """Train as config.json says; variables say what differs from the settings: ranks, noise, where to stop."""
-    config = json.loads(Path(sys.argv[1]).read_text())
+    config = json.loads(Path("config.json").read_text())
     world = int(os.environ.get("WORLD_SIZE", "1"))
     rank = int(os.environ.get("RANK", "0"))
     if world > 1:

@@ -10,11 +10,10 @@ _GROUPS = {
     "transformers and Lightning": (
         f"{_INTEGRATIONS}/test_transformers.py",
         f"{_INTEGRATIONS}/test_axolotl.py",
-        f"{_INTEGRATIONS}/test_trl.py",
         f"{_INTEGRATIONS}/test_trl_completions.py",
         f"{_INTEGRATIONS}/test_accelerate.py",
         f"{_INTEGRATIONS}/test_lightning.py",
-        f"{_INTEGRATIONS}/test_calls_per_step.py",
+        f"{_INTEGRATIONS}/test_every_framework.py",
     ),
     "a dashboard process": (
         "tests/attacks/test_http_exposure.py",

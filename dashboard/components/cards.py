@@ -18,7 +18,7 @@ from toolkit.telemetry.timing.names import IN_TRAINING
 
 from ..charts.ledger import bar_of, table_of
 from ..charts.palette import PALETTES
-from .script import show_component
+from .script import show_component, show_markup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +40,7 @@ def draw_cards(cards: Sequence[Card], *, key: str) -> None:
 
     Not st.metric: its sparkline loads all of Vega for a line of forty points.
     """
-    show_component(
-        "markup", '<div class="telemetry-markup"></div>', data={"html": cards_html(cards)}, key=key
-    )
+    show_markup(cards_html(cards), key=key)
 
 
 def cards_html(cards: Sequence[Card]) -> str:

@@ -24,6 +24,7 @@ from .curve_chart import ChartSpec, CurveSpec, GroupSpec, draw_curves, view_in_u
 from .page_states import section
 
 MAX_SMALL: Final = 12
+CHART_PX: Final = 400
 HIDDEN: Final = "hide"
 
 
@@ -128,18 +129,8 @@ def main_chart(shown: Compared, statistics: Sequence[str] = ()) -> None:
 
 def pick_metric(names: Mapping[str, Mapping[str, str]], primary: Primary | None) -> str:
     """Show the metrics, the primary one first, and return the chosen one."""
-    every = {own: name for name, of in names.items() for own in of.values()}
-    first = every.get(primary.metric) if primary is not None else None
-    ordered = sorted(
-        names,
-        key=lambda name: (
-            name != first,
-            LIKELY.index(name) if name in LIKELY else len(LIKELY),
-            is_spread(name, names),
-            -len(names[name]),
-            name,
-        ),
-    )
+    every = _names_of_runs(names)
+    ordered = metrics_in_order(names, primary)
     if not ordered:
         return "train_loss"
     # A link may have another run's name of it.
@@ -150,33 +141,58 @@ def pick_metric(names: Mapping[str, Mapping[str, str]], primary: Primary | None)
     return str(chosen or ordered[0])
 
 
+def metrics_in_order(names: Mapping[str, Mapping[str, str]], primary: Primary | None) -> list[str]:
+    """Return the metrics, the primary one first."""
+    first = _names_of_runs(names).get(primary.metric) if primary is not None else None
+    return sorted(
+        names,
+        key=lambda name: (
+            name != first,
+            LIKELY.index(name) if name in LIKELY else len(LIKELY),
+            is_spread(name, names),
+            -len(names[name]),
+            name,
+        ),
+    )
+
+
+def _names_of_runs(names: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    return {own: name for name, of in names.items() for own in of.values()}
+
+
+def curves_of_runs(shown: Compared, metric: str) -> tuple[CurveSpec, ...]:
+    """Return a curve for each run that has logged a metric, and the baseline of their project."""
+    own = shown.names.get(metric, {})
+    base = baseline_of(shown.store, next(iter(shown.cards.values())).project)
+    pale = [baseline_curve(base, metric)] if base is not None and base.key not in shown.cards else []
+    return (*(_curve(shown, own, key, key) for key in shown.cards if key in own), *pale)
+
+
+def _curve(shown: Compared, own: Mapping[str, str], key: str, row: str) -> CurveSpec:
+    colour, dash = shown.looks[row]
+    name = shown.cards[key].name
+    return CurveSpec(run=key, metric=own[key], label=name, name=name, colour=colour, dash=dash)
+
+
 def curves_spec(shown: Compared, metric: str, *, is_small: bool) -> ChartSpec:
     """Return what a chart of the runs, or of their groups, draws."""
     own = shown.names.get(metric, {})
-
-    def curve(key: str, row: str) -> CurveSpec:
-        colour, dash = shown.looks[row]
-        card = shown.cards[key]
-        return CurveSpec(run=key, metric=own[key], label=card.name, name=card.name, colour=colour, dash=dash)
-
-    base = baseline_of(shown.store, next(iter(shown.cards.values())).project)
-    pale = [baseline_curve(base, metric)] if base is not None and base.key not in shown.cards else []
     groups = [
         GroupSpec(
             label=group.label,
             colour=shown.looks[group.label][0],
             dash=shown.looks[group.label][1],
-            curves=tuple(curve(key, group.label) for key in group.runs if key in own),
+            curves=tuple(_curve(shown, own, key, group.label) for key in group.runs if key in own),
         )
         for group in shown.groups
     ]
     return ChartSpec(
         title=metric,
-        curves=() if groups else (*(curve(key, key) for key in shown.cards if key in own), *pale),
+        curves=() if groups else curves_of_runs(shown, metric),
         groups=tuple(group for group in groups if group.curves),
         statistic=view_in_url(shown.axes).statistic,
         base=shown.base if shown.is_difference else None,
-        height=220 if is_small else 400,
+        height=220 if is_small else CHART_PX,
         fit=True,
         live=shown.is_live,
         heading=f"{metric}, {shown_how(shown)}" if shown.groups else metric,

@@ -21,7 +21,9 @@ from toolkit.telemetry.runs.store import Refused, RunCard, RunQuery, RunStore
 
 from .. import page_links, session
 from . import page_states
+from .script import sent_by, show_component
 
+CHOSEN: Final = "_menu_chosen"
 _RENAME, _REPORT, _EXPORT, _LINK = "Rename and tag…", "Report…", "Export…", "Link and location…"
 _ARCHIVE, _UNARCHIVE, _DELETE = "Archive", "Unarchive", "Delete"
 _MAX_DOWNLOAD: Final = 500_000_000
@@ -32,12 +34,18 @@ def run_menu(store: RunStore, card: RunCard) -> None:
     entries = [_REPORT, _EXPORT, _LINK]
     if session.read_only_reason() is None:
         entries = [_RENAME, *entries, _UNARCHIVE if card.archived else _ARCHIVE, _DELETE]
-    chosen = st.menu_button(
-        "Run",
-        entries,
-        icon=":material/more_horiz:",
-        key=f"_menu {card.key}",
+    key = f"_menu {card.key}"
+    show_component(
+        "menu",
+        '<div class="telemetry-menu"><select aria-label="Run"></select></div>',
+        data={"label": "⋯  Run", "entries": entries},
+        key=key,
+        on_chosen_change=lambda: st.session_state.update({CHOSEN: sent_by(key, "chosen").get("entry")}),
+        default={"chosen": None},
     )
+    chosen = st.session_state.pop(CHOSEN, None)
+    if chosen not in entries:
+        return
     if chosen == _RENAME:
         rename(store, card.key)
     elif chosen == _REPORT:

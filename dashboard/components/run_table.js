@@ -154,7 +154,7 @@ function drawHead(data, table, send) {
       }
       cell.appendChild(button);
     } else cell.appendChild(make("span", "", column.label));
-    if (data.movable && column.kind !== "name") {
+    if (data.selectable && column.kind !== "name") {
       const pin = make("button", "trt-pin", column.pinned ? "◧" : "◫");
       pin.type = "button";
       pin.title = column.pinned ? "Unpin this column" : "Pin this column to the left";
@@ -171,7 +171,7 @@ function drawHead(data, table, send) {
         table.__moving = null;
       };
     }
-    if (data.movable) cell.appendChild(resizer(cell, column, table, send));
+    if (data.selectable) cell.appendChild(resizer(cell, column, table, send));
     head.appendChild(cell);
   }
   return head;
@@ -226,7 +226,7 @@ export function run_table(component) {
   frame.classList.toggle("trt-facts", Boolean(data.facts));
   frame.classList.toggle("trt-runs", !data.facts);
   frame.classList.toggle("trt-compact", Boolean(data.compact));
-  const shape = JSON.stringify([data.columns, data.sort, data.selectable, data.movable]);
+  const shape = JSON.stringify([data.columns, data.sort, data.selectable]);
   const isSame = table.dataset.shape === shape;
   if (!isSame) {
     table.dataset.shape = shape;
@@ -366,4 +366,10 @@ export function run_table(component) {
     // Without its table, a page hides nothing.
     if (eyes.length && !frame.isConnected) hideCurves(new Set());
   };
+}
+
+// What the server has put into a first screen is drawn by the same code as the table that follows; its links load a page.
+for (const box of document.querySelectorAll(".telemetry-first [data-table]")) {
+  run_table({ data: JSON.parse(box.dataset.table), parentElement: box, setStateValue() {} });
+  for (const link of box.querySelectorAll("a")) link.onclick = null;
 }

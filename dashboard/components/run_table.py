@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -68,15 +70,10 @@ def run_table(
     columns: Sequence[ShownColumn],
     *,
     key: str,
-    label: str,
-    total: int,
-    sort: str = "",
-    picked: Sequence[str] | None = None,
-    picked_at: float = 0.0,
-    is_compact: bool = False,
     on_event: Callable[[str, Mapping[str, Any]], None] = lambda _event, _sent: None,
+    **shown: Any,
 ) -> None:
-    """Show `rows`, of `total`; rows can be selected unless `picked` is None.
+    """Show what `table_data` returns of `rows`, `columns` and `shown`.
 
     `on_event` gets `picked` (keys), `sorted` (by), `columns` (move and before, resize and width, or pin), `more` (rows
     shown so far), `opened` (key, of a row whose link is a query), `hidden` (keys) and `starred` (key),
@@ -93,51 +90,70 @@ def run_table(
     show_component(
         "run_table",
         _HTML,
-        data={
-            "columns": [
-                {
-                    "id": shown.column.id,
-                    "label": clean(shown.column.label),
-                    "kind": shown.column.kind,
-                    "sorts": shown.column.sorts,
-                    "help": clean(shown.column.help),
-                    "width": shown.width,
-                    "pinned": shown.pinned or shown.column.kind == "name",
-                    "phone": shown.on_phone,
-                    "main": shown.is_main,
-                }
-                for shown in columns
-            ],
-            "rows": [
-                {
-                    "key": row.key,
-                    "name": clean(row.name),
-                    "href": row.href,
-                    "cells": row.cells,
-                    "colour": row.colour,
-                    "also": clean(row.also),
-                    "folder": clean(row.place),
-                    "best": row.is_best,
-                    "dash": row.dash,
-                    "hidden": row.is_hidden,
-                    "star": row.is_baseline,
-                }
-                for row in rows
-            ],
-            "total": total,
-            "sort": sort,
-            "compact": is_compact,
-            "selectable": picked is not None,
-            "movable": picked is not None,
-            "picked": list(picked or ()),
-            "picked_at": picked_at,
-            "label": clean(label),
-            "palettes": PALETTES,
-        },
+        data=table_data(rows, columns, **shown),
         key=key,
         default=dict.fromkeys(_EVENTS),
         **{f"on_{event}_change": handler(event) for event in _EVENTS},
     )
+
+
+def table_html(rows: Sequence[Row], columns: Sequence[ShownColumn], **shown: Any) -> str:
+    """Return the same table as HTML, which our script fills without Streamlit."""
+    return f'<div data-table="{escape(json.dumps(table_data(rows, columns, **shown)))}">{_HTML}</div>'
+
+
+def table_data(
+    rows: Sequence[Row],
+    columns: Sequence[ShownColumn],
+    *,
+    label: str,
+    total: int,
+    sort: str = "",
+    picked: Sequence[str] | None = None,
+    picked_at: float = 0.0,
+    is_compact: bool = False,
+) -> dict[str, Any]:
+    """Return what the browser is sent for `rows`, of `total`; rows can be selected unless `picked` is None."""
+    return {
+        "columns": [
+            {
+                "id": shown.column.id,
+                "label": clean(shown.column.label),
+                "kind": shown.column.kind,
+                "sorts": shown.column.sorts,
+                "help": clean(shown.column.help),
+                "width": shown.width,
+                "pinned": shown.pinned or shown.column.kind == "name",
+                "phone": shown.on_phone,
+                "main": shown.is_main,
+            }
+            for shown in columns
+        ],
+        "rows": [
+            {
+                "key": row.key,
+                "name": clean(row.name),
+                "href": row.href,
+                "cells": row.cells,
+                "colour": row.colour,
+                "also": clean(row.also),
+                "folder": clean(row.place),
+                "best": row.is_best,
+                "dash": row.dash,
+                "hidden": row.is_hidden,
+                "star": row.is_baseline,
+            }
+            for row in rows
+        ],
+        "total": total,
+        "sort": sort,
+        "compact": is_compact,
+        "selectable": picked is not None,
+        "picked": list(picked or ()),
+        "picked_at": picked_at,
+        "label": clean(label),
+        "palettes": PALETTES,
+    }
 
 
 def fact_table(

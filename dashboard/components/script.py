@@ -34,6 +34,11 @@ def show_component(script: str, html: str, *, key: str, data: object, **more: An
     component(data=data, key=component_key(key), **more)
 
 
+def show_markup(html: str, *, key: str) -> None:
+    """Show HTML that was made from escaped text."""
+    show_component("markup", '<div class="telemetry-markup"></div>', data={"html": html}, key=key)
+
+
 def sent_by(key: str, name: str) -> Mapping[str, Any]:
     """Return the value `name` that the browser sent last for the component with this key; empty before that."""
     state = st.session_state.get(component_key(key))

@@ -49,7 +49,7 @@ def _theme() -> None:
     section("Theme")
     show_component(
         "theme_switch",
-        '<div class="telemetry-theme" role="radiogroup" aria-label="Theme"></div>',
+        '<div class="telemetry-choices" role="radiogroup" aria-label="Theme"></div>',
         data={},
         key="_theme",
     )

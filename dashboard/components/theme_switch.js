@@ -23,21 +23,38 @@ function followTheme() {
   document.documentElement.style.colorScheme = theme === "System" ? "" : theme.toLowerCase();
 }
 
-export function theme_switch(component) {
-  const box = component.parentElement.querySelector(".telemetry-theme");
-  if (!box) return undefined;
-  const now = chosenTheme();
-  box.replaceChildren(...THEMES.map((name) => {
+function drawChoices(box, names, now, choose) {
+  box.querySelectorAll("label").forEach((label) => label.remove());
+  box.append(...names.map((name) => {
     const label = make("label", ""), radio = make("input", "");
     radio.type = "radio";
-    radio.name = "telemetry-theme";
+    radio.name = box.className;
     radio.checked = name === now;
-    radio.onchange = () => {
-      for (const key of themeKeys()) store(localStorage, key, JSON.stringify(name));
-      location.reload();
-    };
+    radio.onchange = () => choose(name);
     label.append(radio, name);
     return label;
   }));
-  return undefined;
+}
+
+export function theme_switch({ parentElement }) {
+  drawChoices(parentElement.querySelector(".telemetry-choices"), THEMES, chosenTheme(), (name) => {
+    for (const key of themeKeys()) store(localStorage, key, JSON.stringify(name));
+    location.reload();
+  });
+}
+
+export function choices({ data, parentElement, setStateValue }) {
+  const box = parentElement.querySelector(".telemetry-choices");
+  if (!box.firstChild) box.append(make("div", "", data.label));
+  box.setAttribute("aria-label", data.label);
+  drawChoices(box, data.options, data.chosen, (name) => setStateValue("chosen", { name, at: Date.now() }));
+}
+
+// A native list, drawn as a button: it opens on a phone as on a desk, and loads nothing.
+export function menu({ data, parentElement, setStateValue }) {
+  const list = parentElement.querySelector("select");
+  if (list.options.length === data.entries.length + 1) return;
+  list.replaceChildren(new Option(data.label, ""), ...data.entries.map((entry) => new Option(entry)));
+  list.options[0].hidden = true;
+  list.onchange = () => { setStateValue("chosen", { entry: list.value, at: Date.now() }); list.value = ""; };
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
@@ -28,14 +28,17 @@ from toolkit.telemetry.runs.settings import setting_names, setting_text
 from toolkit.telemetry.runs.store import RunCard, RunQuery, RunStore, UnknownRun, labelled
 
 from .. import session
-from ..charts.palette import DASHES, SERIES, looks_of_runs
+from ..charts.palette import DASHES, SERIES, free_colours, looks_of_runs
 from ..components import page_states
 from ..components.baseline import baseline_key
 from ..components.compared_curves import (
+    CHART_PX,
     HIDDEN,
     MAX_SMALL,
     Compared,
+    curves_of_runs,
     main_chart,
+    metrics_in_order,
     other_metrics,
     pick_metric,
     read_runs,
@@ -43,10 +46,7 @@ from ..components.compared_curves import (
     shown_how,
     small_charts,
 )
-from ..components.curve_chart import (
-    View,
-    view_in_url,
-)
+from ..components.curve_chart import View, picture_of, view_in_url
 from ..components.difference import ask_why, difference_blocks, made_of, show_difference
 from ..components.own_charts import own_charts
 from ..components.own_views import primary_among
@@ -55,7 +55,7 @@ from ..components.pictures import sample_grid
 from ..components.run_filter import keep_colours
 from ..components.run_menu import report_button
 from ..components.run_select import in_address, option_texts
-from ..components.run_table import Row, ShownColumn, row_of, run_table
+from ..components.run_table import Row, ShownColumn, row_of, run_table, table_html
 from ..components.speed_panel import speed_panel
 from ..components.verdict_line import verdict_of_chosen
 
@@ -273,7 +273,7 @@ def _table(shown: Compared) -> None:
     if read_runs(shown.store, list(shown.cards)):
         st.caption("The figures are of what has been read so far.")
     figures = shown.figures()
-    _figures_table(shown, figures, shown.rows(), key="_compare_table", is_legend=True)
+    _figures_table(shown, figures, shown.rows(), key="_compare_table", hidden=shown.hidden)
     if shown.groups:
         st.caption(f"Mean ± standard deviation of the runs of a group. {md(_left_out(shown))}")
         with st.expander("The runs of these groups", on_change="rerun", key="_group_runs") as opened:
@@ -282,7 +282,7 @@ def _table(shown: Compared) -> None:
                 alone = replace(
                     shown, groups=(), base=shown.base_run, looks=looks_of_runs([*shown.cards.values()])
                 )
-                _figures_table(alone, figures, rows, key="_compare_runs", is_legend=False)
+                _figures_table(alone, figures, rows, key="_compare_runs")
 
 
 def _left_out(shown: Compared) -> str:
@@ -302,9 +302,20 @@ def _figures_table(
     rows: Sequence[tuple[str, tuple[str, ...]]],
     *,
     key: str,
-    is_legend: bool,
+    hidden: Container[str] | None = None,
 ) -> None:
-    cards, hidden = shown.cards, shown.hidden
+    """Show a row for each run or group, which is the legend of the charts if some of them are `hidden`."""
+    lines, columns, label = _figures(shown, figures, rows, hidden)
+    run_table(lines, columns, key=key, label=label, total=len(lines), on_event=_handle)
+
+
+def _figures(
+    shown: Compared,
+    figures: Mapping[str, Mapping[str, float]],
+    rows: Sequence[tuple[str, tuple[str, ...]]],
+    hidden: Container[str] | None,
+) -> tuple[list[Row], list[ShownColumn], str]:
+    cards = shown.cards
     names, found = figure_rows(rows, figures, shown.metric, shown.base)
     settings = [] if shown.groups else _settings_shown(list(cards.values()))
     lines = []
@@ -313,7 +324,7 @@ def _figures_table(
         cells += [text + (" ★" if number in one.best else "") for number, text in enumerate(one.texts)]
         colour, dash = shown.looks[one.row]
         more: dict[str, Any] = {"colour": colour, "dash": dash}
-        more["is_hidden"] = one.row in hidden if is_legend else None
+        more["is_hidden"] = None if hidden is None else one.row in hidden
         if shown.groups:
             cells.append(count(len(one.runs)))
             lines.append(Row(key=one.row, name=clean(one.row), href="", cells=cells, **more))
@@ -333,13 +344,37 @@ def _figures_table(
         Column(id=f"config:{name}", label=labels[name], help=f"Configured {name}") for name in settings
     ]
     columns += [Column(id=name, label=name, kind="text" if name == "status" else "number") for name in last]
-    run_table(
-        lines,
-        [ShownColumn(column=column, on_phone=column.id in on_phone) for column in columns],
-        key=key,
-        label=f"{shown.metric} of each {'group' if shown.groups else 'run'}",
-        total=len(lines),
-        on_event=_handle,
+    label = f"{shown.metric} of each {'group' if shown.groups else 'run'}"
+    return lines, [ShownColumn(column=column, on_phone=column.id in on_phone) for column in columns], label
+
+
+def first_comparison(store: RunStore, words: str, wait_s: float) -> str:
+    """Return chart and table of the runs in the address, if it says no more; empty for a log that is not read."""
+    cards = labelled(store.list_runs(RunQuery(per_page=_OFFERED)).cards)
+    keys = [word for word in dict.fromkeys(words.split(",")) if word in cards]
+    if not 2 <= len(keys) <= _MAX_RUNS or keys != words.split(","):
+        return ""
+    if not all(health.complete for health in store.refresh_all(keys, wait_s=wait_s)):
+        return ""
+    chosen = [cards[key] for key in keys]
+    chosen = [replace(card, colour=free_colours(chosen).get(card.key, card.colour)) for card in chosen]
+    names = joined_metrics({key: store.metrics(key) for key in keys})
+    if not names:
+        return ""
+    starred = baseline_key(store, chosen[0].project)
+    shown = Compared(
+        store=store,
+        cards={card.key: card for card in chosen},
+        names=names,
+        metric=metrics_in_order(names, primary_among(store, chosen))[0],
+        looks=looks_of_runs(chosen),
+        base=starred if starred in keys else keys[0],
+    )
+    picture = picture_of(store, curves_of_runs(shown, shown.metric), CHART_PX, has_legend=False)
+    lines, columns, label = _figures(shown, shown.figures(), shown.rows(), frozenset())
+    return (
+        f'<div class="telemetry-first-chart" style="height:{CHART_PX}px">{picture}</div>'
+        f"{table_html(lines, columns, label=label, total=len(lines))}"
     )
 
 

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import streamlit as st
 
 from toolkit.telemetry.formulas.formula import is_formula
+from toolkit.telemetry.reports.svg import text_html
 from toolkit.telemetry.runfolder.labels import ProjectSettings
 from toolkit.telemetry.runfolder.metrics import metric_direction
 from toolkit.telemetry.runs.formatting import clean, count, md, short_number
@@ -69,9 +70,11 @@ from ..components.own_views import (
 from ..components.page_states import page_title
 from ..components.run_filter import pick_project, search_box, suggest_names
 from ..components.run_select import in_address
-from ..components.run_table import Row, ShownColumn, row_of, run_table
+from ..components.run_table import Row, ShownColumn, row_of, run_table, table_html
+from ..components.script import show_markup
 from ..components.sweep_view import sweep_view
 
+_FIRST_ROWS: Final = 50
 _ROWS: Final = 100
 """Rows that are sent at first; more follow when the end is reached. Sorting and searching are over all runs."""
 _SORTS: Final[tuple[SortBy, ...]] = get_args(SortBy)
@@ -255,7 +258,8 @@ def _list(store: RunStore, query: RunQuery, has_charts: bool) -> None:
         runs = store.list_runs(asked)
     project = query.project or project_of(runs)
     settings = store.project_settings(project)
-    shown = _Shown.of(store, asked, runs, settings, project)
+    shown = _Shown.of(store, asked, runs, settings, project, chosen_columns(settings))
+    st.session_state[_WIDTHS] = shown.specs
     _undo_bar(store)
     _bar(store, shown)
     group = st.session_state.get("group")
@@ -269,7 +273,7 @@ def _list(store: RunStore, query: RunQuery, has_charts: bool) -> None:
         with st.container(key="list_charts"):
             table, charts = st.columns([5, 7], gap="medium")
         with table:
-            _table(store, shown, query, looks)
+            _table(store, shown, looks)
         with charts:
             cards = labelled({card.key: card for card in drawn}.values())
             if cards:
@@ -277,7 +281,7 @@ def _list(store: RunStore, query: RunQuery, has_charts: bool) -> None:
             else:
                 st.info("Every curve is hidden: an eye in the list shows one.", icon=":material/visibility:")
     else:
-        _table(store, shown, query)
+        _table(store, shown)
     _about(runs, query)
 
 
@@ -320,15 +324,22 @@ class _Shown:
 
     @classmethod
     def of(
-        cls, store: RunStore, asked: RunQuery, runs: RunList, settings: ProjectSettings, project: str | None
+        cls,
+        store: RunStore,
+        asked: RunQuery,
+        runs: RunList,
+        settings: ProjectSettings,
+        project: str | None,
+        chosen: Sequence[str],
     ) -> _Shown:
+        """Return what is shown of `runs`, in the columns `chosen` or else the usual ones."""
         primary = primary_of(runs.cards, settings)
         cards = runs.cards
         if primary is not None and runs.matching > len(cards):
             cards += store.list_runs(replace(asked, sort=primary.order, per_page=1)).cards
         # Of runs that train different things none is the best.
         may_be_best = bool(asked.project or asked.text.strip()) or are_comparable(cards)
-        known = {**columns_of(runs.cards, primary), **formula_columns(chosen_columns(settings))}
+        known = {**columns_of(runs.cards, primary), **formula_columns(chosen)}
         usual = default_columns(runs.cards, primary)
         base = baseline_of(store, project)
         if base is not None and primary is not None:
@@ -343,7 +354,7 @@ class _Shown:
             best=primary.best_card(cards) if primary is not None and may_be_best else None,
             base=base,
             known=known,
-            specs=_specs(settings, known, usual),
+            specs=_specs(chosen, known, usual),
         )
 
 
@@ -372,10 +383,40 @@ def _statuses(runs: RunList) -> str:
 def _table(
     store: RunStore,
     found: _Shown,
-    query: RunQuery,
     looks: Mapping[str, tuple[str, str]] | None = None,
 ) -> None:
     """Show the runs; with `looks` each has an eye, and those whose curves are drawn the colour and dash of these."""
+    run_table(
+        *_rows(store, found, looks),
+        **_about_table(found),
+        key="_runs_table",
+        picked=[card.key for card in _picked(found.runs)],
+        picked_at=float(st.session_state.get(_PICKED_AT, 0.0)),
+        is_compact=bool(st.session_state.get(_COMPACT)),
+        on_event=_on_event,
+    )
+
+
+def first_list(store: RunStore) -> str:
+    """Return the best run and the first rows, as a visitor gets them who asks for nothing; empty without runs."""
+    query = RunQuery(archived=False, sort=_SORTS[0], per_page=_ROWS)
+    runs = store.list_runs(query)
+    project = runs.projects[0] if len(runs.projects) == 1 else None
+    settings = store.project_settings(project)
+    found = _Shown.of(store, query, runs, settings, project, settings.columns or ())
+    rows, columns = _rows(store, found, None)
+    table = table_html(rows[:_FIRST_ROWS], columns, **_about_table(found), picked=())
+    return f'<div class="telemetry-first-answer">{_answer(found)}</div>{table}' if rows else ""
+
+
+def _about_table(found: _Shown) -> dict[str, Any]:
+    label = "Runs with status, configuration and results"
+    return {"label": label, "total": found.runs.matching, "sort": found.sort}
+
+
+def _rows(
+    store: RunStore, found: _Shown, looks: Mapping[str, tuple[str, str]] | None
+) -> tuple[list[Row], list[ShownColumn]]:
     cards, primary, best = found.runs.cards, found.primary, found.best
     result = "loss" if primary is None else f"best:{primary.metric}"
     on_phone = {"status", "team", "progress", result}
@@ -421,18 +462,7 @@ def _table(
         )
         for card in cards
     ]
-    run_table(
-        rows,
-        columns,
-        key="_runs_table",
-        label="Runs with status, configuration and results",
-        total=found.runs.matching,
-        sort=query.sort,
-        picked=[card.key for card in _picked(found.runs)],
-        picked_at=float(st.session_state.get(_PICKED_AT, 0.0)),
-        is_compact=bool(st.session_state.get(_COMPACT)),
-        on_event=_on_event,
-    )
+    return rows, columns
 
 
 def _cell(card: RunCard, column: Column, trends: Mapping[str, Sequence[float]], now: float) -> Any:
@@ -492,14 +522,13 @@ def _on_event(event: str, sent: Mapping[str, Any]) -> None:
 # ---------------------------------------------------------------- columns
 
 
-def _specs(settings: ProjectSettings, known: Mapping[str, Column], usual: Sequence[str]) -> list[ColumnSpec]:
-    """Return the columns to show: those in the URL, else those of the project, else the usual ones."""
-    found = [spec for text in chosen_columns(settings) if (spec := parsed_column(text))[0] in known]
+def _specs(chosen: Sequence[str], known: Mapping[str, Column], usual: Sequence[str]) -> list[ColumnSpec]:
+    """Return the columns to show: the chosen ones, else the usual ones."""
+    found = [spec for text in chosen if (spec := parsed_column(text))[0] in known]
     if not found:
         found = [(name, None, False) for name in usual if name in known]
     if not any(name == NAME for name, _, _ in found):
         found.insert(0, (NAME, None, True))
-    st.session_state[_WIDTHS] = found
     return found
 
 
@@ -642,7 +671,7 @@ def _bar(store: RunStore, found: _Shown) -> None:
         if picked:
             _actions(store, picked)
         else:
-            st.markdown(_answer(found), width="stretch")
+            show_markup(_answer(found), key="_answer")
         _group_picker(found.runs)
         with st.popover("Columns", icon=":material/view_column:", width="content"):
             st.toggle("Compact rows", key=_COMPACT, persist_state="session")
@@ -650,16 +679,18 @@ def _bar(store: RunStore, found: _Shown) -> None:
 
 
 def _answer(found: _Shown) -> str:
+    """Return which run is best, or else how many there are, as HTML made from escaped text."""
     if found.best is None or found.primary is None:
         number = found.runs.matching
         pick = "Pick a project, or search" if len(found.runs.projects) > 1 else "Search"
         is_mixed = not are_comparable(found.runs.cards)
         how = f"{pick}, to see the best one." if is_mixed else "Select rows to compare them."
-        return f":gray[{count(number)} {'run' if number == 1 else 'runs'}. {how}]"
+        return f"{count(number)} {'run' if number == 1 else 'runs'}. {how}"
     word = "lowest" if found.primary.direction == "min" else "highest"
     value = short_number(found.primary.best_of(found.best))
     best = labelled({card.key: card for card in (*found.runs.cards, found.best)}.values())[found.best.key]
-    return f"Best: **{md(best.name, 60)}**, {word} {md(found.primary.metric, 60)} **{md(value)}**"
+    metric = text_html(found.primary.metric, 60)
+    return f"Best: <b>{text_html(best.name, 60)}</b>, {word} {metric} <b>{text_html(value)}</b>"
 
 
 def _actions(store: RunStore, picked: Sequence[RunCard]) -> None:

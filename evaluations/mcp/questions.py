@@ -30,6 +30,10 @@ FOREIGN_ASKED: Final = {
 """Which run and metric of each folder is asked about."""
 
 
+_OF_ONE_RUN: Final = ("describe", "curve", "doctor", "resume", "forecast", "logs")
+"""Tools that are asked about one run."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
     """One question, asked by one call."""
@@ -118,12 +122,12 @@ def _about_ours(root: Path) -> list[Question]:
     found: list[Question] = []
 
     def add(text: str, tool: str, is_right: Callable[[Payload], bool], *about: str, **arguments: Any) -> None:
-        paths = [root / name for name in about]
-        found.append(
-            Question(
-                text=text, tool=tool, arguments=arguments, is_right=is_right, folder=about[0], runs=paths
-            )
-        )
+        if tool in _OF_ONE_RUN:
+            arguments = {"run": about[0], **arguments}
+        elif tool == "compare":
+            arguments = {"runs": [*about], "metrics": "train_loss"}
+        asked: dict[str, Any] = {"folder": about[0], "runs": [root / name for name in about]}
+        found.append(Question(text=text, tool=tool, arguments=arguments, is_right=is_right, **asked))
 
     def row_is(part: str, expected: tuple[float, int], **fields: Any) -> Callable[[Payload], bool]:
         def is_right(payload: Payload) -> bool:
@@ -142,55 +146,23 @@ def _about_ours(root: Path) -> list[Question]:
 
     for name in ("alpha-1", "beta-1", "half-1", "long-1", "failed-1", "wide-1", "wide-2"):
         is_right = row_is("metrics", last(name, "train_loss"), which="last")
-        add(
-            f"What is the last train_loss of {name}?",
-            "describe",
-            is_right,
-            name,
-            run=name,
-            metrics="train_loss",
-        )
+        add(f"What is the last train_loss of {name}?", "describe", is_right, name, metrics="train_loss")
     for name in ("alpha-2", "beta-2", "half-2", "long-2", "nan-1"):
         # The last one may be the best one, too.
         is_right = row_is("metrics", best(name, "val_loss"))
-        add(
-            f"What is the best val_loss of {name}, where?",
-            "describe",
-            is_right,
-            name,
-            run=name,
-            metrics="val*",
-        )
+        add(f"What is the best val_loss of {name}, where?", "describe", is_right, name, metrics="val*")
     for name in ("alpha-3", "beta-3", "long-1", "long-2", "spike-1", "resumed-same"):
         high = max((value, step) for step, value in runs[name].points("grad_norm"))
         is_right = row_is("points", high)
-        add(
-            f"Where is grad_norm of {name} largest?",
-            "curve",
-            is_right,
-            name,
-            run=name,
-            metric="grad_norm",
-            n=20,
-        )
+        add(f"Where is grad_norm of {name} largest?", "curve", is_right, name, metric="grad_norm", n=20)
     for name, step in (("alpha-4", 77), ("spike-1", 170), ("nan-2", 110)):
         value = dict(runs[name].points("train_loss"))[step]
         is_right = row_is("points", (value, step))
         steps = {"first_step": step, "last_step": step}
         add(
-            f"What was train_loss of {name} at {step}?",
-            "curve",
-            is_right,
-            name,
-            run=name,
-            metric="train_loss",
-            **steps,
+            f"What was train_loss of {name} at {step}?", "curve", is_right, name, metric="train_loss", **steps
         )
-    for name, first, to in (
-        ("beta-4", 50, 150),
-        ("long-1", 1_000, 2_000),
-        ("half-1", 400, 500),
-    ):
+    for name, first, to in (("beta-4", 50, 150), ("long-1", 1_000, 2_000), ("half-1", 400, 500)):
         values = [value for step, value in runs[name].points("train_loss") if first <= step <= to]
 
         def is_mean(payload: Payload, mean: float = sum(values) / len(values)) -> bool:
@@ -198,7 +170,7 @@ def _about_ours(root: Path) -> list[Question]:
 
         steps = {"first_step": first, "last_step": to}
         text = f"What is the mean train_loss of {name} from {first} to {to}?"
-        add(text, "curve", is_mean, name, run=name, metric="train_loss", n=5, **steps)
+        add(text, "curve", is_mean, name, metric="train_loss", n=5, **steps)
     for name in ("nan-1", "nan-2", "nan-3"):
         odd = [step for step, value in runs[name].points("train_loss") if math.isnan(value)]
 
@@ -206,22 +178,14 @@ def _about_ours(root: Path) -> list[Question]:
             rows = [row["step"] for row in rows_of(payload["points"]) if row["value"] == "NaN"]
             return rows == odd and payload["not_finite"] == len(odd)
 
-        add(
-            f"At which steps is train_loss of {name} NaN?",
-            "curve",
-            is_odd,
-            name,
-            run=name,
-            metric="train_loss",
-            n=30,
-        )
+        add(f"At which steps is train_loss of {name} NaN?", "curve", is_odd, name, metric="train_loss", n=30)
     for name in ("nan-1", "nan-3"):
         odd = [step for step, value in runs[name].points("train_loss") if math.isnan(value)]
 
         def has_nan(payload: Payload, step: int = odd[0]) -> bool:
             return any((one["kind"], one["start_step"]) == ("nan", step) for one in payload["findings"])
 
-        add(f"What is wrong with {name}, since when?", "doctor", has_nan, name, run=name)
+        add(f"What is wrong with {name}, since when?", "doctor", has_nan, name)
     for name, kind in (
         ("failed-1", "CUDA error 719"),
         ("failed-2", "shape 3 and 4"),
@@ -231,7 +195,7 @@ def _about_ours(root: Path) -> list[Question]:
         def is_error(payload: Payload, kind: str = kind) -> bool:
             return payload["status"] == "failed" and kind in json.dumps(payload.get("error", ""))
 
-        add(f"Why did {name} fail?", "doctor", is_error, name, run=name)
+        add(f"Why did {name} fail?", "doctor", is_error, name)
     add(
         "How many runs of ours failed?",
         "list",
@@ -281,13 +245,13 @@ def _about_ours(root: Path) -> list[Question]:
                 (name, *end) for name, end in zip(names, ends, strict=True)
             ]
 
-        add(f"Which ends lower, {a} or {b}?", "compare", is_compared, a, b, runs=[a, b], metrics="train_loss")
+        add(f"Which ends lower, {a} or {b}?", "compare", is_compared, a, b)
     for name, answer in (("resumed-same", "same"), ("resumed-other", "different"), ("resumed-twice", "same")):
 
         def is_resume(payload: Payload, answer: str = answer) -> bool:
             return bool(payload["resumes"][0]["answer"] == answer)
 
-        add(f"Did {name} continue the same training?", "resume", is_resume, name, run=name)
+        add(f"Did {name} continue the same training?", "resume", is_resume, name)
     add(
         "From which step on do pair-a and pair-b differ?",
         "why",
@@ -320,7 +284,7 @@ def _about_ours(root: Path) -> list[Question]:
             one = payload["losses"][0]
             return bool(one["low"] <= truth <= one["high"] and one["at_step"] == 1000)
 
-        add(f"Where will the loss of {name} end?", "forecast", holds, name, run=name)
+        add(f"Where will the loss of {name} end?", "forecast", holds, name)
     for group in ("alpha", "beta"):
         values = [
             value for name in runs if name.startswith(group) for _, value in runs[name].points("val_loss")
@@ -348,5 +312,5 @@ def _about_ours(root: Path) -> list[Question]:
         def is_line(payload: Payload, line: str = line) -> bool:
             return [row["text"] for row in rows_of(payload["lines"])] == [line]
 
-        add(f"What did {name} print at step {step}?", "logs", is_line, name, run=name, grep=f"^step {step} ")
+        add(f"What did {name} print at step {step}?", "logs", is_line, name, grep=f"^step {step} ")
     return found

@@ -43,96 +43,82 @@ def bomb(make):
     return make
 
 
+def file(path, content):
+    """Return a bomb that is one file; `content` is called when it is made."""
+
+    def make(folder):
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(content())
+
+    return make
+
+
 # ---------------------------------------------------------------- YAML
 
 
-def params(folder, text):
-    """Write `text` as the settings of a run of DVCLive."""
-    (folder / "plots" / "metrics").mkdir(parents=True)
-    (folder / "plots" / "metrics" / "loss.tsv").write_text("step\tloss\n0\t1.0\n")
-    (folder / "params.yaml").write_text(text)
+def params(content):
+    """Return a bomb in the settings of a run of DVCLive."""
+
+    def make(folder):
+        file("plots/metrics/loss.tsv", lambda: "step\tloss\n0\t1.0\n")(folder)
+        file("params.yaml", content)(folder)
+
+    return make
 
 
-def meta(folder, text):
-    """Write `text` as what MLflow says about a run."""
-    (folder / "metrics").mkdir()
-    (folder / "metrics" / "loss").write_text("1700000000000 1.0 0\n")
-    (folder / "meta.yaml").write_text(f"run_id: abc\nexperiment_id: 0\nname: x\n{text}")
+def meta(content):
+    """Return a bomb in what MLflow says about a run."""
+
+    def make(folder):
+        file("metrics/loss", lambda: "1700000000000 1.0 0\n")(folder)
+        file("meta.yaml", lambda: f"run_id: abc\nexperiment_id: 0\nname: x\n{content()}")(folder)
+
+    return make
 
 
-@bomb
-def yaml_brackets(folder):
-    params(folder, "[" * 50_000)
+def levels(first, count, line):
+    """Return aliases of aliases: each level has several of the one before it."""
+    return f"a0: &a0 {first}\n" + "".join(f"a{at}: &a{at} {line(f'*a{at - 1}')}\n" for at in range(1, count))
 
 
-@bomb
-def yaml_brackets_of_mlflow(folder):
-    (folder / "metrics").mkdir()
-    (folder / "meta.yaml").write_text("[" * 50_000)
+BOMBS |= {
+    "yaml_brackets": params(lambda: "[" * 50_000),
+    "yaml_brackets_of_mlflow": file("meta.yaml", lambda: "[" * 50_000),
+    "yaml_braces": meta(lambda: "tags: " + "{a: " * 50_000),
+    "yaml_aliases": params(
+        lambda: levels(f"[{', '.join('x' * 9)}]", LEVELS, lambda one: f"[{', '.join([one] * 9)}]")
+    ),
+    "yaml_aliases_of_mappings": params(
+        lambda: levels(
+            "{x: 1}", LEVELS, lambda one: f"{{{', '.join(f'k{number}: {one}' for number in range(9))}}}"
+        )
+    ),
+    "yaml_aliases_of_a_long_text": params(
+        lambda: f"a: &a {'x' * 400_000}\nb: [{', '.join(['*a'] * 40_000)}]"
+    ),
+    "yaml_alias_of_itself": params(lambda: "a: &a {b: &b [*a, *b]}"),
+    "yaml_merge_keys": meta(lambda: levels("{k: 1}", 20, lambda one: f"\n  <<: [{', '.join([one] * 4)}]")),
+    "yaml_base_60": params(lambda: "a: 1" + ":59" * 266_000),
+    "yaml_digits": params(lambda: f"a: {'9' * 900_000}\n"),
+    "yaml_keys_of_one_hash": params(lambda: "".join(f"{at * (2**61 - 1)}: 1\n" for at in range(1, 40_000))),
+    "yaml_directives": params(
+        lambda: "#\n" + "".join(f"%TAG !a{at}! x\n" for at in range(60_000)) + "--- {}\n"
+    ),
+}
 
 
-@bomb
-def yaml_braces(folder):
-    meta(folder, "tags: " + "{a: " * 50_000)
+def swanlog(folder, points):
+    """Write a run of SwanLab that has points in a file of this name."""
+    run = folder / "swanlog" / "run-20260101_000000-abc"
+    (run / "files").mkdir(parents=True)
+    file(f"logs/loss/{points[0]}", lambda: points[1])(run)
+    return run
 
 
 @bomb
 def yaml_dashes(folder):
-    run = folder / "swanlog" / "run-20260101_000000-abc"
-    (run / "files").mkdir(parents=True)
-    (run / "logs" / "loss").mkdir(parents=True)
-    (run / "logs" / "loss" / "10.log").write_text('{"index": 1, "data": 1.0}\n')
+    run = swanlog(folder, ("10.log", '{"index": 1, "data": 1.0}\n'))
     (run / "files" / "config.yaml").write_text("- " * 50_000)
-
-
-@bomb
-def yaml_aliases(folder):
-    lines = [f"a{at}: &a{at} [{', '.join([f'*a{at - 1}'] * 9)}]\n" for at in range(1, LEVELS)]
-    params(folder, "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(lines))
-
-
-@bomb
-def yaml_aliases_of_mappings(folder):
-    lines = [
-        f"a{at}: &a{at} {{{', '.join(f'k{n}: *a{at - 1}' for n in range(9))}}}\n" for at in range(1, LEVELS)
-    ]
-    params(folder, "a0: &a0 {x: 1}\n" + "".join(lines))
-
-
-@bomb
-def yaml_aliases_of_a_long_text(folder):
-    params(folder, f"a: &a {'x' * 400_000}\nb: [{', '.join(['*a'] * 40_000)}]")
-
-
-@bomb
-def yaml_alias_of_itself(folder):
-    params(folder, "a: &a {b: &b [*a, *b]}")
-
-
-@bomb
-def yaml_merge_keys(folder):
-    lines = [f"a{at}: &a{at}\n  <<: [{', '.join([f'*a{at - 1}'] * 4)}]\n" for at in range(1, 20)]
-    meta(folder, "a0: &a0 {k: 1}\n" + "".join(lines))
-
-
-@bomb
-def yaml_base_60(folder):
-    params(folder, "a: 1" + ":59" * 266_000)
-
-
-@bomb
-def yaml_digits(folder):
-    params(folder, f"a: {'9' * 900_000}\n")
-
-
-@bomb
-def yaml_keys_of_one_hash(folder):
-    params(folder, "".join(f"{at * (2**61 - 1)}: 1\n" for at in range(1, 40_000)))
-
-
-@bomb
-def yaml_directives(folder):
-    params(folder, "#\n" + "".join(f"%TAG !a{at}! x\n" for at in range(60_000)) + "--- {}\n")
 
 
 @bomb
@@ -144,53 +130,32 @@ def yaml_next_to_an_event_file(folder):
 # ---------------------------------------------------------------- tables and JSON
 
 
-@bomb
-def table_of_a_million_columns(folder):
-    names = ",".join(f"a{at}" for at in range(700_000))
-    cells = ",".join(["1"] * 700_000)
-    (folder / "metrics.csv").write_text(f"step,{names}\n{cells}\n{cells}\n")
+def million_columns(comma):
+    names = comma.join(f"a{at}" for at in range(700_000))
+    cells = comma.join(["1"] * 700_000)
+    return f"step{comma}{names}\n{cells}\n{cells}\n"
 
 
-@bomb
-def table_with_an_open_quote(folder):
-    (folder / "metrics.csv").write_text('step,loss\n1,"' + "\n" * 1_000_000)
-
-
-@bomb
-def table_of_dvclive_with_a_million_columns(folder):
-    names = "\t".join(f"a{at}" for at in range(700_000))
-    (folder / "plots" / "metrics").mkdir(parents=True)
-    (folder / "plots" / "metrics" / "loss.tsv").write_text(
-        f"step\t{names}\n" + "\t".join(["1"] * 700_000) + "\n"
-    )
-
-
-@bomb
-def text_of_one_letter(folder):
-    (folder / "train.log").write_text(("step 1 " + "a" * 3_900 + "\n") * 250)
-
-
-@bomb
-def json_of_empty_lists(folder):
-    (folder / "log.jsonl").write_text('{"step": 1}\n{"step": 2, "x": [' + "[]," * 4_000_000 + "[]]}\n")
-
-
-@bomb
-def json_of_many_names(folder):
-    names = ",".join(f'"{at:x}":1' for at in range(1_000_000))
-    (folder / "log.jsonl").write_text(f'{{"step": 1}}\n{{"step": 2, {names}}}\n')
-
-
-@bomb
-def json_brackets(folder):
-    (folder / "log.jsonl").write_text(
-        '{"step": 1, "loss": 1}\n{"step": 2, "x": ' + "[" * 500_000 + "]" * 500_000 + "}\n"
-    )
-
-
-@bomb
-def json_of_a_trainer_state(folder):
-    (folder / "trainer_state.json").write_text('{"log_history": [' + "{}," * 4_000_000 + "{}]}")
+BOMBS |= {
+    "table_of_a_million_columns": file("metrics.csv", lambda: million_columns(",")),
+    "table_with_an_open_quote": file("metrics.csv", lambda: 'step,loss\n1,"' + "\n" * 1_000_000),
+    "table_of_dvclive_with_a_million_columns": file("plots/metrics/loss.tsv", lambda: million_columns("\t")),
+    "text_of_one_letter": file("train.log", lambda: ("step 1 " + "a" * 3_900 + "\n") * 250),
+    "json_of_empty_lists": file(
+        "log.jsonl", lambda: '{"step": 1}\n{"step": 2, "x": [' + "[]," * 4_000_000 + "[]]}\n"
+    ),
+    "json_of_many_names": file(
+        "log.jsonl",
+        lambda: '{"step": 1}\n{"step": 2, ' + ",".join(f'"{at:x}":1' for at in range(1_000_000)) + "}\n",
+    ),
+    "json_brackets": file(
+        "log.jsonl",
+        lambda: '{"step": 1, "loss": 1}\n{"step": 2, "x": ' + "[" * 500_000 + "]" * 500_000 + "}\n",
+    ),
+    "json_of_a_trainer_state": file(
+        "trainer_state.json", lambda: '{"log_history": [' + "{}," * 4_000_000 + "{}]}"
+    ),
+}
 
 
 @bomb
@@ -221,7 +186,7 @@ def json_of_an_inbox(folder):
 
 @bomb
 def params_of_mlflow_that_are_one_file(folder):
-    meta(folder, "")
+    meta(str)(folder)
     (folder / "params").mkdir()
     (folder / "params" / "a").write_text("x" * 64_000)
     for at in range(3_000):
@@ -485,41 +450,43 @@ def history(items):
     return field(2, b"".join(field(1, field(1, key) + field(16, value)) for key, value in items))
 
 
-@bomb
-def wandb_of_many_images_in_a_row(folder):
-    items = [(b"%d._type" % at, b'"image-file"') for at in range(30_000)]
-    (folder / "run-x.wandb").write_bytes(frames([history(items)], WANDB))
+def log_of_frames(name, magic, content):
+    """Return a bomb in one record of a log of W&B or SwanLab."""
+
+    def make(folder):
+        (folder / name).write_bytes(frames([content()], magic))
+
+    return make
 
 
-@bomb
-def wandb_of_many_values_in_a_row(folder):
-    item = field(1, field(1, b"") + field(16, b""))
-    (folder / "run-x.wandb").write_bytes(frames([field(2, item * 1_200_000)], WANDB))
+def names_and_ones():
+    return ("{" + ",".join(f'"{at:x}":1' for at in range(100_000)) + "}").encode()
 
 
-@bomb
-def wandb_of_a_long_name_of_many_values(folder):
-    value = ("{" + ",".join(f'"{at:x}":1' for at in range(100_000)) + "}").encode()
-    (folder / "run-x.wandb").write_bytes(frames([history([(b"k" * 500_000, value)])], WANDB))
-
-
-@bomb
-def wandb_settings_of_empty_lists(folder):
-    config = field(1, field(1, b"k") + field(16, b"[" + b"[]," * 4_000_000 + b"[]]"))
-    (folder / "run-x.wandb").write_bytes(frames([field(17, field(4, config))], WANDB))
-
-
-@bomb
-def swanlab_of_many_fields(folder):
-    (folder / "run-x.swanlab").write_bytes(frames([field(13, field(7, b"") * 1_000_000)], SWANLAB))
+BOMBS |= {
+    "wandb_of_many_images_in_a_row": log_of_frames(
+        "run-x.wandb", WANDB, lambda: history([(b"%d._type" % at, b'"image-file"') for at in range(30_000)])
+    ),
+    "wandb_of_many_values_in_a_row": log_of_frames(
+        "run-x.wandb", WANDB, lambda: field(2, field(1, field(1, b"") + field(16, b"")) * 1_200_000)
+    ),
+    "wandb_of_a_long_name_of_many_values": log_of_frames(
+        "run-x.wandb", WANDB, lambda: history([(b"k" * 500_000, names_and_ones())])
+    ),
+    "wandb_settings_of_empty_lists": log_of_frames(
+        "run-x.wandb",
+        WANDB,
+        lambda: field(17, field(4, field(1, field(1, b"k") + field(16, b"[" + b"[]," * 4_000_000 + b"[]]")))),
+    ),
+    "swanlab_of_many_fields": log_of_frames(
+        "run-x.swanlab", SWANLAB, lambda: field(13, field(7, b"") * 1_000_000)
+    ),
+}
 
 
 @bomb
 def swanlab_json_of_empty_lists(folder):
-    run = folder / "swanlog" / "run-20260101_000000-abc"
-    (run / "files").mkdir(parents=True)
-    (run / "logs" / "loss").mkdir(parents=True)
-    (run / "logs" / "loss" / "10.json").write_text('{"data": [' + "{}," * 4_000_000 + "{}]}")
+    swanlog(folder, ("10.json", '{"data": [' + "{}," * 4_000_000 + "{}]}"))
 
 
 # ---------------------------------------------------------------- the process that looks at them

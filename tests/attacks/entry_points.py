@@ -26,7 +26,6 @@ from tests.fork_server import start_python
 from tests.lengths import longer
 
 ROOT = Path(__file__).parents[2]
-_GIB = 1024**3
 
 
 @dataclass(frozen=True)

@@ -152,8 +152,13 @@ class Tab:
         return {
             getattr(element, kind).label: getattr(element, kind).id
             for element in self.elements
-            if (kind := element.WhichOneof("type")) in ("button", "menu_button")
+            if (kind := element.WhichOneof("type")) == "button"
         }
+
+    def components(self):
+        """The ids of the components of our own."""
+        found = [element for element in self.elements if element.WhichOneof("type") == "bidi_component"]
+        return [element.bidi_component.id for element in found]
 
     def redirect(self):
         """Where the page sends the browser to log in or out, if it does."""

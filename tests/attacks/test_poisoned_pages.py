@@ -28,7 +28,6 @@ from tests.dashboard.views.pages import (
     go_to,
     is_well,
     live_markup,
-    markdown_of,
     open_page,
     run_table,
     said,
@@ -233,21 +232,6 @@ def test_a_small_file_with_a_huge_image_takes_no_memory(logs):
             with pytest.raises(Refused, match=words):
                 sample_file(store, "r", path, small=small)
     assert sample_file(store, "r", "good.png").content_type == "image/png"
-
-
-def test_a_graphics_card_with_a_number_of_5000_digits_leaves_the_page_whole(logs):
-    odd = {
-        f"gpu/{'9' * 5_000}/util": 1.0,
-        "gpu/\u0663/util": 1.0,
-        "gpu/0/util": 1e308,
-        "gpu/0/temp_c": -1e308,
-    }
-    write_run(logs, "r", extra=[{"event": "system", "time": 1.7e9, "gpu/0/power_w": 1e308, **odd}])
-    tab = open_page("machine", "r")
-
-    assert is_well(tab)
-    cells = [str(cell) for table in tables(tab) for cell in table.to_numpy().ravel()]
-    assert max(len(text) for text in (*markdown_of(tab), *cells)) < 500
 
 
 def test_sessions_with_numbers_that_no_column_holds_are_listed(logs):

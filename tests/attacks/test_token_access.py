@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import json
 import re
 import sys
 
@@ -232,6 +233,15 @@ def test_whatever_a_reader_sends_changes_nothing(reader, owner, logs, record_pro
         found = {
             page: ours.open(page, f"run={run}").buttons() for page in EVERY_PAGE for run in ("alive", "ended")
         }
+        menus = {
+            run: [
+                widget
+                for widget in ours.open("overview", f"run={run}").components()
+                if f"_menu {run}" in widget
+            ]
+            for run in ("alive", "ended")
+        }
+    assert all(menus.values())
     every = {widget for buttons in found.values() for widget in buttons.values()}
     before = snapshot(logs)
     sent = 0
@@ -243,12 +253,10 @@ def test_whatever_a_reader_sends_changes_nothing(reader, owner, logs, record_pro
             theirs.open(page, query)
             theirs.open(page, query, states=[pressed(widget) for widget in every])
             sent += len(every)
-            for menu in (
-                widget for widget in every if page == "overview" and widget.endswith(f"_menu {run}")
-            ):
-                for choice in _MENU:
-                    theirs.open(page, query, states=[{"id": menu, "string_trigger_value": {"data": choice}}])
-                    sent += 1
+            for menu, choice in itertools.product(menus[run] if page == "overview" else (), _MENU):
+                chosen = json.dumps({"chosen": {"entry": choice, "at": 1}})
+                theirs.open(page, query, states=[{"id": menu, "json_value": chosen}])
+                sent += 1
     after = snapshot(logs)
     with owner.tab() as ours:
         save = ours.open("overview", "run=alive").buttons()["Save"]

@@ -60,7 +60,7 @@ def training(engine, shown, tmp_path):
     with Training(shown.root, "live", tmp_path) as training:
         connection, run_id = Engine(engine.address()), id_of(training.folder)
         known = f"SELECT count() FROM runs WHERE run_id = {quote(run_id)} AND control = 'yes'"
-        wait_until(lambda: connection.rows(known, "UInt64") != [(0,)], shown.process.process)
+        wait_until(lambda: connection.rows(known) != [(0,)], shown.process.process)
         connection.close()
         yield run_id
 

@@ -116,13 +116,10 @@ def test_the_check_of_the_document_accepts_what_was_signed_and_nothing_else(yaml
 def test_showing_sends_nothing_and_prints_what_would_be_sent(yaml_file, message, monkeypatch):
     with receiving() as receiver:
         monkeypatch.setenv("HOOK", f"{receiver.url}/s3cr3t-path")
-        code, out, err = message("--show", yaml_file(one_receiver("slack", ", milestones: [val_loss < 0.1]")))
+        code, out, err = message("--show", yaml_file(one_receiver("slack")))
 
     assert (code, err, receiver.got) == (0, "", [])
-    assert (
-        "slack (telemetry.messages[0]), on start, finish, failure, stall, finding, milestone; val_loss < 0.1"
-        in out
-    )
+    assert "slack (telemetry.messages[0]), on start, finish, failure, stall, finding, milestone\n" in out
     assert f"POST {receiver.url}/***" in out
     assert '"text":"greyjacket: test message\\n' in out
     assert "s3cr3t" not in out

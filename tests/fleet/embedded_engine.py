@@ -86,6 +86,8 @@ class Handler(BaseHTTPRequestHandler):
                 file.flush()
                 engine.query(f"{insert[1]} FROM INFILE '{file.name}' SETTINGS {settings} FORMAT {insert[2]}")
             return b""
+        if settings:
+            engine.query(f"SET {settings}")
         sql = options.get("query", "") + body.decode("utf-8")
         found = _FORMAT.match(sql)
         answer = engine.query(found[1] if found else sql, found[2] if found else "TabSeparated")

@@ -19,11 +19,9 @@ import orjson
 
 from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.core.prometheus import Exposition
 from toolkit.telemetry.fleet.copy import copy_runs
 from toolkit.telemetry.fleet.engine import Engine, quote
 from toolkit.telemetry.fleet.engine_runs import EngineRuns
-from toolkit.telemetry.fleet.shipping.metrics import HELP, samples
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.fleet.stores import FolderStore, Store
 from toolkit.telemetry.runfolder.layout import rank_file
@@ -31,14 +29,6 @@ from toolkit.telemetry.runfolder.manifest import Heartbeat, Manifest, Session, r
 from toolkit.telemetry.runfolder.metrics import metrics_of
 from toolkit.telemetry.runfolder.process import boot_id, host_name
 from toolkit.telemetry.runfolder.reader import parse_line
-
-
-def metrics_text(shipper: Shipper) -> bytes:
-    """Return what Prometheus is shown of `shipper`."""
-    shown = Exposition(HELP)
-    shown.show(samples(shipper))
-    return shown.text()
-
 
 BROKEN = (
     b"not json",
@@ -181,11 +171,13 @@ def record_bytes(folder: Path) -> dict[str, bytes]:
 def engine_bytes(connection: Engine, run_id: str, where: str = "") -> dict[tuple[int, int], bytes]:
     """Return the lines of each rank and generation as the engine has them, a line only once."""
     found: dict[tuple[int, int], bytes] = {}
-    for rank, gen, at, after, line in connection.rows(
+    rows = connection.query(
         f"SELECT rank, gen, at, next, line FROM records WHERE run_id = {quote(run_id)} {where} "
-        "ORDER BY rank, gen, at LIMIT 1 BY rank, gen, at",
-        *("UInt32", "UInt16", "UInt64", "UInt64", "Bytes"),
-    ):
+        "ORDER BY rank, gen, at LIMIT 1 BY rank, gen, at FORMAT TSVRaw"
+    )
+    for row in rows.split(b"\n")[:-1]:
+        *numbers, line = row.split(b"\t", 4)
+        rank, gen, at, after = map(int, numbers)
         data = found.get((rank, gen), b"")
         assert len(data) == at, f"a gap at byte {len(data)} of rank {rank}, generation {gen}"
         found[rank, gen] = data + line + b"\n" * (after - at - len(line))
@@ -194,9 +186,9 @@ def engine_bytes(connection: Engine, run_id: str, where: str = "") -> dict[tuple
 
 def newest_bytes(connection: Engine, run_id: str, rank: int = 0) -> bytes:
     """Return the newest committed generation of a file."""
-    gen = connection.rows(
-        f"SELECT max(gen) FROM commits WHERE run_id = {quote(run_id)} AND rank = {rank}", "UInt16"
-    )[0][0]
+    gen = connection.rows(f"SELECT max(gen) FROM commits WHERE run_id = {quote(run_id)} AND rank = {rank}")[
+        0
+    ][0]
     return engine_bytes(connection, run_id, f"AND rank = {rank} AND gen = {gen}").get((rank, gen), b"")
 
 
@@ -205,7 +197,6 @@ def engine_points(connection: Engine, run_id: str, rank: int = 0, gen: int = 1) 
     return connection.rows(
         f"SELECT metric, at, reinterpretAsUInt64(reinterpretAsString(value)) FROM points FINAL "
         f"WHERE run_id = {quote(run_id)} AND rank = {rank} AND gen = {gen} ORDER BY metric, at",
-        *("String", "UInt64", "UInt64"),
     )
 
 
@@ -224,9 +215,7 @@ def file_points(path: Path) -> list[tuple[Any, ...]]:
 
 def claimed_by(connection: Engine, folder: Path) -> str:
     """Return the node whose shipper last reported a run."""
-    rows = connection.rows(
-        f"SELECT argMax(node, version) FROM runs WHERE run_id = {quote(id_of(folder))}", "String"
-    )
+    rows = connection.rows(f"SELECT argMax(node, version) FROM runs WHERE run_id = {quote(id_of(folder))}")
     return rows[0][0] if rows else ""
 
 

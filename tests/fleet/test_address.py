@@ -6,7 +6,6 @@ import contextlib
 import os
 import socket
 import threading
-import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -17,8 +16,8 @@ from toolkit.telemetry.core.outbox import Backoff
 from toolkit.telemetry.core.prometheus import Exposition, PrometheusError, host_and_port
 from toolkit.telemetry.fleet import engine
 from toolkit.telemetry.fleet.address import AddressError, address_of, read_password
-from toolkit.telemetry.fleet.binary_form import block_of_rows, rows_of
 from toolkit.telemetry.fleet.engine import Engine, EngineError, chunks, quote
+from toolkit.telemetry.fleet.native_form import block_of_rows
 
 
 def test_an_address_names_user_host_and_database():
@@ -138,14 +137,6 @@ def test_a_block_has_the_bytes_that_the_format_asks_for():
     )
 
 
-def test_rows_are_read_as_they_are_written():
-    data = b"\x05\x00" + b"\x03a\xffb" + b"\x02\x01\x02" + b"\x81\x01" + b"x" * 129
-
-    assert list(rows_of(data, ("UInt16", "Bytes", "Array(UInt8)", "String"))) == [
-        (5, b"a\xffb", [1, 2], "x" * 129)
-    ]
-
-
 def test_after_a_success_there_is_no_pause():
     backoff = Backoff()
     for _ in range(12):
@@ -212,13 +203,6 @@ def endless(send):
         send(part)
 
 
-def a_byte_at_a_time(send):
-    send(b"HTTP/1.1 200 OK\r\n")
-    while True:
-        send(b"X")
-        time.sleep(0.05)
-
-
 def lengths_without_end(send):
     content = b"\xff" * 1_000_000
     send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(content), content))
@@ -232,15 +216,12 @@ def cut_off(send):
     ("answer", "said"),
     [
         (endless, "gave an answer of more than 2 MiB"),
-        (a_byte_at_a_time, "has not finished its answer after 0.5 s"),
         (lengths_without_end, "gave an answer of another form"),
         (cut_off, "cannot be reached: IncompleteRead"),
     ],
 )
 def test_an_answer_without_end_or_form_is_refused(monkeypatch, answer, said):
     monkeypatch.setattr(engine, "_MAX_ANSWER", 2 * 1024**2)
-    if answer is a_byte_at_a_time:
-        monkeypatch.setattr(engine, "_WHOLE_ANSWER", 0.5 / engine.PATIENCE_S)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve():
@@ -255,7 +236,7 @@ def test_an_answer_without_end_or_form_is_refused(monkeypatch, answer, said):
         threading.Thread(target=serve, daemon=True).start()
         asked = Engine(address_of(f"clickhouse://127.0.0.1:{listener.getsockname()[1]}/t"))
         with pytest.raises(EngineError, match=said):
-            asked.rows("SELECT 1", "String")
+            asked.rows("SELECT 1")
         asked.close()
 
 

@@ -16,7 +16,6 @@ from tests.fleet.shipped_runs import (
     file_points,
     id_of,
     make_run,
-    metrics_text,
     newest_bytes,
     pull,
     record_bytes,
@@ -82,8 +81,8 @@ def test_two_live_copies_of_a_run_do_not_take_turns_for_ever(
             shippers = both()
         look_now(*shippers)
         writers += zip(
-            ask.rows(f"SELECT argMax(folder, version) FROM runs WHERE run_id = {run(one)}", "String"),
-            ask.rows(f"SELECT max(gen) FROM commits WHERE run_id = {run(one)}", "UInt16"),
+            ask.rows(f"SELECT argMax(folder, version) FROM runs WHERE run_id = {run(one)}"),
+            ask.rows(f"SELECT max(gen) FROM commits WHERE run_id = {run(one)}"),
             strict=True,
         )
 
@@ -113,9 +112,7 @@ def test_a_later_session_counts_although_the_clock_of_its_node_is_behind(engine,
     ship(engine, logs, node="node1", say=said.append)
 
     assert newest_bytes(ask, id_of(one)) == record_bytes(other)["metrics.jsonl"]
-    assert ask.rows(f"SELECT argMax(node, version) FROM runs WHERE run_id = {run(one)}", "String") == [
-        ("node2",)
-    ]
+    assert ask.rows(f"SELECT argMax(node, version) FROM runs WHERE run_id = {run(one)}") == [("node2",)]
     assert len(said) == 1
 
 
@@ -197,9 +194,7 @@ def test_a_run_with_a_copy_of_one_of_its_ranks_is_listed_all_the_same(engine, as
     look_now(one)
 
     assert one.runs[folder].copies == {8}
-    assert ask.rows(f"SELECT argMax(status, version) FROM runs WHERE run_id = {run(folder)}", "String") == [
-        ("failed",)
-    ]
+    assert ask.rows(f"SELECT argMax(status, version) FROM runs WHERE run_id = {run(folder)}") == [("failed",)]
 
 
 @pytest.mark.parametrize("why", ["its name", "its owner"])
@@ -220,9 +215,7 @@ def test_a_folder_that_only_says_it_is_a_part_is_not_shipped(engine, ask, logs, 
     ship(engine, logs, say=said.append)
 
     assert said == [f"{part} is not shipped: it is not a part of the run whose id it has"]
-    ranks = ask.rows(
-        f"SELECT rank, max(lines) FROM commits WHERE run_id = {run(folder)} GROUP BY rank", "UInt32", "UInt64"
-    )
+    ranks = ask.rows(f"SELECT rank, max(lines) FROM commits WHERE run_id = {run(folder)} GROUP BY rank")
     assert sorted(ranks) == [(0, 4), (8, 4)]
 
 
@@ -248,7 +241,6 @@ def test_what_is_rightly_left_alone_is_not_behind(engine, ask, logs, tmp_path):
     lags = {lag.path.parent.name: lag.bytes for lag in lags_of(ask, [logs], keep_days=90)}
 
     assert one.behind == 0
-    assert b"telemetry_ship_behind_bytes 0.0\n" in metrics_text(one)
     assert sum(lags.values()) == 0
     assert lags.keys() <= {"shipped", "z-copy"}
 
@@ -269,7 +261,7 @@ def test_lines_without_a_commit_are_all_compared(engine, ask, logs):
     ship(engine, logs, node="node1")
 
     assert newest_bytes(ask, id_of(folder)) == record_bytes(folder)["metrics.jsonl"]
-    assert ask.rows(f"SELECT gen FROM commits WHERE run_id = {run(folder)}", "UInt16") == [(2,)]
+    assert ask.rows(f"SELECT gen FROM commits WHERE run_id = {run(folder)}") == [(2,)]
     assert end < len(data)
 
 
@@ -303,7 +295,7 @@ def test_keep_days_is_for_every_table_and_can_be_changed(engine):
         set_up(address, keep_days=given)
         ask = Engine(address)
         assert require_tables(ask).keep_days == days
-        made = [sql for (sql,) in ask.rows(tables, "String")]
+        made = [sql for (sql,) in ask.rows(tables)]
         assert len(made) > 7
         for sql in made:
             assert (f"toIntervalDay({days})" in sql) == bool(days), sql

@@ -63,7 +63,7 @@ def test_a_page_steers_a_live_run_through_the_engine(engine, logs, tmp_path):
         shipper.communicate()
     found = answers_of(store, key)[asked]
     assert [found[name] for name in ("status", "old", "new")] == ["applied", 5, 7]
-    by = Engine(engine.address()).rows(f"SELECT `by` FROM requests WHERE run_id = {quote(key)}", "String")
+    by = Engine(engine.address()).rows(f"SELECT `by` FROM requests WHERE run_id = {quote(key)}")
     assert by == [("ann@example.org",)]
     with pytest.raises(Refused, match="stopped and cannot answer"):
         store.ask(key, {"log_every": 9})
@@ -187,7 +187,7 @@ def test_a_viewer_sends_nothing(engine, logs):
         with pytest.raises(Refused, match="read-only"):
             store_on(engine, **how).ask(id_of(folder), {"log_every": 20})
     found = Engine(engine.address()).rows(
-        f"SELECT count() FROM requests WHERE run_id = {quote(id_of(folder))}", "UInt64"
+        f"SELECT count() FROM requests WHERE run_id = {quote(id_of(folder))}"
     )
     assert found == [(0,)]
 

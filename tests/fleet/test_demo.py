@@ -53,10 +53,8 @@ def test_a_fleet_starts_shows_its_runs_and_ends_without_a_trace(tmp_path, number
         assert f"To stop: kill {demo.pid}" in shown
         address = re.search(r"engine +(clickhouse://\S+)", shown)[1]
         engine = Engine(address_of(address))
-        wait_until(lambda: engine.rows("SELECT uniqExact(run_id) FROM runs", "UInt64") == [(RUNS + 1,)], demo)
-        nodes = engine.rows(
-            "SELECT node, uniqExact(run_id) FROM runs GROUP BY node ORDER BY node", "String", "UInt64"
-        )
+        wait_until(lambda: engine.rows("SELECT uniqExact(run_id) FROM runs") == [(RUNS + 1,)], demo)
+        nodes = engine.rows("SELECT node, uniqExact(run_id) FROM runs GROUP BY node ORDER BY node")
         assert nodes == [("node-1", RUNS // 2 + 1), ("node-2", RUNS // 2)]
         status = "SELECT argMax(status, version) FROM runs WHERE name = 'tiny_neon_lora'"
         wait_until(lambda: engine.query(status) == b"running\n", demo)

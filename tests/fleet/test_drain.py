@@ -76,7 +76,6 @@ def test_a_job_whose_shipper_is_stopped_as_it_ends_is_shipped_whole(
         state = ask.rows(
             "SELECT argMax(status, version), argMax(sure, version), argMax(behind, version) FROM runs "
             f"WHERE run_id = {quote(id_of(folder))}",
-            *("String", "UInt8", "UInt64"),
         )
         assert state == [(ENDS[end], 1, 0)]
     record_property(
@@ -95,7 +94,7 @@ def test_a_training_and_its_shipper_that_are_stopped_together_leave_nothing(engi
     known = "SELECT count() FROM runs WHERE run_id = {}"
     # It handles the signal from its first step on.
     wait_until(lambda: b'"event":"step"' in record_bytes(folder).get("metrics.jsonl", b""), training)
-    wait_until(lambda: ask.rows(known.format(quote(id_of(folder))), "UInt64") != [(0,)], shipper)
+    wait_until(lambda: ask.rows(known.format(quote(id_of(folder)))) != [(0,)], shipper)
 
     shipper.terminate()
     training.terminate()
@@ -106,6 +105,5 @@ def test_a_training_and_its_shipper_that_are_stopped_together_leave_nothing(engi
     assert engine_bytes(ask, id_of(folder)) == {(0, 1): record_bytes(folder)["metrics.jsonl"]}
     state = ask.rows(
         f"SELECT argMax(status, version), argMax(behind, version) FROM runs WHERE run_id = {quote(id_of(folder))}",
-        *("String", "UInt64"),
     )
     assert state == [("finished", 0)]

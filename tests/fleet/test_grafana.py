@@ -69,7 +69,7 @@ def ask(engine):
 
     def run(sql, **variables):
         # The time at which the last run was reported: however slow this machine is, a live run is live.
-        now = connection.rows("SELECT max(toUInt32(received)) FROM runs", "UInt32")[0][0]
+        now = connection.rows("SELECT max(toUInt32(received)) FROM runs")[0][0]
         answer = connection.query(f"{expanded(sql, now, **variables)} FORMAT JSONCompact")
         return json.loads(answer)["data"]
 

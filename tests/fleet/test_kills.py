@@ -91,7 +91,7 @@ def test_kills_of_shippers_lose_double_and_spoil_nothing(own_engine, logs, tmp_p
         assert_same(connection, folder)
     assert newest_bytes(connection, id_of(replaced)) == record_bytes(replaced)["metrics.jsonl"]
     assert between >= kills // 5
-    rows = connection.rows("SELECT count() FROM records", "UInt64")[0][0]
+    rows = connection.rows("SELECT count() FROM records")[0][0]
     record_property(
         "measured",
         f"{kills} kills of shippers, {between} of them between data and commit, "
@@ -120,9 +120,7 @@ def start_shipper(engine, logs, seed, marker, **how):
 
 def assert_same(connection, folder):
     run_id = id_of(folder)
-    ranks = connection.rows(
-        f"SELECT DISTINCT rank FROM commits WHERE run_id = {quote(run_id)} ORDER BY rank", "UInt32"
-    )
+    ranks = connection.rows(f"SELECT DISTINCT rank FROM commits WHERE run_id = {quote(run_id)} ORDER BY rank")
     found = engine_bytes(connection, run_id)
     assert found == {(rank, 1): rank_file(folder, rank).read_bytes() for (rank,) in ranks}
     for (rank,) in ranks:

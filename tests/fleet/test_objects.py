@@ -17,7 +17,7 @@ from dashboard import launcher
 from dashboard.settings import DashboardSettings, EngineSettings
 from tests.fleet.engines import ROOT
 from tests.fleet.s3_server import BUCKET, SECRET
-from tests.fleet.shipped_runs import append, id_of, make_run, metrics_text, pull, step_line, write
+from tests.fleet.shipped_runs import append, id_of, make_run, pull, step_line, write
 from tests.lengths import in_make_faults, longer
 from tests.waiting import wait_until
 from toolkit.telemetry.cli.main import main
@@ -86,7 +86,6 @@ def test_a_page_and_pull_get_the_files_of_a_run(engine, logs, shared, tmp_path):
     assert stored(shared, first) == {"samples/same.png": PNG, "samples/one/ä b.txt": b"one"}
     assert shipped.objects.totals.stored == 4
     assert shipped.objects.totals.bytes == 2 * len(PNG) + 6
-    assert b"telemetry_ship_objects_total 4.0" in metrics_text(shipped)
     with pytest.raises(Refused, match="larger than 10 bytes"):
         store.read_file(key, "samples/same.png", max_bytes=10)
     with pytest.raises(Refused, match="was not shipped; it is on"):
@@ -308,9 +307,7 @@ def test_files_on_s3_from_the_command_to_the_page(engine, s3, logs, tmp_path, mo
     reads = store_at(place)
     store = ClickHouseStore(engine.address(), objects=reads)
     assert store.read_file(id_of(folder), "samples/a.png", max_bytes=1000) == PNG
-    with pytest.raises(
-        StoreError, match=r"refused the key, or does not allow it to do this \(ACCESS_DENIED\)"
-    ):
+    with pytest.raises(StoreError, match="AWS Error ACCESS_DENIED"):
         reads.write("objects/x", io.BytesIO(b"x"))
     back = tmp_path / "back"
     assert main(["copy", id_of(folder), "--from", address, "--to", str(back), *files]) == 0
@@ -318,12 +315,12 @@ def test_files_on_s3_from_the_command_to_the_page(engine, s3, logs, tmp_path, mo
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong-" + SECRET)
     assert main(["copy", id_of(other), "--from", address, "--to", str(back), *files]) == 2
     said = capsys.readouterr()
-    assert "refused the key" in said.err
+    assert "AWS Error SIGNATURE_DOES_NOT_MATCH" in said.err
     assert SECRET not in said.out + said.err
 
 
 def committed(ask, folder):
-    rows = ask.rows(f"SELECT end FROM commits WHERE run_id = {quote(id_of(folder))}", "UInt64")
+    rows = ask.rows(f"SELECT end FROM commits WHERE run_id = {quote(id_of(folder))}")
     return max((end for (end,) in rows), default=0)
 
 
@@ -351,7 +348,7 @@ def test_with_s3_down_records_are_shipped_and_files_follow(engine, ask, s3, logs
             size = (folder / "metrics.jsonl").stat().st_size
             wait_until(lambda size=size: committed(ask, folder) == size)
             if how == signal.SIGKILL:
-                wait_until(lambda: "cannot be reached" in store.totals.last_error)
+                wait_until(lambda: "NETWORK_CONNECTION" in store.totals.last_error)
                 assert SECRET not in store.totals.last_error
                 s3.process.wait()
                 s3.start()

@@ -7,7 +7,6 @@ import socket
 import threading
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from tests.fleet.conftest import started
 from tests.fleet.engines import PASSWORD, free_ports
@@ -23,10 +22,8 @@ from tests.fleet.shipped_runs import (
     engine_bytes,
     id_of,
     make_run,
-    metrics_text,
     newest_or_nothing,
     record_bytes,
-    ship,
 )
 from tests.waiting import wait_until
 from toolkit.telemetry.cli.main import main
@@ -203,12 +200,3 @@ def test_an_engine_that_is_silent_is_given_up_after_its_time():
 
         with pytest.raises(UnreachableError, match=r"has not answered for 0.2 s"):
             Engine(address, patience_s=0.2).query("SELECT 1")
-
-
-def test_prometheus_gets_the_state_of_a_shipper(engine, logs):
-    make_run(logs, "shipped", 5)
-    text = metrics_text(ship(engine, logs)).decode()
-    found = {one.name: one.value for family in text_string_to_metric_families(text) for one in family.samples}
-
-    assert "# TYPE telemetry_ship_batches_total counter\n" in text
-    assert (found["telemetry_ship_behind_bytes"], found["telemetry_ship_lines_total"]) == (0.0, 5.0)

@@ -97,7 +97,7 @@ def test_an_engine_that_is_away_for_long_takes_no_memory():
     link = EngineLink(address_of(f"clickhouse://127.0.0.1:{port}/t"), patience_s=3600.0)
     for _ in range(50):
         with pytest.raises(UnreachableError, match="cannot be reached") as raised:
-            link.rows("SELECT 1", "UInt8")
+            link.rows("SELECT 1")
 
     assert len(traceback.extract_tb(link._failure.__traceback__)) < 20
     assert len(traceback.extract_tb(raised.tb)) < 20
@@ -149,7 +149,7 @@ def test_values_that_the_engine_did_not_give_are_asked_for_again(engine, logs):
     array = EngineLink.array
 
     def without_values(self, sql, row):
-        if sql.startswith("SELECT at, value FROM points"):
+        if "at, value FROM points" in sql:
             raise EngineError("out of memory")
         return array(self, sql, row)
 

@@ -99,11 +99,11 @@ def test_what_is_wrong_is_one_sentence_of_shipper_and_dashboard(secured, logs, t
     trusted = ["--ca", str(secured.ca)]
     password = ["--password-file", str(secured.password_file)]
     cases = (
-        ([f"{secured.url()}?secure=1", *password], "is not trusted ("),
-        ([secured.url(), *password, "--ca", str(secured.other_ca)], "; --ca names a CA that is"),
+        ([f"{secured.url()}?secure=1", *password], "is refused ("),
+        ([secured.url(), *password, "--ca", str(secured.other_ca)], "; --ca names the CA that signed it"),
         (
             [secured.url("localhost"), *password, *trusted],
-            "is for another host: Hostname mismatch, certificate is not valid for 'localhost'",
+            "is refused (Hostname mismatch, certificate is not valid for 'localhost'",
         ),
         ([secured.url(), *password, "--ca", str(not_a_ca)], f"the CA file {not_a_ca} cannot be used"),
         ([secured.url(), *password, "--ca", str(tmp_path / "no")], "cannot be used: No such file"),
@@ -264,9 +264,7 @@ def changes_in(secured, run_id) -> list:
         return [
             row
             for table in ("labels", "requests")
-            for row in connection.rows(
-                f"SELECT run_id, by FROM {table} WHERE run_id = '{run_id}'", "String", "String"
-            )
+            for row in connection.rows(f"SELECT run_id, by FROM {table} WHERE run_id = '{run_id}'")
         ]
     finally:
         connection.close()

@@ -74,7 +74,7 @@ def test_runs_that_have_ended_are_left_alone_until_they_change(engine, ask, logs
 
     write_labels(folders[0], Labels(notes="later"))
     look_again(shipper)
-    (row,) = ask.rows(f"SELECT labels FROM labels WHERE run_id = {quote(id_of(folders[0]))}", "String")
+    (row,) = ask.rows(f"SELECT labels FROM labels WHERE run_id = {quote(id_of(folders[0]))}")
     assert "later" in row[0]
 
     append(folders[1], [3])

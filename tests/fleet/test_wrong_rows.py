@@ -20,7 +20,7 @@ def put(engine, table, **values):
 
 def day_of(engine, run_id):
     return Engine(engine.address()).rows(
-        f"SELECT DISTINCT toString(created) FROM records WHERE run_id = {quote(run_id)}", "String"
+        f"SELECT DISTINCT toString(created) FROM records WHERE run_id = {quote(run_id)}"
     )[0][0]
 
 

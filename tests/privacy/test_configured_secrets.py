@@ -19,42 +19,6 @@ def nothing_kept(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("block", "environ", "secret"),
-    [
-        ({"messages": [{"to": "slack", "url": CUSTOM}]}, {}, CUSTOM),
-        ({"messages": {"to": "slack", "url": CUSTOM}}, {}, CUSTOM),
-        ({"messages": [{"to": "webhook", "url_env": "WHERE"}]}, {"WHERE": f"{CUSTOM}\n"}, CUSTOM),
-        (
-            {"messages": [{"to": "ntfy", "url_env": "A", "secret_env": "B"}]},
-            {"B": "sign it all"},
-            "sign it all",
-        ),
-        ({"otlp": "http://bob:collector-word@localhost:4318"}, {}, "collector-word"),
-        ({"otlp": "http://localhost:4318/v1/traces?x=tenant-eight"}, {}, "tenant-eight"),
-        (
-            {"usage_reports": {"host": "https://a.example", "key_env": "K"}},
-            {"K": "project-key"},
-            "project-key",
-        ),
-    ],
-)
-def test_what_the_options_send_to_or_sign_with_is_masked_everywhere(block, environ, secret):
-    keep_secrets_of(TelemetryOptions.from_mapping(block), environ)
-
-    for masker in (Masker({}), RecordMasker()):
-        assert secret not in repr(masker.mask({"note": f"sent to {secret} and back", secret: [secret]}))
-    assert secret not in mask_secrets(f"curl {secret}")
-
-
-def test_the_path_alone_is_masked_too_as_libraries_name_it_in_their_errors():
-    keep_secrets_of(TelemetryOptions.from_mapping({"messages": [{"to": "slack", "url": CUSTOM}]}), {})
-
-    assert mask_secrets("Max retries exceeded with url: /team/garden-of-the-east") == (
-        "Max retries exceeded with url: ***"
-    )
-
-
-@pytest.mark.parametrize(
     "address", ["https://chat.example.org", "https://chat.example.org/", "http://localhost:4318", ""]
 )
 def test_an_address_that_is_a_host_and_no_more_hides_nothing(address):

@@ -2,37 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.privacy.planted import ENVIRON, HARMLESS, PLANTED, found_in
+from tests.privacy.planted import ENVIRON, HARMLESS
 from toolkit.telemetry.privacy.redaction import Redactor
 
-CONTEXTS = ("{}", "could not use {} now", "({})", 'File "{}", line 3', "x={}")
-FREE = [value for kind, value in PLANTED if kind != "model"]
-PRIVATE = [value for kind, value in PLANTED if kind not in ("model", "random")]
 PUBLIC = [text for text in HARMLESS if not any(sign in text for sign in ("/", "@", "12.4.", "2.13.0.1"))]
-
-
-@pytest.mark.parametrize("context", CONTEXTS)
-def test_no_private_value_is_left_in_any_text(context):
-    redactor = Redactor(environ=ENVIRON)
-
-    assert [
-        text
-        for text in (PRIVATE if context == "x={}" else FREE)
-        if found_in(redactor.redact_text(context.format(text)).encode(), text)
-    ] == []
-
-
-def test_no_private_value_is_left_in_values_or_keys():
-    given = {"list": PRIVATE, "keys": {text: number for number, text in enumerate(PRIVATE)}}
-    sent = json.dumps(Redactor(environ=ENVIRON).redact(given)).encode()
-
-    assert [text for text in PRIVATE if found_in(sent, text)] == []
 
 
 def test_ordinary_text_is_sent_as_it_is():
@@ -55,8 +30,3 @@ def test_a_name_that_is_also_a_word_or_everyones_is_kept(name):
     text = f"{name} is fine"
 
     assert Redactor(environ={"USER": name}).redact_text(text) == text
-
-
-@given(st.text(alphabet="/\\:.~@'\" \nabC1-=%", max_size=60))
-def test_any_text_is_rewritten_to_a_text(text):
-    assert isinstance(Redactor(environ={}).redact_text(text), str)

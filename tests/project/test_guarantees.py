@@ -1,4 +1,4 @@
-"""Every guarantee has a test; tests/project/test_figures.py checks the figures of those tests."""
+"""Every guarantee has a test."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ import pytest
 from tests.lengths import in_make_faults
 from tests.project.markdown import ROOT
 from tests.waiting import wait_until
+from toolkit.telemetry.runfolder.manifest import read_manifest
 
 
 def make(*arguments):
@@ -218,14 +219,14 @@ print(sys.argv[1], "has saved after", *ended, flush=True)
 """
 
 
-def make_run(tmp_path, **environ):
+def start_make_run(tmp_path, python, *arguments, **environ):
+    """Start `make run` as a terminal does, with a script as its Python."""
     (tmp_path / "bin").mkdir()
-    python = tmp_path / "bin" / "python"
-    python.write_text(STAND_IN)
-    python.chmod(0o755)
+    (tmp_path / "bin" / "python").write_text(python)
+    (tmp_path / "bin" / "python").chmod(0o755)
     (tmp_path / ".installed-training-dashboard").touch()
-    run = subprocess.Popen(
-        ["make", "run", f"VENV={tmp_path}"],
+    return subprocess.Popen(
+        ["make", "run", f"VENV={tmp_path}", *arguments],
         cwd=ROOT,
         env={**os.environ, "TELEMETRY_DASHBOARD_TOKEN": "x" * 24, **environ},
         stdout=subprocess.PIPE,
@@ -233,6 +234,18 @@ def make_run(tmp_path, **environ):
         text=True,
         start_new_session=True,
     )
+
+
+def send(run, number):
+    """Send SIGINT to the whole group, as a terminal does, and another signal to `make` alone."""
+    if number == signal.SIGINT:
+        os.killpg(run.pid, number)
+    else:
+        run.send_signal(number)
+
+
+def make_run(tmp_path, **environ):
+    run = start_make_run(tmp_path, STAND_IN, **environ)
     assert sorted(run.stdout.readline() for _ in range(2)) == [
         "run.py begins without\n",
         "run_dashboard.py begins\n",
@@ -243,22 +256,69 @@ def make_run(tmp_path, **environ):
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_make_run_ends_with_both_programs_which_get_a_signal_once(tmp_path, number):
     run = make_run(tmp_path)
-    if number == signal.SIGINT:
-        # As a terminal does.
-        os.killpg(run.pid, number)
-    else:
-        run.terminate()
+    send(run, number)
     rest, _ = run.communicate(timeout=60)
 
     for program in ("run.py", "run_dashboard.py"):
         assert f"{program} has saved after {number.name}\n" in rest
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=in_make_faults)])
+def test_make_run_ends_in_the_middle_of_the_real_training_which_saves(tmp_path, number):
+    example = ROOT / "config" / "examples" / "train_lora_tiny_cpu_with_telemetry.yaml"
+    config = example.read_text().replace('"output"', f'"{tmp_path}/output"')
+    (tmp_path / "config.yaml").write_text(config.replace('"./logs"', f'"{tmp_path}/logs"'))
+    run = start_make_run(
+        tmp_path,
+        f'#!/bin/sh\nexec {sys.executable} "$@"\n',
+        f"CONFIG={tmp_path}/config.yaml",
+        TELEMETRY_LOG_DIR=str(tmp_path / "logs"),
+    )
+    printed = []
+    while not (printed and printed[-1].startswith("[run] step 10/")):
+        printed.append(run.stdout.readline())
+        assert printed[-1], printed
+    send(run, number)
+    rest, _ = run.communicate(timeout=100)
+
+    assert f"{number.name}: saving after this step" in rest
+    session = read_manifest(tmp_path / "logs" / "tiny_neon_lora").sessions[-1]
+    assert session.status == "stopped"
+    assert list((tmp_path / "output" / "tiny_neon_lora").glob("*.pt"))
+    with pytest.raises(ProcessLookupError):
+        os.killpg(run.pid, 0)
+
+
+@pytest.mark.parametrize(
+    ("program", "module"),
+    [("run.py", "toolkit/telemetry/cli/main"), ("run_dashboard.py", "dashboard/launcher")],
+)
+def test_ctrl_c_ends_a_program_that_make_run_has_only_just_started(tmp_path, program, module):
+    """A shell starts it so that it ignores Ctrl-C, and its imports take seconds."""
+    stand_in = tmp_path / f"{module}.py"
+    stand_in.parent.mkdir(parents=True)
+    for folder in stand_in.relative_to(tmp_path).parents[:-1]:
+        (tmp_path / folder / "__init__.py").touch()
+    stand_in.write_text(
+        "import signal\nprint(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)\nmain = lambda *_, **__: 0\n"
+    )
+    (tmp_path / program).write_text((ROOT / program).read_text())
+    shell = subprocess.run(
+        ["sh", "-c", f"{sys.executable} {program} & wait"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+    assert (shell.stdout, shell.stderr) == ("False\n", "")
+
+
 def test_make_run_keeps_the_pages_of_a_failed_training_and_says_in_the_end_that_it_failed(tmp_path):
     run = make_run(tmp_path, FAILS="yes")
     # The shell, and the pages.
     wait_until(lambda: len(psutil.Process(run.pid).children(recursive=True)) == 2)
-    os.killpg(run.pid, signal.SIGINT)
+    send(run, signal.SIGINT)
     rest, _ = run.communicate(timeout=60)
 
     assert "run_dashboard.py has saved after SIGINT\n" in rest

@@ -122,19 +122,14 @@ def test_the_latest_picture_is_inside(report):
     assert [each["alt"] for each in report.all("img")] == ["step 300: a <b>picture</b>"]
 
 
-def test_a_report_says_the_verdict_draws_the_evidence_and_what_to_change(report):
+def test_a_report_says_the_verdict_and_draws_the_evidence(report):
     text = report.text
 
     assert text.index("critical") < text.index("Likely causes")
-    assert text.index("What to change in the configuration") < text.index("Where the time went")
+    assert text.index("Likely causes") < text.index("Where the time went")
     findings = report.html.split("<article")[1:]
     assert len(findings) >= 3
     assert all(each.partition("</article>")[0].count("data-curves=") == 1 for each in findings)
-    lines = text[text.index("--- the configuration") :]
-    assert "-  lr: 0.0004" in lines
-    assert "+  lr: 0.0002" in lines
-    assert "+  max_grad_norm: 1.0" in lines
-    assert "+  dtype: bf16" in lines
 
 
 def test_a_report_says_how_sure_a_finding_is(report):

@@ -17,12 +17,6 @@ tries = settings(without_haste, max_examples=longer(25, 60))
 any_text = st.text(st.characters(exclude_categories=()), max_size=40)
 names = st.text(st.characters(exclude_categories=()), max_size=12)
 
-huge_texts = st.builds(
-    lambda text, times: text * times, st.text(min_size=1, max_size=3), st.integers(1, 90_000)
-)
-long_lists = st.builds(
-    lambda item, times: [item] * times, st.floats() | st.integers(), st.integers(1, 30_000)
-)
 
 scalars = (
     st.none() | st.booleans() | st.integers() | st.integers(-(2**2000), 2**2000) | st.floats() | any_text

@@ -6,10 +6,7 @@ import math
 
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.runfolder.plain_data import tries
 from toolkit.telemetry.runfolder.codec import decode, encode
 from toolkit.telemetry.runfolder.table.columns import (
     ALL,
@@ -100,19 +97,6 @@ def test_a_text_where_a_number_belongs_is_left_to_the_records():
     assert math.isnan(frame["reward"][1])
 
 
-@tries
-@given(
-    number=st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(2**63), 2**64 - 1) | st.booleans()
-)
-def test_a_number_is_written_as_a_number_and_comes_back_exactly(number):
-    for event in ("step", "note"):
-        record = {"event": event, "x": number}
-        columns = columns_of(record)
-        text = columns.row(record)[columns.names["x"]]
-
-        assert text == str(number) if isinstance(number, bool) else eval(text) == number
-
-
 @pytest.mark.parametrize("form", [ALL, SHORT])
 @pytest.mark.parametrize(
     ("number", "text"),
@@ -137,19 +121,6 @@ def test_a_foreign_list_of_non_finite_numbers_leaves_the_cell_empty(named):
     assert columns_of(record).row({**record, "event": None}) == [""] * len(columns_of(record).names)
 
 
-@pytest.mark.parametrize(
-    "start", ["=", "+", "-", "@", "\t", "\uff1d", "\uff0b", "\uff0d", "\uff20", " =", "\ufeff\u3000@"]
-)
-def test_a_text_that_a_spreadsheet_would_run_is_marked(start):
-    evil = f'{start}HYPERLINK("http://evil","x")'
-
-    rows = cells_of(table({evil: evil, "event": f"{start}1+1"}))
-
-    assert rows[0][-1] == f"'{evil}"
-    assert rows[1][-1] == f"'{evil}"
-    assert rows[1][0] == f"'{start}1+1"
-
-
 def test_a_number_with_a_unit_is_no_formula_and_one_with_a_cell_is():
     plain = ["+5.0 s", "-1 min 05 s", "-3 %", "-2.5e-4"]
 
@@ -170,7 +141,3 @@ def test_a_long_text_is_cut_and_says_how_long_it_was(text):
 
     assert len(found) < 2100
     assert f"[{len(text)} characters]" in found
-
-
-def test_lists_and_mappings_are_one_cell_of_json():
-    assert cells_of(cell({"a": [1, None, "x,\ny"]}) + "\n") == [['{"a":[1,null,"x,\\ny"]}']]

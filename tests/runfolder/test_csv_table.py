@@ -6,7 +6,6 @@ import io
 import math
 import os
 import random
-import stat
 import subprocess
 import time
 from pathlib import Path
@@ -308,20 +307,6 @@ def end_of(path):
 # ---------------------------------------------------------------- a large table, and a disk that fails
 
 
-@posix
-@pytest.mark.parametrize("kind", ["FIFO", "link"])
-def test_what_is_no_regular_file_is_replaced_and_what_a_link_points_to_is_left_alone(run, tmp_path, kind):
-    (tmp_path / "precious").write_text("precious")
-    if kind == "FIFO":
-        os.mkfifo(run.path)
-    else:
-        run.path.symlink_to(tmp_path / "precious")
-    run.log({"train_loss": 0.5})
-
-    assert (tmp_path / "precious").read_text() == "precious"
-    assert without_padding(run.path) == run.rebuilt()
-
-
 def test_a_foreign_record_between_ours_has_no_row_just_as_in_a_table_that_is_built_again(run):
     before, after = run.record({"train_loss": 0.5}, {"train_loss": 0.25})
     foreign = {"event": "note", "time": 1.5, "text": "of another program"}
@@ -332,22 +317,6 @@ def test_a_foreign_record_between_ours_has_no_row_just_as_in_a_table_that_is_bui
 
     assert without_padding(run.path) == run.rebuilt()
     assert [row[3] for row in cells(run.path.read_bytes())[1:]] == ["0", "1"]
-
-
-@posix
-@pytest.mark.parametrize(
-    ("mode", "umask", "found"), [(0o600, 0, 0o600), (0o644, 0, 0o644), (0o644, 0o77, 0o600)]
-)
-def test_a_table_has_the_mode_it_was_asked_for(tmp_path, mode, umask, found):
-    before = os.umask(umask)
-    try:
-        run = Run(tmp_path, mode=mode)
-        run.log({"train_loss": 0.5})
-        run.log({"new": 1})
-    finally:
-        os.umask(before)
-
-    assert stat.S_IMODE(run.path.stat().st_mode) == found
 
 
 @pytest.mark.parametrize("failing", ["write", "replace", "open"])

@@ -2,7 +2,6 @@
 
 import json
 import os
-import stat
 import struct
 import textwrap
 import threading
@@ -70,13 +69,6 @@ def seqs(path):
 # ---------------------------------------------------------------- writing
 
 
-def test_a_line_is_there_for_others_as_soon_as_it_is_appended(made):
-    assert made.append(line(0)) == len(line(0))
-    assert made.append(line(1)) == len(line(0)) + len(line(1))
-    assert made.fill == len(line(0)) + len(line(1))
-    assert pending_lines(made.path) == [(0, line(0)), (1, line(1))]
-
-
 def test_a_journal_that_has_no_room_says_so_and_stays_as_it_was(made):
     count = 0
     while made.append(line(count, text="x" * 100)):
@@ -96,19 +88,6 @@ def test_a_line_that_fills_a_segment_to_the_last_byte_has_room(made):
     assert made.append(rest) == SEGMENT
     assert made.append(line(1)) == len(line(1))
     assert made.flip() == rest
-
-
-def test_what_was_filled_is_handed_over_and_callers_go_on_elsewhere(made):
-    made.append(line(0))
-    handed = made.flip()
-    made.append(line(1))
-
-    assert handed == line(0)
-    assert seqs(made.path) == [0, 1]
-
-    made.release()
-
-    assert seqs(made.path) == [1]
 
 
 @tries
@@ -143,47 +122,7 @@ def test_a_kill_at_any_time_loses_nothing_that_was_appended(tmp_path_factory, tu
     made.close(remove=True)
 
 
-def test_a_journal_is_private_to_its_user(tmp_path):
-    before = os.umask(0)
-    try:
-        made = create(tmp_path)
-    finally:
-        os.umask(before)
-
-    assert stat.S_IMODE(made.path.stat().st_mode) == 0o600
-    assert made.path.name.startswith(PREFIX)
-    assert made.path.name.endswith(SUFFIX)
-    made.close(remove=True)
-
-
-def test_where_no_folder_takes_a_journal_it_lives_in_memory(tmp_path):
-    made = Journal.create([tmp_path / "absent"], tmp_path / "metrics.jsonl", OWNER, segment_bytes=SEGMENT)
-    made.append(line(0))
-
-    assert made.path is None
-    assert made.flip() == line(0)
-    made.release()
-    made.close(remove=True)
-
-
-def test_a_folder_that_is_full_is_passed_over_and_left_clean(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(28, "no space left on device")
-
-    monkeypatch.setattr(journal.os, "posix_fallocate", full)
-    made = create(tmp_path)
-
-    assert made.path is None
-    assert list(journals_in(tmp_path)) == []
-
-
 # ---------------------------------------------------------------- recovery
-
-
-def test_a_journal_that_this_process_writes_is_not_abandoned(made):
-    made.append(line(0))
-
-    assert hold_abandoned(made.path) is None
 
 
 @pytest.mark.skipif(
@@ -390,16 +329,6 @@ def test_a_disk_that_refuses_a_line_loses_neither_it_nor_the_next_ones(tmp_path,
     made.close(remove=True)
 
 
-def test_a_disk_that_takes_a_line_in_parts_gets_all_of_it(tmp_path, monkeypatch):
-    made = create(tmp_path)
-    monkeypatch.setattr(journal, "pwrite", lambda fd, data, at: os.pwrite(fd, data[:7], at))
-    made.append(line(0))
-
-    assert pending_lines(made.path) == [(0, line(0))]
-    assert made.trouble is None
-    made.close(remove=True)
-
-
 def test_no_line_is_followed_by_the_rest_of_an_earlier_one(tmp_path):
     made = create(tmp_path)
     for seq in range(20):
@@ -488,13 +417,6 @@ def test_a_head_that_says_nothing_of_use_is_no_journals(tmp_path, said):
     assert hold_abandoned(path) is None
 
 
-def test_a_path_that_has_no_room_in_a_journal_leaves_it_in_memory(tmp_path):
-    made = Journal.create([tmp_path], tmp_path / ("x" * 9000), OWNER, segment_bytes=SEGMENT)
-
-    assert made.path is None
-    assert list(journals_in(tmp_path)) == []
-
-
 def test_a_journal_that_its_writer_closed_is_abandoned_although_the_process_lives(tmp_path, kind):
     made = create(tmp_path)
     made.append(line(0))
@@ -508,43 +430,6 @@ def test_a_journal_that_its_writer_closed_is_abandoned_although_the_process_live
 # ---------------------------------------------------------------- recovery, again
 
 
-def test_the_same_number_in_two_segments_comes_once(tmp_path):
-    path = abandoned(tmp_path, line(4) + line(5), line(5) + line(6))
-    held = hold_abandoned(path)
-
-    assert [seq for seq, _ in held.lines] == [4, 5, 6]
-    held.close(remove=True)
-
-
-@pytest.mark.parametrize("cut", range(1, 30))
-def test_a_line_that_is_committed_in_part_is_left_out(tmp_path, cut):
-    path = abandoned(tmp_path, line(0) + line(1))
-    with path.open("r+b") as file:
-        file.seek(COMMITTED_IN_A)
-        file.write(struct.pack("=Q", len(line(0)) + cut))
-
-    assert seqs(path) == ([0, 1] if cut >= len(line(1)) else [0])
-
-
-def test_lines_that_are_no_record_are_passed_over(tmp_path):
-    path = abandoned(tmp_path, b"nonsense\n" + line(1) + b'{"seq":"2"}\n' + b"\0\0\n" + b"{}\n" + line(3))
-
-    assert seqs(path) == [1, 3]
-
-
-@pytest.mark.parametrize(
-    "content", [b"", b"x", b"\0" * 100_000, b"not a journal" * 1000, b"\xff" * (HEADER + 2 * SEGMENT)]
-)
-def test_a_file_that_is_no_journal_is_left_alone(tmp_path, content):
-    path = tmp_path / f"{PREFIX}foreign{SUFFIX}"
-    path.write_bytes(content)
-
-    assert pending_lines(path) == []
-    assert record_file_of(path) is None
-    assert hold_abandoned(path) is None
-    assert path.read_bytes() == content
-
-
 def test_a_huge_file_is_read_no_further_than_a_journal_can_be_long(tmp_path, monkeypatch):
     path = abandoned(tmp_path, line(0))
     with path.open("r+b") as file:
@@ -556,15 +441,6 @@ def test_a_huge_file_is_read_no_further_than_a_journal_can_be_long(tmp_path, mon
     pending_lines(path)
 
     assert sum(asked) <= 256 * 1024 * 1024
-
-
-def test_only_journals_are_listed(tmp_path):
-    path = abandoned(tmp_path, line(0))
-    (tmp_path / "other").write_text("")
-    (tmp_path / f"{PREFIX}x").write_text("")
-
-    assert list(journals_in(tmp_path)) == [path]
-    assert list(journals_in(tmp_path / "absent")) == []
 
 
 def abandoned(folder, in_a, in_b=b"", *, is_mapped=True):

@@ -5,10 +5,7 @@ import os
 import stat
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.runfolder.plain_data import tries
 from toolkit.telemetry.runfolder.labels import (
     MAX_LABELS_BYTES,
     Labels,
@@ -17,36 +14,10 @@ from toolkit.telemetry.runfolder.labels import (
     write_labels,
 )
 
-texts = st.text(st.characters(codec="utf-8"), max_size=10)
-short = texts.filter(str.strip)
-all_labels = st.builds(
-    Labels,
-    display_name=st.none() | short,
-    tags=st.none() | st.lists(short, max_size=3).map(tuple),
-    notes=texts,
-    archived=st.booleans(),
-    baseline=st.booleans(),
-    acknowledged=st.lists(texts, max_size=3).map(tuple),
-    muted=st.lists(texts, max_size=3).map(tuple),
-    other=st.dictionaries(
-        st.sampled_from(["shape", "later"]), texts | st.lists(texts, max_size=2), max_size=2
-    ),
-)
-
 
 def write(folder, content):
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
     (folder / "labels.json").write_bytes(data)
-
-
-@tries
-@given(labels=all_labels)
-def test_labels_survive_the_trip_through_the_file(tmp_path_factory, labels):
-    folder = tmp_path_factory.mktemp("run")
-
-    write_labels(folder, labels)
-
-    assert read_labels(folder) == labels
 
 
 def test_no_tags_and_unchanged_tags_are_two_things(tmp_path):
@@ -54,12 +25,6 @@ def test_no_tags_and_unchanged_tags_are_two_things(tmp_path):
 
     assert read_labels(tmp_path).tags == ()
     assert Labels().tags is None
-
-
-def test_a_file_from_before_kinds_could_be_muted_mutes_none(tmp_path):
-    write(tmp_path, {"notes": "x", "acknowledged": ["1-nan-train_loss-40"]})
-
-    assert read_labels(tmp_path).muted == ()
 
 
 def test_what_a_later_version_wrote_is_kept(tmp_path):

@@ -1,17 +1,11 @@
 """run.json says what a run is; it is whole or not there, and a broken one is refused with the reason."""
 
 import json
-import os
-import stat
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.runfolder.plain_data import tries
 from toolkit.telemetry.runfolder.manifest import (
     MAX_MANIFEST_BYTES,
-    Heartbeat,
     Manifest,
     ManifestError,
     Session,
@@ -21,53 +15,10 @@ from toolkit.telemetry.runfolder.manifest import (
 
 LEAST = {"format": 1, "run_id": "abc", "name": "r", "created": 1.5}
 
-texts = st.text(st.characters(codec="utf-8"), max_size=10)
-times = st.floats(0, 4e9)
-sessions = st.builds(
-    Session,
-    session=st.integers(1, 99),
-    started=times,
-    pid=st.integers(1, 2**22),
-    pid_started=st.none() | st.integers(0, 2**40),
-    host=texts,
-    boot_id=st.none() | texts,
-    journal=st.none() | texts,
-    ended=st.none() | times,
-    status=st.sampled_from(["running", "finished", "failed", "stopped", "lost"]),
-    reason=st.none() | texts,
-)
-manifests = st.builds(
-    Manifest,
-    run_id=texts,
-    name=texts.filter(bool),
-    display_name=texts.filter(bool),
-    created=times,
-    format=st.integers(1, 9),
-    project=st.none() | texts,
-    tags=st.lists(texts, max_size=3).map(tuple),
-    sessions=st.lists(sessions, max_size=3).map(tuple),
-    heartbeat=st.none()
-    | st.builds(
-        Heartbeat, time=times, seq=st.integers(-1, 2**40), global_step=st.none() | st.integers(0, 2**40)
-    ),
-    control=st.dictionaries(texts, st.integers(0, 5), max_size=3),
-    summary=st.dictionaries(texts, st.floats(allow_nan=False, allow_infinity=False), max_size=3),
-    other=st.dictionaries(st.sampled_from(["launch", "later", "x"]), texts, max_size=2),
-)
-
 
 def write(folder, content):
     data = content if isinstance(content, bytes) else json.dumps(content).encode()
     (folder / "run.json").write_bytes(data)
-
-
-@tries
-@given(manifest=manifests)
-def test_a_manifest_comes_back_as_it_was(tmp_path_factory, manifest):
-    folder = tmp_path_factory.mktemp("run")
-    write_manifest(folder, manifest)
-
-    assert read_manifest(folder) == manifest
 
 
 def test_keys_of_a_later_version_are_kept_through_a_change(tmp_path):
@@ -86,16 +37,6 @@ def test_the_newest_session_is_repeated_at_the_top_level(tmp_path):
 
     assert (found["host"], found["pid"], found["boot_id"], found["status"]) == ("b", 8, "y", "running")
     assert read_manifest(tmp_path) == manifest
-
-
-def test_a_change_of_the_newest_session_leaves_the_others_alone():
-    first, second = (Session(session=number, started=1.0, pid=7) for number in (1, 2))
-    manifest = Manifest(run_id="i", name="n", display_name="N", created=1.0, sessions=(first, second))
-    changed = manifest.with_latest(status="finished", ended=5.0)
-
-    assert changed.sessions[0] == first
-    assert (changed.latest.status, changed.latest.ended) == ("finished", 5.0)
-    assert manifest.latest == second
 
 
 def test_a_run_without_sessions_has_no_newest_one():
@@ -122,11 +63,6 @@ def test_one_odd_value_does_not_invalidate_the_manifest(tmp_path, odd):
 
     assert read_manifest(tmp_path).summary["train_loss"] == 0.5
     assert read_manifest(tmp_path).display_name == "half \\ud800"
-
-
-def test_a_missing_manifest_is_simply_missing(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        read_manifest(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -174,11 +110,3 @@ def test_missing_fields_are_empty(tmp_path, absent):
     write(tmp_path, {**LEAST, absent: None})
 
     assert read_manifest(tmp_path) == Manifest(run_id="abc", name="r", display_name="r", created=1.5)
-
-
-@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
-def test_a_manifest_is_private_and_leaves_nothing_next_to_it(tmp_path):
-    write_manifest(tmp_path, Manifest(run_id="i", name="n", display_name="N", created=1.0), durable=True)
-
-    assert os.listdir(tmp_path) == ["run.json"]
-    assert stat.S_IMODE((tmp_path / "run.json").stat().st_mode) == 0o600

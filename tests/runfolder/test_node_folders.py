@@ -45,21 +45,10 @@ def test_a_part_says_what_it_is(two_nodes):
     manifest = part_in(part)
     assert manifest is not None
     assert (manifest.run_id, manifest.part_of, manifest.node) == (RUN_ID, "A", "B")
-    assert describe_part(part, manifest) == "part of run on node A: ranks 2 to 3"
+    assert describe_part(part, manifest) == "part of run on node A: 2 ranks, 2 to 3"
     assert read_manifest(whole).run_id == RUN_ID
     assert part_in(whole) is None
     assert "part_of" not in json.loads((whole / "run.json").read_text())
-
-
-def test_ranks_that_are_not_neighbours_are_listed_one_by_one(two_nodes):
-    _, part = two_nodes
-    manifest = part_in(part)
-    for rank in (7, 9, 11, 12):
-        (part / "ranks" / f"{rank:05d}.jsonl").touch()
-    assert describe_part(part, manifest) == "part of run on node A: ranks 2 to 3, 7, 9, 11 to 12"
-
-    (part / "ranks" / "00020.jsonl").touch()
-    assert describe_part(part, manifest) == "part of run on node A: 7 ranks from 2 to 20"
 
 
 def test_a_run_and_a_part_in_one_directory_are_one_run(two_nodes):

@@ -33,32 +33,6 @@ def seqs(chunk):
 # ---------------------------------------------------------------- reading on
 
 
-def test_a_plain_byte_offset_is_enough_to_read_on(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    append(path, line(0))
-    offset = read_from(path, 0).cursor.offset
-    append(path, line(1))
-
-    assert seqs(read_from(path, offset)) == [1]
-
-
-def test_a_torn_last_line_is_left_for_the_next_call(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    torn = line(1)
-    append(path, line(0) + torn[:-1])
-    first = read_from(path)
-
-    assert seqs(first) == [0]
-    assert first.pending_bytes == len(torn) - 1
-    assert first.bad_count == 0
-
-    append(path, torn[-1:])
-    second = read_from(path, first.cursor)
-
-    assert seqs(second) == [1]
-    assert second.pending_bytes == 0
-
-
 def test_lines_that_are_no_record_are_counted_and_their_position_kept(tmp_path):
     path = tmp_path / "metrics.jsonl"
     good, bad = line(0), b'{"seq":1,"loss":nan}\n'
@@ -210,11 +184,6 @@ def test_an_offset_in_the_middle_of_a_line_is_of_another_file(tmp_path):
     assert seqs(chunk) == [0, 1]
 
 
-def test_a_missing_file_is_simply_missing(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        read_from(tmp_path / "absent")
-
-
 @posix
 def test_no_descriptor_is_left_open(tmp_path):
     path = tmp_path / "metrics.jsonl"
@@ -282,21 +251,6 @@ def test_the_last_record_is_looked_for_no_further_than_allowed(tmp_path):
 
     assert last_record(path)["seq"] == 0
     assert last_record(path, within_bytes=100_000) is None
-
-
-def test_a_whole_last_line_that_lacks_only_its_newline_counts_as_the_last(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    append(path, line(0) + line(1)[:-1])
-
-    assert last_record(path)["seq"] == 1
-
-
-def test_a_file_of_nothing_but_bad_lines_is_searched_quickly(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    append(path, b"nonsense\n" * 300_000 + line(5))
-
-    assert offset_after(path, 4) <= 300_000 * len("nonsense\n")
-    assert read_from(path, offset_after(path, 5)).records == []
 
 
 def test_the_records_from_a_session_on_are_found_without_reading_those_before(tmp_path):

@@ -20,7 +20,6 @@ from toolkit.telemetry.runfolder.journal.repair import (
 )
 from toolkit.telemetry.runfolder.manifest import Manifest, Session, write_manifest
 from toolkit.telemetry.runfolder.portable import try_lock
-from toolkit.telemetry.runfolder.table.csv_table import build_table
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="recovery needs record locks")
 
@@ -63,13 +62,6 @@ def test_what_is_only_in_the_journal_is_written_out_and_the_journal_removed(tmp_
     assert seqs(tmp_path) == [0, 1, 2, 3]
     assert list(journals_in(tmp_path)) == []
     assert pd.read_csv(tmp_path / "metrics.csv")["seq"].tolist() == [0, 1, 2, 3]
-
-
-def test_a_run_that_was_killed_before_its_first_write_is_whole_again(tmp_path):
-    leave_journal(tmp_path, line(0), line(1))
-
-    assert repair_run(tmp_path).recovered == 2
-    assert seqs(tmp_path) == [0, 1]
 
 
 def test_repairing_twice_changes_nothing(tmp_path):
@@ -231,57 +223,3 @@ def test_a_run_in_another_log_directory_is_left_to_its_own(tmp_path, shared):
 
     assert path.exists()
     assert seqs(elsewhere) == [0]
-
-
-def test_a_folder_without_records_has_nothing_to_repair(tmp_path):
-    repair = repair_run(tmp_path)
-
-    assert (repair.recovered, repair.rows) == (0, 0)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_line_that_lacks_only_its_newline_gets_it(tmp_path):
-    (tmp_path / "metrics.jsonl").write_bytes(line(0) + line(1)[:-1])
-    leave_journal(tmp_path, line(0), line(1))
-    repair_run(tmp_path)
-
-    assert (tmp_path / "metrics.jsonl").read_bytes() == line(0) + line(1)
-    assert pd.read_csv(tmp_path / "metrics.csv")["seq"].tolist() == [0, 1]
-
-
-def test_a_table_has_each_record_once_and_in_order(tmp_path):
-    records = tmp_path / "metrics.jsonl"
-    records.write_bytes(line(0) + line(2) + b"nonsense\n" + line(2) + line(1) + line(3) + b'{"event":"x"}\n')
-
-    built = build_table(records, tmp_path / "metrics.csv")
-
-    assert (built.rows, built.bad_lines) == (3, 1)
-    assert pd.read_csv(tmp_path / "metrics.csv")["seq"].tolist() == [0, 2, 3]
-
-
-@pytest.mark.parametrize(
-    "foreign",
-    [
-        {"event": [1]},
-        {"event": {"a": 1}},
-        {"event": None},
-        {"event": True, "time": "yesterday"},
-        {"time": [1]},
-        {"time": "1.50"},
-        {"time": {"a": 1.5}},
-        {"non_finite": {"time": "NaN"}, "time": None},
-        {"": ""},
-        {"seq": 5, "train_loss": "a number"},
-        {"event": 'a"b', "time": 'x"y,z'},
-    ],
-    ids=str,
-)
-def test_records_of_a_foreign_hand_become_rows_too(tmp_path, foreign):
-    records = tmp_path / "metrics.jsonl"
-    odd = {"event": "step", "time": 1.5, "seq": 5, **foreign}
-    records.write_bytes(line(0) + encode(odd) + line(6, new=1.5))
-
-    built = build_table(records, tmp_path / "metrics.csv")
-
-    assert (built.rows, built.bad_lines) == (3, 0)
-    assert pd.read_csv(tmp_path / "metrics.csv")["seq"].tolist() == [0, 5, 6]

@@ -141,15 +141,6 @@ def test_a_run_whose_name_is_taken_comes_back_under_the_next(tmp_path):
     assert content(tmp_path / "r") == {}
 
 
-def test_a_run_is_restored_once(tmp_path):
-    make_run(tmp_path, "r")
-    token = trash.move_to_trash(tmp_path, "r")
-    trash.restore(tmp_path, token)
-
-    with pytest.raises(TrashError, match="no longer in the trash"):
-        trash.restore(tmp_path, token)
-
-
 def test_a_move_that_fails_leaves_the_run_where_it_is(tmp_path, monkeypatch):
     make_run(tmp_path, "r")
     monkeypatch.setattr(os, "rename", _other_file_system)
@@ -217,9 +208,3 @@ def test_one_run_is_deleted_permanently_and_the_others_stay(tmp_path):
         trash.delete_permanently(run)
         assert name not in [run.name for run in trash.list_trash(tmp_path)]
     assert not (tmp_path / ".trash").exists()
-
-
-def test_without_a_trash_there_is_nothing_to_do(tmp_path):
-    assert trash.list_trash(tmp_path) == []
-    assert trash.empty_trash(tmp_path) == 0
-    assert trash.list_trash(tmp_path / "no such") == []

@@ -421,7 +421,7 @@ def test_an_unknown_reason_ends_the_run_and_is_not_taken_for_finished(make, reas
 def test_a_writer_that_ends_late_has_lost_records_only_if_some_are_not_in_the_file(
     make, monkeypatch, is_drained
 ):
-    log, close = make(), Writer.close
+    log, close = make(close_timeout=1.0), Writer.close
     log.log_step(1, train_loss=0.5)
     monkeypatch.setattr(Writer, "close", lambda self, timeout_s: close(self, timeout_s) and False)
     if not is_drained:

@@ -61,7 +61,6 @@ def test_a_whole_block_is_taken_over():
         one_logger_file: spans.jsonl
         otlp: http://localhost:4318/v1/traces
         otlp_metrics: http://localhost:4318/v1/metrics
-        otlp_protocol: grpc
         errors: {excepthook: true, output_lines: 5}
         output: false
         messages: [{to: slack, url_env: SLACK_WEBHOOK, when: [failure]}]
@@ -118,7 +117,6 @@ WRONG = {
     "one_logger_file": ["", 5, None],
     "otlp": ["", "localhost:4318", 5, "ftp://a"],
     "otlp_metrics": ["", "localhost:4318", 5, "ftp://a"],
-    "otlp_protocol": ["", "http/protobuf", "GRPC", 5, True],
     "mode": ["cloud", "", None, 2],
     "errors": ["yes", 1, ["source"]],
     "messages": ["slack", True, 5],
@@ -267,8 +265,8 @@ def test_a_wrong_value_inside_a_block_is_refused_by_its_whole_name(block, said):
     ("block", "said"),
     [
         (
-            {"errors": {"sources": True}},
-            "errors.sources (with the value True) is not an option; did you mean 'source'?",
+            {"errors": {"signal": True}},
+            "errors.signal (with the value True) is not an option; did you mean 'signals'?",
         ),
         (
             {"completions": {"every": 5}},

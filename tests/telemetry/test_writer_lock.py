@@ -16,6 +16,7 @@ from toolkit.telemetry.runfolder import portable
 from toolkit.telemetry.runfolder.journal.journal import is_being_written
 from toolkit.telemetry.runfolder.journal.repair import repair_run
 from toolkit.telemetry.runfolder.manifest import read_manifest
+from toolkit.telemetry.runfolder.safefile import open_to_write
 
 pytestmark = pytest.mark.skipif(not portable._HAS_LOCKS, reason="this system has no such locks")
 
@@ -174,3 +175,28 @@ def test_a_lock_that_a_reader_has_briefly_does_not_keep_a_run_from_being_resumed
     letting_go.join()
 
     assert again.run_folder == log.run_folder
+
+
+def test_a_child_that_is_forked_while_the_file_is_opened_does_not_keep_it_locked(lock, path, monkeypatch):
+    children, ends = [], os.pipe()
+
+    def open_and_fork(*args, **options):
+        descriptor = open_to_write(*args, **options)
+        if not children:
+            children.append(os.fork())
+            if children[0] == 0:
+                os.read(ends[0], 1)
+                os._exit(0)
+        return descriptor
+
+    monkeypatch.setattr(writer_lock, "open_to_write", open_and_fork)
+    keep(lock)
+    assert lock.held
+    lock.close()
+    try:
+        assert not is_being_written(path)
+    finally:
+        os.write(ends[1], b"!")
+        os.waitpid(children[0], 0)
+        for end in ends:
+            os.close(end)

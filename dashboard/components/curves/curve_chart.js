@@ -702,17 +702,18 @@ export function curve_chart(component) {
   return () => { if (root.__chart) root.__chart.close(); };
 }
 
-// What the server has drawn covers the page until the charts are drawn, or there are none.
+// What the server has drawn covers the page until its charts and tables are drawn, or there are none.
 function uncover(until) {
   const cover = document.querySelector(".telemetry-first");
   if (!cover) return;
   const charts = [...openCharts].filter((chart) => chart.isVisible);
-  const app = document.querySelector('[data-testid="stApp"]');
-  const isDrawn = charts.length || cover.querySelector("svg") ? charts.length && charts.every((chart) => chart.root.dataset.drawn && !chart.isThinking) : app && app.dataset.testScriptState === "notRunning";
+  const app = document.querySelector('[data-testid="stApp"]'), tables = cover.querySelectorAll(".trt").length;
+  const areCharts = charts.every((chart) => chart.root.dataset.drawn && !chart.isThinking) && (charts.length || !cover.querySelector(".telemetry-curves-picture"));
+  const isDrawn = app && areCharts && document.querySelectorAll("#root .trt[data-drawn]").length >= tables && (charts.length || tables || app.dataset.testScriptState === "notRunning");
   if (!isDrawn && performance.now() < until) { requestAnimationFrame(() => uncover(until)); return; }
   cover.remove();
   const side = document.querySelector('[data-testid="stMain"]');
   // The next first screen of this browser has its content where this page has it.
   if (side && innerWidth > 768) document.cookie = `telemetry-look=${chosenTheme().toLowerCase()}.${Math.round(side.getBoundingClientRect().left)}; path=/; max-age=31536000; samesite=strict`;
 }
-uncover(performance.now() + 5000);
+uncover(8000);

@@ -18,6 +18,7 @@ from streamlit.testing.v1 import AppTest, app_test, local_script_runner
 from streamlit.util import calc_hash
 
 import dashboard
+from dashboard.components.run_menu import CHOSEN
 from dashboard.page_links import PAGES
 
 APP = Path(dashboard.__file__).with_name("app.py")
@@ -90,7 +91,7 @@ def press_in_settings(tab: AppTest, label: str) -> AppTest:
 
 def said(tab: AppTest) -> str:
     """Return every text of the page, as a reader sees it."""
-    head = str(_head(tab).get("html", ""))
+    head = "\n".join(str(json.loads(text).get("html", "")) for text in sent_to_components(tab))
     lines = re.sub("<[^>]+>", "", re.sub("</h1>|</div>|<span class", r"\n\g<0>", head))
     above = [html.unescape(text) for text in (lines, *re.findall('title="(.*?)"', head))]
     return "\n".join([*above, *(_without_backslashes(text) for _, _, text in texts(tab))])
@@ -114,7 +115,7 @@ def announced(tab: AppTest) -> dict[str, Any]:
 
 
 def _head(tab: AppTest) -> dict[str, Any]:
-    sent = [json.loads(text) for text in _sent_to_components(tab)]
+    sent = [json.loads(text) for text in sent_to_components(tab)]
     return next((data for data in sent if "attention" in data), {})
 
 
@@ -125,7 +126,7 @@ def parts_of(markup: str, name: str) -> list[str]:
 
 def runs_offered(tab: AppTest) -> list[list[str]]:
     """Return key and text of the runs that the side bar offers."""
-    sent = [json.loads(text) for text in _sent_to_components(tab)]
+    sent = [json.loads(text) for text in sent_to_components(tab)]
     return next(data["runs"] for data in sent if "runs" in data)
 
 
@@ -231,8 +232,20 @@ def downloads(tab: AppTest) -> list[str]:
 
 def choose(tab: AppTest, entry: str) -> AppTest:
     """Choose `entry` of the run's menu."""
-    tab.get("menu_button")[0].click(entry)
+    press_entry(tab, entry)
     return tab.run()
+
+
+def press_entry(tab: AppTest, entry: str) -> None:
+    """Choose `entry` of the run's menu, without drawing the page again."""
+    assert entry in entries_of(tab)
+    tab.session_state[CHOSEN] = entry
+
+
+def entries_of(tab: AppTest) -> list[str]:
+    """Return the entries of the run's menu."""
+    sent = [json.loads(text) for text in sent_to_components(tab)]
+    return next(data["entries"] for data in sent if "entries" in data)
 
 
 def press_in_dialog(tab: AppTest, opener: Any, label: str) -> AppTest:
@@ -254,25 +267,25 @@ def charts(tab: AppTest) -> int:
 
 def curve_charts(tab: AppTest) -> list[dict[str, Any]]:
     """Return what each chart of curves on the page consists of."""
-    sent = [json.loads(text) for text in _sent_to_components(tab)]
+    sent = [json.loads(text) for text in sent_to_components(tab)]
     return [data for data in sent if "curves" in data or "groups" in data]
 
 
 def switches(tab: AppTest) -> dict[str, Any]:
     """Return the switches above the charts: the x axes that are offered, and how the charts are drawn."""
-    sent = [json.loads(text) for text in _sent_to_components(tab)]
+    sent = [json.loads(text) for text in sent_to_components(tab)]
     return next(data for data in sent if "axes" in data and "view" in data)
 
 
 def forecast(tab: AppTest) -> dict[str, Any] | None:
     """Return what the page says of the rest of the run, and the bands for its charts; None without a place for it."""
-    sent = [json.loads(text) for text in _sent_to_components(tab)]
+    sent = [json.loads(text) for text in sent_to_components(tab)]
     return next((data for data in sent if "bands" in data and "said" in data), None)
 
 
 def chart_data(tab: AppTest) -> list[str]:
     """Return what is sent to the browser for each chart that Plotly draws, as JSON."""
-    return [text for text in _sent_to_components(tab) if "figure" in json.loads(text)]
+    return [text for text in sent_to_components(tab) if "figure" in json.loads(text)]
 
 
 def cards(tab: AppTest) -> dict[str, str]:
@@ -289,19 +302,19 @@ def card_notes(tab: AppTest) -> list[str]:
 
 
 def _markup(tab: AppTest) -> list[str]:
-    sent = [json.loads(text) for text in _sent_to_components(tab)]
+    sent = [json.loads(text) for text in sent_to_components(tab)]
     return [data["html"] for data in sent if "telemetry-cards" in data.get("html", "")]
 
 
 def samples_of(tab: AppTest) -> dict[str, Any] | None:
     """Return what is sent to the browser for the samples of a page."""
-    sent = [json.loads(text) for text in _sent_to_components(tab)]
+    sent = [json.loads(text) for text in sent_to_components(tab)]
     return next((data for data in sent if "layout" in data), None)
 
 
 def run_table(tab: AppTest) -> pd.DataFrame:
     """Return the table of the Runs page, by the names of its columns, with the keys of the runs as `key`."""
-    sent = [data for text in _sent_to_components(tab) if "selectable" in (data := json.loads(text))]
+    sent = [data for text in sent_to_components(tab) if "selectable" in (data := json.loads(text))]
     if not sent:
         return pd.DataFrame(columns=["Run", "key"])
     table = sent[0]
@@ -329,7 +342,7 @@ def tables(tab: AppTest) -> list[pd.DataFrame]:
                 for number, column in enumerate(data["columns"])
             }
         )
-        for text in _sent_to_components(tab)
+        for text in sent_to_components(tab)
         if (data := json.loads(text)).get("facts")
     ]
 
@@ -347,7 +360,8 @@ def pick_runs(tab: AppTest, *names: str) -> AppTest:
     return tab.run()
 
 
-def _sent_to_components(tab: AppTest) -> list[str]:
+def sent_to_components(tab: AppTest) -> list[str]:
+    """Return what each component of our own is sent, as JSON."""
     return [item.proto.json for item in tab.get("bidi_component")]
 
 

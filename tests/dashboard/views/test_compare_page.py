@@ -10,13 +10,13 @@ import pytest
 pytest.importorskip("streamlit")
 
 from tests.dashboard.views.pages import (
-    _sent_to_components,
     curve_charts,
     is_well,
     open_page,
     run_table,
     runs_offered,
     said,
+    sent_to_components,
     tables,
 )
 from tests.made_runs import write_run
@@ -218,7 +218,7 @@ def test_hidden_runs_are_in_the_address_and_their_eyes_are_closed(ten):
 
     rows = {
         row["key"]: row.get("hidden")
-        for text in _sent_to_components(tab)
+        for text in sent_to_components(tab)
         for row in json.loads(text).get("rows", ())
     }
     assert is_well(tab)

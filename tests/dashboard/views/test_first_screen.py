@@ -21,8 +21,17 @@ from dashboard.access.login import AllowList, Login, LoginGate, UserHeader, User
 from dashboard.access.roles import Role, with_role
 from dashboard.access.token_gate import TokenGate
 from dashboard.access.tokens import AccessTokens
+from dashboard.assets import page_script_url
 from dashboard.first_response import completed
-from tests.dashboard.views.pages import cards, curve_charts, name_shown, open_page, parts_of
+from tests.dashboard.views.pages import (
+    cards,
+    curve_charts,
+    name_shown,
+    open_page,
+    parts_of,
+    said,
+    sent_to_components,
+)
 from tests.made_runs import write_run
 from toolkit.telemetry.runfolder.labels import read_project, write_project
 from toolkit.telemetry.runs.sources.local_store import LocalStore
@@ -93,9 +102,15 @@ def test_it_says_what_the_page_will_say_and_draws_the_curve():
     assert len(points) == 300
     assert points == sorted(points)
     assert [points[0][0], points[-1][0]] == [0, 1000]
-    # Only links can be clicked, and no script comes with it.
-    assert not re.search("<(script|button|input|form)|\\son[a-z]+=", body)
-    assert body.index("telemetry-first") < body.index('id="root"')
+    # Only links can be clicked, and no script comes with it but ours, by name, next to what Streamlit would ask for.
+    head, shown = body.split('<div class="telemetry-first"')
+    assert re.findall("<script[^>]*>", head) == [
+        "<script>",
+        f'<script type="module" src="{page_script_url()}">',
+    ]
+    assert "window.__streamlit" in head
+    assert not re.search("<(script|button|input|form)|\\son[a-z]+=", shown)
+    assert shown.index("</main>") < shown.index('id="root"')
 
 
 @pytest.mark.usefixtures("one")
@@ -134,10 +149,44 @@ def test_every_text_is_escaped(logs):
     assert "telemetry-first" in body
     assert html.escape(evil[:20]) in body
     assert "<img" not in body
-    assert "<script" not in body
+    assert "<script" not in body.partition('class="telemetry-first"')[2]
 
 
-@pytest.mark.parametrize("path", ["/overview?run=two", "/runs", "/overview?run=gone", "/overview/x?run=one"])
+def tables_in(body):
+    return [json.loads(html.unescape(text)) for text in re.findall('data-table="(.*?)"', body)]
+
+
+def test_the_list_and_the_comparison_have_the_tables_words_and_colours_of_their_pages(logs, caplog):
+    for number in range(60):
+        curves = {"train_loss": lambda step, number=number: number + 1 / (1 + step)}
+        write_run(logs, f"r{number:02d}", curves=curves, start={"lr": number}, sessions=(range(9),))
+    runs, compare = open_page("runs"), open_page("compare", runs="r01,r02")
+    chart = curve_charts(compare)[0]
+    first = {"runs": get("/")[2], "compare": get("/compare?runs=r01,r02")[2]}
+
+    assert "Best: r00, lowest train_loss 0.1111" in said(runs)
+    assert "Best: <b>r00</b>, lowest train_loss <b>0.1111</b>" in first["runs"]
+    for name, tab in (("runs", runs), ("compare", compare)):
+        sent = [data for text in sent_to_components(tab) if "selectable" in (data := json.loads(text))]
+        [table] = tables_in(first[name])
+        assert [row["name"] for row in table["rows"]] == [row["name"] for row in sent[0]["rows"]][:50]
+        sent[0]["rows"] = sent[0]["rows"][:50]
+        # The colours that Compare keeps for its runs were written after the list was drawn.
+        for row in (*table["rows"], *sent[0]["rows"]) if name == "runs" else ():
+            del row["colour"]
+        assert table == sent[0]
+    drawn = re.findall(r'class="line.*?light-dark\(([^)]*)\)', first["compare"])
+    assert drawn == [",".join(one["colour"]) for one in chart["curves"]]
+    assert "Thread 'first screen" not in caplog.text, "nothing of a session is asked for"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/overview?run=two", "/overview?run=gone", "/overview/x?run=one", "/?q=one", "/runs?show=Charts"),
+        *("/compare", "/compare?runs=one", "/compare?runs=one,two", "/compare?runs=one&runs=gone"),
+    ],
+)
 def test_anything_else_has_no_first_screen(one, path):
     gone = one.with_name("gone")
     shutil.copytree(one, gone)
@@ -148,7 +197,8 @@ def test_anything_else_has_no_first_screen(one, path):
     assert status == 200
     assert 'class="telemetry-first"' not in body
     assert '<div id="root">' in body
-    assert b"page-" in headers[b"link"]
+    assert page_script_url() in body
+    assert b"etag" not in headers
 
 
 @pytest.mark.usefixtures("one")
@@ -229,6 +279,7 @@ def test_with_a_login_only_people_on_the_list_get_it():
 
         # The page itself is served to everyone: it has the button that logs in.
         assert (status, "one" in body.partition("</style>")[2]) == (200, False), who
+        assert "window.__streamlit" not in body, "a login needs a cookie of what Streamlit asks for"
 
 
 @pytest.mark.usefixtures("one")

@@ -242,7 +242,7 @@ def test_a_chart_that_cannot_be_drawn_takes_nothing_else_along(logs, monkeypatch
         ("overview", "store.events", "The charts", "Pins"),
         ("metrics", "store.series", "The data", "train_loss"),
         ("alerts", "store.events", "The alerts", "Severity"),
-        ("machine", "store.count_events", "The timeline", "Refresh every"),
+        ("machine", "store.count_events", "The timeline", "Settings"),
         ("machine", "store.ranks", "The ranks", "All events"),
         ("samples", "store.events", "The samples", "search prompts"),
         ("config_notes", "to_yaml", "The configuration", "Sessions"),

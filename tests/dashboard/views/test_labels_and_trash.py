@@ -13,10 +13,12 @@ from tests.dashboard.views.pages import (
     badges,
     choose,
     downloads,
+    entries_of,
     is_well,
     name_shown,
     open_page,
     open_settings,
+    press_entry,
     press_in_dialog,
     press_in_settings,
     run_table,
@@ -41,7 +43,7 @@ def test_a_new_name_and_tags_are_kept_in_labels_json_and_shown(logs):
     tab.session_state["_rename_tags"] = []
     choose(tab, "Rename and tag…")
 
-    press_in_dialog(tab, lambda: tab.get("menu_button")[0].click("Rename and tag…"), "Save changes")
+    press_in_dialog(tab, lambda: press_entry(tab, "Rename and tag…"), "Save changes")
 
     assert read_labels(folder).display_name == "A better name"
     assert name_shown(tab) == "A better name"
@@ -149,7 +151,7 @@ def test_a_read_only_dashboard_offers_no_changes_and_refuses_them_in_words(logs,
     tab = open_page("overview", "r")
 
     assert is_well(tab)
-    assert list(tab.get("menu_button")[0].options) == ["Report…", "Export…", "Link and location…"]
+    assert entries_of(tab) == ["Report…", "Export…", "Link and location…"]
     offered = [item.label for item in open_settings().button]
     assert not {"Restore", "Empty the trash…", "Clear the cache"}.intersection(offered)
     with pytest.raises(Refused, match="the dashboard was started with --read-only"):

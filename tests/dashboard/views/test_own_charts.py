@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.views.pages import _sent_to_components, button, is_well, open_page, said
+from tests.dashboard.views.pages import button, is_well, open_page, said, sent_to_components
 from tests.made_runs import write_run
 from toolkit.telemetry.runfolder.labels import ProjectSettings, read_project, write_project
 from toolkit.telemetry.runs.listing.views import NamedView, OwnChart, views_of, with_view
@@ -28,7 +28,7 @@ def view(logs):
 
 
 def own(tab):
-    sent = [json.loads(text) for text in _sent_to_components(tab)]
+    sent = [json.loads(text) for text in sent_to_components(tab)]
     return [one for one in sent if one.get("title") == "Overfit"]
 
 

@@ -7,15 +7,12 @@ import itertools
 import json
 import socket
 import sys
-import threading
 import traceback
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from tests.lengths import in_make_faults
+from tests.mirrors.exporters.collector import attributes, collecting
 from tests.records import read_records
 from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
@@ -34,73 +31,6 @@ SECRET = "hf_" + "a1B2c3D4e5" * 3
 ORIGIN = 1_700_000_000.0
 PATIENCE_S = 60.0
 A, B, C = "00000000000000aa", "00000000000000bb", "00000000000000cc"
-
-
-class Receiver:
-    """A collector that keeps what it gets; `answers` are the status codes that it gives before it takes anything.
-
-    It never takes a request with a span called `poison`.
-    """
-
-    def __init__(self, answers=(), body=b"", port=0):
-        self.requests = []
-        self.headers = []
-        self.answers = list(answers)
-        self.body = body
-        receiver = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                data = self.rfile.read(int(self.headers["Content-Length"]))
-                status = receiver.answers.pop(0) if receiver.answers else 400 if b"poison" in data else 200
-                if status == 200:
-                    receiver.headers.append(
-                        (self.path, {name.lower(): value for name, value in self.headers.items()})
-                    )
-                    receiver.requests.append(service.ExportTraceServiceRequest.FromString(data))
-                self.send_response(status)
-                if status == 503:
-                    self.send_header("Retry-After", "0")
-                if status == 302:
-                    self.send_header("Location", "/login")
-                self.send_header("Content-Length", str(len(receiver.body)))
-                self.end_headers()
-                self.wfile.write(receiver.body)
-
-            def do_GET(self):
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *_):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
-        self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01})
-        self.thread.start()
-
-    @property
-    def spans(self):
-        """Those that have ended; events that came while theirs was open are in `points`."""
-        return [span for span in spans_in(self.requests) if "event_of" not in attributes(span)]
-
-    @property
-    def points(self):
-        return [span for span in spans_in(self.requests) if "event_of" in attributes(span)]
-
-    def close(self):
-        self.server.shutdown()
-        self.server.server_close()
-        self.thread.join()
-
-
-@contextmanager
-def receiving(*answers, body=b"", port=0):
-    receiver = Receiver(answers, body, port)
-    try:
-        yield receiver
-    finally:
-        receiver.close()
 
 
 @pytest.fixture(autouse=True)
@@ -131,14 +61,28 @@ def exporter(url, **options):
     return OtlpExporter(url, service_name="greyjacket", run_id="run-1", **options)
 
 
-def spans_in(requests):
+def receiving(*statuses, **how):
+    return collecting(service.ExportTraceServiceRequest, *statuses, **how)
+
+
+def sent_to(collector):
+    """Return every span that a collector has taken, with the attributes of its session."""
     return [
-        span
-        for request in requests
+        (span, attributes(resource.resource))
+        for request in collector.requests
         for resource in request.resource_spans
         for scope in resource.scope_spans
         for span in scope.spans
     ]
+
+
+def spans_of(collector):
+    """Return those that have ended; events that came while theirs was open are in `points_of`."""
+    return [span for span, _ in sent_to(collector) if "event_of" not in attributes(span)]
+
+
+def points_of(collector):
+    return [span for span, _ in sent_to(collector) if "event_of" in attributes(span)]
 
 
 def a_free_port():
@@ -155,16 +99,6 @@ def records_of(log):
 
 
 QUIET = {"system": False, "csv": False, "control": False, "close_timeout": PATIENCE_S}
-
-
-def attributes(of):
-    def plain(value):
-        kind = value.WhichOneof("value")
-        if kind == "array_value":
-            return [plain(item) for item in value.array_value.values]
-        return getattr(value, kind)
-
-    return {item.key: plain(item.value) for item in of.attributes}
 
 
 def test_spans_arrive_with_their_ids_parents_times_attributes_and_events():
@@ -190,7 +124,7 @@ def test_spans_arrive_with_their_ids_parents_times_attributes_and_events():
         )
         sink.close()
 
-    validation, loop = receiver.spans
+    validation, loop = spans_of(receiver)
     assert (validation.name, loop.name) == ("validation_loop", "training_loop")
     assert (validation.span_id.hex(), loop.span_id.hex()) == (B, A)
     assert (validation.parent_span_id.hex(), loop.parent_span_id) == (A, b"")
@@ -213,7 +147,7 @@ def test_spans_arrive_with_their_ids_parents_times_attributes_and_events():
         1_700_000_001_500_000_000,
     )
     assert attributes(update) == {"current_iteration": 5, "avg_iteration_time_sec": 0.25}
-    (point,) = receiver.points
+    (point,) = points_of(receiver)
     assert (point.name, point.parent_span_id.hex()) == ("training_metrics_update", A)
     assert point.start_time_unix_nano == point.end_time_unix_nano == update.time_unix_nano
     assert attributes(point) == {**attributes(update), "event_of": "any", "session": 1}
@@ -237,7 +171,7 @@ def test_an_error_becomes_the_status_of_its_span():
             ]
         )
 
-    failed, fine = receiver.spans
+    failed, fine = spans_of(receiver)
     assert (failed.status.code, failed.status.message) == (2, "ValueError: ***")
     assert fine.status.code == 0
 
@@ -248,7 +182,7 @@ def test_the_sessions_of_a_run_are_one_trace_and_another_run_is_another():
             sink = OtlpExporter(receiver.url, service_name="s", run_id=run_id, timeout_s=PATIENCE_S)
             sink.write([span(span_id, "x", 0, 1)])
 
-    first, second, other = (one.trace_id for one in receiver.spans)
+    first, second, other = (one.trace_id for one in spans_of(receiver))
     assert first == second != other
 
 
@@ -262,10 +196,10 @@ def test_what_a_collector_refuses_is_raised_and_sent_again_once(status):
         sink.write([*batch, span(A, "last", 0, 1)])
         sink.close()
 
-    assert [one.span_id for one in receiver.spans[:600]] == [
+    assert [one.span_id for one in spans_of(receiver)[:600]] == [
         int(one["id"], 16).to_bytes(8, "big") for one in batch
     ]
-    assert [one.name for one in receiver.spans[600:]] == ["last"]
+    assert [one.name for one in spans_of(receiver)[600:]] == ["last"]
 
 
 def test_a_missing_collector_is_reported():
@@ -286,7 +220,7 @@ def test_spans_that_a_collector_refuses_are_counted_aloud_and_not_sent_again(cap
         sink.write([span(B, "x", 1, 2)])
         sink.close()
 
-    assert [one.span_id.hex() for one in receiver.spans] == [A, B]
+    assert [one.span_id.hex() for one in spans_of(receiver)] == [A, B]
     assert caplog.text.count("refused 3 spans: too old") == 1
 
 
@@ -295,10 +229,10 @@ def test_headers_come_from_the_environment(monkeypatch):
     with receiving() as receiver:
         exporter(receiver.url).write([span(A, "x", 0, 1)])
 
-    ((path, headers),) = receiver.headers
-    assert path == "/v1/traces"
-    assert headers["content-type"] == "application/x-protobuf"
-    assert (headers["authorization"], headers["x-scope"]) == ("Bearer abc", "me")
+    [got] = receiver.taken
+    assert got.path == "/v1/traces"
+    assert got.headers["content-type"] == "application/x-protobuf"
+    assert (got.headers["authorization"], got.headers["x-scope"]) == ("Bearer abc", "me")
 
 
 def test_an_address_may_name_the_collector_or_its_path():
@@ -316,7 +250,7 @@ def test_a_span_with_very_many_events_says_how_many_are_left_out():
         sink.write([event(A, "tick", one) for one in range(1003)])
         sink.write([span(A, "training_loop", 0, 2000)])
 
-    (found,) = receiver.spans
+    (found,) = spans_of(receiver)
     assert len(found.events) == 1000
     assert attributes(found)["events_left_out"] == 3
 
@@ -327,7 +261,7 @@ def test_values_that_fit_no_field_become_ones_that_do():
             [span("not hexadecimal", "x", 0, 1, attributes={"big": 2**80, "mixed": [1, "a"], "none": None})]
         )
 
-    (found,) = receiver.spans
+    (found,) = spans_of(receiver)
     assert attributes(found) == {"big": float(2**80), "mixed": ["1", "a"], "session": 1, "clock": "host"}
     assert len(found.span_id) == 8
     assert any(found.span_id)
@@ -351,7 +285,7 @@ def test_the_spans_of_a_real_run_arrive_and_a_resumed_one_sends_nothing_twice(tm
                     with log.span("validation_loop", batches=batches) as loop:
                         loop.event("validation_metrics_update", current_iteration=3)
 
-    spans = receiver.spans
+    spans = spans_of(receiver)
     assert [one.name for one in spans] == ["validation_loop", "application"] * 2
     assert [one.parent_span_id for one in spans] == [spans[1].span_id, b"", spans[3].span_id, b""]
     assert [attributes(one)["batches"] for one in spans[::2]] == [1, 2]
@@ -379,7 +313,7 @@ def test_a_collector_that_comes_late_gets_everything(tmp_path, caplog, monkeypat
         log.close()
 
     # A try that took too long may have arrived all the same.
-    assert {one.name for one in receiver.spans} == set(names)
+    assert {one.name for one in spans_of(receiver)} == set(names)
     assert "undelivered" not in records_of(log)[-1]
     assert "otlp is off" not in (log.run_folder / "metrics.jsonl").read_text()
     assert caplog.text.count("writing to otlp failed") == 1
@@ -395,12 +329,12 @@ def test_events_arrive_while_their_span_is_open(tmp_path, monkeypatch):
             with log.span("application"), log.span("training_loop") as loop:
                 for step in range(3):
                     loop.event("training_metrics_update", current_iteration=step)
-                wait_until(lambda: len(receiver.points) == 3)
-                assert receiver.spans == []
+                wait_until(lambda: len(points_of(receiver)) == 3)
+                assert spans_of(receiver) == []
 
-    assert [attributes(point)["current_iteration"] for point in receiver.points] == [0, 1, 2]
-    training_loop, application = receiver.spans
-    assert {point.parent_span_id for point in receiver.points} == {training_loop.span_id}
+    assert [attributes(point)["current_iteration"] for point in points_of(receiver)] == [0, 1, 2]
+    training_loop, application = spans_of(receiver)
+    assert {point.parent_span_id for point in points_of(receiver)} == {training_loop.span_id}
     assert [one.name for one in training_loop.events] == ["training_metrics_update"] * 3
     assert (training_loop.name, application.name) == ("training_loop", "application")
 
@@ -430,78 +364,8 @@ def test_a_span_that_a_collector_never_takes_holds_up_no_other(tmp_path):
                 with log.span(name):
                     pass
 
-    assert [one.name for one in receiver.spans] == names
+    assert [one.name for one in spans_of(receiver)] == names
     assert records_of(log)[-1]["undelivered"] == 1
-
-
-# ---------------------------------------------------------------- gRPC
-
-
-class GrpcReceiver:
-    """The same over gRPC; it never takes a request with a span called `poison`."""
-
-    def __init__(self, port=0):
-        grpc = pytest.importorskip("grpc")
-        service_grpc = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc")
-        self.requests, self.metadata = [], []
-        receiver = self
-
-        class Service(service_grpc.TraceServiceServicer):
-            def Export(self, request, context):
-                if any(one.name == "poison" for one in spans_in([request])):
-                    context.abort(grpc.StatusCode.INVALID_ARGUMENT, "no poison")
-                receiver.metadata.append(dict(context.invocation_metadata()))
-                receiver.requests.append(request)
-                return service.ExportTraceServiceResponse()
-
-        self._pool = ThreadPoolExecutor(2)
-        self._server = grpc.server(self._pool)
-        service_grpc.add_TraceServiceServicer_to_server(Service(), self._server)
-        self.port = self._server.add_insecure_port(f"127.0.0.1:{port}")
-        self._server.start()
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        self._server.stop(None).wait()
-        self._pool.shutdown()
-
-
-def test_spans_arrive_over_grpc_and_one_that_is_refused_holds_up_no_other(tmp_path):
-    names = [f"encode {number}" for number in range(10)]
-    with GrpcReceiver() as receiver:
-        sink = exporter(f"http://me:s3cret@127.0.0.1:{receiver.port}/any/path", protocol="grpc")
-        with TelemetryLogger("r", log_dir=tmp_path, **QUIET, sinks=[sink]) as log:
-            for name in [*names[:5], "poison", *names[5:]]:
-                with log.span(name):
-                    pass
-
-    assert [one.name for one in spans_in(receiver.requests)] == names
-    assert {one["authorization"] for one in receiver.metadata} == {
-        "Basic " + base64.b64encode(b"me:s3cret").decode()
-    }
-    assert records_of(log)[-1]["undelivered"] == 1
-
-
-@in_make_faults
-def test_a_collector_that_comes_late_gets_everything_over_grpc(tmp_path, caplog, monkeypatch):
-    pytest.importorskip("grpc")
-    monkeypatch.setitem(Mirror.__init__.__kwdefaults__, "interval_s", 0.01)
-    port = a_free_port()
-    sink = exporter(f"http://127.0.0.1:{port}", protocol="grpc", timeout_s=0.25)
-    log = TelemetryLogger("r", log_dir=tmp_path, **QUIET, sinks=[sink])
-    with log.span("early"):
-        pass
-    wait_until(lambda: log.guard.counts.get("writing to otlp: OtlpError", 0) > 6)
-    with GrpcReceiver(port) as receiver:
-        with log.span("late"):
-            pass
-        log.close()
-
-    assert {one.name for one in spans_in(receiver.requests)} == {"early", "late"}
-    assert "does not answer: UNAVAILABLE" in caplog.text
-    assert {found.name for found in caplog.records} == {"toolkit.telemetry"}
 
 
 def test_a_login_in_the_address_is_sent_as_one_and_shown_nowhere():
@@ -511,8 +375,7 @@ def test_a_login_in_the_address_is_sent_as_one_and_shown_nowhere():
     with pytest.raises(OtlpError) as failure:
         exporter(address, timeout_s=0.5).write([span(B, "training_loop", 0.0, 1.0)])
 
-    [(_, headers)] = receiver.headers
-    assert headers["authorization"] == "Basic " + base64.b64encode(b"me:s3cret!").decode()
+    assert receiver.taken[0].headers["authorization"] == "Basic " + base64.b64encode(b"me:s3cret!").decode()
     assert "s3cret" not in str(failure.value)
 
 
@@ -543,13 +406,7 @@ def test_tags_that_are_known_late_are_the_same_wherever_they_are_reported(tmp_pa
     (reported,) = [record for record in found if record["event"] == "tags"]
     ledger = read_run_time(log.run_folder).ledger
     session = read_manifest(log.run_folder).sessions[-1]
-    sent = {
-        span.name: attributes(resource.resource)
-        for request in receiver.requests
-        for resource in request.resource_spans
-        for scope in resource.scope_spans
-        for span in scope.spans
-    }
+    sent = {span.name: about for span, about in sent_to(receiver)}
 
     assert {name: reported[name] for name in tags} == tags
     assert {name: getattr(session, name) for name in tags} == tags

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.mirrors.exporters.collector import attributes, collecting
 from tests.records import read_records
 from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
@@ -25,35 +23,6 @@ service = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_
 ORIGIN = 1_700_000_000.0
 PATIENCE_S = 60.0
 QUIET = {"system": False, "csv": False, "control": False, "output": False, "close_timeout": PATIENCE_S}
-
-
-@contextmanager
-def receiving(*answers):
-    """Yield an address and what arrives there; `answers` are the status codes before anything is taken."""
-    arrived, left = [], list(answers)
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            data = self.rfile.read(int(self.headers["Content-Length"]))
-            status = left.pop(0) if left else 400 if b"poison" in data else 200
-            if status == 200:
-                arrived.append((self.path, service.ExportMetricsServiceRequest.FromString(data)))
-            self.send_response(status, "no \x1b poison" if status == 400 else None)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", arrived
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 @pytest.fixture(autouse=True)
@@ -71,37 +40,37 @@ def record(event, seq, **fields):
     return {"event": event, "time": ORIGIN + seq, "seq": seq, "session": 1, **fields}
 
 
-def plain(of):
-    return {item.key: getattr(item.value, item.value.WhichOneof("value")) for item in of.attributes}
+def receiving(*statuses):
+    return collecting(service.ExportMetricsServiceRequest, *statuses)
 
 
-def metrics_in(arrived):
+def metrics_in(collector):
     return [
         metric
-        for _, request in arrived
+        for request in collector.requests
         for resource in request.resource_metrics
         for scope in resource.scope_metrics
         for metric in scope.metrics
     ]
 
 
-def points_of(arrived, name):
+def points_of(collector, name):
     return [
         point
-        for metric in metrics_in(arrived)
+        for metric in metrics_in(collector)
         if metric.name == name
         for point in (metric.sum if metric.WhichOneof("data") == "sum" else metric.gauge).data_points
     ]
 
 
-def values_of(arrived, name):
-    return [point.as_double for point in points_of(arrived, name)]
+def values_of(collector, name):
+    return [point.as_double for point in points_of(collector, name)]
 
 
 def test_numbers_arrive_with_standard_names_units_and_attributes():
     gpu = {"gpu/1/util": 93.0, "gpu/1/mem_used_gb": 2.0, "gpu/1/power_w": 300.5, "gpu/1/temp_c": 61}
-    with receiving() as (url, arrived):
-        sink = exporter(url)
+    with receiving() as collector:
+        sink = exporter(collector.url)
         sink.write(
             [
                 record("start", 0, config={"lr": 1}),
@@ -120,15 +89,15 @@ def test_numbers_arrive_with_standard_names_units_and_attributes():
         )
         sink.close()
 
-    ((path, request),) = arrived
-    assert path == "/v1/metrics"
-    resource = plain(request.resource_metrics[0].resource)
+    [request] = collector.requests
+    assert collector.taken[0].path == "/v1/metrics"
+    resource = attributes(request.resource_metrics[0].resource)
     assert {name: resource[name] for name in ("service.name", "run.id", "run.name")} == {
         "service.name": "greyjacket",
         "run.id": "run-1",
         "run.name": "greyjacket",
     }
-    units = {metric.name: (metric.unit, metric.WhichOneof("data")) for metric in metrics_in(arrived)}
+    units = {metric.name: (metric.unit, metric.WhichOneof("data")) for metric in metrics_in(collector)}
     assert units == {
         "training.train_loss": ("", "gauge"),
         "training.sec_per_step": ("s", "gauge"),
@@ -143,11 +112,11 @@ def test_numbers_arrive_with_standard_names_units_and_attributes():
         "hw.power": ("W", "gauge"),
         "hw.temperature": ("Cel", "gauge"),
     }
-    (loss,) = points_of(arrived, "training.train_loss")
+    (loss,) = points_of(collector, "training.train_loss")
     assert (loss.as_double, loss.time_unix_nano) == (0.5, 1_700_000_001_000_000_000)
-    assert plain(loss) == {"rank": 0, "run.session": 1}
-    (use,) = points_of(arrived, "hw.gpu.utilization")
-    assert plain(use) == {
+    assert attributes(loss) == {"rank": 0, "run.session": 1}
+    (use,) = points_of(collector, "hw.gpu.utilization")
+    assert attributes(use) == {
         "rank": 3,
         "run.session": 1,
         "gpu.index": "1",
@@ -156,11 +125,11 @@ def test_numbers_arrive_with_standard_names_units_and_attributes():
         "hw.gpu.task": "general",
     }
     assert use.as_double == pytest.approx(0.93)
-    assert values_of(arrived, "hw.gpu.memory.usage") == [2.0 * 1024**3]
-    assert values_of(arrived, "process.memory.usage") == [2.0 * 1024**2]
-    assert plain(points_of(arrived, "hw.temperature")[0])["hw.parent"] == "gpu1"
-    assert plain(points_of(arrived, "system.memory.usage")[0])["system.memory.state"] == "used"
-    assert [math.isnan(value) for value in values_of(arrived, "training.eval/val_loss")] == [True]
+    assert values_of(collector, "hw.gpu.memory.usage") == [2.0 * 1024**3]
+    assert values_of(collector, "process.memory.usage") == [2.0 * 1024**2]
+    assert attributes(points_of(collector, "hw.temperature")[0])["hw.parent"] == "gpu1"
+    assert attributes(points_of(collector, "system.memory.usage")[0])["system.memory.state"] == "used"
+    assert [math.isnan(value) for value in values_of(collector, "training.eval/val_loss")] == [True]
 
 
 def test_what_failed_is_sent_again_once_and_what_is_refused_is_counted(monkeypatch):
@@ -168,40 +137,17 @@ def test_what_failed_is_sent_again_once_and_what_is_refused_is_counted(monkeypat
     batch = [record("step", seq, global_step=seq, train_loss=float(seq)) for seq in range(1, 7)]
     batch.insert(3, record("step", 100, global_step=3, poison=1.0))
     batch = [{**one, "seq": seq} for seq, one in enumerate(batch)]
-    with receiving(200, 401) as (url, arrived):
-        sink = exporter(url)
+    with receiving(200, 401) as collector:
+        sink = exporter(collector.url)
         with pytest.raises(OtlpError, match="/v1/metrics answered 401"):
             sink.write(batch)
         sink.write(batch)
 
-    assert values_of(arrived, "training.train_loss") == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
+    assert values_of(collector, "training.train_loss") == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]
     assert sink.refused == 1
     assert [sink.is_undelivered(one) for one in (batch[-1], {**batch[-1], "seq": 99})] == [False, True]
     with pytest.raises(OptionsError, match="otlp_metrics is 'ftp://x'"):
         exporter("ftp://x")
-
-
-def test_numbers_arrive_over_grpc():
-    grpc = pytest.importorskip("grpc")
-    stubs = pytest.importorskip("opentelemetry.proto.collector.metrics.v1.metrics_service_pb2_grpc")
-    arrived = []
-
-    class Service(stubs.MetricsServiceServicer):
-        def Export(self, request, context):
-            arrived.append(("", request))
-            return service.ExportMetricsServiceResponse()
-
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        server = grpc.server(pool)
-        stubs.add_MetricsServiceServicer_to_server(Service(), server)
-        port = server.add_insecure_port("127.0.0.1:0")
-        server.start()
-        sink = exporter(f"http://127.0.0.1:{port}", protocol="grpc")
-        sink.write([record("step", 1, global_step=1, train_loss=0.5)])
-        sink.close()
-        server.stop(None).wait()
-
-    assert values_of(arrived, "training.train_loss") == [0.5]
 
 
 def sends():
@@ -215,23 +161,23 @@ def test_a_run_sends_its_steps_and_none_where_it_is_offline(tmp_path, monkeypatc
             fresh.delitem(sys.modules, name)
         wanted = TelemetryOptions(otlp="http://localhost", otlp_metrics="http://localhost")
         assert registry.missing_packages(wanted, may_send=True) == {}
-    with receiving() as (url, arrived):
-        with TelemetryLogger("r", log_dir=tmp_path, otlp_metrics=url, **QUIET) as log:
+    with receiving() as collector:
+        with TelemetryLogger("r", log_dir=tmp_path, otlp_metrics=collector.url, **QUIET) as log:
             for step in (1, 2, 3):
                 log.write_step(step, train_loss=1.0 / step)
             log.write_step(4, poison=1.0)
             assert sends()
         # A thread stays for a while after its last job.
         wait_until(lambda: not sends())
-        made = len(arrived)
-        elsewhere = url.replace("127.0.0.1", "192.0.2.1")
+        made = len(collector.taken)
+        elsewhere = collector.url.replace("127.0.0.1", "192.0.2.1")
         with TelemetryLogger("o", log_dir=tmp_path, otlp_metrics=elsewhere, mode="offline", **QUIET) as log:
             log.write_step(1, train_loss=1.0)
             sends_offline = sends()
 
-    assert values_of(arrived, "training.train_loss") == [1.0, 0.5, 1.0 / 3]
+    assert values_of(collector, "training.train_loss") == [1.0, 0.5, 1.0 / 3]
     assert not sends_offline
-    assert len(arrived) == made
+    assert len(collector.taken) == made
     # What a collector refuses is reported with its reason, and counted in the end record.
     records = read_records(tmp_path / "r")
     assert records[-1]["undelivered"] == 1

@@ -104,15 +104,6 @@ def test_an_event_of_a_short_span_is_reported_by_the_nearest_exported_one():
     assert [one["span_id"] for one in found if one["event"] == "span_event"] == ["a", "new"]
 
 
-def test_a_batch_that_comes_again_is_passed_over():
-    spans = SpanSelection()
-    batch = [span("a", "leaf"), span("b", "leaf")]
-    more = span("c", "leaf")
-
-    assert spans.take(batch) == batch
-    assert spans.take([*batch, more]) == [more]
-
-
 def test_records_that_only_look_like_spans_are_left_out():
     odd = [
         record("span", id=3, name="x", start=1.0, duration=1.0),
@@ -154,9 +145,3 @@ def test_a_tree_stays_whole_whatever_is_left_out(data):
         one for one in reversed(range(count)) if names[one] == "kept"
     ]
     assert all(one["parent_id"] == expected(int(one["id"])) for one in found)
-
-
-def test_a_record_of_another_program_is_passed_on_as_it_is():
-    foreign = {"seq": 0, "session": 1}
-
-    assert SpanSelection().take([foreign]) == [foreign]

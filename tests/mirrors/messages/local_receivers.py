@@ -24,6 +24,8 @@ class Got:
         self.path = path
         self.headers = headers
         self.body = body
+        self.status = None
+        """With what it was answered."""
 
     @property
     def json(self):
@@ -37,9 +39,12 @@ class Got:
 
 
 class HttpReceiver:
-    """Answers with each of `answers`, (status, headers, body), in turn, and then with `usual`, a body or a function."""
+    """Answers with each of `answers`, (status, headers, body), in turn, and then with `usual`.
 
-    def __init__(self, answers=(), usual=b"ok", tls=None):
+    That is another one, a body, or a function that returns either.
+    """
+
+    def __init__(self, answers=(), usual=b"ok", tls=None, port=0):
         self.got = []
         self.answers = list(answers)
         self._usual = usual
@@ -49,10 +54,11 @@ class HttpReceiver:
             def do_POST(self):
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 got = Got(self.path, self.headers, body)
-                receiver.got.append(got)
                 usual = receiver._usual(got) if callable(receiver._usual) else receiver._usual
-                status, headers, answer = receiver.answers.pop(0) if receiver.answers else (200, {}, usual)
-                self.send_response(status)
+                usual = usual if isinstance(usual, tuple) else (200, {}, usual)
+                got.status, headers, answer = receiver.answers.pop(0) if receiver.answers else usual
+                receiver.got.append(got)
+                self.send_response(got.status)
                 for name, value in headers.items():
                     self.send_header(name, value)
                 self.send_header("Content-Length", str(len(answer)))
@@ -67,7 +73,7 @@ class HttpReceiver:
             def log_message(self, *_):
                 pass
 
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
         self._server.daemon_threads = True
         self._server.handle_error = lambda *_: None
         if tls is not None:
@@ -132,8 +138,8 @@ def never_answer(connection, is_closing):
 
 
 @contextmanager
-def receiving(*answers, usual=b"ok", tls=None):
-    receiver = HttpReceiver(answers, usual, tls)
+def receiving(*answers, usual=b"ok", tls=None, port=0):
+    receiver = HttpReceiver(answers, usual, tls, port)
     try:
         yield receiver
     finally:

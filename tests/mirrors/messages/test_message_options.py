@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions
-from toolkit.telemetry.mirrors.messages.milestones import milestone_from
 from toolkit.telemetry.mirrors.messages.options import OCCASIONS, AddressError, MessageOptions, web_address
 
 SLACK = "https://hooks.slack.com/services/T000/B000/s3cr3ts3cr3t"
@@ -36,7 +35,6 @@ def test_a_whole_receiver_is_taken_over():
                 "url": "https://ntfy.sh/topic",
                 "secret_env": "NTFY_TOKEN",
                 "when": ["failure", "milestone"],
-                "milestones": ["val_loss < 0.1", "every 1000 steps"],
                 "link": "https://dash.example.org/?run={run}",
                 "per_minute": 2,
             }
@@ -44,7 +42,6 @@ def test_a_whole_receiver_is_taken_over():
     )
 
     assert one.url.shown == "https://ntfy.sh"
-    assert [milestone.text for milestone in one.milestones] == ["val_loss < 0.1", "every 1000 steps"]
     assert (one.when, one.per_minute) == (("failure", "milestone"), 2)
 
 
@@ -84,10 +81,6 @@ def test_a_whole_receiver_is_taken_over():
             {"to": "slack", "url_env": "A", "on": ["start"]},
             "messages[0].on is not an option. Known: allow_private",
         ),
-        (
-            {"to": "slack", "url_env": "A", "when": ["start"], "milestones": ["a < 1"]},
-            "messages[0].when is ['start']; it must be a list with milestone",
-        ),
         ([{"to": "slack", "url_env": "A"}] * 21, "messages lists 21 receivers"),
     ],
 )
@@ -112,54 +105,6 @@ def test_a_wrong_receiver_is_refused_by_key_and_what_is_allowed(block, said):
 )
 def test_a_refusal_shows_no_secret(block):
     assert "s3cr3t" not in refusal(block)
-
-
-# ------------------------------------------------------------ milestones
-
-
-@pytest.mark.parametrize(
-    ("text", "passed", "not_passed"),
-    [
-        ("val_loss < 0.1", 0.09, 0.1),
-        ("train_loss <= 2", 2.0, 2.01),
-        ("eval/accuracy>=0.95", 0.95, 0.949),
-        ("  rewards/margin   >   -1e-3 ", 0.0, -0.001),
-        ("val_loss<.5", 0.4, float("nan")),
-    ],
-)
-def test_a_bound_is_passed_on_its_side(text, passed, not_passed):
-    milestone = milestone_from("m", text)
-
-    def is_reached(value):
-        return milestone.reached_by({"event": "eval", milestone.metric: value}, 0) is not None
-
-    assert is_reached(passed)
-    assert not is_reached(not_passed)
-
-
-@pytest.mark.parametrize(
-    ("text", "every"), [("every 1000 steps", 1000), ("every 1 step", 1), (" every  5  steps ", 5)]
-)
-def test_steps_are_counted(text, every):
-    assert milestone_from("m", text).every == every
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "val_loss", "val_loss < ", "< 0.1", "val_loss == 0.1", "val_loss = 0.1", "val_loss != 1", "val_loss < low",
-        "val_loss < nan", "val_loss < 1e999", "every steps", "every 0 steps", "every -5 steps", "every 2.5 steps",
-        "every 100 epochs", "0.1 > val_loss > 0.05", "val_loss < 0.1 and lr > 0", "", "__import__('os')", "a" * 5000,
-    ],
-)  # fmt: skip
-def test_any_other_expression_is_refused_with_what_is_allowed(text):
-    said = refusal({"to": "slack", "url_env": "A", "milestones": [text]} if text else {"milestones": [text]})
-
-    if text:
-        assert "telemetry.messages[0].milestones[0] is" in said
-        assert '"val_loss < 0.1"' in said
-        assert '"every 1000 steps"' in said
-        assert len(said) < 1000
 
 
 # ------------------------------------------------------------ addresses

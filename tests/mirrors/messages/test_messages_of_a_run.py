@@ -45,6 +45,9 @@ def verifying_lark(secret=SECRET):
     return answer
 
 
+GOOD = {"name": "val_loss is good", "when": "val_loss < 0.5", "severity": "info"}
+
+
 def occasions(receiver):
     return [got.json["occasion"] for got in receiver.got]
 
@@ -102,15 +105,15 @@ def test_what_a_receiver_without_a_thread_does_not_get_is_recorded_and_another_o
 
 def test_a_run_is_reported_from_start_to_finish_and_each_delivery_is_recorded(tmp_path):
     with receiving() as receiver:
-        milestones = ["val_loss < 0.5", "every 50 steps"]
-        with logging_to(tmp_path, webhook(receiver, milestones=milestones), project="jackets") as log:
+        with logging_to(tmp_path, webhook(receiver), project="jackets", alerts=[GOOD]) as log:
             log.log_start(training={"max_steps": 100}, description="Rank 8, hf_" + 34 * "a")
             for step in range(1, 101):
                 log.log_step(step, train_loss=1.0 / step, lr=1e-4, sec_per_step=2.0)
             log.log_eval(100, val_loss=0.25)
-            let_arrive(log, receiver, 4)
+            let_arrive(log, receiver, 2)
 
-    assert sorted(occasions(receiver)) == ["finish", "milestone", "milestone", "milestone", "start"]
+    assert sorted(occasions(receiver)) == ["finish", "milestone", "start"]
+    assert "greyjacket: milestone val_loss is good" in [got.json["title"] for got in receiver.got]
     finish = receiver.got[-1].json
     assert finish["title"] == "greyjacket: finished"
     assert (finish["status"], finish["step"], finish["max_steps"]) == ("finished", 100, 100)
@@ -123,7 +126,7 @@ def test_a_run_is_reported_from_start_to_finish_and_each_delivery_is_recorded(tm
     records = read_records(log.run_folder / "metrics.jsonl")
     assert records[-1]["event"] == "end"
     reported = [record for record in records if record["event"] == "message"]
-    assert [record["status"] for record in reported] == ["delivered"] * 5
+    assert [record["status"] for record in reported] == ["delivered"] * 3
     assert reported[-1]["about"] == ["end:1"]
     assert (reported[-1]["attempts"], reported[-1]["service"]) == (1, "webhook")
 
@@ -141,15 +144,6 @@ def test_an_exception_is_reported_with_its_type_and_reason(tmp_path):
     assert "ValueError: the batch is empty" in reported["text"]
     assert "failed · step 7 · loss 0.5 · after " in reported["text"]
     assert reported["details"]["error_type"] == "ValueError"
-
-
-def test_the_error_that_ends_a_run_is_reported_although_another_came_last(tmp_path):
-    with receiving() as receiver:
-        log = make_logger(tmp_path, "r", messages=[webhook(receiver, when="failure")])
-        log.log_event("error", type="KeyError", message="handled")
-        log.close("failed", error=ZeroDivisionError("real"))
-
-    assert receiver.got[0].json["title"] == "r: failed with ZeroDivisionError"
 
 
 def test_a_critical_finding_is_reported_once(tmp_path):
@@ -183,12 +177,11 @@ def test_a_wrong_signing_secret_is_printed_and_recorded(tmp_path, monkeypatch, c
 def test_each_receiver_is_reported_what_it_wants_to_know(tmp_path):
     with receiving() as first, receiving() as second:
         wishes = (
-            webhook(first, when=["start", "milestone"], milestones=["train_loss < 0.5"]),
-            webhook(second, when=["finish", "milestone"], milestones=["every 2 steps"]),
+            webhook(first, when=["start", "milestone"]),
+            webhook(second, when=["finish", "milestone"]),
         )
-        with logging_to(tmp_path, *wishes) as log:
-            for step in (1, 2, 3):
-                log.log_step(step, train_loss=1.0 / step)
+        with logging_to(tmp_path, *wishes, alerts=[GOOD]) as log:
+            log.log_eval(1, val_loss=0.25)
             let_arrive(log, first, 2)
             let_arrive(log, second, 1)
 
@@ -297,7 +290,7 @@ def test_a_secret_address_is_warned_about_once_and_is_in_no_file(tmp_path, caplo
     from toolkit.telemetry import TelemetryLogger
 
     # Nothing happens that it wants to know, so that nothing is sent to it.
-    receivers = [{"to": service, "url": url, "when": ["milestone"], "milestones": ["no_such_metric > 1"]}]
+    receivers = [{"to": service, "url": url, "when": ["milestone"]}]
     config = {"config": {"name": "r", "telemetry": {"log_dir": str(tmp_path), "messages": receivers}}}
     with TelemetryLogger.from_config(config) as log:
         log.log_step(1, train_loss=1.0)
@@ -347,49 +340,26 @@ def test_a_receiver_that_hangs_holds_up_neither_the_loop_nor_the_end(tmp_path, c
 # ------------------------------------------------------------ once only
 
 
-def test_a_resumed_run_repeats_no_milestone(tmp_path):
-    wishes = {"when": ["start", "milestone"], "milestones": ["train_loss < 0.5", "every 10 steps"]}
-    with receiving() as receiver:
-        with logging_to(tmp_path, webhook(receiver, **wishes)) as log:
-            for step in range(1, 26):
-                log.log_step(step, train_loss=1.0 / step)
-            let_arrive(log, receiver, 4)
-        first = [got.json["title"] for got in receiver.got]
-        receiver.got.clear()
-        with logging_to(tmp_path, webhook(receiver, **wishes), resume=True) as log:
-            for step in range(8, 41):
-                log.log_step(step, train_loss=1.0 / step)
-            let_arrive(log, receiver, 3)
-
-    assert sorted(first) == [
-        "greyjacket: milestone train_loss < 0.5 reached",
-        "greyjacket: started",
-        "greyjacket: step 10 reached",
-        "greyjacket: step 20 reached",
-    ]
-    assert sorted(got.json["title"] for got in receiver.got) == [
-        "greyjacket: resumed as session 2",
-        "greyjacket: step 30 reached",
-        "greyjacket: step 40 reached",
-    ]
-
-
-def test_what_an_earlier_session_could_not_deliver_is_reported_when_it_comes_again(tmp_path):
-    wishes = {"when": ["milestone"], "milestones": ["train_loss < 0.5"]}
+def test_a_resumed_run_repeats_no_milestone_and_reports_what_did_not_arrive(tmp_path):
+    wishes = {"when": ["milestone"]}
+    rules = [GOOD, {**GOOD, "name": "better", "when": "val_loss < 0.3"}]
     with receiving((403, {}, b"no")) as receiver:
-        with logging_to(tmp_path, webhook(receiver, **wishes)) as log:
-            log.log_step(1, train_loss=0.1)
-        with logging_to(tmp_path, webhook(receiver, **wishes), resume=True) as log:
-            log.log_step(1, train_loss=0.1)
+        for session, values in enumerate(([0.4], [0.6, 0.4, 0.2], [0.6, 0.2])):
+            with logging_to(tmp_path, webhook(receiver, **wishes), alerts=rules, resume=bool(session)) as log:
+                for value in values:
+                    log.log_eval(session + 1, val_loss=value)
+                    log.flush()
 
-    assert [record["status"] for record in deliveries(log)] == ["failed", "delivered"]
+    titles = ["greyjacket: milestone val_loss is good"] * 2 + ["greyjacket: milestone better"]
+    assert [got.json["title"] for got in receiver.got] == titles
+    assert [record["status"] for record in deliveries(log)] == ["failed", "delivered", "delivered"]
 
 
 def test_a_record_that_is_read_again_is_not_reported_again(tmp_path):
     put = []
     with receiving() as receiver:
         sink = MessageSink(
-            MessageOptions.from_block("m", webhook(receiver, when="milestone", milestones="every 2 steps")),
+            MessageOptions.from_block("m", webhook(receiver, when="milestone")),
             run_state=RunState(run_name="r"),
             folder="r",
             record_file=tmp_path / "metrics.jsonl",
@@ -397,19 +367,17 @@ def test_a_record_that_is_read_again_is_not_reported_again(tmp_path):
             guard=Guard(),
         )
         sink.start()
-        batch = [{"event": "step", "seq": n, "session": 1, "global_step": n} for n in range(1, 5)]
-        sink.write(batch)
+        batch = [
+            {"event": "finding", "seq": n, "session": 1, "kind": f"rule:{n}", "severity": "info"}
+            for n in range(1, 4)
+        ]
+        sink.write(batch[:2])
         wait_until(lambda: len(put) == 2)
-        more = {"event": "step", "seq": 6, "session": 1, "global_step": 6}
-        sink.write([*batch, more])
+        sink.write(batch)
         wait_until(lambda: len(put) == 3)
         sink.close()
 
-    assert [got.json["title"] for got in receiver.got] == [
-        "r: step 2 reached",
-        "r: step 4 reached",
-        "r: step 6 reached",
-    ]
+    assert [got.json["title"] for got in receiver.got] == [f"r: milestone {n}" for n in range(1, 4)]
 
 
 # ------------------------------------------------------------ whole processes

@@ -6,9 +6,7 @@ import itertools
 
 import pytest
 
-from toolkit.telemetry.core.formatting import cut, duration
 from toolkit.telemetry.mirrors.messages.message import RunState
-from toolkit.telemetry.mirrors.messages.milestones import milestone_from
 from toolkit.telemetry.mirrors.messages.run_events import RunEventReader
 
 _seq = itertools.count()
@@ -39,12 +37,8 @@ def finding(**changes):
     return record("finding", **{**fields, **changes})
 
 
-def story(*milestones, redact=lambda texts: texts):
-    return RunEventReader(
-        RunState(run_name="greyjacket"),
-        redact=redact,
-        milestones=[milestone_from("m", text) for text in milestones],
-    )
+def story(redact=lambda texts: texts):
+    return RunEventReader(RunState(run_name="greyjacket"), redact=redact)
 
 
 def reported(run, *records):
@@ -88,18 +82,21 @@ def test_a_finding_that_becomes_critical_is_reported_then():
 
 
 @pytest.mark.parametrize(
-    ("changes", "is_reported"),
+    ("changes", "occasions"),
     [
-        ({"severity": "warning"}, False),
-        ({"severity": "info"}, False),
-        ({"state": "resolved"}, True),
-        ({"state": "resolved", "began_in_session": 0}, False),
-        ({"began_in_session": 0}, True),
-        ({"kind": "something_new"}, True),
+        ({"severity": "warning"}, []),
+        ({"severity": "info"}, []),
+        ({"state": "resolved"}, ["finding"]),
+        ({"state": "resolved", "began_in_session": 0}, []),
+        ({"began_in_session": 0}, ["finding"]),
+        ({"kind": "something_new"}, ["finding"]),
+        ({"kind": "rule:low enough", "severity": "info"}, ["milestone"]),
+        ({"kind": "rule:low enough", "severity": "info", "state": "resolved", "began_in_session": 0}, []),
+        ({"kind": "rule:too high"}, ["finding"]),
     ],
 )
-def test_which_findings_are_news(changes, is_reported):
-    assert bool(reported(story(), finding(**changes))) is is_reported
+def test_which_findings_are_news(changes, occasions):
+    assert [event.occasion for event in reported(story(), finding(**changes))] == occasions
 
 
 def test_two_that_notice_one_silence_are_one_stall():
@@ -221,7 +218,7 @@ def test_what_is_not_known_is_not_said():
     "odd", [{"global_step": "7"}, {"global_step": None}, {"train_loss": []}, {"lr": "x"}, {}]
 )
 def test_odd_records_do_no_harm(odd):
-    run = story("every 5 steps", "train_loss < 1")
+    run = story()
     reported(run, {"event": []}, {"event": {}})
 
     assert (
@@ -230,66 +227,6 @@ def test_odd_records_do_no_harm(odd):
         )
         != []
     )
-
-
-# ------------------------------------------------------------ milestones
-
-
-def reached(run, *records):
-    return [name for message in reported(run, *records) if message.milestone for name in message.about]
-
-
-@pytest.mark.parametrize("event", ["step", "eval", "epoch", "system"])
-def test_metrics_are_looked_for_where_metrics_are(event):
-    assert reached(story("m > 1"), record(event, m=2)) == ["milestone:m > 1"]
-
-
-NO_METRICS = [
-    *(record(event, m=2) for event in ("start", "end", "message", "finding")),
-    *(record("step", m=value) for value in (None, "2", True)),
-]
-
-
-@pytest.mark.parametrize("one", NO_METRICS)
-def test_what_is_no_metric_reaches_nothing(one):
-    assert reached(story("m > 1"), one) == []
-
-
-def test_steps_are_reported_each_time_they_are_passed_whatever_is_logged():
-    looking = story("every 1000 steps")
-    steps = [1, *range(70, 3500, 70)]
-
-    assert reached(looking, *map(step, steps)) == [
-        f"milestone:every 1000 steps:{n}" for n in (1000, 2000, 3000)
-    ]
-
-
-def test_a_resumed_run_does_not_reach_what_it_has_already_passed():
-    assert reached(story("every 1000 steps"), step(2500), step(2990), step(3000)) == [
-        "milestone:every 1000 steps:3000"
-    ]
-
-
-def test_a_first_record_that_folds_steps_reports_the_milestone_among_them():
-    assert reached(story("every 100 steps"), step(105, steps_folded=9)) == ["milestone:every 100 steps:100"]
-
-
-def test_steps_that_go_back_are_not_reported_again():
-    looking = story("every 10 steps")
-
-    assert len(reached(looking, step(1), step(10), step(5), step(10), step(20))) == 2
-
-
-def test_a_milestone_says_which_and_by_how_much():
-    run = story("val_loss < 0.1", "every 10 steps")
-    bound, steps = reported(run, step(1), record("eval", global_step=9, val_loss=0.05), step(12))
-
-    assert words(bound).splitlines()[:2] == [
-        "greyjacket: milestone val_loss < 0.1 reached",
-        "val_loss is 0.05 at step 9.",
-    ]
-    assert words(steps).splitlines()[0] == "greyjacket: step 10 reached"
-    assert bound.milestone.text == "val_loss < 0.1"
 
 
 # ------------------------------------------------------------ words
@@ -306,24 +243,3 @@ def test_a_text_is_redacted_before_it_is_cut():
 
     assert "SECR" not in message.lines[0]
     assert len(message.lines[0]) <= 600
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0 s"),
-        (48, "48 s"),
-        (60, "1 m"),
-        (8040, "2 h 14 m"),
-        (266400, "3 d 2 h"),
-        (1e300, "115740 d 17 h"),
-        (-5, "0 s"),
-    ],
-)
-def test_lengths_of_time(seconds, text):
-    assert duration(seconds) == text
-
-
-def test_texts_are_cut_in_whole_letters():
-    assert cut("abcdef", 6) == "abcdef"
-    assert cut("abcdefg", 6) == "abcd …"

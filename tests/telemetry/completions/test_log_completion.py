@@ -12,7 +12,6 @@ import pytest
 from tests.faults.children import Child, repair
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
-from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.runfolder.records import COMPLETION, COMPLETIONS_DROPPED
 
@@ -118,16 +117,6 @@ def test_a_field_called_like_one_of_ours_is_kept_under_another_name(make):
     (record,) = records_of(log, COMPLETION)
 
     assert (record["x_time"], record["x_cut"], record["x_event"]) == ("noon", "short", "lunch")
-
-
-def test_a_tensor_is_a_reward_too(make):
-    torch = pytest.importorskip("torch")
-    log = make()
-
-    log.log_completion(1, completion="a", reward=torch.tensor(0.25), rewards={"a": torch.tensor([2.0])})
-    (record,) = records_of(log, COMPLETION)
-
-    assert (record["reward"], record["rewards/a"]) == (0.25, 2.0)
 
 
 def test_of_each_range_of_steps_the_first_are_written_and_the_rest_is_counted(make):
@@ -279,34 +268,6 @@ def test_switched_off_nothing_is_written(make):
 
     assert internals(log).completions is None
     assert [record["event"] for record in records_of(log)] == []
-
-
-def test_a_logger_that_does_nothing_takes_them_too(tmp_path):
-    log = TelemetryLogger("r", log_dir=tmp_path, enabled=False)
-
-    log.log_completion(1, prompt="p", completion="c", reward=1.0)
-
-    assert internals(log).completions is None
-    assert list(tmp_path.iterdir()) == []
-
-
-class Hostile:
-    """An object that answers every question with an exception."""
-
-    def __getattribute__(self, name):
-        raise RuntimeError(name)
-
-
-def test_an_object_that_cannot_be_read_leaves_the_rest_of_the_completion(make):
-    log = make()
-
-    log.log_completion(
-        Hostile(), prompt="p", completion=[Hostile()], chosen=Hostile(), reward=Hostile(), label=True
-    )
-    (record,) = records_of(log, COMPLETION)
-
-    assert (record["prompt"], record["label"]) == ("p", True)
-    assert set(record["unencodable"]) == {"global_step", "reward"}
 
 
 LOGS_FOR_EVER = """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import lightning.pytorch as L
 import torch
 
@@ -67,13 +65,3 @@ class TwoOptimizers(Regression):
             torch.optim.SGD(first.parameters(), lr=0.1),
             torch.optim.SGD(second.parameters(), lr=0.2),
         ]
-
-
-class SlowValidation(Regression):
-    """Takes its time with the validation."""
-
-    SLOW_S = 0.2
-
-    def validation_step(self, batch, batch_idx):
-        time.sleep(self.SLOW_S)
-        super().validation_step(batch, batch_idx)

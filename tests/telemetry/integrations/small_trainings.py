@@ -15,7 +15,10 @@ from toolkit.telemetry.integrations.method_patches import _PatchedMethod
 os.environ.setdefault("KERAS_BACKEND", "torch")
 
 STEPS = 4
-"""Of two samples each, in two epochs; a checkpoint and an evaluation after every second step."""
+"""Of two samples each, in two epochs; a checkpoint and an evaluation after every second step.
+
+One that is not `busy` has a single epoch, and does nothing else before its end.
+"""
 RATE = 0.125
 
 
@@ -36,11 +39,11 @@ def patched_of(*owners: Any) -> set[str]:
     return {name for one in owners for name, value in vars(one).items() if isinstance(value, _PatchedMethod)}
 
 
-def _data():
+def _data(steps, busy):
     import torch
 
     torch.manual_seed(0)
-    return torch.randn(4, 3)
+    return torch.randn(4 if busy else 2 * steps, 3)
 
 
 class Transformers:
@@ -71,7 +74,7 @@ class Transformers:
     reports_failures = False
     """Whether its public hooks report a failure when it happens."""
 
-    def train(self, folder, callback=None, *, steps=STEPS, at_step=None, resume=None):
+    def train(self, folder, callback=None, *, steps=STEPS, at_step=None, resume=None, busy=True):
         import torch
         import transformers
 
@@ -89,7 +92,7 @@ class Transformers:
                 if at_step is not None:
                     at_step(state.global_step + 1)
 
-        own, data = Training(), _data()
+        own, data, often = Training(), _data(steps, busy), 2 if busy else 1000
         arguments = transformers.TrainingArguments(
             output_dir=str(folder / "out"),
             per_device_train_batch_size=2,
@@ -97,10 +100,10 @@ class Transformers:
             learning_rate=RATE,
             lr_scheduler_type="constant",
             optim="sgd",
-            logging_steps=1,
-            save_steps=2,
+            logging_steps=1 if busy else often,
+            save_steps=often,
             eval_strategy="steps",
-            eval_steps=2,
+            eval_steps=often,
             per_device_eval_batch_size=2,
             report_to="none",
             disable_tqdm=True,
@@ -151,7 +154,7 @@ class Lightning:
     calls = ("__init__", "log_start", "log_step", "log_eval", "log_checkpoint", "log_epoch", "start_span")
     reports_failures = True
 
-    def train(self, folder, callback=None, *, steps=STEPS, at_step=None, resume=None):
+    def train(self, folder, callback=None, *, steps=STEPS, at_step=None, resume=None, busy=True):
         import lightning.pytorch as L
         import torch
 
@@ -175,11 +178,13 @@ class Lightning:
             def configure_optimizers(self):
                 return torch.optim.SGD(self.parameters(), lr=RATE)
 
-        own, data = Training(), _data()
-        saves = L.callbacks.ModelCheckpoint(folder / "kept", "{step}", save_top_k=-1, every_n_train_steps=2)
+        own, data, often = Training(), _data(steps, busy), 2 if busy else 1000
+        saves = L.callbacks.ModelCheckpoint(
+            folder / "kept", "{step}", save_top_k=-1, every_n_train_steps=often
+        )
         model, ranks = Model(), int(os.environ.get("WORLD_SIZE", "1"))
         trainer = L.Trainer(
-            max_epochs=steps // 2,
+            max_epochs=steps // 2 if busy else 1,
             accelerator="cpu",
             devices=ranks,
             strategy="auto" if ranks == 1 else "ddp",
@@ -214,13 +219,13 @@ class Accelerate:
     calls = ("__init__", "declare_action", "log_start", "log_step", "log_eval", "log_checkpoint", "state")
     reports_failures = True
 
-    def train(self, folder, callback=None, *, steps=STEPS, at_step=None, resume=None):
+    def train(self, folder, callback=None, *, steps=STEPS, at_step=None, resume=None, busy=True):
         import accelerate
         import torch
 
         for state in ("AcceleratorState", "GradientState", "PartialState"):
             getattr(accelerate.state, state)._reset_state()
-        own, data = Training(), _data()
+        own, data = Training(), _data(steps, busy)
         accelerator = accelerate.Accelerator(cpu=True, log_with=None if callback is None else [callback])
         model = torch.nn.Linear(3, 1)
         model, optimizer, loader = accelerator.prepare(
@@ -248,7 +253,7 @@ class Accelerate:
                         optimizer.zero_grad()
                     own.losses.append(loss.item())
                     accelerator.log({"loss": loss.detach(), "lr": RATE}, step=step)
-                    if step % 2 == 0:
+                    if busy and step % 2 == 0:
                         accelerator.save_state(str(folder / f"kept/step-{step}"))
                         accelerator.log({"eval_loss": 0.5}, step=step)
                     if callback is not None and callback.should_stop:
@@ -280,7 +285,7 @@ class Keras:
     calls = ("__init__", "declare_action", "log_start", "log_step", "log_eval", "log_checkpoint", "log_epoch")
     reports_failures = False
 
-    def train(self, folder, callback=None, *, steps=STEPS, at_step=None, resume=None):
+    def train(self, folder, callback=None, *, steps=STEPS, at_step=None, resume=None, busy=True):
         import keras
 
         class Own(keras.callbacks.Callback):
@@ -292,13 +297,13 @@ class Keras:
             def on_train_batch_end(self, batch, logs=None):
                 own.losses.append(logs["loss"])
 
-        own, data = Training(), _data().numpy()
+        own, data = Training(), _data(steps, busy).numpy()
         keras.utils.set_random_seed(0)
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)], name="r")
         model.compile(keras.optimizers.SGD(RATE), "mse")
         save = keras.callbacks.ModelCheckpoint(str(folder / "of-{epoch}.keras"))
         callbacks = [save, Own(), *([callback] if callback is not None else [])]
-        fit = {"epochs": steps // 2, "batch_size": 2, "verbose": 0, "shuffle": False}
+        fit = {"epochs": steps // 2 if busy else 1, "batch_size": 2, "verbose": 0, "shuffle": False}
         try:
             model.fit(data, data.sum(1), validation_data=(data, data.sum(1)), callbacks=callbacks, **fit)
         finally:

@@ -11,16 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.lengths import in_make_faults
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry.integrations.ai_toolkit.attach import (
     IMPORT_FIRST,
     AttachError,
     attach,
+    attached_file,
     detach,
     extension_text,
-    status,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -133,7 +132,7 @@ def test_a_broken_extension_file_reports_it_and_the_job_is_trained(fault, checko
         folder, flags = ROOT / "toolkit", []
         trainers = checkout / "jobs" / "process" / "__init__.py"
         trainers.write_text(trainers.read_text().replace("BaseSDTrainProcess", "AnotherTrainProcess"))
-    (checkout / "extensions" / "ai_toolkit_telemetry.py").write_text(extension_text(folder, all_jobs=False))
+    (checkout / "extensions" / "ai_toolkit_telemetry.py").write_text(extension_text(folder))
     finished = start(checkout, job, *flags)
 
     assert finished.returncode == 0, finished.stderr
@@ -142,46 +141,27 @@ def test_a_broken_extension_file_reports_it_and_the_job_is_trained(fault, checko
 
 
 def test_a_package_that_has_moved_is_found_where_python_finds_packages(checkout, job, tmp_path):
-    (checkout / "extensions" / "ai_toolkit_telemetry.py").write_text(
-        extension_text(tmp_path / "gone", all_jobs=False)
-    )
+    (checkout / "extensions" / "ai_toolkit_telemetry.py").write_text(extension_text(tmp_path / "gone"))
     finished = start(checkout, job, PYTHONPATH=str(ROOT))
 
     assert finished.returncode == 0, finished.stderr
     assert steps_of(checkout) == 5
 
 
-@in_make_faults
-def test_all_jobs_are_recorded_with_all_jobs(checkout, job):
-    attach(checkout, all_jobs=True)
-    config = json.loads(job.read_text())
-    del config["config"]["process"][0]["telemetry"]
-    job.write_text(json.dumps(config))
-
-    assert status(checkout).all_jobs
-    assert start(checkout, job).returncode == 0
-    assert (checkout / "logs" / "greyjacket" / "metrics.jsonl").exists()
-
-
-def test_status_reports_the_attachment(checkout):
-    assert not status(checkout).is_there
-
+def test_a_file_of_another_installation_is_replaced(checkout):
     path = attach(checkout)
-    assert status(checkout).is_current
-    assert status(checkout).toolkit_folder == str(ROOT / "toolkit")
+    path.write_text(extension_text(Path("/elsewhere/toolkit")))
+    assert attached_file(checkout) != (path, extension_text())
 
-    path.write_text(extension_text(Path("/elsewhere/toolkit"), all_jobs=False))
-    assert status(checkout).is_there
-    assert not status(checkout).is_current
     assert attach(checkout) == path
-    assert status(checkout).is_current
+    assert attached_file(checkout) == (path, extension_text())
 
 
 def test_detaching_what_is_not_attached_does_nothing(checkout):
     assert detach(checkout) is None
 
 
-@pytest.mark.parametrize("do", [attach, detach, status])
+@pytest.mark.parametrize("do", [attach, detach, attached_file])
 def test_a_foreign_file_is_left_alone(do, checkout):
     theirs = checkout / "extensions" / "ai_toolkit_telemetry.py"
     theirs.write_text("# mine\n")
@@ -191,7 +171,7 @@ def test_a_foreign_file_is_left_alone(do, checkout):
     assert theirs.read_text() == "# mine\n"
 
 
-@pytest.mark.parametrize("do", [attach, detach, status])
+@pytest.mark.parametrize("do", [attach, detach, attached_file])
 def test_a_folder_that_is_no_checkout_is_refused(do, tmp_path):
     with pytest.raises(AttachError, match="not an ai-toolkit checkout"):
         do(tmp_path)
@@ -202,7 +182,7 @@ def test_a_checkout_with_its_own_telemetry_is_refused(checkout):
     with pytest.raises(AttachError, match=r"its own telemetry\. Move it away .* stay readable"):
         attach(checkout)
 
-    assert not status(checkout).is_there
+    assert attached_file(checkout)[1] is None
 
 
 def test_a_script_in_an_attached_checkout_can_import_the_logger(checkout):

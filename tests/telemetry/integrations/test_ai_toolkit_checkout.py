@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.records import read_records
-from toolkit.telemetry.integrations.ai_toolkit.attach import attach, detach, status
+from toolkit.telemetry.integrations.ai_toolkit.attach import attach, attached_file, detach
 from toolkit.telemetry.timing.history import read_run_time
 
 CHECKOUT = os.environ.get("AI_TOOLKIT_CHECKOUT")
@@ -96,7 +96,7 @@ def test_the_real_trainer_is_recorded_and_resumed(job, tmp_path):
     checkout = Path(CHECKOUT)
     process = job["config"]["process"][0]
     config = tmp_path / "job.json"
-    was_attached = status(checkout).is_there
+    was_attached = attached_file(checkout)[1] is not None
     attach(checkout)
     try:
         config.write_text(json.dumps(job))

@@ -5,10 +5,13 @@ from __future__ import annotations
 import copy
 import importlib
 import json
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+import toolkit.telemetry
 from tests.lengths import in_make_faults
 from tests.records import read_records, state_of
 from tests.telemetry.integrations import control_requests
@@ -115,6 +118,28 @@ def test_the_training_is_the_same_without_us(name, plain, tmp_path):
     alone = FRAMEWORKS[name].train(tmp_path)
 
     assert (alone.losses, alone.weights) == (own.losses, own.weights)
+
+
+def test_a_step_that_is_not_logged_takes_few_calls(name, tmp_path):
+    ours, first, last = str(Path(toolkit.telemetry.__file__).parent), 12, 20
+    calls = Counter()
+
+    def count(frame, event, _):
+        # A property of the framework's costs as much as a function of ours.
+        if event == "call" and any(one.f_code.co_filename.startswith(ours) for one in (frame, frame.f_back)):
+            calls[frame.f_code.co_name] += 1
+
+    def at_step(step):
+        if step in (first, last):
+            sys.setprofile(count if step == first else None)
+
+    callback = callback_of(name, tmp_path, log_every=1000)
+    try:
+        FRAMEWORKS[name].train(tmp_path, callback, steps=last + 2, at_step=at_step, busy=False)
+    finally:
+        sys.setprofile(None)
+
+    assert 0 < calls.total() / (last - first) <= 30, calls.most_common()
 
 
 @pytest.mark.parametrize("phases", [False, True])

@@ -79,25 +79,3 @@ def test_a_fit_is_a_run_with_the_numbers_of_its_history_and_a_second_fit_another
     assert [step["global_step"] for step in steps] == [7, 8, start["max_steps"]] == [7, 8, 9]
     assert session(tmp_path / "little-2").status == "finished"
     assert not patched(model)
-
-
-@pytest.mark.parametrize("place", ["the model", "another callback"])
-def test_an_exception_ends_the_run_as_failed_and_reaches_the_caller(tmp_path, place):
-    def fail(*_):
-        raise FloatingPointError("diverged")
-
-    telemetry, others = ours.TelemetryCallback(log_dir=tmp_path, **QUIET), []
-    model = make_model()
-    if place == "the model":
-        model.train_step = fail
-    else:
-        others = [keras.callbacks.LambdaCallback(on_epoch_end=fail)]
-    with pytest.raises(FloatingPointError):
-        fit(model, telemetry, *others)
-    if place != "the model":
-        # Keras reports it to no callback: the next training says so.
-        fit(make_model(), telemetry)
-
-    assert session(tmp_path / "little").status == "failed"
-    assert read_records(tmp_path / "little/metrics.jsonl", "error")
-    assert not patched(model)

@@ -15,9 +15,7 @@ import pytest
 from tests.lazy_module import LazyModule
 from tests.lengths import in_make_faults
 from tests.records import read_records
-from tests.telemetry.integrations import control_requests
-from tests.telemetry.logged import QUIET, make_logger, run_program
-from toolkit.telemetry.logger.options import OptionsError
+from tests.telemetry.logged import QUIET, run_program
 from toolkit.telemetry.runfolder.manifest import read_manifest
 
 torch = pytest.importorskip("torch")
@@ -156,19 +154,6 @@ def test_an_older_metric_is_not_recorded_again(trained):
     ]
 
 
-def test_spans_are_nested_as_the_work_was(trained):
-    folder, _, _, _ = trained
-    by_id = {record["id"]: record["name"] for record in records(folder, "span")}
-    parents = {(record["name"], by_id.get(record.get("parent_id"))) for record in records(folder, "span")}
-
-    assert ("training_loop", "application") in parents
-    assert ("training_iteration", "training_loop") in parents
-    assert ("validation_loop", "training_loop") in parents
-    assert ("checkpoint_save_sync", "training_loop") in parents
-    assert ("testing_loop", "application") in parents
-    assert ("testing_iteration", "testing_loop") in parents
-
-
 def test_the_check_of_the_validation_before_the_training_is_left_out(trained):
     folder, _, _, _ = trained
     first_step = records(folder, "step")[0]["seq"]
@@ -188,39 +173,6 @@ def test_a_test_after_the_training_is_a_further_session_of_the_run(trained):
     ] * 2
     assert [r["test_loss"] for r in records(folder, "eval", session=2)] == history(folder, "test_loss")
     assert callback.guard.total == 0
-
-
-def test_requests_are_carried_out_between_two_steps(tmp_path):
-    asked = []
-    callback = callback_of(tmp_path, log_every=5)
-
-    def ask(module, batch, loss):
-        if batch == 0:
-            callback.telemetry.declare_knob("strength", float, low=0, high=1, callback=asked.append)
-        if batch == 1:
-            control_requests.ask(callback.telemetry, actions=["save"], knobs={"strength": 0.5})
-        if batch == 3:
-            control_requests.ask(callback.telemetry, actions=["save_and_stop"])
-        return loss
-
-    trainer = trainer_of(tmp_path, [callback], max_epochs=100)
-    trainer.fit(modules.Regression(at_batch=ask), loader())
-
-    assert trainer.global_step == 4
-    assert asked == [0.5]
-    saved = records(tmp_path, "checkpoint")
-    assert [(r["global_step"], Path(r["checkpoint_path"]).name) for r in saved] == [
-        (2, "asked-epoch=0-step=2.ckpt"),
-        (4, "asked-epoch=0-step=4.ckpt"),
-    ]
-    assert torch.load(saved[-1]["checkpoint_path"], weights_only=True)["global_step"] == 4
-    answers = records(tmp_path, "control_change")
-    assert [(r["status"], r["actions"], r["global_step"]) for r in answers] == [
-        ("applied", ["save"], 2),
-        ("applied", ["save_and_stop"], 4),
-    ]
-    (end,) = records(tmp_path, "end")
-    assert end["status"] == "stopped"
 
 
 def test_a_background_checkpoint_is_recorded_once_it_is_saved(tmp_path):
@@ -331,18 +283,6 @@ def test_a_logger_alone_gives_the_trainer_a_callback(tmp_path):
     assert logger.guard.total == 1
 
 
-def test_a_logger_alone_records_that_a_training_failed(tmp_path):
-    logger = logger_of(tmp_path)
-
-    def fail(module, batch, loss):
-        raise ValueError("no such sample")
-
-    with pytest.raises(ValueError, match="no such sample"):
-        trainer_of(tmp_path, [], logger=logger).fit(modules.Regression(at_batch=fail), loader())
-
-    assert records(tmp_path, "end")[0]["status"] == "failed"
-
-
 def test_a_save_by_the_script_itself_is_recorded_as_one_without_a_path(tmp_path):
     def save(module, batch, loss):
         if batch == 2:
@@ -355,13 +295,6 @@ def test_a_save_by_the_script_itself_is_recorded_as_one_without_a_path(tmp_path)
 
     (saved,) = records(tmp_path, "checkpoint")
     assert (saved["global_step"], saved.get("checkpoint_path")) == (2, None)
-
-
-def test_options_are_rejected_that_are_wrong_or_given_twice(tmp_path):
-    with pytest.raises(OptionsError, match="log_evry"):
-        ours.TelemetryLightningLogger(log_evry=5)
-    with pytest.raises(OptionsError, match="log_dir"):
-        ours.TelemetryLightningLogger(make_logger(tmp_path, enabled=False), log_dir="logs")
 
 
 def test_metrics_passed_to_the_logger_are_records_of_their_own(tmp_path):
@@ -463,16 +396,6 @@ def test_a_training_whose_end_another_callback_hides_is_ended_before_the_next(tm
     assert [r["global_step"] for r in records(tmp_path, "checkpoint", name="r-2")] == [5, 10]
 
 
-def test_fast_dev_run_without_loggers_writes_nothing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    logger = ours.TelemetryLightningLogger(enabled=False)
-    trainer_of(tmp_path, [ours.TelemetryCallback()], logger=logger, fast_dev_run=True).fit(
-        modules.Regression(), loader()
-    )
-
-    assert not (tmp_path / "logs").exists()
-
-
 OTHER_NAME = """
     import sys
     import torch
@@ -528,15 +451,3 @@ def test_one_rank_does_not_stop_without_the_others_where_the_logger_is_older_tha
     assert said == ["rank 0 ended at 10", "rank 1 ended at 10"]
     steps = [len(records(tmp_path, "step", name=folder.name)) for folder in (tmp_path / "logs").iterdir()]
     assert sorted(steps) == [0, 10]
-
-
-def test_a_validation_does_not_count_as_step_time(tmp_path):
-    trainer_of(tmp_path, [callback_of(tmp_path)], accumulate_grad_batches=ACCUMULATED).fit(
-        modules.SlowValidation(), loader(), loader(10)
-    )
-    found = records(tmp_path, "step")
-
-    # Between the last step of the first epoch and the first of the second.
-    assert (
-        found[3]["sec_per_step"] <= found[3]["elapsed"] - found[2]["elapsed"] - modules.SlowValidation.SLOW_S
-    )

@@ -13,7 +13,6 @@ import pytest
 
 from ai_toolkit_telemetry.run import main
 from tests.fork_server import ROOT, run_python
-from tests.lengths import in_make_faults
 
 FILES = {
     "transformers/__init__.py": "",
@@ -71,23 +70,6 @@ def test_a_framework_that_is_already_imported_gets_the_name(folder):
     )
 
     assert done.stdout.splitlines() == [str(WITH_BOTH), "telemetry"], done.stderr
-
-
-@in_make_faults
-def test_a_framework_that_another_thread_is_importing_gets_the_name(folder):
-    is_added = "any('reporting_names' in repr(finder) for finder in sys.meta_path)"
-    slow = f"import sys, time\nwhile not {is_added}: time.sleep(0.01)\ntime.sleep(0.1)\nLOGGER_TYPE_TO_CLASS = {{}}\n"
-    (folder / "accelerate/tracking.py").write_text(slow)
-    done = run(
-        folder,
-        "-c",
-        "import threading, sys, time; thread = threading.Thread(target=lambda: __import__('accelerate.tracking'))\n"
-        "thread.start()\nwhile 'accelerate.tracking' not in sys.modules: time.sleep(0.01)\n"
-        "import toolkit.telemetry.integrations; thread.join()\n"
-        "print(*sys.modules['accelerate.tracking'].LOGGER_TYPE_TO_CLASS)",
-    )
-
-    assert (done.stdout, done.stderr) == ("telemetry\n", "")
 
 
 def test_a_name_of_their_own_and_a_version_without_a_table_stay_as_they_are(folder):

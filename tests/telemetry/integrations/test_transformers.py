@@ -162,19 +162,6 @@ def test_with_phases_a_loss_hidden_by_the_trainers_filter_is_recorded(tmp_path):
     assert math.isfinite(trainer.state.log_history[0]["loss"])
 
 
-@pytest.mark.parametrize("hook", ["on_epoch_end", "on_step_end"])
-def test_with_phases_another_callback_that_fails_ends_the_run(tmp_path, hook):
-    def fail(trainer, state, control):
-        raise KeyboardInterrupt if hook == "on_step_end" else RuntimeError("another callback's")
-
-    telemetry = ours.TelemetryCallback(log_dir=tmp_path / "logs", phases=True, **QUIET)
-    with pytest.raises((RuntimeError, KeyboardInterrupt)):
-        train_with(tmp_path, telemetry, odd_trainers.AtHook(hook, fail))
-
-    assert status(tmp_path) == ("stopped" if hook == "on_step_end" else "failed")
-    assert not telemetry.log.is_live
-
-
 FAILS = Path(__file__).parent / "programs" / "transformers_that_fails.py"
 
 

@@ -1,4 +1,4 @@
-"""Completions of TRL's trainers, collected while tiny models really train."""
+"""TRL's trainers, while tiny models really train: their own metrics, and their completions."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from tests.telemetry.logged import PATIENCE_S
 
 datasets = LazyModule("datasets")
 ours = LazyModule("toolkit.telemetry.integrations.transformers")
+peft = LazyModule("peft")
 trl = LazyModule("trl")
 
 PAIRS = [
@@ -72,6 +73,18 @@ def train(
     )
 
 
+def assert_same_metrics(run, *named):
+    """Hold every number of the Trainer's history against the step records, under its own name."""
+    steps = [record for record in run.records if record["event"] == "step"]
+    assert [step["global_step"] for step in steps] == [entry["step"] for entry in run.history]
+    for step, entry in zip(steps, run.history, strict=True):
+        numbers = {name: value for name, value in entry.items() if isinstance(value, (int, float))}
+        for name in set(numbers) - {"learning_rate", "step"}:
+            if math.isfinite(numbers[name]):
+                assert step[name] == pytest.approx(numbers[name], rel=1e-5), name
+        assert set(named) <= set(step)
+
+
 def of_step(run, step, split="train"):
     return [one for one in run.completions if one["global_step"] == step and one["split"] == split]
 
@@ -104,6 +117,7 @@ def grpo(tmp_path_factory):
         num_generations_eval=2,
         max_completion_length=6,
         reward_weights=[2.0, 1.0],
+        beta=0.1,
         eval_strategy="steps",
         eval_steps=2,
     )
@@ -114,7 +128,20 @@ def grpo(tmp_path_factory):
         [{"prompt": QUESTION}],
         eval_rows=[{"prompt": OTHER}],
         reward_funcs=[prefer_blue, at_times],
+        # What the divergence is measured from is then the model without the adapter.
+        peft_config=peft.LoraConfig(r=2, lora_alpha=4, target_modules=["q_proj", "v_proj"]),
     )
+
+
+def test_reinforcement_brings_its_reward_divergence_and_lengths(grpo):
+    assert_same_metrics(
+        grpo, "reward", "reward_std", "rewards/prefer_blue/mean", "kl", "completions/mean_length"
+    )
+    (start,) = [record for record in grpo.records if record["event"] == "start"]
+    assert (start["trainer"], start["lora_rank"], start["lora_alpha"]) == ("GRPOTrainer", 2, 4)
+    assert start["lora_target_modules"] == ["q_proj", "v_proj"]
+    assert 0 < start["model_trainable_params"] < start["model_total_params"]
+    assert [record["event"] for record in grpo.records].count("train_summary") == 1
 
 
 def test_what_was_generated_is_collected_every_so_many_steps_and_at_the_last(grpo):
@@ -208,6 +235,10 @@ def test_the_pairs_of_a_step_are_decoded_with_all_micro_batches(dpo):
     assert {one["prompt"] for one in dpo.completions} == set(right)
 
 
+def test_preferences_bring_their_rewards_and_margins(dpo):
+    assert_same_metrics(dpo, "rewards/chosen", "rewards/rejected", "rewards/margins", "rewards/accuracies")
+
+
 def test_each_pair_has_rewards_of_its_own_that_average_to_what_the_trainer_logs(dpo):
     for step in (1, 3, 4):
         found, logged = of_step(dpo, step), dpo.history[step - 1]
@@ -276,32 +307,28 @@ def test_the_trainers_without_a_reference_have_their_pairs_and_rewards(tmp_path,
 # ---------------------------------------------------------------- what is left alone
 
 
-def test_fine_tuning_has_no_completions(tmp_path):
-    config = arguments(tmp_path, trl.SFTConfig, max_length=32, max_steps=1)
-
-    assert train(tmp_path, trl.SFTTrainer, config, [{"messages": QUESTION + RIGHT}]).completions == []
-
-
-def test_nothing_is_collected_where_that_is_switched_off(tmp_path):
-    config = arguments(tmp_path, trl.DPOConfig, max_length=32, max_steps=1)
-
-    run = train(
-        tmp_path, trl.DPOTrainer, config, PAIRS, completions={"collect": False}, ref_model=make_model(seed=1)
+def test_fine_tuning_brings_its_entropy_and_accuracy_and_has_no_completions(tmp_path):
+    config = arguments(
+        tmp_path, trl.SFTConfig, max_steps=2, max_length=32, eval_strategy="steps", eval_steps=2
     )
+    rows = [{"messages": QUESTION + RIGHT}]
+    run = train(tmp_path, trl.SFTTrainer, config, rows, eval_rows=rows)
 
+    assert_same_metrics(run, "entropy", "mean_token_accuracy", "num_tokens")
+    (evaluation,) = [record for record in run.records if record["event"] == "eval"]
+    assert {"eval_loss", "eval_entropy", "eval_mean_token_accuracy"} <= set(evaluation)
     assert run.completions == []
 
 
 def losses(folder, *, collected):
     """Return the losses of a training whose completions are collected at every step, or not."""
-    config = arguments(folder, trl.DPOConfig, max_length=32, learning_rate=0.05, seed=3)
-    completions = {"interval": 1} if collected else False
+    config = arguments(folder, trl.DPOConfig, max_length=32, learning_rate=0.05, seed=3, max_steps=2)
+    completions = {"interval": 1} if collected else {"collect": False}
     run = train(folder, trl.DPOTrainer, config, PAIRS, ref_model=make_model(seed=1), completions=completions)
     assert bool(run.completions) is collected
     return [entry["loss"] for entry in run.history], run.trainer.model.state_dict()
 
 
-@in_make_faults
 def test_the_training_is_the_same_to_the_last_bit(tmp_path):
     plain, weights = losses(tmp_path / "plain", collected=False)
     watched, same_weights = losses(tmp_path / "watched", collected=True)

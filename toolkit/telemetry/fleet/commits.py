@@ -3,17 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final
 
-from toolkit.telemetry.fleet.binary_form import types_of
 from toolkit.telemetry.fleet.engine import Asks, Engine, chunks, quote
-from toolkit.telemetry.fleet.tail import (
-    SUMMARY_TYPES,
-    Counter,
-    Position,
-    Summary,
-)
+from toolkit.telemetry.fleet.native_form import types_of
 
 FileKey = tuple[str, int]
 """Run id and rank."""
@@ -38,8 +32,6 @@ class Commit:
     """The node that sent it; empty before that."""
     received: int = 0
     """When the engine took it, by its own clock, in seconds."""
-    metrics: Summary = field(default=Position().summary(), compare=False)
-    """What is written of each metric; not read back."""
 
     @property
     def key(self) -> FileKey:
@@ -60,9 +52,7 @@ class Commit:
         gen = max(self.gen, after) + 1
         if gen > _LAST_GENERATION:
             raise OSError(f"it is not shipped any more: it was replaced {gen - 1:,} times")
-        return replace(
-            self, gen=gen, end=0, crc=0, lines=0, bad_lines=0, why=why, metrics=Position().summary()
-        )
+        return replace(self, gen=gen, end=0, crc=0, lines=0, bad_lines=0, why=why)
 
 
 def newest_commits(engine: Asks, run_ids: Iterable[str]) -> dict[FileKey, Commit]:
@@ -70,9 +60,8 @@ def newest_commits(engine: Asks, run_ids: Iterable[str]) -> dict[FileKey, Commit
     found = {}
     for some in chunks(run_ids):
         for row in engine.rows(
-            f"SELECT {', '.join(_READ)} FROM commits FINAL WHERE run_id IN ({', '.join(map(quote, some))}) "
-            "ORDER BY run_id, rank, gen DESC LIMIT 1 BY run_id, rank",
-            *_READ.values(),
+            f"SELECT {', '.join(_TYPES)}, toUInt32(received) FROM commits FINAL "
+            f"WHERE run_id IN ({', '.join(map(quote, some))}) ORDER BY run_id, rank, gen DESC LIMIT 1 BY run_id, rank"
         ):
             commit = Commit(**dict(zip(_FIELDS, row, strict=True)))
             found[commit.key] = commit
@@ -85,8 +74,7 @@ def newest_labels(engine: Engine, run_ids: Iterable[str]) -> dict[str, tuple[int
     for some in chunks(run_ids):
         for run_id, version, deleted in engine.rows(
             f"SELECT run_id, max(version) AS newest, argMax(deleted, version) FROM labels "
-            f"WHERE run_id IN ({', '.join(map(quote, some))}) GROUP BY run_id",
-            *("String", "UInt64", "UInt8"),
+            f"WHERE run_id IN ({', '.join(map(quote, some))}) GROUP BY run_id"
         ):
             found[run_id] = (version, bool(deleted))
     return found
@@ -94,22 +82,15 @@ def newest_labels(engine: Engine, run_ids: Iterable[str]) -> dict[str, tuple[int
 
 def insert_commits(engine: Engine, commits: Sequence[tuple[Commit, int]], node: str) -> None:
     """Record that these files were taken so far; with each commit goes the day its run was created."""
-    rows = []
-    for one, day in commits:
-        numbers = (one.rank, one.gen, one.end, one.crc, one.lines, one.bad_lines)
-        rows.append((one.run_id, *numbers, one.why, node, day, *one.metrics))
-    engine.insert_rows("commits", _TYPES, rows)
+    rows = [(*(getattr(replace(one, node=node), name) for name in _TYPES), day) for one, day in commits]
+    engine.insert_rows("commits", {**_TYPES, "created": "Date"}, rows)
 
 
 _TYPES: Final = types_of(
     "run_id String, rank UInt32, gen UInt16, end UInt64, crc UInt32, lines UInt64, bad_lines UInt32, "
-    f"why String, node String, created Date, {SUMMARY_TYPES}"
+    "why String, node String"
 )
-_READ: Final = types_of(
-    "run_id String, rank UInt32, gen UInt16, end UInt64, crc UInt32, lines UInt64, bad_lines UInt32, why String, "
-    "node String, toUInt32(received) UInt32"
-)
-_FIELDS: Final = (*list(_READ)[:-1], "received")
+_FIELDS: Final = tuple(one.name for one in fields(Commit))
 
 
 def last_session(engine: Engine, commit: Commit) -> tuple[int, float]:
@@ -117,25 +98,20 @@ def last_session(engine: Engine, commit: Commit) -> tuple[int, float]:
     rows = engine.rows(
         "SELECT session, maxIf(time, isFinite(time)) FROM records "
         f"WHERE {commit.where} AND at < {commit.end} "
-        "GROUP BY session ORDER BY session DESC LIMIT 1",
-        "UInt32",
-        "Float64",
+        "GROUP BY session ORDER BY session DESC LIMIT 1"
     )
     return rows[0] if rows else (0, 0.0)
 
 
-def counters_at(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, dict[str, Counter]]:
-    """Return what is known of each metric of a file before its commit's end."""
-    found: dict[FileKey, dict[str, Counter]] = {}
+def metrics_at(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, list[str]]:
+    """Return the metrics of each file before its commit's end."""
+    found: dict[FileKey, list[str]] = {}
     for some in chunks(commits):
-        rows = engine.rows(
-            f"SELECT run_id, rank, {', '.join(types_of(SUMMARY_TYPES))} FROM commits FINAL "
-            f"WHERE {' OR '.join(f'({one.where} AND end = {one.end})' for one in some)}",
-            *("String", "UInt32", "Array(Bytes)", *tuple(types_of(SUMMARY_TYPES).values())[1:]),
-        )
-        for run_id, rank, *columns in rows:
-            counters = (Counter(*known) for known in zip(*columns, strict=True))
-            found[run_id, rank] = {counter.name.decode(): counter for counter in counters}
+        for run_id, rank, names in engine.rows(
+            "SELECT run_id, rank, groupUniqArray(toString(metric)) FROM points "
+            f"WHERE {' OR '.join(f'({one.where} AND at < {one.end})' for one in some)} GROUP BY run_id, rank"
+        ):
+            found[run_id, rank] = names
     return found
 
 
@@ -153,8 +129,7 @@ def strays_after(engine: Engine, commits: Iterable[Commit]) -> dict[FileKey, tup
         )
         for run_id, rank, *newest in engine.rows(
             "SELECT run_id, rank, (max((gen, next)) AS newest).1, newest.2 FROM records "
-            f"WHERE {files} GROUP BY run_id, rank",
-            *("String", "UInt32", "UInt16", "UInt64"),
+            f"WHERE {files} GROUP BY run_id, rank"
         ):
             found[run_id, rank] = (newest[0], newest[1])
     return found
@@ -167,12 +142,12 @@ def lines_of(engine: Asks, commit: Commit, begin: int, end: int) -> bytes:
         EngineError: the engine did not answer.
     """
     parts = []
-    for at, after, line in engine.rows(
-        f"SELECT at, next, line FROM records FINAL WHERE {commit.where} AND at >= {begin} AND at < {end} ORDER BY at",
-        *("UInt64", "UInt64", "Bytes"),
+    for at, line in engine.lines(
+        f"SELECT at, line FROM records FINAL WHERE {commit.where} AND at >= {begin} AND at < {end} "
+        "AND next = at + length(line) + 1 ORDER BY at"
     ):
-        if at != begin or after - at != len(line) + 1:
+        if at != begin:
             break
         parts += [line, b"\n"]
-        begin = after
+        begin += len(line) + 1
     return b"".join(parts)

@@ -7,28 +7,25 @@ import http.client
 import re
 import socket
 import ssl
-import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Protocol, TypeVar
 from urllib.parse import urlencode
 
+import orjson
+
 from toolkit.telemetry.fleet.address import Address, AddressError, read_password
-from toolkit.telemetry.fleet.binary_form import block_of_rows, rows_of
+from toolkit.telemetry.fleet.native_form import block_of_rows
 
 PATIENCE_S: Final = 30.0
 """How long the engine may be silent before a request counts as failed."""
 
-_WHOLE_ANSWER: Final = 10
-"""How many times as long a whole answer may take."""
 _MAX_ANSWER: Final = 256 * 1024**2
 _GZIP_LEVEL: Final = 1
 _SMALL_BODY: Final = 1024
-_BUFFER_BYTES: Final = 1024 * 1024
 _ITEMS_AT_ONCE: Final = 200
 _CHARS_AT_ONCE: Final = 16_000
 """The engine takes queries of up to 256 KiB, and a character may become sixteen."""
@@ -42,8 +39,15 @@ _UNKNOWN_TABLE: Final = 60
 _ACCESS: Final = frozenset({164, 291, 497})
 _FULL: Final = frozenset({241, 243, 252})
 _NO_SPACE: Final = "No space left on device"
-_OTHER_HOST: Final = frozenset({62, 64})
-"""OpenSSL's codes for a certificate of another host name or IP address."""
+_READ: Final = {
+    # The answer comes once the query has succeeded; until then a short one is held in memory, not on the disk.
+    "wait_end_of_query": 1,
+    "buffer_size": 1024 * 1024,
+    "output_format_json_quote_64bit_integers": 0,
+    # As texts, which float() reads: JSON has no NaN.
+    "output_format_json_quote_denormals": 1,
+    "output_format_json_validate_utf8": 1,
+}
 _DROPPED: Final = (BrokenPipeError, ConnectionResetError, http.client.BadStatusLine)
 _T = TypeVar("_T")
 
@@ -98,8 +102,11 @@ _LITERAL: Final = tuple(chr(byte) if byte in _PLAIN else f"\\x{byte:02x}" for by
 class Asks(Protocol):
     """An engine, or several connections to one."""
 
-    def rows(self, sql: str, *types: str) -> list[tuple[Any, ...]]:
-        """Return the rows of a SELECT."""
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a SELECT without FORMAT: numbers and texts; one that is not finite is a text."""
+
+    def lines(self, sql: str) -> list[tuple[int, bytes]]:
+        """Return the rows of a SELECT without FORMAT of a whole number and the line of a record, as it is."""
 
 
 class Engine:
@@ -120,20 +127,30 @@ class Engine:
         Raises:
             EngineError: it failed.
         """
-        # The answer comes once the query has succeeded; until then a short one is held in memory, not on the disk.
-        how = {"wait_end_of_query": 1, "buffer_size": _BUFFER_BYTES}
-        return self._ask(sql.encode("utf-8"), how, gzipped=False)
+        return self._ask(sql.encode("utf-8"), _READ, gzipped=False)
 
-    def rows(self, sql: str, *types: str) -> list[tuple[Any, ...]]:
-        """Run a SELECT without FORMAT and return its rows; `types` are those of its columns.
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a SELECT without FORMAT: numbers and texts; a number that is not finite is a text.
 
         Raises:
             EngineError: it failed.
         """
-        answer = self.query(f"{sql} FORMAT RowBinary")
+        answer = self.query(f"{sql} FORMAT JSONCompactEachRow")
         try:
-            return list(rows_of(answer, types))
-        except (struct.error, IndexError) as error:
+            return [tuple(orjson.loads(row)) for row in answer.splitlines()]
+        except ValueError as error:
+            raise EngineError(f"{self.address} gave an answer of another form than asked for") from error
+
+    def lines(self, sql: str) -> list[tuple[int, bytes]]:
+        """Return the rows of a SELECT without FORMAT of a whole number and the line of a record, as it is.
+
+        Raises:
+            EngineError: it failed.
+        """
+        rows = (row.partition(b"\t") for row in self.query(f"{sql} FORMAT TSVRaw").split(b"\n")[:-1])
+        try:
+            return [(int(number), line) for number, _, line in rows]
+        except ValueError as error:
             raise EngineError(f"{self.address} gave an answer of another form than asked for") from error
 
     def insert(self, table: str, columns: Sequence[str], block: bytes) -> None:
@@ -211,23 +228,18 @@ class Engine:
         try:
             if self._connection is None:
                 self._connection = self._new_connection()
-            with _all_within(_WHOLE_ANSWER * self.patience_s, self._connection, place):
-                self._connection.request("POST", path, body, headers)
-                response = self._connection.getresponse()
-                answer = response.read(_MAX_ANSWER + 1)
-                if response.length and len(answer) <= _MAX_ANSWER:
-                    raise http.client.IncompleteRead(answer, response.length)
+            self._connection.request("POST", path, body, headers)
+            response = self._connection.getresponse()
+            answer = response.read(_MAX_ANSWER + 1)
+            if response.length and len(answer) <= _MAX_ANSWER:
+                raise http.client.IncompleteRead(answer, response.length)
             if len(answer) > _MAX_ANSWER:
                 self.close()
                 raise EngineError(f"{place} gave an answer of more than {_MAX_ANSWER // 1024**2} MiB")
         except ssl.SSLCertVerificationError as error:
             self.close()
-            if error.verify_code in _OTHER_HOST:
-                raise RefusedError(
-                    f"the certificate of {place} is for another host: {error.verify_message.rstrip('.')}"
-                ) from error
             raise RefusedError(
-                f"the certificate of {place} is not trusted ({error.verify_message}); --ca names a CA that is"
+                f"the certificate of {place} is refused ({error.verify_message}); --ca names the CA that signed it"
             ) from error
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError) as error:
             self.close()
@@ -286,33 +298,6 @@ def _explained(code: int | None, status: int, reason: str, address: Address) -> 
     return EngineError(f"{place} answered with error {code}: {reason}")
 
 
-@contextmanager
-def _all_within(limit_s: float, connection: http.client.HTTPConnection, place: str) -> Iterator[None]:
-    """Have the block fail after `limit_s`: a socket's own timeout begins again with each byte that comes."""
-    is_over = threading.Event()
-
-    def end() -> None:
-        is_over.set()
-        if connection.sock is not None:
-            with suppress(OSError):
-                # Not SSLSocket's own, which takes its state away from the thread that reads.
-                socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
-
-    timer = threading.Timer(limit_s, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    except (OSError, http.client.HTTPException):
-        if not is_over.is_set():
-            raise
-    finally:
-        timer.cancel()
-    # Headers that are cut off are no error for http.client.
-    if is_over.is_set():
-        raise UnreachableError(f"{place} has not finished its answer after {limit_s:g} s")
-
-
 def _tls_context(address: Address) -> ssl.SSLContext:
     try:
         return ssl.create_default_context(cafile=str(address.ca) if address.ca else None)
@@ -321,13 +306,9 @@ def _tls_context(address: Address) -> ssl.SSLContext:
         raise RefusedError(f"the CA file {address.ca} cannot be used: {reason}") from error
 
 
-def _clock_ahead(
-    date: str | None, otherwise: float | None, now: Callable[[], float] = time.time
-) -> float | None:
-    if date is None:
-        return otherwise
+def _clock_ahead(date: str | None, otherwise: float | None) -> float | None:
     try:
         # The header is cut to whole seconds: its middle is the best guess.
-        return now() - (parsedate_to_datetime(date).timestamp() + 0.5)
+        return time.time() - (parsedate_to_datetime(date).timestamp() + 0.5) if date else otherwise
     except (TypeError, ValueError):
         return otherwise

@@ -49,8 +49,7 @@ class EngineRuns:
         rows = self.engine.rows(
             "SELECT run_id, argMax(name, version) AS called, argMax(node, version), argMax(folder, version), "
             "max(version), argMax(manifest, version) FROM runs "
-            f"WHERE run_id = {quote(wanted)} OR name = {quote(wanted)} GROUP BY run_id",
-            *("String", "String", "String", "String", "UInt64", "Bytes"),
+            f"WHERE run_id = {quote(wanted)} OR name = {quote(wanted)} GROUP BY run_id"
         )
         found = [row for row in rows if row[0] == wanted] or rows
         if not found:
@@ -68,11 +67,10 @@ class EngineRuns:
             path = rank_file(Path(folder), commit.rank).as_posix()
             self._files[path] = StoredFile(commit.end, commit.received), commit
         labels = self.engine.rows(
-            f"SELECT max(version), argMax(labels, version) FROM labels WHERE run_id = {quote(run_id)} GROUP BY run_id",
-            *("UInt64", "Bytes"),
+            f"SELECT max(version), argMax(labels, version) FROM labels WHERE run_id = {quote(run_id)} GROUP BY run_id"
         )
-        for path, changed, data in ((MANIFEST, version, manifest), *((LABELS, *row) for row in labels)):
-            if data:
+        for path, changed, text in ((MANIFEST, version, manifest), *((LABELS, *row) for row in labels)):
+            if data := text.encode():
                 self._files[f"{folder}/{path}"] = StoredFile(len(data), changed / 1000), data
         for place, stored in (self._objects.files([run_id]) if self._objects is not None else {}).items():
             if is_for_pages(place, stored.size):
@@ -80,8 +78,7 @@ class EngineRuns:
         if self._objects is None:
             events = ", ".join(map(quote, sorted(FILE_EVENTS)))
             self.left_out += self.engine.rows(
-                f"SELECT count() FROM records WHERE run_id = {quote(run_id)} AND event IN ({events})",
-                "UInt64",
+                f"SELECT count() FROM records WHERE run_id = {quote(run_id)} AND event IN ({events})"
             )[0][0]
 
     def files(self, below: Collection[str] | None = None) -> dict[str, StoredFile]:  # noqa: ARG002 - all are wanted

@@ -16,7 +16,7 @@ VARIABLE: Final = "TELEMETRY_FLEET"
 """Names the file; followed by _ and a key in capitals, it is the variable for that key."""
 KEYS: Final[Mapping[str, str]] = {
     "folders": "a list of paths",
-    **dict.fromkeys(("engine", "objects", "objects-endpoint", "metrics"), "a text"),
+    **dict.fromkeys(("engine", "objects", "objects-endpoint"), "a text"),
     **dict.fromkeys(("password-file", "ca"), "a path"),
     **dict.fromkeys(("keep-days", "drain-timeout"), "a whole number above 0"),
     "deliver-requests": "true or false",

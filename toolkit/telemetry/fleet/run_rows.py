@@ -14,9 +14,9 @@ from urllib.parse import quote as percent_encoded
 import orjson
 
 from toolkit.telemetry.core.run_search import natural_key, text_of
-from toolkit.telemetry.fleet.binary_form import types_of
 from toolkit.telemetry.fleet.commits import newest_labels
 from toolkit.telemetry.fleet.engine import Asks, Engine, chunks, quote
+from toolkit.telemetry.fleet.native_form import types_of
 from toolkit.telemetry.fleet.run_folders import RunFolder, file_bytes
 from toolkit.telemetry.runfolder.codec import encodable
 from toolkit.telemetry.runfolder.folder_list import Signature, signature_of
@@ -122,8 +122,7 @@ def ask(engine: Engine, runs: Iterable[tuple[RunReport, RunFolder]]) -> None:
         for run_id, version, node in engine.rows(
             "SELECT run_id, max(version), if(argMax(status, version) IN ('running', 'stalled') "
             f"AND toUInt32(now()) - argMax(toUInt32(received), version) > {_GIVEN_UP_S}, '', argMax(node, version)) "
-            f"FROM runs WHERE run_id IN ({texts}) GROUP BY run_id",
-            *("String", "UInt64", "String"),
+            f"FROM runs WHERE run_id IN ({texts}) GROUP BY run_id"
         ):
             for report in by_id[run_id]:
                 report.version, report.node = max(report.version, version), node
@@ -199,10 +198,9 @@ def reports_of_shippers(engine: Asks) -> list[SaidByShipper]:
     """
     rows = engine.rows(
         "SELECT node, files, behind, last_error, clock_ahead_s, toInt64(toUInt32(now())) - toUInt32(received) "
-        "FROM shippers FINAL ORDER BY node",
-        *("String", "UInt32", "UInt64", "String", "Float64", "Int64"),
+        "FROM shippers FINAL ORDER BY node"
     )
-    return [SaidByShipper(*row) for row in rows]
+    return [SaidByShipper(*said, float(ahead), age_s) for *said, ahead, age_s in rows]
 
 
 def status_of(run: RunFolder) -> Status:

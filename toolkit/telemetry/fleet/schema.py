@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Final
 
 from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.engine import Engine, EngineError, RefusedError
 
-VERSION: Final = 5
+VERSION: Final = 6
 """Of the tables. Programs and tables of different versions refuse each other: a new version is a new database."""
 
 ABOUT: Final = "schema_version"
@@ -60,9 +61,7 @@ TABLES: Final = (
     _Table(
         name="commits",
         columns="""run_id String, rank UInt32, gen UInt16, end UInt64, crc UInt32, lines UInt64, bad_lines UInt32,
-            why String, node {LC}, received DateTime DEFAULT now(), created Date,
-            metric Nested(name String, count UInt32, bad UInt32, last Float64, last_at UInt64, low Float64,
-            high Float64, first_at UInt64)""",
+            why String, node {LC}, received DateTime DEFAULT now(), created Date""",
         engine="ReplacingMergeTree(end)",
         key="(run_id, rank, gen)",
     ),
@@ -110,6 +109,15 @@ TABLES: Final = (
 )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """How the tables were made."""
+
+    keep_days: int = 0
+    """Runs created longer ago are removed by the engine, and not shipped; 0 keeps all."""
+    engine_version: str = ""
+
+
 def set_up(address: Address, keep_days: int | None = None) -> str:
     """Make the tables that are missing; return what was done, in words. No data is ever dropped.
 
@@ -118,54 +126,35 @@ def set_up(address: Address, keep_days: int | None = None) -> str:
     Raises:
         EngineError: the engine refused.
     """
-    anywhere = Engine(replace(address, database="default"))
-    try:
+    with closing(Engine(replace(address, database="default"))) as anywhere:
         anywhere.query(f"CREATE DATABASE IF NOT EXISTS {address.database}")
-        engine_version = str(anywhere.rows("SELECT version()", "String")[0][0])
-    finally:
-        anywhere.close()
-    engine = Engine(address)
-    try:
+        engine_version = anywhere.rows("SELECT version()")[0][0]
+    with closing(Engine(address)) as engine:
         found = _tables(engine)
-        if found is not None:
-            _require_version(found, address)
-        made = found or Tables()
-        if keep_days is not None:
-            made = replace(made, keep_days=keep_days)
-        is_change = found is not None and found != made
-        for statement in statements(made, is_change=is_change):
+        before = found.keep_days if found is not None else 0
+        days = before if keep_days is None else keep_days
+        for statement in statements(days, is_change=found is not None and before != days):
             engine.query(statement)
-    finally:
-        engine.close()
     done = "made" if found is None else "checked"
     return f"{address.place}: tables of version {VERSION} {done} (ClickHouse {engine_version})"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Tables:
-    """How the tables were made."""
-
-    version: int = VERSION
-    keep_days: int = 0
-    """Runs created longer ago are removed by the engine, and not shipped; 0 keeps all."""
-    engine_version: str = ""
-
-
-def statements(tables: Tables, *, is_change: bool = False) -> Iterator[str]:
+def statements(keep_days: int, *, is_change: bool = False) -> Iterator[str]:
     """Yield the statements that make what is missing; for a change of `keep_days`, also those for what is there."""
     for table in TABLES:
+        expiry = f"TTL {table.dated} + INTERVAL {keep_days} DAY" if keep_days else ""
+        columns = table.columns.replace("{LC}", "LowCardinality(String)")
         yield (
-            f"CREATE TABLE IF NOT EXISTS {table.name} ({_columns(table)}) ENGINE = {table.engine} "
-            f"PARTITION BY {table.partition} ORDER BY {table.key} {_expiry(table, tables)}"
+            f"CREATE TABLE IF NOT EXISTS {table.name} ({columns}) ENGINE = {table.engine} "
+            f"PARTITION BY {table.partition} ORDER BY {table.key} {expiry} "
             f"SETTINGS index_granularity = {table.granularity}"
         )
         if is_change:
-            how = f"MODIFY {_expiry(table, tables)}" if tables.keep_days else "REMOVE TTL"
-            yield f"ALTER TABLE {table.name} {how}"
+            yield f"ALTER TABLE {table.name} {f'MODIFY {expiry}' if keep_days else 'REMOVE TTL'}"
     # Last, so that tables are used only if all of them are there.
     yield (
         f"CREATE {'OR REPLACE VIEW' if is_change else 'VIEW IF NOT EXISTS'} {ABOUT} AS "
-        f"SELECT toUInt32({tables.version}) AS version, toUInt32({tables.keep_days}) AS keep_days"
+        f"SELECT toUInt32({VERSION}) AS version, toUInt32({keep_days}) AS keep_days"
     )
 
 
@@ -181,7 +170,6 @@ def require_tables(engine: Engine) -> Tables:
         raise SchemaError(
             f"the database {engine.address.database} has no telemetry tables; `telemetry ship --set-up` makes them"
         )
-    _require_version(found, engine.address)
     return found
 
 
@@ -190,33 +178,20 @@ _UNKNOWN_TABLE: Final = 60
 
 def _tables(engine: Engine) -> Tables | None:
     try:
-        version = engine.rows(f"SELECT toUInt32(version) FROM {ABOUT}", "UInt32")[0][0]
-        if version != VERSION:
-            return Tables(version=version)
-        about = engine.rows(f"SELECT keep_days, version() FROM {ABOUT}", "UInt32", "String")[0]
-        return Tables(keep_days=about[0], engine_version=about[1])
+        version = engine.rows(f"SELECT version FROM {ABOUT}")[0][0]
     except EngineError as error:
         if error.code == _UNKNOWN_TABLE:
             return None
         raise
-
-
-def _require_version(found: Tables, address: Address) -> None:
-    if found.version != VERSION:
+    if version != VERSION:
         raise SchemaError(
-            f"the tables of the database {address.database} have version {found.version} and this program needs "
+            f"the tables of the database {engine.address.database} have version {version} and this program needs "
             f"version {VERSION}: "
             + (
                 "upgrade this program"
-                if found.version > VERSION
+                if version > VERSION
                 else "let `telemetry ship --set-up` make a new database, and the shippers fill it from their folders"
             )
         )
-
-
-def _expiry(table: _Table, tables: Tables) -> str:
-    return f"TTL {table.dated} + INTERVAL {tables.keep_days} DAY " if tables.keep_days else ""
-
-
-def _columns(table: _Table) -> str:
-    return table.columns.replace("{LC}", "LowCardinality(String)")
+    keep_days, engine_version = engine.rows(f"SELECT keep_days, version() FROM {ABOUT}")[0]
+    return Tables(keep_days=keep_days, engine_version=engine_version)

@@ -27,7 +27,6 @@ _REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _SECRET_VARIABLES: Final = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
 _BUCKET: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 _PREFIX: Final = re.compile(r"(?:[A-Za-z0-9_=+@-][A-Za-z0-9._=+@-]*(?:/|$))*")
-_AWS_ERROR: Final = re.compile(r"AWS Error (\w+)")
 _PATIENCE_S: Final = 5.0
 _TRIES: Final = 2
 _PART_BYTES: Final = 1024 * 1024
@@ -38,9 +37,6 @@ _BAD_NAME: Final = frozenset(
     {errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ}
 )
 """What is wrong with the name of a file, not with the disk."""
-_DENIED: Final = frozenset(
-    {"ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "INVALID_CLIENT_TOKEN_ID"}
-)
 
 
 class PlaceError(ValueError):
@@ -80,9 +76,6 @@ class Source(Protocol):
 
 class Store(Source, Protocol):
     """Files by name, that can be replaced."""
-
-    def size(self, name: str) -> int | None:
-        """Return how large a file is; None if it is missing. Raises StoreError."""
 
     def write(self, name: str, file: BinaryIO, changed: float | None = None) -> None:
         """Store a copy of an open file, which was `changed` then, replacing one of that name. Raises StoreError."""
@@ -144,14 +137,6 @@ class FolderStore:
                             found[path] = StoredFile(status.st_size, status.st_mtime)
         return found
 
-    def size(self, name: str) -> int | None:
-        """Return how large a file is; None if it is missing."""
-        try:
-            with self.open(name) as file:
-                return os.fstat(file.fileno()).st_size
-        except MissingError:
-            return None
-
     @contextmanager
     def open(self, name: str) -> Iterator[BinaryIO]:
         """Open a file for reading."""
@@ -210,12 +195,6 @@ class S3Store:
         at = f" on {self._endpoint}" if self._endpoint else ""
         return f"s3://{self._path.rstrip('/')}{at}"
 
-    def size(self, name: str) -> int | None:
-        """Return how large a file is; None if it is missing."""
-        with self._explained(name):
-            found = self._fs().get_file_info(self._path + name)
-            return int(found.size) if found.is_file else None
-
     @contextmanager
     def open(self, name: str) -> Iterator[BinaryIO]:
         """Open a file for reading."""
@@ -271,14 +250,6 @@ class S3Store:
             raise StoreError(self._sentence(str(error))) from error
 
     def _sentence(self, text: str) -> str:
-        found = _AWS_ERROR.search(text)
-        code = found[1] if found else ""
-        if code in _DENIED:
-            return f"{self} refused the key, or does not allow it to do this ({code})"
-        if code == "NETWORK_CONNECTION":
-            return f"{self} cannot be reached"
-        if code == "NO_SUCH_BUCKET":
-            return f"{self}: there is no such bucket"
         reason = " ".join(text.split())
         for variable in _SECRET_VARIABLES:
             if os.environ.get(variable):

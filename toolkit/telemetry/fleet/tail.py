@@ -6,13 +6,12 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from math import inf, isfinite, nan
 from pathlib import Path
 from typing import Any, Final
 
-from toolkit.telemetry.fleet.binary_form import block_of, column, numbers, text, types_of
+from toolkit.telemetry.fleet.native_form import block_of_rows, types_of
 from toolkit.telemetry.runfolder.metrics import CARRIES_METRICS, MAX_METRICS, metrics_of, position_of
 from toolkit.telemetry.runfolder.portable import pread
 from toolkit.telemetry.runfolder.reader import BadLine, Cursor, parse_line, read_block
@@ -50,25 +49,6 @@ class RunKey:
         return 0 < keep_days <= time.time() // _DAY_S - self.day
 
 
-@dataclass(slots=True)
-class Counter:
-    """The values of one metric so far."""
-
-    name: bytes
-    n: int = 0
-    """How many there were."""
-    bad: int = 0
-    """How many of them were not finite."""
-    last: float = nan
-    last_at: int = 0
-    """Where the line of the last one begins."""
-    low: float = inf
-    """The lowest of the finite ones."""
-    high: float = -inf
-    first_at: int = 0
-    """Where the line of the first one begins."""
-
-
 @dataclass(slots=True, kw_only=True)
 class Position:
     """How far a file is shipped, and what its bytes up to there add up to."""
@@ -77,21 +57,18 @@ class Position:
     crc: int = 0
     lines: int = 0
     bad_lines: int = 0
-    counters: dict[str, Counter] = field(default_factory=dict)
-    """By metric, in the order of their first value."""
-
-    def summary(self) -> Summary:
-        """Return what is known of each metric, by column."""
-        return tuple(tuple(getattr(one, name) for one in self.counters.values()) for name in _SUMMARY)
+    metrics: dict[str, bytes] = field(default_factory=dict)
+    """The metrics so far, and their names encoded: a file has only so many."""
 
 
-Summary = tuple[tuple[Any, ...], ...]
-_SUMMARY: Final = ("name", "n", "bad", "last", "last_at", "low", "high", "first_at")
-SUMMARY_TYPES: Final = (
-    "metric.name Array(String), metric.count Array(UInt32), metric.bad Array(UInt32), metric.last Array(Float64), "
-    "metric.last_at Array(UInt64), metric.low Array(Float64), metric.high Array(Float64), metric.first_at Array(UInt64)"
+Block = tuple[str, tuple[str, ...], bytes]
+"""A table, its columns, and rows for it."""
+_FILE: Final = types_of("run_id String, rank UInt32, gen UInt16, created Date")
+_LINE: Final = _FILE | types_of(
+    "at UInt64, next UInt64, seq Int64, session UInt32, event String, time Float64, elapsed Float64, step Float64, "
+    "epoch Float64, line String"
 )
-"""The columns of a summary in the engine."""
+_VALUE: Final = _FILE | types_of("metric String, at UInt64, step Float64, value Float64")
 
 
 class Rows:
@@ -103,9 +80,6 @@ class Rows:
         """By the columns of `_LINE`."""
         self.values: list[tuple[Any, ...]] = []
         """By the columns of `_VALUE`."""
-        self._files: list[tuple[RunKey, int, int, tuple[int, int]]] = []
-        """Run, rank and generation, and how many lines and values are theirs."""
-        self._owned = (0, 0)
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -115,51 +89,13 @@ class Rows:
         """Whether the batch is sent without waiting for more."""
         return self.bytes >= BATCH_BYTES or len(self) >= BATCH_ROWS
 
-    def belong_to(self, run: RunKey, rank: int, gen: int) -> None:
-        """Say which file the rows are of that were added since the last call."""
-        counts = (len(self.lines) - self._owned[0], len(self.values) - self._owned[1])
-        self._files.append((run, rank, gen, counts))
-        self._owned = (len(self.lines), len(self.values))
-
     def blocks(self) -> list[Block]:
         """Return what is inserted: first the lines, as a value without its line would not be found after a kill."""
-        found = []
-        for table, types, rows, number in (
-            ("records", _LINE, self.lines, 0),
-            ("points", _VALUE, self.values, 1),
-        ):
-            if rows:
-                columns = [
-                    *_same([(run, rank, gen, counts[number]) for run, rank, gen, counts in self._files])
-                ]
-                for (name, kind), values in zip(types.items(), zip(*rows, strict=True), strict=True):
-                    few = name in ("event", "metric")
-                    columns.append((name, kind, _texts(values) if few else column(kind, values)))
-                found.append((table, tuple(name for name, *_ in columns), block_of(columns, len(rows))))
-        return found
-
-
-_LINE: Final = types_of(
-    "at UInt64, next UInt64, seq Int64, session UInt32, event String, time Float64, elapsed Float64, step Float64, "
-    "epoch Float64, line String"
-)
-_VALUE: Final = types_of("metric String, at UInt64, step Float64, value Float64")
-Block = tuple[str, tuple[str, ...], bytes]
-"""A table, its columns, and rows for it."""
-
-
-def _same(files: list[tuple[RunKey, int, int, int]]) -> Iterator[tuple[str, str, bytes]]:
-    """Yield the columns that are the same in all rows of a file, each of which has so many."""
-    yield "run_id", "String", b"".join(text(run.run_id.encode()) * count for run, _, _, count in files)
-    yield "rank", "UInt32", b"".join(numbers("UInt32", [rank]) * count for _, rank, _, count in files)
-    yield "gen", "UInt16", b"".join(numbers("UInt16", [gen]) * count for _, _, gen, count in files)
-    yield "created", "Date", b"".join(numbers("Date", [run.day]) * count for run, _, _, count in files)
-
-
-def _texts(values: Sequence[str | bytes]) -> bytes:
-    """Return texts of which few differ, encoded."""
-    encoded = {value: text(value) for value in set(values)}
-    return b"".join(map(encoded.__getitem__, values))
+        return [
+            (table, tuple(types), block_of_rows(types, rows))
+            for table, types, rows in (("records", _LINE, self.lines), ("points", _VALUE, self.values))
+            if rows
+        ]
 
 
 class RecordTail:
@@ -174,6 +110,7 @@ class RecordTail:
         self.has_files = False
         """Whether records pointed to files, until someone asks."""
         self._cursor = Cursor(offset=position.end)
+        self._file = (run.run_id.encode(), rank, gen, run.day)
 
     @property
     def offset(self) -> int:
@@ -205,7 +142,6 @@ class RecordTail:
             if end < block.start + len(block.data):
                 cursor = cursor._replace(offset=end, long_line_at=None)
         self._cursor = cursor
-        rows.belong_to(self.run, self.rank, self.gen)
         return True
 
     def _take_lines(self, rows: Rows, data: bytes, start: int) -> int:
@@ -249,29 +185,20 @@ class RecordTail:
         seq = record.get("seq")
         time, elapsed, step, epoch, session = position_of(record)
         number = seq if type(seq) is int and -(2**63) <= seq < 2**63 else -1
-        rows.lines.append((at, after, number, session, event, time, elapsed, step, epoch, line))
+        rows.lines.append((*self._file, at, after, number, session, event, time, elapsed, step, epoch, line))
         self.position.lines += 1
         if event in CARRIES_METRICS:
             self._take_values(rows, at, step, record)
 
     def _take_values(self, rows: Rows, at: int, step: float, record: Record) -> None:
-        counters = self.position.counters
+        metrics, file = self.position.metrics, self._file
         for name, value in metrics_of(record):
-            counter = counters.get(name)
-            if counter is None:
-                if len(counters) >= MAX_METRICS:
+            encoded = metrics.get(name)
+            if encoded is None:
+                if len(metrics) >= MAX_METRICS:
                     continue
-                counter = counters[name] = Counter(name.encode(), first_at=at)
-            counter.n += 1
-            if not isfinite(value):
-                counter.bad += 1
-            else:
-                if value < counter.low:
-                    counter.low = value
-                if value > counter.high:
-                    counter.high = value
-            counter.last, counter.last_at = value, at
-            rows.values.append((counter.name, at, step, value))
+                encoded = metrics[name] = name.encode()
+            rows.values.append((*file, encoded, at, step, value))
 
 
 def bytes_of(path: Path, start: int, end: int) -> bytes:

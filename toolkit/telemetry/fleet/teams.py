@@ -59,7 +59,7 @@ def make_team(address: Address, team: str, folder: Path) -> tuple[list[str], lis
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     said = [_new_file(folder / "fleet.toml", _options(address, team))]
     try:
-        known = {name for (name,) in engine.rows("SELECT name FROM system.users", "String")}
+        known = {name for (name,) in engine.rows("SELECT name FROM system.users")}
     except EngineError as error:
         known, refusal = set(), _only_refusal(error)
     for user in (f"{team}_ship", f"{team}_page", f"{team}_reader"):

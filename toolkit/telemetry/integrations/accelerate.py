@@ -22,7 +22,7 @@ from toolkit.telemetry.integrations.logger_setup import (
     run_id_in,
 )
 from toolkit.telemetry.integrations.method_patches import MethodPatches
-from toolkit.telemetry.integrations.metric_names import split, with_known_names
+from toolkit.telemetry.integrations.metric_names import as_number, split, with_known_names
 from toolkit.telemetry.logger.logger import TelemetryLogger
 from toolkit.telemetry.logger.logger_internals import internals
 from toolkit.telemetry.logger.spans.span import NO_FAILURES
@@ -134,7 +134,7 @@ class TelemetryTracker(GeneralTracker):  # type: ignore[misc]  # Accelerate has 
         # Some scripts count evaluations in epochs; a script that loads an earlier state goes back.
         self._step = step if of_step else max(self._step, step)
         if of_step or not of_evaluation:
-            fields = with_known_names(of_step)
+            fields = with_known_names({name: as_number(value) for name, value in of_step.items()})
             if self._parts is not None:
                 fields.setdefault("grad_norm", self._parts.grad_norm)
                 self._parts.grad_norm = None

@@ -17,7 +17,7 @@ from toolkit.telemetry.core.guard import guarded
 from toolkit.telemetry.integrations.framework_run import FrameworkRun
 from toolkit.telemetry.integrations.logger_setup import GivenLog
 from toolkit.telemetry.integrations.method_patches import Following, MethodPatches
-from toolkit.telemetry.integrations.metric_names import split, with_known_names
+from toolkit.telemetry.integrations.metric_names import as_number, split, with_known_names
 
 
 class TelemetryCallback(FrameworkRun, Callback):  # type: ignore[misc]  # Keras has no types
@@ -114,7 +114,8 @@ class TelemetryCallback(FrameworkRun, Callback):  # type: ignore[misc]  # Keras 
         self._step += model.steps_per_execution
         # With JAX, the state comes with them.
         logs = result[0] if isinstance(result, tuple) else result
-        fields = with_known_names(logs if isinstance(logs, Mapping) else {})
+        logs = logs if isinstance(logs, Mapping) else {}
+        fields = with_known_names({name: as_number(value) for name, value in logs.items()})
         if self._step % log.log_every == 0:
             rate = model.optimizer.learning_rate
             fields["lr"] = getattr(rate, "value", rate)

@@ -75,18 +75,13 @@ class ExporterOptions:
     )
     otlp: str | None = option(
         None,
-        "Collector that spans are sent to, such as `http://localhost:4318`, or `http://localhost:4317` for gRPC.",
+        "Collector that spans are sent to over HTTP, such as `http://localhost:4318`.",
         optional(address),
     )
     otlp_metrics: str | None = option(
         None,
-        "Collector that numbers are sent to as OTLP metrics, such as `http://localhost:4318`; uses `otlp_protocol`.",
+        "Collector that numbers are sent to as OTLP metrics, such as `http://localhost:4318`.",
         optional(address),
-    )
-    otlp_protocol: str | None = option(
-        None,
-        "OTLP protocol; default: `OTEL_EXPORTER_OTLP_PROTOCOL`, else `http`.",
-        optional(one_of("http", "grpc")),
     )
     mirrors: Mapping[str, Any] = option(
         {},
@@ -139,7 +134,6 @@ def _otlp(options: ExporterOptions, run: ExportedRun) -> Sink:
         run_id=run.run_id,
         resource={"run.session": run.session, "perf_tag": run.perf_tag, "session_tag": run.session_tag},
         span_filter=run.span_filter,
-        protocol=options.otlp_protocol,
     )
 
 
@@ -151,7 +145,6 @@ def _otlp_metrics(options: ExporterOptions, run: ExportedRun) -> Sink:
         service_name=run.display_name,
         run_id=run.run_id,
         started=run.started,
-        protocol=options.otlp_protocol,
     )
 
 

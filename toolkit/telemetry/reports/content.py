@@ -44,8 +44,6 @@ class RunContent:
     """By the id of a finding: its metric around it."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The configuration in one level, by usual names."""
-    config: Any = None
-    """The configuration as it was given to the run; None if that is unknown."""
     findings: Sequence[Finding] = ()
     errors: Sequence[RunError] = ()
     """Those that did not end the run."""
@@ -101,7 +99,6 @@ def masked(content: RunContent) -> RunContent:
         why=text(content.why),
         notes=tuple(text(note) for note in content.notes),
         settings=masker.mask(dict(content.settings)),
-        config=masker.mask(content.config),
         findings=tuple(replace(one, message=text(one.message)) for one in content.findings),
         errors=tuple(_masked_error(error, masker) for error in content.errors),
         ending=ending,

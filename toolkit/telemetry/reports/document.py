@@ -119,14 +119,6 @@ class Bullets:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Code:
-    """A command, a path or a diff, to copy."""
-
-    text: str
-    is_diff: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """A table with one row of headers; the first column names the rows."""
 
@@ -269,7 +261,7 @@ class Card:
     blocks: Sequence[Block]
 
 
-Block = Facts | Text | Bullets | Code | Table | Chart | Scatter | Bars | Pictures | Card
+Block = Facts | Text | Bullets | Table | Chart | Scatter | Bars | Pictures | Card
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

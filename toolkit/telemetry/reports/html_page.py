@@ -14,7 +14,6 @@ from toolkit.telemetry.reports.document import (
     Bullets,
     Card,
     Chart,
-    Code,
     Curve,
     Document,
     Facts,
@@ -119,8 +118,6 @@ class _Page:
         if isinstance(block, Bullets):
             items = "".join(f"<li>{text_html(item, _MAX_TEXT)}</li>" for item in block.items)
             return f'<div class="bullets"><b>{text_html(block.title)}</b><ul>{items}</ul></div>'
-        if isinstance(block, Code):
-            return _code(block)
         return _pictures(block)
 
     def _card(self, card: Card) -> str:
@@ -206,17 +203,6 @@ def _bars(bars: Bars) -> str:
         f'<div class="box">{stack}<div class="scroll"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div></div>"
     )
-
-
-def _code(code: Code) -> str:
-    if not code.is_diff:
-        return f"<pre>{text_html(code.text, _MAX_TEXT)}</pre>"
-    names = {"+": "add", "-": "del", "@": "at"}
-    lines = []
-    for line in clean(code.text)[: 16 * _MAX_TEXT].splitlines():
-        name = "at" if line.startswith(("+++", "---")) else names.get(line[:1], "")
-        lines.append(f"<span{_class_of(name)}>{text_html(line, 400) or ' '}</span>")
-    return f'<pre tabindex="0">{"".join(lines)}</pre>'
 
 
 def _pictures(pictures: Pictures) -> str:

@@ -11,7 +11,6 @@ from toolkit.telemetry.reports.document import (
     Block,
     Bullets,
     Card,
-    Code,
     Document,
     Facts,
     Section,
@@ -78,8 +77,6 @@ def _block(block: Block) -> str:
         return "\n".join(
             [f"{text_md(block.title)}:", "", *(f"- {text_md(item, _MAX_TEXT)}" for item in block.items)]
         )
-    if isinstance(block, Code):
-        return _code(block)
     # Charts and pictures: the figures are in the tables.
     return ""
 
@@ -110,11 +107,3 @@ def table_md(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 def _lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     marks = ["---", *["---:"] * (len(head) - 1)]
     return "\n".join("| " + " | ".join(row) + " |" for row in [head, marks, *rows])
-
-
-def _code(code: Code) -> str:
-    text = clean(code.text)
-    # Longer than any fence inside.
-    longest = max((len(found) for found in re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{'diff' if code.is_diff else ''}\n{text.rstrip()}\n{fence}"

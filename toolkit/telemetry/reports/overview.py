@@ -1,4 +1,4 @@
-"""The report of one run: is it healthy, how far is it, what is wrong, what to change, where did the time go."""
+"""The report of one run: is it healthy, how far is it, what is wrong, where did the time go."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ from toolkit.telemetry.diagnostics.metric_aliases import (
     VAL_LOSS,
 )
 from toolkit.telemetry.reports import run_parts as parts
-from toolkit.telemetry.reports.config_change import change_for
 from toolkit.telemetry.reports.content import RunContent, primary_metric
 from toolkit.telemetry.reports.document import (
     Block,
-    Bullets,
     Chart,
-    Code,
     Document,
     Line,
     Pictures,
@@ -43,7 +40,6 @@ def overview(run: RunContent) -> Document:
         Section(title="How the run ended", blocks=_ending(run)),
         Section(title="Curves", blocks=_charts(run), columns=True),
         Section(title="Findings", blocks=parts.finding_cards(run)),
-        Section(title="What to change in the configuration", blocks=_change(run)),
         Section(title="Latest samples", blocks=[Pictures(items=run.pictures)] if run.pictures else []),
         Section(title="Where the time went", blocks=parts.time_spent(run)),
         Section(
@@ -73,22 +69,6 @@ def _ending(run: RunContent) -> list[Block]:
     if not ending.sure:
         blocks.append(Text(text="This is not certain: it follows from the run's last sign.", quiet=True))
     return blocks
-
-
-def _change(run: RunContent) -> list[Block]:
-    """Return what the findings suggest to change, as a diff."""
-    change = change_for(run.config or dict(run.settings), run.worst_first())
-    if not change.diff:
-        return []
-    about = (
-        "The diff is against the configuration that the run recorded, so comments and the order of the file are not in "
-        "it. Change one thing at a time where you can."
-    )
-    return [
-        Code(text=change.diff, is_diff=True),
-        Bullets(title="Why", items=change.reasons),
-        Text(text=about, quiet=True),
-    ]
 
 
 def _charts(run: RunContent) -> list[Block]:

@@ -15,7 +15,6 @@ from toolkit.telemetry.runs.files.sample_files import sample_file
 from toolkit.telemetry.runs.files.samples import samples_of_run
 from toolkit.telemetry.runs.findings.health import health
 from toolkit.telemetry.runs.formatting import count
-from toolkit.telemetry.runs.listing.run_start import start_of
 from toolkit.telemetry.runs.store import MetricInfo, Refused, RunCard, RunStore, Series
 
 _POINTS: Final = 2_400
@@ -59,7 +58,6 @@ def content_of_run(
     store.load(key, [info.name for info in infos])
     curves = {info.name: _curve(store, card, info, points) for info in infos}
     pictures, problems = _pictures(store, key) if with_pictures else ([], [])
-    config = start_of(store, key).get("config")
     # Without a run.json, only the records say how it ended.
     ending = found.ending if found.manifest is None else None
     return masked(
@@ -84,7 +82,6 @@ def content_of_run(
             curves={name: curve for name, curve in curves.items() if curve.records},
             evidence=_evidence(store, key, card, found.findings, curves, points),
             settings=card.config,
-            config=config if isinstance(config, dict) else None,
             # Of a part of the records, goodput would be wrong.
             ledger=spent.ledger if spent.fraction >= 1.0 else None,
             pictures=pictures,

@@ -7,10 +7,9 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from toolkit.telemetry.runfolder.folder_list import folders_in
@@ -242,23 +241,14 @@ def _rename_to_free_name(source: Path, root: Path, name: str) -> Path:
 
 
 def folder_bytes(folder: Path, most: int) -> int:
-    """Return how many bytes the first `most` files below `folder` hold."""
-    return sum(islice(_sizes(folder), most))
+    """Return how many bytes the first `most` files and folders below `folder` hold; links are not followed."""
+    inside = (os.path.join(above, name) for above, *names in os.walk(folder) for name in chain(*names))
+    return sum(map(_bytes_of, islice(inside, most)))
 
 
-def _sizes(folder: Path) -> Iterator[int]:
-    """Yield the size of each file below `folder`, and 0 for anything else; links are not followed."""
-    waiting = [os.fspath(folder)]
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                        yield 0
-                    elif entry.is_file(follow_symlinks=False):
-                        yield entry.stat(follow_symlinks=False).st_size
-                    else:
-                        yield 0
-        except OSError:
-            continue
+def _bytes_of(path: str) -> int:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0

@@ -106,8 +106,7 @@ def _as_text(options: MessageOptions, result: dict[str, Any]) -> str:
         return f"{name}: delivered in {result['seconds']:.2g} s"
     if status != _SHOWN:
         return f"{name}: not delivered: {reason}"
-    occasions = [f"on {', '.join(options.when)}", *(one.text for one in options.milestones)]
     headers = [f"{key}: {printable(value)}" for key, value in result["headers"].items()]
     body = [printable(line) for line in result["body"].splitlines()]
     lines = "\n  ".join([f"POST {result['address']}", *headers, "", *body])
-    return f"{name} ({options.place}), {'; '.join(occasions)}\n  {lines}\n"
+    return f"{name} ({options.place}), on {', '.join(options.when)}\n  {lines}\n"

@@ -58,8 +58,7 @@ class Claims:
         self._next_check = now + CHECK_S * random.uniform(0.6, 1.0)
         rows = engine.rows(
             "SELECT node FROM shippers GROUP BY node "
-            f"HAVING toUInt32(now()) - max(toUInt32(received)) < {DEAD_S:.0f}",
-            "String",
+            f"HAVING toUInt32(now()) - max(toUInt32(received)) < {DEAD_S:.0f}"
         )
         self._live = {node for (node,) in rows} - {self._node}
         for run in list(self._watch.runs.values()):

@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from toolkit.telemetry.fleet.binary_form import types_of
 from toolkit.telemetry.fleet.engine import Engine, chunks, quote
+from toolkit.telemetry.fleet.native_form import types_of
 from toolkit.telemetry.fleet.shipping.watch import ShippedRun
 from toolkit.telemetry.runfolder.control import (
     MAX_BYTES,
@@ -63,6 +63,11 @@ class _Row(NamedTuple):
     """What was noted of it; empty if nothing was."""
 
 
+def _row(said: tuple[Any, ...]) -> _Row:
+    run_id, now, request_id, asked, expires, body, state = said
+    return _Row(run_id, now, request_id, float(asked), float(expires), body.encode(), state)
+
+
 class Courier:
     """Delivers the requests of the runs of one node, one at a time to each; one thread uses it."""
 
@@ -104,10 +109,9 @@ class Courier:
                 f"LEFT JOIN (SELECT run_id, id, state FROM {DELIVERIES} FINAL WHERE run_id IN ({ids})) AS d "
                 f"USING (run_id, id) WHERE run_id IN ({ids}) AND expires > toUInt32(now()) - {_ANSWER_WITHIN_S:.0f} "
                 "AND length(id) < 256 AND isValidUTF8(id) "
-                f"ORDER BY run_id, asked DESC, id LIMIT {_MOST_REQUESTS} BY run_id",
-                *("String", "UInt32", "String", "Float64", "Float64", "Bytes", "String"),
+                f"ORDER BY run_id, asked DESC, id LIMIT {_MOST_REQUESTS} BY run_id"
             )
-            for run_id, requests in groupby((_Row(*row) for row in rows), attrgetter("run_id")):
+            for run_id, requests in groupby(map(_row, rows), attrgetter("run_id")):
                 try:
                     self._deliver_next(engine, live[run_id], [*requests][::-1])
                 except OSError as error:

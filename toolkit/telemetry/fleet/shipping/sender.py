@@ -14,9 +14,9 @@ from toolkit.telemetry.core.outbox import Backoff
 from toolkit.telemetry.fleet import run_rows
 from toolkit.telemetry.fleet.commits import (
     Commit,
-    counters_at,
     insert_commits,
     last_session,
+    metrics_at,
     newest_commits,
     strays_after,
 )
@@ -235,23 +235,17 @@ class Sender:
                 if not has_lines(self.engine, by_key[key], commits[key], end):
                     # Sent before a kill, and not in the file any more: they stay in their generation.
                     commits[key], by_key[key].has_begun = commits[key].next_generation(REPLACED), False
-        counters = counters_at(self.engine, [commit for commit in commits.values() if commit.end])
+        metrics = metrics_at(self.engine, [commit for commit in commits.values() if commit.end])
         for file in files:
             if file.problem is not None:
                 continue
             commit = file.commit = commits[file.key]
-            if commit.end and file.key not in counters:
-                # Another shipper, or the last request of one that was killed, has sent more since it was asked.
-                file.forget()
-                file.missed += 1
-                file.problem = "waits: another shipper sends it too" if file.missed % 5 == 0 else None
-                continue
             position = Position(
                 end=commit.end,
                 crc=commit.crc,
                 lines=commit.lines,
                 bad_lines=commit.bad_lines,
-                counters=counters.get(file.key, {}),
+                metrics={name: name.encode() for name in metrics.get(file.key, ())},
             )
             file.tail = RecordTail(file.path, file.run.found.key, file.rank, commit.gen, position)
 
@@ -333,7 +327,6 @@ class Sender:
             crc=position.crc,
             lines=position.lines,
             bad_lines=position.bad_lines,
-            metrics=position.summary(),
         )
 
     def _send(self, batch: _Batch) -> None:

@@ -115,20 +115,16 @@ class Shipper:
         """Do once what `run` does again and again; return whether there is more to do now."""
         return self.sender.round()
 
-    def run(
-        self, stop: threading.Event, show: Callable[[], None] | None = None, drain_s: float = DRAIN_S
-    ) -> None:
+    def run(self, stop: threading.Event, drain_s: float = DRAIN_S) -> None:
         """Wait for the engine and ship until `stop` is set, then what is left, at most for `drain_s`.
 
-        What fails is tried again, with pauses; nothing is given up. `show` is called every few seconds.
+        What fails is tried again, with pauses; nothing is given up.
 
         Raises:
             RefusedError: the engine refused this user or has no tables, at the start.
         """
         self._begin("send", partial(self._send, stop, drain_s))
         while not stop.wait(sender.EVERY_S):
-            if show is not None:
-                show()
             for thread in self._threads:
                 if not thread.is_alive() and not stop.is_set():
                     raise RuntimeError(f"the thread {thread.name} has ended")
@@ -138,8 +134,6 @@ class Shipper:
             thread.join(max(0.0, deadline - time.monotonic()))
         if self._refusal is not None:
             raise self._refusal
-        if show is not None:
-            show()
         self._name_what_is_left(drain_s)
 
     # ------------------------------------------------------------ its threads

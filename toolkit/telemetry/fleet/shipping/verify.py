@@ -3,27 +3,21 @@
 from __future__ import annotations
 
 import os
-import struct
-import zlib
-from collections.abc import Generator, Iterable, Mapping
+from array import array
+from collections.abc import Generator, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import reduce
+from operator import xor
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from toolkit.telemetry.core.ranks import node_name
-from toolkit.telemetry.fleet.commits import (
-    Commit,
-    FileKey,
-    counters_at,
-    lines_of,
-    newest_commits,
-    newest_labels,
-)
+from toolkit.telemetry.fleet.commits import Commit, FileKey, lines_of, newest_commits, newest_labels
 from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.fleet.run_folders import read_run_folder, record_files
 from toolkit.telemetry.fleet.shipping.watch import ShippedFile
-from toolkit.telemetry.fleet.tail import Counter, Position, RecordTail, Rows, bytes_of, crc_of
+from toolkit.telemetry.fleet.tail import Position, RecordTail, Rows, bytes_of, crc_of
 from toolkit.telemetry.runfolder.folder_list import run_folders
 from toolkit.telemetry.runfolder.manifest import ManifestError
 from toolkit.telemetry.runfolder.reader import BadLine, parse_line
@@ -52,32 +46,31 @@ def verify_file(engine: Engine, file: ShippedFile) -> Generator[str | None, None
         yield "the engine had lost how far it was taken; it is shipped again"
     if commit is None or has_less or _is_past(file, commit):
         return
-    counters = counters_at(engine, [commit]).get(file.key)
-    if counters is None:
-        # Another shipper has just sent more, and compares it.
-        return
-    differs = yield from _differs(engine, file, commit, counters)
-    if not differs:
-        return
     if crc_of(file.path, commit.end) != commit.crc:
         file.forget()
         yield f"{REPLACED}, and is shipped again"
         return
+    is_repaired = False
     tail = RecordTail(file.path, file.run.found.key, file.rank, commit.gen, Position())
-    while tail.position.end < commit.end:
-        rows, before = Rows(), tail.offset
-        if not tail.read(rows, until=commit.end) or tail.offset == before:
+    while (begin := tail.position.end) < commit.end:
+        rows, offset = Rows(), tail.offset
+        while not rows.is_full and tail.read(rows, until=commit.end) and tail.offset > offset:
+            offset = tail.offset
+        if tail.position.end == begin:
             break
-        for block in rows.blocks():
-            engine.insert(*block)
+        if not _is_there(engine, file, commit, rows, begin, tail.position.end):
+            is_repaired = True
+            for block in rows.blocks():
+                engine.insert(*block)
+            is_mixed = not _is_there(engine, file, commit, rows, begin, tail.position.end)
+            if is_mixed and not _is_past(file, commit):
+                # A shipper never deletes: what does not belong there stays in its generation.
+                file.forget()
+                file.commit, file.has_begun = commit.next_generation(_MIXED), False
+                yield f"{_MIXED}; it is shipped again as a new generation"
+                return
         yield None
-    still_differs = yield from _differs(engine, file, commit, counters)
-    if still_differs and not _is_past(file, commit):
-        # A shipper never deletes: what does not belong there stays in its generation.
-        file.forget()
-        file.commit, file.has_begun = commit.next_generation(_MIXED), False
-        yield f"{_MIXED}; it is shipped again as a new generation"
-    else:
+    if is_repaired:
         yield "the engine lacked a part of it, and it is sent again"
 
 
@@ -102,34 +95,21 @@ def _is_past(file: ShippedFile, commit: Commit) -> bool:
     return file.is_superseded or (file.commit is not None and file.commit.gen > commit.gen)
 
 
-def _differs(
-    engine: Engine, file: ShippedFile, commit: Commit, counters: Mapping[str, Counter]
-) -> Generator[None, None, bool]:
-    """Return whether the engine has other lines than the file, or other values than were counted."""
-    at = crc = 0
-    while at < commit.end:
-        data = lines_of(engine, commit, at, min(commit.end, at + _BYTES_AT_ONCE))
-        if not data or data != bytes_of(file.path, at, at + len(data)):
-            return True
-        at, crc = at + len(data), zlib.crc32(data, crc)
-        yield
-    where = f"{commit.where} AND at < {commit.end}"
-    lines = engine.rows(f"SELECT count() FROM records FINAL WHERE {where}", "UInt64")[0][0]
-    values = engine.rows(
-        "SELECT metric, toUInt32(count()), toUInt32(countIf(NOT isFinite(value))), argMax(value, at), max(at), "
-        f"minIf(value, isFinite(value)), maxIf(value, isFinite(value)) FROM points FINAL WHERE {where} GROUP BY metric",
-        *("Bytes", "UInt32", "UInt32", "Float64", "UInt64", "Float64", "Float64"),
+def _is_there(engine: Engine, file: ShippedFile, commit: Commit, rows: Rows, begin: int, end: int) -> bool:
+    """Return whether the engine has these rows of a file, which are all between two offsets, and no others."""
+    if lines_of(engine, commit, begin, end) != bytes_of(file.path, begin, end):
+        return False
+    between = f"{commit.where} AND at >= {begin} AND at < {end}"
+    # Of a value that is not a number only its place counts: there are several forms of NaN.
+    bits = "if(isNaN(value), 0, reinterpretAsUInt64(value))"
+    found = engine.rows(
+        f"SELECT (SELECT count() FROM records FINAL WHERE {between}), count(), sum(length(metric)), sum(at), "
+        f"groupBitXor({bits}) FROM points FINAL WHERE {between}"
     )
-    return (crc, lines) != (commit.crc, commit.lines) or {
-        row[0]: _as_counted(*row[1:]) for row in values
-    } != {
-        one.name: _as_counted(one.n, one.bad, one.last, one.last_at, one.low, one.high)
-        for one in counters.values()
-    }
-
-
-def _as_counted(n: int, bad: int, last: float, last_at: int, low: float, high: float) -> tuple[Any, ...]:
-    return n, bad, struct.pack("<d", last), last_at, *((low, high) if n > bad else ())
+    own = array("Q", array("d", (value for *_, value in rows.values if value == value)).tobytes())
+    names, places = [row[-4] for row in rows.values], [row[-3] for row in rows.values]
+    expected = (len(rows), len(places), sum(map(len, names)), sum(places) % 2**64, reduce(xor, own, 0))
+    return found == [expected]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,8 +37,6 @@ _SLOWEST_LOOK_S: Final = 60.0
 _LEFT_LOOK_S: Final = 10.0
 _HURRIED_S: Final = 15.0
 """A run that is resumed touches its log directory: so soon all runs are looked at."""
-_LOOK_SHARE: Final = 20
-"""A run that has not changed for twenty minutes is looked at every minute."""
 VERIFY_S: Final = 24 * 3600.0
 """How often what was written since is compared with the engine, at the latest."""
 _ENDED_DAYS: Final = 30
@@ -87,15 +85,10 @@ class Watch:
         self._node = node
         self._wanted = list(places)
         self._missing: set[Path] = set()
-        self._listed: dict[Path, dict[str, Path]] = {}
-        """The run folders of each place, by name."""
+        self._places: list[Path] = []
         self._changed: dict[Path, int] = {}
         """When each place changed."""
         self._next_expansion = self._next_listing = 0.0
-        self._is_complete = True
-        """Whether all folders that were listed were read; some have another run now."""
-        self._has_unread = False
-        """Whether some have no valid run.json: they are read again when folders are listed."""
         self._whole: dict[str, RunFolder] = {}
         """The runs that are not parts, by id."""
 
@@ -112,7 +105,11 @@ class Watch:
     def rest(self) -> None:
         """Leave alone until they change the runs of which there is nothing to send."""
         now = time.monotonic()
-        self.active = {folder: run for folder, run in self.active.items() if not run.is_quiet(now)}
+        for folder, run in list(self.active.items()):
+            if run.is_quiet(now):
+                del self.active[folder]
+                # Not all at the same time.
+                run.next_look = now + _SLOWEST_LOOK_S * random.uniform(0.5, 1.0)
 
     def active_files(self) -> list[ShippedFile]:
         """Return the files of active runs; those that have waited longest come first."""
@@ -125,50 +122,44 @@ class Watch:
         if is_last or now >= self._next_expansion:
             self._expand()
             self._next_expansion = now + _SCAN_S
-        changed = {place: _changed_at(place) for place in self._listed}
-        if changed != self._changed or now >= self._next_listing or is_last:
-            if changed.keys() == self._changed.keys() and changed != self._changed:
-                for run in self.runs.values():
-                    run.next_look = min(run.next_look, now + random.uniform(0.0, _HURRIED_S))
-            self._changed = changed
-            is_settled = time.time_ns() - max(changed.values(), default=0) > _SETTLED_NS
-            self._next_listing = now + (_SCAN_S if is_settled else 0.0)
-            for place in changed:
-                self._list(place)
-        if not self._is_complete:
-            self._give({folder for found in self._listed.values() for folder in found.values()})
+        changed = {place: _changed_at(place) for place in self._places}
+        if changed == self._changed and now < self._next_listing and not is_last:
+            return
+        if changed.keys() == self._changed.keys() and changed != self._changed:
+            for run in self.runs.values():
+                run.next_look = min(run.next_look, now + random.uniform(0.0, _HURRIED_S))
+        self._changed = changed
+        is_settled = time.time_ns() - max(changed.values(), default=0) > _SETTLED_NS
+        self._next_listing = now + (_SCAN_S if is_settled else 0.0)
+        self._give({folder for place in self._places for folder in self._run_folders(place)})
 
     def _expand(self) -> None:
         """Learn which folders are meant: patterns may match others by now, and what is missing is waited for."""
         found = {wanted: matching_folders(wanted) for wanted in self._wanted}
-        missing = {wanted for wanted, folders in found.items() if not folders and wanted not in self._listed}
+        # What could be listed before stays: the file system may be away for a short time.
+        kept = [place for place in self._places if place in self._wanted]
+        missing = {wanted for wanted, folders in found.items() if not folders and wanted not in kept}
         for wanted in missing - self._missing:
             self._node.say(f"{wanted} is not there yet; it is waited for")
         self._missing = missing
-        # What could be listed before stays: the file system may be away for a short time.
-        kept = [place for place in self._listed if place in self._wanted]
-        places = dict.fromkeys((*kept, *(folder for folders in found.values() for folder in folders)))
-        self._is_complete &= places.keys() == self._listed.keys() and not self._has_unread
-        self._listed = {place: self._listed.get(place, {}) for place in places}
+        self._places = list(
+            dict.fromkeys((*kept, *(folder for folders in found.values() for folder in folders)))
+        )
 
-    def _list(self, place: Path) -> None:
-        known = self._listed[place]
+    def _run_folders(self, place: Path) -> list[Path]:
         try:
             names = [""] if is_run_folder(place) else folders_in(place)
         except OSError as error:
             self._node.failure(f"{place} cannot be listed: {error.strerror}")
-            return
-        found = {name: known.get(name) or place / name for name in names}
-        found = {name: folder for name, folder in found.items() if name in known or is_run_folder(folder)}
-        self._is_complete &= found.keys() == known.keys()
-        self._listed[place] = found
+            return [folder for folder in self.runs if place in (folder, folder.parent)]
+        folders = (place / name for name in names)
+        return [folder for folder in folders if folder in self.runs or is_run_folder(folder)]
 
     def _give(self, there: set[Path]) -> None:
         for gone in self.runs.keys() - there:
             self.drop(gone)
         new = sorted(there - self.runs.keys(), key=lambda folder: signature_of(folder)[:1], reverse=True)
         read = [self._run_in(folder) for folder in new]
-        self._is_complete, self._has_unread = True, None in read
         # Runs first: they say whose parts are theirs.
         for run in sorted((run for run in read if run is not None), key=lambda run: run.is_part):
             quiet_s = _quiet_for(run)
@@ -190,8 +181,7 @@ class Watch:
     def _look_at(self, folder: Path, run: ShippedRun, now: float) -> None:
         if not run.seen or run.seen != tuple(map(signature_of, run.paths)):
             self._read(folder, run, now)
-        pause = max(min((now - run.changed) / _LOOK_SHARE, _SLOWEST_LOOK_S), _LEFT_LOOK_S * bool(run.left_to))
-        # Not all at the same time.
+        pause = _SLOWEST_LOOK_S if folder not in self.active else _LEFT_LOOK_S * bool(run.left_to)
         run.next_look = now + pause * random.uniform(0.8, 1.0)
 
     def _read(self, folder: Path, run: ShippedRun, now: float) -> None:
@@ -212,7 +202,7 @@ class Watch:
             if found is not None and found.key != run.found.key:
                 # Another run is in the folder now; it is found at the next look.
                 self.drop(folder)
-                self._is_complete = False
+                self._next_listing = 0.0
                 return
             run.found = found or run.found
         if run.left_to is not None:
@@ -302,8 +292,6 @@ class ShippedFile:
         """Why it is not read until the engine is asked again, once a minute."""
         self.gen = 0
         """The last generation that this shipper sent or found to be the file; 0 before that."""
-        self.missed = 0
-        """How often what is known of its metrics was not to be had at its commit."""
         self.is_superseded = False
         """Whether another node ships a newer file of the same run and rank."""
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,7 +20,6 @@ _TEXT: Final = '''\
 @MARK@
 
 TOOLKIT_FOLDER = @FOLDER@
-ALL_JOBS = @ALL_JOBS@
 AI_TOOLKIT_EXTENSIONS = []
 
 
@@ -43,7 +40,7 @@ def _attach():
 
     from toolkit.telemetry.integrations.ai_toolkit.hooks import hook_trainers
 
-    hook_trainers(all_jobs=ALL_JOBS)
+    hook_trainers()
 
 
 try:
@@ -76,33 +73,19 @@ class AttachError(Exception):
     """A folder is not a checkout or cannot be attached to; the message says why."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Attachment:
-    """The status of a checkout."""
-
-    path: Path
-    """The path of the file, whether or not it exists."""
-    is_there: bool = False
-    is_current: bool = False
-    """Whether it is what `attach` would write now."""
-    all_jobs: bool = False
-    toolkit_folder: str | None = None
-    """The folder where it first looks for this package."""
-
-
 def is_checkout(folder: Path) -> bool:
     """Return whether `folder` is the root of an ai-toolkit checkout."""
     return (folder / "jobs").is_dir() and (folder / "toolkit" / "job.py").is_file()
 
 
-def attach(checkout: Path, *, all_jobs: bool = False) -> Path:
+def attach(checkout: Path) -> Path:
     """Write the file, replacing an older one of ours, and return its path.
 
     Raises:
         AttachError: `checkout` is not a checkout, has its own telemetry, or has another file of that name.
         OSError: it could not be written.
     """
-    path = status(checkout).path
+    path, _ = attached_file(checkout)
     for own in ("telemetry.py", "telemetry"):
         if (checkout / "toolkit" / own).exists():
             raise AttachError(
@@ -110,7 +93,7 @@ def attach(checkout: Path, *, all_jobs: bool = False) -> Path:
                 "Move it away to record trainings with this package; run folders it has written stay readable"
             )
     path.parent.mkdir(exist_ok=True)
-    replace_file(path, extension_text(_our_folder(), all_jobs=all_jobs).encode(), mode=0o644)
+    replace_file(path, extension_text().encode(), mode=0o644)
     return path
 
 
@@ -121,18 +104,18 @@ def detach(checkout: Path) -> Path | None:
         AttachError: `checkout` is not a checkout, or the file is not ours.
         OSError: it could not be removed.
     """
-    found = status(checkout)
-    if not found.is_there:
+    path, text = attached_file(checkout)
+    if text is None:
         return None
-    found.path.unlink()
-    for compiled in (found.path.parent / "__pycache__").glob(f"{found.path.stem}.*.pyc"):
+    path.unlink()
+    for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc"):
         with suppress(OSError):
             compiled.unlink()
-    return found.path
+    return path
 
 
-def status(checkout: Path) -> Attachment:
-    """Return the status of `checkout`.
+def attached_file(checkout: Path) -> tuple[Path, str | None]:
+    """Return the path of the file and its text, which is None if there is no file.
 
     Raises:
         AttachError: `checkout` is not a checkout, or a file of that name is not ours.
@@ -141,32 +124,16 @@ def status(checkout: Path) -> Attachment:
         raise AttachError(f"{checkout} {_NOT_A_CHECKOUT}")
     path = checkout / "extensions" / FILE_NAME
     if not path.exists() and not path.is_symlink():
-        return Attachment(path=path)
-    text = ""
-    if path.is_file() and path.stat().st_size <= _MAX_BYTES:
-        text = path.read_text("utf-8", "replace")
+        return path, None
+    is_readable = path.is_file() and path.stat().st_size <= _MAX_BYTES
+    text = path.read_text("utf-8", "replace") if is_readable else ""
     if _MARK not in text:
         raise AttachError(f"{path} was not written by `telemetry setup ai-toolkit attach`; it is left alone")
-    all_jobs = re.search(r"^ALL_JOBS = True$", text, re.MULTILINE) is not None
-    folder = re.search(r"^TOOLKIT_FOLDER = (?:'([^\n]*)'|\"([^\n]*)\")$", text, re.MULTILINE)
-    return Attachment(
-        path=path,
-        is_there=True,
-        is_current=text == extension_text(_our_folder(), all_jobs=all_jobs),
-        all_jobs=all_jobs,
-        toolkit_folder=(folder[1] or folder[2]) if folder else None,
-    )
+    return path, text
 
 
-def _our_folder() -> Path:
+def extension_text(toolkit_folder: Path | None = None) -> str:
+    """Return the file's text, for this package or one at `toolkit_folder`."""
     # Relative to this file: inside a checkout `toolkit` is ai-toolkit's package, with ours added to its path.
-    return Path(__file__).resolve().parents[3]
-
-
-def extension_text(toolkit_folder: Path, *, all_jobs: bool) -> str:
-    """Return the file's text, for this package at `toolkit_folder`."""
-    return (
-        _TEXT.replace("@MARK@", _MARK)
-        .replace("@FOLDER@", repr(str(toolkit_folder)))
-        .replace("@ALL_JOBS@", str(all_jobs))
-    )
+    folder = toolkit_folder or Path(__file__).resolve().parents[3]
+    return _TEXT.replace("@MARK@", _MARK).replace("@FOLDER@", repr(str(folder)))

@@ -15,12 +15,12 @@ from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions, opt
 _MARK: Final = "_telemetry_is_hooked"
 
 
-def hook_trainers(*, all_jobs: bool = False) -> None:
-    """Record each trainer's run; with `all_jobs` also those without a `telemetry:` block."""
-    hook_class(importlib.import_module("jobs.process").BaseSDTrainProcess, all_jobs=all_jobs)
+def hook_trainers() -> None:
+    """Record each trainer's run, if its job has a `telemetry:` block."""
+    hook_class(importlib.import_module("jobs.process").BaseSDTrainProcess)
 
 
-def hook_class(base: Any, *, all_jobs: bool = False) -> None:
+def hook_class(base: Any) -> None:
     """Record each `run` of `base`, ai-toolkit's base class of trainers, and of its subclasses."""
     if _MARK in vars(base):
         return
@@ -34,7 +34,7 @@ def hook_class(base: Any, *, all_jobs: bool = False) -> None:
         with Guard().catch("attaching to ai-toolkit"):
             # Time before an earlier job, or an earlier process of the job, is not part of this one.
             began = this_process_began() if was_first and process.process_id == 0 else None
-            watched = _watched(process, all_jobs=all_jobs, began=began)
+            watched = _watched(process, began)
         if watched is None:
             return train(process, *args, **kwargs)
         return watched.run(functools.partial(train, process, *args, **kwargs))
@@ -43,9 +43,9 @@ def hook_class(base: Any, *, all_jobs: bool = False) -> None:
     setattr(base, _MARK, True)
 
 
-def _watched(process: Any, *, all_jobs: bool, began: float | None) -> WatchedProcess | None:
+def _watched(process: Any, began: float | None) -> WatchedProcess | None:
     try:
-        options = options_of_process(process, all_jobs=all_jobs)
+        options = options_of_process(process)
     except OptionsError as error:
         # Telemetry never stops a job; ai-toolkit itself ignores the block.
         print_line(f"{PREFIX} this job is not recorded: {error}")
@@ -53,7 +53,7 @@ def _watched(process: Any, *, all_jobs: bool, began: float | None) -> WatchedPro
     return WatchedProcess(process, options, began=began) if options.enabled else None
 
 
-def options_of_process(process: Any, *, all_jobs: bool = False) -> TelemetryOptions:
+def options_of_process(process: Any) -> TelemetryOptions:
     """Return the options for one process of a job: its own `telemetry:` block, else the job's, else the file's.
 
     Raises:
@@ -70,11 +70,7 @@ def options_of_process(process: Any, *, all_jobs: bool = False) -> TelemetryOpti
         own["logging"] = {"log_every": every}
     config = {**whole, "config": {**_mapping(whole.get("config")), "process": [own]}}
     changes: dict[str, Any] = {"wandb": False} if logging.get("use_wandb") is True else {}
-    options = options_from_config(config, **changes)
-    has_block = any("telemetry" in block for block in (own, config["config"], config))
-    if not options.enabled and all_jobs and not has_block:
-        return options_from_config(config, enabled=True, **changes)
-    return options
+    return options_from_config(config, **changes)
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

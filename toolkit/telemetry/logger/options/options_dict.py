@@ -37,7 +37,6 @@ class OptionsDict(TypedDict, total=False):
     one_logger_file: bool | str | os.PathLike[str]
     otlp: str | None
     otlp_metrics: str | None
-    otlp_protocol: str | None
     output: bool
     perf_tag: Callable[[], Any] | str | Sequence[str] | None
     profiling: bool | Mapping[str, Any] | None

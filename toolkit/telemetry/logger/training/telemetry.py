@@ -10,9 +10,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from toolkit.telemetry.core.clock import Clock
+from toolkit.telemetry.logger.logger_internals import Internals
 from toolkit.telemetry.logger.spans.span import AnySpan
 from toolkit.telemetry.logger.training.checkpoints import CheckpointFinalization, Checkpoints
-from toolkit.telemetry.logger.training.job import Job, JobLog
+from toolkit.telemetry.logger.training.job import Job
 from toolkit.telemetry.logger.training.phases import (
     Application,
     Evaluation,
@@ -99,7 +100,7 @@ class TrainingTelemetry:
     )
     sampling, on_sampling_start, on_sampling_end = _phase(names.SAMPLING, "sampling", Pause)
 
-    def __init__(self, log: JobLog, clock: Clock) -> None:
+    def __init__(self, log: Internals, clock: Clock) -> None:
         self._job = Job(log, clock)
         self._guard = log.guard
         self._checkpoints = Checkpoints(self._job)

@@ -99,8 +99,8 @@ class RecordFile:
         self._batch = batch
         self._written = 0
 
-    def write(self) -> None:
-        """Write what is left of the batch to the open file.
+    def write(self) -> bool:
+        """Write what is left of the batch to the open file; False where that file was cut meanwhile.
 
         Raises:
             OSError: the disk took it only in part, or not at all; the next call continues where this one ended.
@@ -109,13 +109,17 @@ class RecordFile:
         self._notice_others(os.fstat(self._descriptor).st_size)
         if self._ends_in_half_line and (self._written == 0 or self._batch[self._written - 1] == ord("\n")):
             # The file ends in half a line that is not ours to complete.
-            self._append(b"\n")
+            if not self._append(b"\n"):
+                return False
             self._remember(memoryview(b"\n"))
         view = memoryview(self._batch)
         while self._written < len(view):
-            start = self._written
-            self._written += self._append(view[start:])
-            self._remember(view[start : self._written])
+            count = self._append(view[self._written :])
+            if not count:
+                return False
+            self._remember(view[self._written : self._written + count])
+            self._written += count
+        return True
 
     def last_line_written(self) -> bytes:
         """Return the newest whole line that was written, without its newline; empty before the first."""
@@ -221,6 +225,10 @@ class RecordFile:
             raise OSError(errno.EIO, "the disk took nothing and gave no reason")
         # Where the file ended when the write came: another process may have appended since we looked.
         start = os.lseek(self._descriptor, 0, os.SEEK_CUR) - count
+        if start < self._size and os.fstat(self._descriptor).st_size == start + count:
+            # Cut since we looked. What is gone is counted from the end of what is left, so nothing may follow that yet.
+            os.ftruncate(self._descriptor, start)
+            return 0
         self.has_others = self.has_others or start > self._size
         self._ends_in_half_line = False
         with self._lock:

@@ -135,7 +135,9 @@ class Writer:
                 self._write_unsynced_again()
             while True:
                 if self._file.has_rest:
-                    self._file.write()
+                    if not self._file.write():
+                        self._look_at_the_file()
+                        continue
                     self._record_queue.batch_written()
                     self._look_for_others()
                 batch = self._record_queue.take_batch()

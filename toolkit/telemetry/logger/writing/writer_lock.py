@@ -4,11 +4,32 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from toolkit.telemetry.runfolder.portable import try_lock
 from toolkit.telemetry.runfolder.safefile import NO_FILE, identity_of, is_file, open_to_write
+
+_TRIES = 100
+_PAUSE_S = 0.01
+
+_begun = _over = 0
+"""How many forks of this process have begun, and how many are over."""
+
+
+def _before_fork() -> None:
+    global _begun
+    _begun += 1
+
+
+def _after_fork() -> None:
+    global _over
+    _over = _begun
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)
 
 
 class WriterLock:
@@ -58,12 +79,18 @@ class WriterLock:
         self.close()
 
     def _ask(self, identity: tuple[int, int]) -> None:
-        self._release()
         try:
-            descriptor = open_to_write(self._path, os.O_RDWR, only_name=False)
-            opened = identity_of(os.fstat(descriptor))
-            # Here before it is locked: a child that is forked meanwhile closes its copy.
-            self._open.append((descriptor, opened))
+            for _ in range(_TRIES):
+                self._release()
+                forks = _over
+                descriptor = open_to_write(self._path, os.O_RDWR, only_name=False)
+                opened = identity_of(os.fstat(descriptor))
+                # Here before it is locked: a child that is forked from now on closes its copy.
+                self._open.append((descriptor, opened))
+                if _begun == forks:
+                    break
+                # A child may have a copy that it does not know of, and would keep a lock on it for as long as it lives.
+                time.sleep(_PAUSE_S)
         except OSError:
             return
         answer = try_lock(descriptor) if opened == identity else False

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from toolkit.telemetry.core.formatting import cut, duration, short_number
-from toolkit.telemetry.mirrors.messages.milestones import Milestone
 from toolkit.telemetry.runfolder.records import steps_done
 
 SUMMARY: Final = "summary"
@@ -84,8 +83,6 @@ class Message:
     """Ids of the events it reports, so that each is delivered once."""
     message_count: int = 1
     """How many messages it combines."""
-    milestone: Milestone | None = None
-    """The milestone it is about; sent only to receivers that asked for it."""
     id: str = field(default_factory=lambda: uuid.uuid4().hex)
     """The same in every retry."""
 

@@ -27,7 +27,6 @@ from toolkit.telemetry.core.checks import (
     wrong,
 )
 from toolkit.telemetry.core.fields import option, read_fields, required
-from toolkit.telemetry.mirrors.messages.milestones import MILESTONES_ALLOWED, Milestone, milestone_from
 from toolkit.telemetry.mirrors.messages.services import ALIASES, SERVICES
 
 OCCASIONS: Final = ("start", "finish", "failure", "stall", "finding", "milestone")
@@ -49,11 +48,6 @@ def _service(key: str, value: Any) -> str:
 
 def _occasions(key: str, value: Any) -> tuple[str, ...]:
     return tuple(one_of(*OCCASIONS)(key, occasion) for occasion in texts(key, value))
-
-
-def _milestones(key: str, value: Any) -> tuple[Milestone, ...]:
-    given = texts(key, value or ())
-    return tuple(milestone_from(f"{key}[{place}]", text) for place, text in enumerate(given))
 
 
 _VARIABLE: Final = optional(variable_name("SLACK_WEBHOOK"))
@@ -132,11 +126,6 @@ class MessageOptions:
         "What is worth a message.",
         Check(_occasions, f"a list with some of {', '.join(OCCASIONS)}"),
     )
-    milestones: tuple[Milestone, ...] = option(
-        (),
-        'Milestones worth a message, such as "val_loss < 0.1".',
-        Check(_milestones, f"a list, each item {MILESTONES_ALLOWED}"),
-    )
     link: str | None = option(
         None,
         "Address of the dashboard, for a link in each message.",
@@ -167,8 +156,6 @@ class MessageOptions:
 
 def _receiver(key: str, value: Any) -> MessageOptions:
     one = read_fields(MessageOptions, key, value)
-    if one.milestones and "milestone" not in one.when:
-        raise wrong(f"{key}.when", list(one.when), "a list with milestone, because milestones are listed")
     if (one.url is None) == (one.url_env is None):
         raise OptionsError(
             f"{key} has {'neither url nor' if one.url is None else 'both url and'} url_env; it must have one of them "

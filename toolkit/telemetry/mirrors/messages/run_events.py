@@ -8,20 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from toolkit.telemetry.core.formatting import both_ends, cut, one_line, short_number
-from toolkit.telemetry.diagnostics.catalogue import title_of_kind
+from toolkit.telemetry.core.formatting import both_ends, cut, one_line
+from toolkit.telemetry.diagnostics.catalogue import RULE, title_of_kind
 from toolkit.telemetry.diagnostics.finding import CRITICAL, INFO, OPEN
 from toolkit.telemetry.mirrors.messages.message import Message, RunState
-from toolkit.telemetry.mirrors.messages.milestones import Milestone
 from toolkit.telemetry.runfolder.records import (
-    EPOCH,
     ERROR,
-    EVAL,
     FINDING,
     NON_FINITE,
     START,
     STEP,
-    SYSTEM,
     Record,
     shows_count_from_zero,
 )
@@ -29,7 +25,6 @@ from toolkit.telemetry.runfolder.untrusted import mapping_in, number_in, texts_i
 
 STALLS: Final = frozenset({"hang", "stall", "stalled"})
 """Kinds of finding that mean that no more steps come."""
-_WITH_METRICS: Final = (STEP, EVAL, EPOCH, SYSTEM)
 _URGENCY: Final = {"start": 2, "finish": 3, "failure": 5, "stall": 4, "finding": 4, "milestone": 3}
 _ENDS: Final = {
     "finished": "finished",
@@ -55,7 +50,6 @@ class RunEvent(NamedTuple):
     what: str
     lines: Iterable[str] = ()
     details: Mapping[str, Any] = {}
-    milestone: Milestone | None = None
 
 
 def message_about(event: RunEvent, state: RunState, redact: Callable[[Any], Any], *, time: float) -> Message:
@@ -78,23 +72,18 @@ def message_about(event: RunEvent, state: RunState, redact: Callable[[Any], Any]
             _line(key): _line(value) if isinstance(value, str) else value for key, value in details.items()
         },
         about=(event.name,),
-        milestone=event.milestone,
     )
 
 
 class RunEventReader:
     """Turns the records of one session into messages, each event into one."""
 
-    def __init__(
-        self, run_state: RunState, *, redact: Callable[[Any], Any], milestones: Iterable[Milestone] = ()
-    ) -> None:
+    def __init__(self, run_state: RunState, *, redact: Callable[[Any], Any]) -> None:
         self._state = run_state
         self._redact = redact
-        self._milestones = tuple(milestones)
         self._seconds: deque[float] = deque(maxlen=_STEPS_FOR_ETA)
         self._known: set[str] = set()
         self._error: Record | None = None
-        self._last_step: int | None = None
 
     @property
     def run_state(self) -> RunState:
@@ -144,18 +133,11 @@ class RunEventReader:
             yield from self._finding(record)
         elif event == ERROR and record.get("source") != "telemetry":
             self._error = record
-        if event not in _WITH_METRICS:
-            return
-        last_step = self._last_step or 0
-        if event == STEP:
-            last_step = self._note_step(record)
-        for milestone in self._milestones:
-            value = milestone.reached_by(record, last_step)
-            if value is not None:
-                yield self._milestone(record, milestone, value)
+        elif event == STEP:
+            self._note_step(record)
 
-    def _note_step(self, record: Record) -> int:
-        """Keep what the record of a step says, and return the step before it."""
+    def _note_step(self, record: Record) -> None:
+        """Keep what the record of a step says."""
         state = self._state
         loss, lr, seconds = (record.get(name) for name in ("train_loss", "lr", "sec_per_step"))
         if loss is None:
@@ -166,15 +148,8 @@ class RunEventReader:
             state.lr = lr
         if isinstance(seconds, (int, float)) and seconds > 0:
             self._seconds.append(float(seconds))
-        step, folded = record.get("global_step"), record.get("steps_folded")
-        last_step = self._last_step
-        if not isinstance(step, int):
-            return last_step or 0
-        if last_step is None:
-            # A resumed run may begin at any step: what lies before its first step is not reached now.
-            last_step = max(0, step - 1 - (folded if isinstance(folded, int) else 0))
-        state.step, self._last_step = step, max(step, last_step)
-        return last_step
+        if isinstance(step := record.get("global_step"), int):
+            state.step = step
 
     def _start(self, record: Record) -> RunEvent:
         state = self._state
@@ -203,20 +178,14 @@ class RunEventReader:
                 # Two detectors notice the same stall one after the other.
                 yield RunEvent("stall", f"stall:{session}:{self._state.step}", "stalled", lines, details)
             return
-        is_ours = is_open or record.get("began_in_session", session) == session
-        if is_ours and record.get("severity") == CRITICAL:
-            what = f"critical finding: {title_of_kind(kind, mapping_in(record.get('evidence')))}"
-            yield RunEvent("finding", f"finding:{name or kind}", what, lines, details)
-
-    def _milestone(self, record: Record, milestone: Milestone, value: float) -> RunEvent:
-        name, details = f"milestone:{milestone.text}", {"milestone": milestone.text, "value": value}
-        if milestone.every:
-            what = f"step {value:,.0f} reached"
-            return RunEvent("milestone", f"{name}:{value}", what, (), details, milestone)
-        at = record.get("global_step")
-        where = f" at step {at:,}" if isinstance(at, int) else ""
-        lines = [f"{milestone.metric} is {short_number(value)}{where}."]
-        return RunEvent("milestone", name, f"milestone {milestone.text} reached", lines, details, milestone)
+        if not is_open and record.get("began_in_session", session) != session:
+            return
+        title = title_of_kind(kind, mapping_in(record.get("evidence")))
+        if record.get("severity") == CRITICAL:
+            yield RunEvent("finding", f"finding:{name or kind}", f"critical finding: {title}", lines, details)
+        elif kind.startswith(RULE):
+            # Once, however often the value crosses the bound.
+            yield RunEvent("milestone", f"milestone:{kind}", f"milestone {title}", lines, details)
 
 
 def _line(text: str, longest: int = _LONGEST_LINE) -> str:

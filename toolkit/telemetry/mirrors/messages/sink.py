@@ -58,11 +58,7 @@ class MessageSink:
         self._guard = guard
         self._receivers = receivers
         self._redactor = Redactor()
-        self._events = RunEventReader(
-            run_state,
-            redact=self._redactor.redact,
-            milestones=[milestone for one in receivers for milestone in one.milestones],
-        )
+        self._events = RunEventReader(run_state, redact=self._redactor.redact)
         self._outboxes: list[tuple[MessageOptions, Outbox[Message]]] = []
         self._delivered: dict[str, set[str]] | None = None
         self._is_concluded = False
@@ -132,9 +128,8 @@ class MessageSink:
     def _put(self, message: Message) -> None:
         """Queue `message` for each receiver that asked for such messages and did not get it in an earlier session."""
         for options, outbox in self._outboxes:
-            is_wanted = message.milestone is None or message.milestone in options.milestones
             is_new = (self._delivered or {}).get(options.name, set()).isdisjoint(message.about)
-            if is_wanted and is_new and message.occasion in options.when:
+            if is_new and message.occasion in options.when:
                 outbox.put(replace(message, link=link_to(self._names, options.link, self._redactor)))
 
     def _record(

@@ -1,4 +1,4 @@
-"""Sends spans and events to an OpenTelemetry collector, with OTLP over HTTP or gRPC."""
+"""Sends spans and events to an OpenTelemetry collector, with OTLP over HTTP."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class OtlpExporter(CollectorSink):
     that is open for a while are also sent while it is open, each as a span of zero duration, so that they do not wait
     for the end of the training. Secrets are masked.
 
-    What was not delivered is sent first with the next batch. `endpoint` is the collector (`http://host:4318`, or
-    `http://host:4317` for gRPC) or the full address of its traces; a login is in it, or in a header of
-    `OTEL_EXPORTER_OTLP_HEADERS`. `resource` has further attributes of the session.
+    What was not delivered is sent first with the next batch. `endpoint` is the collector (`http://host:4318`) or the
+    full address of its traces; a login is in it, or in a header of `OTEL_EXPORTER_OTLP_HEADERS`. `resource` has further
+    attributes of the session.
     """
 
     name = "otlp"
@@ -52,16 +52,13 @@ class OtlpExporter(CollectorSink):
         resource: Mapping[str, Any] | None = None,
         span_filter: SpanFilter | None = None,
         timeout_s: float = _TIMEOUT_S,
-        protocol: str | None = None,
     ) -> None:
         """Make an exporter; nothing is sent yet.
 
         Raises:
             OptionsError: `endpoint` is not an http or https address.
         """
-        super().__init__(
-            endpoint, TRACES, protocol=protocol, timeout_s=timeout_s, most_items=_SPANS_A_REQUEST
-        )
+        super().__init__(endpoint, TRACES, timeout_s=timeout_s, most_items=_SPANS_A_REQUEST)
         about = {"service.name": service_name, "run.id": run_id, "host.name": socket.gethostname()}
         self._resource = {**about, **(resource or {})}
         self._trace_id = hashlib.blake2b(run_id.encode(), digest_size=16).digest()

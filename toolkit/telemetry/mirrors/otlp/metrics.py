@@ -55,13 +55,9 @@ class OtlpMetricsExporter(CollectorSink):
     name = "otlp_metrics"
     what = "records"
 
-    def __init__(
-        self, endpoint: str, *, service_name: str, run_id: str, started: float, protocol: str | None = None
-    ) -> None:
+    def __init__(self, endpoint: str, *, service_name: str, run_id: str, started: float) -> None:
         """Make an exporter; nothing is sent yet. Raises OptionsError if `endpoint` is no http or https address."""
-        super().__init__(
-            endpoint, METRICS, protocol=protocol, timeout_s=_TIMEOUT_S, most_items=_RECORDS_A_REQUEST
-        )
+        super().__init__(endpoint, METRICS, timeout_s=_TIMEOUT_S, most_items=_RECORDS_A_REQUEST)
         about = {"service.name": service_name, "run.id": run_id, "run.name": service_name}
         self._resource = {**about, "host.name": socket.gethostname()}
         self._started = round(started * 1e9)

@@ -1,4 +1,4 @@
-"""How spans and metrics get to a collector: as protobuf over HTTP or gRPC, and again where it did not take them."""
+"""How spans and metrics get to a collector: as protobuf over HTTP, and again where it did not take them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import re
 import ssl
 from collections import deque
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -23,17 +22,12 @@ from toolkit.telemetry.mirrors.shared.scalars import Plain, plain_attributes
 
 _log = logging.getLogger("toolkit.telemetry")
 
-HTTP: Final = "http"
-GRPC: Final = "grpc"
 TRACES: Final = "traces"
 METRICS: Final = "metrics"
 _SERVICES: Final = {TRACES: "Trace", METRICS: "Metrics"}
 
 _TEMPORARY: Final = frozenset({401, 403, 404, 405, 407, 408, 429})
 """Refusals that are not caused by the content: a login, a path or a limit."""
-_TOO_LARGE: Final = "RESOURCE_EXHAUSTED"
-_INVALID: Final = "INVALID_ARGUMENT"
-_NO_ANSWER: Final = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED"})
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _LONGEST_REASON: Final = 300
@@ -45,11 +39,7 @@ class OtlpError(OSError):
 
 
 class OtlpRefusalError(OtlpError):
-    """The collector refuses this request. `is_final` if a smaller one would not help."""
-
-    def __init__(self, message: str, *, is_final: bool) -> None:
-        super().__init__(message)
-        self.is_final = is_final
+    """The collector refuses this request because of its content."""
 
 
 class CollectorSink:
@@ -62,30 +52,25 @@ class CollectorSink:
     what: str
     """What is left out where the collector refuses it."""
 
-    def __init__(
-        self, endpoint: str, signal: str, *, protocol: str | None, timeout_s: float, most_items: int
-    ) -> None:
+    def __init__(self, endpoint: str, signal: str, *, timeout_s: float, most_items: int) -> None:
         """Raise OptionsError if `endpoint` is no http or https address; nothing is sent yet."""
         self._signal = signal
-        self._protocol = protocol_of(protocol, os.environ, signal)
-        self._url = signal_url(endpoint, self._protocol, option=self.name, signal=signal)
+        self._url = signal_url(endpoint, option=self.name, signal=signal)
         self._timeout_s = timeout_s
         self._most_items = self._piece = most_items
         self._unsent: deque[tuple[int | None, Any]] = deque()
         """Items that wait to be sent, each with the number of its record; None if it does not count."""
         self._delivered = -1
-        self._client: _Http | _Grpc | None = None
         self._has_given_up = self._has_said_what_is_refused = False
+        self._trusted: ssl.SSLContext | None = None
         self.refused = 0
         """Records that the collector has refused."""
         self.leaves_out = ""
         """Why it has."""
 
     def give_up(self) -> None:
-        """Send nothing more, and cancel a pending retry; may be called on another thread."""
-        has_given_up, self._has_given_up = self._has_given_up, True
-        if self._client is not None and not has_given_up:
-            self._client.give_up()
+        """Send nothing more; may be called on another thread. A request under way ends by its timeout."""
+        self._has_given_up = True
 
     def _content(self, items: Sequence[Any]) -> Mapping[str, Any]:
         """Return the fields of the request with `items`, named as in OpenTelemetry's messages."""
@@ -107,8 +92,6 @@ class CollectorSink:
                     # One item may be the reason, or the size of the request.
                     self._piece = count // 2
                     continue
-                if not refusal.is_final:
-                    raise
                 self.refused += self._unsent[0][0] is not None
                 self.leaves_out = f"{refusal}: {self.what} are left out"
             for _ in range(count):
@@ -120,19 +103,38 @@ class CollectorSink:
         url, headers = _without_login(self._url)
         shown = url.partition("?")[0].partition("#")[0]
         service = _SERVICES[self._signal]
-        make: Any = getattr(_module(service, "pb2"), f"Export{service}ServiceRequest")
-        request = make(**self._content(items))
-        if self._client is None:
-            client = _Grpc if self._protocol == GRPC else _Http
-            headers |= _headers(self._signal)
-            certificates = _from_environment("CERTIFICATE", self._signal)
-            self._client = client(url, headers, certificates, service, self._timeout_s)
+        messages = importlib.import_module(
+            f"opentelemetry.proto.collector.{service.lower()}.v1.{service.lower()}_service_pb2"
+        )
+        request: Any = getattr(messages, f"Export{service}ServiceRequest")(**self._content(items))
+        headers |= _headers(self._signal) | {"content-type": "application/x-protobuf"}
         try:
-            partial = self._client.deliver(request)
-        except OtlpRefusalError as error:
-            raise OtlpRefusalError(f"{shown} {error}", is_final=error.is_final) from None
-        except OtlpError as error:
-            raise OtlpError(f"{shown} {error}") from None
+            answer = post(
+                url,
+                request.SerializeToString(),
+                headers,
+                timeout_s=self._timeout_s,
+                certificates=self._certificates(),
+            )
+        except NotSentError as error:
+            if not error.status:
+                raise OtlpError(f"{shown} does not answer: {error}") from None
+            is_refusal = error.status in range(400, 500) and error.status not in _TEMPORARY
+            raise (OtlpRefusalError if is_refusal else OtlpError)(f"{shown} {error}") from None
+        self._say_what_is_refused(getattr(messages, f"Export{service}ServiceResponse"), answer, shown)
+
+    def _certificates(self) -> ssl.SSLContext | None:
+        if self._trusted is None and (file := _from_environment("CERTIFICATE", self._signal)):
+            self._trusted = ssl.create_default_context(cafile=file)
+        return self._trusted
+
+    def _say_what_is_refused(self, kind: Any, answer: bytes, shown: str) -> None:
+        from google.protobuf.message import DecodeError
+
+        try:
+            partial = kind.FromString(answer).partial_success
+        except DecodeError:
+            return
         spans = getattr(partial, "rejected_spans", 0)
         count, what = (spans, "spans") if spans else (getattr(partial, "rejected_data_points", 0), "points")
         if count and not self._has_said_what_is_refused:
@@ -160,13 +162,7 @@ def _any_value(value: Plain) -> dict[str, Any]:
     return {_FIELDS[type(value)]: value}
 
 
-def protocol_of(given: str | None, environ: Mapping[str, str], signal: str = TRACES) -> str:
-    """Return `http` or `grpc`: from the option, else from the environment, else `http`."""
-    asked = given or _from_environment("PROTOCOL", signal, environ)
-    return GRPC if asked.strip().lower() == GRPC else HTTP
-
-
-def signal_url(endpoint: str, protocol: str = HTTP, *, option: str = "otlp", signal: str = TRACES) -> str:
+def signal_url(endpoint: str, *, option: str = "otlp", signal: str = TRACES) -> str:
     """Return the address of traces or metrics: `endpoint`, with a collector's default path if it has no path.
 
     Raises:
@@ -177,9 +173,6 @@ def signal_url(endpoint: str, protocol: str = HTTP, *, option: str = "otlp", sig
         raise OptionsError(
             f"{option} is {endpoint!r}; it must be an http or https address such as http://localhost:4318"
         )
-    if protocol == GRPC:
-        # gRPC has no path.
-        return urlunsplit((parts.scheme, parts.netloc, "", "", ""))
     return urlunsplit(parts._replace(path=f"/v1/{signal}")) if parts.path in ("", "/") else endpoint
 
 
@@ -193,97 +186,15 @@ def _without_login(url: str) -> tuple[str, dict[str, str]]:
     return urlunsplit(parts._replace(netloc=host)), {"authorization": f"Basic {given}"}
 
 
-def _module(service: str, ending: str) -> Any:
-    name = service.lower()
-    return importlib.import_module(f"opentelemetry.proto.collector.{name}.v1.{name}_service_{ending}")
-
-
-class _Http:
-    def __init__(
-        self, url: str, headers: Mapping[str, str], certificates: str, service: str, timeout_s: float
-    ) -> None:
-        self._answer: Any = getattr(_module(service, "pb2"), f"Export{service}ServiceResponse")
-        self._url = url
-        self._headers = {**headers, "content-type": "application/x-protobuf"}
-        self._timeout_s = timeout_s
-        self._certificates = ssl.create_default_context(cafile=certificates) if certificates else None
-
-    def deliver(self, request: Any) -> Any:
-        """Return what the collector says about the part that it took."""
-        from google.protobuf.message import DecodeError
-
-        body = request.SerializeToString()
-        try:
-            answer = post(
-                self._url, body, self._headers, timeout_s=self._timeout_s, certificates=self._certificates
-            )
-        except NotSentError as error:
-            if not error.status:
-                raise OtlpError(f"does not answer: {error}") from None
-            if error.status in range(400, 500) and error.status not in _TEMPORARY:
-                raise OtlpRefusalError(str(error), is_final=True) from None
-            raise OtlpError(str(error)) from None
-        try:
-            return self._answer.FromString(answer).partial_success
-        except DecodeError:
-            return None
-
-    def give_up(self) -> None:
-        """Do nothing: a request ends by its timeout."""
-
-
-class _Grpc:
-    def __init__(
-        self, url: str, headers: Mapping[str, str], certificates: str, service: str, timeout_s: float
-    ) -> None:
-        self._grpc: Any = importlib.import_module("grpc")
-        self._stub: Any = getattr(_module(service, "pb2_grpc"), f"{service}ServiceStub")
-        self._address = urlsplit(url)
-        self._headers = tuple((name.lower(), value) for name, value in headers.items())
-        self._certificates = certificates
-        self._timeout_s = timeout_s
-        self._channel: Any = None
-
-    def deliver(self, request: Any) -> Any:
-        """Return what the collector says about the part that it took."""
-        if self._channel is None:
-            self._channel = self._connect()
-        try:
-            export = self._stub(self._channel).Export
-            return export(request, metadata=self._headers, timeout=self._timeout_s).partial_success
-        except self._grpc.RpcError as error:
-            # A new channel tries to connect at once; this one would wait longer and longer.
-            self.give_up()
-            code = error.code().name
-            verb = "does not answer" if code in _NO_ANSWER else "answers"
-            message = f"{verb}: {code} {_printable(error.details())}".rstrip()
-            if code in (_INVALID, _TOO_LARGE):
-                raise OtlpRefusalError(message, is_final=code == _INVALID) from None
-            raise OtlpError(message) from None
-
-    def give_up(self) -> None:
-        """End a request that is under way; may be called on another thread."""
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            channel.close()
-
-    def _connect(self) -> Any:
-        if self._address.scheme == "http":
-            return self._grpc.insecure_channel(self._address.netloc)
-        certificates = Path(self._certificates).read_bytes() if self._certificates else None
-        trusted = self._grpc.ssl_channel_credentials(certificates)
-        return self._grpc.secure_channel(self._address.netloc, trusted)
-
-
 def _printable(text: object) -> str:
     """Return the beginning of what a collector says, without what could steer a terminal."""
     return cut(one_line(str(text)), _LONGEST_REASON)
 
 
-def _from_environment(name: str, signal: str, environ: Mapping[str, str] = os.environ) -> str:
+def _from_environment(name: str, signal: str) -> str:
     """Return OpenTelemetry's variable `name`, of the signal or of all."""
-    of_signal = environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}")
-    return of_signal or environ.get(f"OTEL_EXPORTER_OTLP_{name}", "")
+    of_signal = os.environ.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}")
+    return of_signal or os.environ.get(f"OTEL_EXPORTER_OTLP_{name}", "")
 
 
 def _headers(signal: str) -> dict[str, str]:

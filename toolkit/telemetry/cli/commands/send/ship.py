@@ -13,7 +13,6 @@ from typing import Final
 from toolkit.telemetry.cli.argument_types import whole
 from toolkit.telemetry.cli.chosen_run import LOGS, print_to_stderr, printable, refuse
 from toolkit.telemetry.cli.terminal import add_json_argument, print_json
-from toolkit.telemetry.core.prometheus import Exposition, PrometheusError, host_and_port
 from toolkit.telemetry.fleet.address import Address, AddressError
 from toolkit.telemetry.fleet.engine import Engine, EngineError
 from toolkit.telemetry.fleet.objects import ObjectShipper
@@ -28,7 +27,6 @@ from toolkit.telemetry.fleet.options import (
 from toolkit.telemetry.fleet.run_folders import existing_folders
 from toolkit.telemetry.fleet.run_rows import SaidByShipper, reports_of_shippers
 from toolkit.telemetry.fleet.schema import require_tables, set_up
-from toolkit.telemetry.fleet.shipping.metrics import HELP, samples
 from toolkit.telemetry.fleet.shipping.shipper import DRAIN_S, Shipper
 from toolkit.telemetry.fleet.shipping.verify import Lag, lags_of
 from toolkit.telemetry.fleet.stores import PlaceError, StoreError
@@ -91,11 +89,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="deliver requests from pages to the runs here (default: none are delivered; see docs/fleet.md)",
     )
     parser.add_argument(
-        "--metrics",
-        metavar="HOST:PORT",
-        help="serve the state of this shipper to Prometheus on this address; `telemetry metrics` shows the runs",
-    )
-    parser.add_argument(
         "--drain-timeout",
         metavar="SECONDS",
         type=whole(),
@@ -114,8 +107,6 @@ def run(args: argparse.Namespace) -> int:
         if args.json and not (args.once or args.verify or args.status or args.set_up):
             return refuse("--json needs --once, --verify, --status or --set-up")
         fill_in(args, "set-up" if args.set_up else "status" if args.status else "ship")
-        if args.engine is None and args.metrics:
-            return refuse("--to is missing; without an engine, `telemetry metrics` shows runs to Prometheus")
         folders = args.folders or [LOGS]
         address = chosen_engine(args)
         if args.set_up:
@@ -127,7 +118,7 @@ def run(args: argparse.Namespace) -> int:
         if args.status:
             return _status(address, folders, as_json=args.json)
         return _ship(address, folders, args)
-    except (AddressError, EngineError, PlaceError, PrometheusError, StoreError, OSError) as error:
+    except (AddressError, EngineError, PlaceError, StoreError, OSError) as error:
         return refuse(str(error))
 
 
@@ -157,23 +148,23 @@ def _set_up(args: argparse.Namespace, address: Address) -> int:
 def _status(address: Address, folders: list[Path], *, as_json: bool) -> int:
     engine = Engine(address)
     lags = lags_of(engine, folders, keep_days=require_tables(engine).keep_days)
-    shippers = [_said_by(report) for report in reports_of_shippers(engine)]
-    behind = sorted((lag for lag in lags if lag.bytes), key=_age, reverse=True)
+    behind = sorted((lag for lag in lags if lag.bytes), key=lambda lag: lag.since)
     is_late = any(_age(lag) > LATE_S for lag in behind)
     found = {
         "record_files": len(lags),
         "bytes_behind": sum(lag.bytes for lag in behind),
         "late": is_late,
         "behind": [{"path": str(lag.path), "bytes": lag.bytes, "age_s": _age(lag)} for lag in behind],
-        "shippers": shippers,
+        "shippers": [_said_by(report) for report in reports_of_shippers(engine)],
     }
     if as_json:
         print_json(found)
         return 1 if is_late else 0
     print(f"{len(lags)} record files, {found['bytes_behind']} bytes behind in {len(behind)} of them")
-    for lag in behind[:20]:
-        print(printable(f"{lag.path}: {lag.bytes} bytes, {_age(lag):.0f} s"))
-    for line in shippers:
+    for line in (
+        *(f"{lag.path}: {lag.bytes} bytes, {_age(lag):.0f} s" for lag in behind[:20]),
+        *found["shippers"],
+    ):
         print(printable(line))
     return 1 if is_late else 0
 
@@ -189,56 +180,43 @@ def _age(lag: Lag) -> float:
 
 
 def _ship(address: Address, folders: list[Path], args: argparse.Namespace) -> int:
-    is_short = args.once or args.verify
     store = chosen_objects(args)
     objects = ObjectShipper(store, say=print_to_stderr) if store is not None else None
-    engine = Engine(address)
     shipper = Shipper(
-        engine, folders, objects=objects, say=print_to_stderr, delivers_requests=bool(args.deliver_requests)
+        Engine(address),
+        folders,
+        objects=objects,
+        say=print_to_stderr,
+        delivers_requests=bool(args.deliver_requests),
     )
-    if is_short:
-        shipper.start()
+    if not (args.once or args.verify):
+        stop = threading.Event()
+        _stop_on_signal(stop)
+        shipper.run(stop, args.drain_timeout or DRAIN_S)
+        return 0
+    shipper.start()
+    shipper.ship_all()
+    if args.verify:
+        for line in shipper.verify():
+            print_to_stderr(line)
         shipper.ship_all()
-        if args.verify:
-            for line in shipper.verify():
-                print_to_stderr(line)
-            shipper.ship_all()
-        problems = [file.problem for file in shipper.files if file.problem]
-        if args.json:
-            print_json(
-                {
-                    "lines": shipper.totals.lines,
-                    "record_files": len(shipper.files),
-                    "files_stored": None if objects is None else objects.totals.stored,
-                    "runs_waiting": None if objects is None else objects.totals.waiting,
-                    "problems": problems,
-                }
-            )
-        else:
-            print(printable(f"{shipper.totals.lines} lines shipped, {len(shipper.files)} record files"))
-            if objects is not None:
-                print(
-                    f"{objects.totals.stored} other files stored, those of {objects.totals.waiting} runs wait"
-                )
-        is_behind = objects is not None and objects.is_behind
-        return 1 if is_behind or problems else 0
-    stop = threading.Event()
-    _stop_on_signal(stop)
-    shown = Exposition(HELP) if args.metrics else None
-
-    def show() -> None:
-        if shown is not None:
-            shown.show(samples(shipper))
-
-    try:
-        show()
-        if shown is not None:
-            shown.serve(*host_and_port(args.metrics))
-        shipper.run(stop, show, args.drain_timeout or DRAIN_S)
-    finally:
-        if shown is not None:
-            shown.close()
-    return 0
+    problems = [file.problem for file in shipper.files if file.problem]
+    stored, waiting = (None, None) if objects is None else (objects.totals.stored, objects.totals.waiting)
+    if args.json:
+        print_json(
+            {
+                "lines": shipper.totals.lines,
+                "record_files": len(shipper.files),
+                "files_stored": stored,
+                "runs_waiting": waiting,
+                "problems": problems,
+            }
+        )
+    else:
+        print(printable(f"{shipper.totals.lines} lines shipped, {len(shipper.files)} record files"))
+        if objects is not None:
+            print(f"{stored} other files stored, those of {waiting} runs wait")
+    return 1 if problems or (objects is not None and objects.is_behind) else 0
 
 
 def _stop_on_signal(stop: threading.Event) -> None:

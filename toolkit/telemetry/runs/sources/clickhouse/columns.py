@@ -7,24 +7,22 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from toolkit.telemetry.fleet.binary_form import types_of
 from toolkit.telemetry.fleet.commits import Commit
 from toolkit.telemetry.fleet.engine import EngineError, quote
-from toolkit.telemetry.fleet.tail import SUMMARY_TYPES
 from toolkit.telemetry.formulas.formula import is_formula
-from toolkit.telemetry.runfolder.metrics import KINDS, MAX_METRICS
+from toolkit.telemetry.runfolder.metrics import KINDS, MAX_METRICS, metrics_of
 from toolkit.telemetry.runfolder.reader import BadLine, parse_line
-from toolkit.telemetry.runfolder.records import EPOCH, EVAL, LOST, STEP, SYSTEM, Record
+from toolkit.telemetry.runfolder.records import EPOCH, EVAL, LOST, MAX_LINE_BYTES, STEP, SYSTEM, Record
 from toolkit.telemetry.runs.columns.column_queries import ColumnQueries
 from toolkit.telemetry.runs.columns.line_parser import Parsed
 from toolkit.telemetry.runs.columns.run_columns import MetricColumn, RunColumns
 from toolkit.telemetry.runs.record_source import Place
-from toolkit.telemetry.runs.sources.clickhouse.link import EngineLink
 from toolkit.telemetry.runs.sources.clickhouse.record_source import EngineSource
 from toolkit.telemetry.runs.store import Health, MetricInfo
 
@@ -40,8 +38,6 @@ _CHECK_EVERY_S: Final = 0.5
 _METRICS_AT_ONCE: Final = 200
 _NAMES_BYTES: Final = 100_000
 _POINTS_AT_ONCE: Final = 2_000_000
-_FEW_POINTS: Final = 100_000
-"""Metrics that were not asked for come along up to this: another question would take longer."""
 _KIND_SQL: Final = (
     "toUInt8(multiIf("
     + ", ".join(f"event = {quote(kind)}, {number}" for number, kind in enumerate(KINDS, 1))
@@ -63,10 +59,7 @@ _ROW: Final = np.dtype(
     ]
 )
 _ROW_SQL: Final = f"at, next, session, time, elapsed, step, epoch, {_KIND_SQL}"
-_POINT: Final = np.dtype([("at", "<u8"), ("value", "<f8")])
-_POINT_OF_RUN: Final = np.dtype([("run", "<u4"), ("at", "<u8"), ("value", "<f8")])
-
-_SUMMARY: Final = types_of(SUMMARY_TYPES)
+_POINT: Final = np.dtype([("of", "<u4"), ("at", "<u8"), ("value", "<f8")])
 
 
 class EngineLog(ColumnQueries):
@@ -93,10 +86,9 @@ class EngineLog(ColumnQueries):
         self._gaps = 0
         self._absent: dict[str, int] = {}
         """Metrics that are not in the file, and how far it had been read then."""
-        self._infos: tuple[int, list[MetricInfo]] = (-1, [])
-        """The metrics, and how far the file had been read then."""
-        self._counts: dict[str, int] = {}
-        """How many values each of them had."""
+        self._infos: dict[str, MetricInfo] = {}
+        self._infos_end = 0
+        """How far the file had been read when the metrics were counted."""
         self._use_columns(RunColumns())
 
     # ------------------------------------------------------------ reading
@@ -198,7 +190,7 @@ class EngineLog(ColumnQueries):
             wanted = [(log, end) for log in logs if (end := log._claim(claims)) is not None]  # noqa: SLF001
             if len(wanted) < 2:
                 return
-            with suppress(EngineError):
+            with suppress(EngineError, OSError):
                 EngineLog._read_lines(wanted)
                 for log, _ in wanted:
                     log._checked_at = time.monotonic()  # noqa: SLF001
@@ -212,10 +204,21 @@ class EngineLog(ColumnQueries):
         rows = link.array(
             f"SELECT toUInt32(indexOf([{ids}], run_id)), {_ROW_SQL} FROM records FINAL WHERE {where}", _ROW
         )
-        events = _events_in(link, where) if _has_events(rows) else []
+        events = (
+            link.rows(
+                f"SELECT run_id, at, next, event FROM records FINAL WHERE ({where}) AND {_EVENTS_SQL} "
+                "ORDER BY run_id, at"
+            )
+            if ((rows["kind"] == 0) | (rows["kind"] == KINDS.index(EPOCH) + 1)).any()
+            else []
+        )
         found = []
         for number, (log, end) in enumerate(wanted, 1):
-            of_run = [event[1:] for event in events if event[0] == log.source.run_id]
+            own = [event[1:] for event in events if event[0] == log.source.run_id]
+            # Lines are most of the table: to read one, the engine unpacks thousands.
+            read = [(at, after - at - 1) for at, after, event in own if event in _READ_EVENTS]
+            lines = dict(zip((at for at, _ in read), log.source.read_at(read), strict=True))
+            of_run = [(*event, lines.get(event[0], b"")) for event in own]
             found.append(log._add_rows(_in_order(rows[rows["run"] == number]), of_run, end))  # noqa: SLF001
         return found
 
@@ -275,7 +278,7 @@ class EngineLog(ColumnQueries):
             is_reading = self._reader is not None and self._reader.is_alive()
             pending = taken.end - self._end if taken is not None else 0
             problem = self.source.link.problem or self._problem
-            if problem is None and len(self._infos[1]) >= MAX_METRICS:
+            if problem is None and len(self._infos) >= MAX_METRICS:
                 problem = f"metrics beyond the first {MAX_METRICS:,} are not shown"
             return Health(
                 records=columns.records,
@@ -304,7 +307,7 @@ class EngineLog(ColumnQueries):
         with self._lock:
             if not self._end or name in self._columns.metrics or self._absent.get(name) == self._end:
                 return False
-            return self._infos[0] != self._end or name in self._counts
+            return self._infos_end != self._end or name in self._infos
 
     def add_metric(self, name: str, position: tuple[int, int], points: npt.NDArray[Any]) -> None:
         """Take all points of a metric, unless the file was read further than `position` meanwhile."""
@@ -341,20 +344,14 @@ class EngineLog(ColumnQueries):
 
     def _together(self, wanted: Sequence[str]) -> Iterator[list[str]]:
         """Yield metrics that are asked for with one question: few enough names for its text, points for its answer."""
-        counts = self._counts
-        # Metrics that are held are asked for again whenever a run has grown.
-        room = max(0, _METRICS_AT_ONCE - len(self._columns.metrics)) if wanted else 0
-        others = [name for name in counts if self.lacks(name)][:room]
         some: list[str] = []
         points = length = 0
-        for number, name in enumerate(dict.fromkeys((*wanted, *others))):
-            points, length = points + counts.get(name, 0), length + len(_text(name))
-            most = _POINTS_AT_ONCE if number < len(wanted) else _FEW_POINTS
-            if some and (points > most or length > _NAMES_BYTES):
+        for name in wanted:
+            info = self._infos.get(name)
+            points, length = points + (info.count if info else 0), length + len(_text(name))
+            if some and (points > _POINTS_AT_ONCE or length > _NAMES_BYTES):
                 yield some
-                if number >= len(wanted):
-                    return
-                some, points, length = [], counts.get(name, 0), len(_text(name))
+                some, points, length = [], info.count if info else 0, len(_text(name))
             some.append(name)
         if some:
             yield some
@@ -363,18 +360,12 @@ class EngineLog(ColumnQueries):
         self, names: Sequence[str], gen: int, end: int, begin: int = 0
     ) -> dict[str, npt.NDArray[Any]]:
         some = ", ".join(map(_text, names))
-        where = f"{self.source.where(gen)} AND metric IN ({some}) AND at >= {begin} AND at < {end}"
-        if len(names) == 1:
-            # It may have millions.
-            return {
-                names[0]: self.source.link.array(f"SELECT at, value FROM points FINAL WHERE {where}", _POINT)
-            }
-        rows = self.source.link.rows(
-            f"SELECT metric, groupArray((at, value)) FROM points FINAL WHERE {where} GROUP BY metric",
-            *("String", f"Items({_POINT.itemsize})"),
+        points = self.source.link.array(
+            f"SELECT toUInt32(indexOf([{some}], toString(metric))), at, value FROM points FINAL "
+            f"WHERE {self.source.where(gen)} AND metric IN ({some}) AND at >= {begin} AND at < {end}",
+            _POINT,
         )
-        found = {name: np.frombuffer(data, _POINT) for name, data in rows}
-        return {name: found.get(name, np.empty(0, _POINT)) for name in names}
+        return {name: points[points["of"] == number] for number, name in enumerate(names, 1)}
 
     def _catch_up(self) -> None:
         """Read the new values of metrics that were looked at; the next time, if the engine does not answer now."""
@@ -398,72 +389,61 @@ class EngineLog(ColumnQueries):
     def metrics(self) -> list[MetricInfo]:
         """Return the metrics read so far."""
         with self._lock:
-            if self._infos[0] != self._end and self._end:
+            if self._infos_end != self._end:
                 with suppress(EngineError, OSError):
-                    self._infos = (self._end, self._ask_for_metrics())
-                    self._counts = {info.name: info.count for info in self._infos[1]}
-            return self._infos[1]
+                    self._count_new_values()
+            return list(self._infos.values())
 
-    def _ask_for_metrics(self) -> list[MetricInfo]:
+    def _count_new_values(self) -> None:
         rows = self.source.link.rows(
-            f"SELECT {', '.join(_SUMMARY)} FROM commits WHERE {self.source.where(self._gen)} "
-            "ORDER BY end DESC LIMIT 1",
-            *_SUMMARY.values(),
+            "SELECT metric, count(), argMax(value, at), max(at), minIf(value, isFinite(value)), "
+            "maxIf(value, isFinite(value)), countIf(NOT isFinite(value)), min(at) FROM points FINAL "
+            f"WHERE {self.source.where(self._gen)} AND at >= {self._infos_end} AND at < {self._end} GROUP BY metric"
         )
-        # The commit may be newer than what was read.
-        found = [row for row in zip(*rows[0], strict=True) if row[-1] < self._end] if rows else []
         columns = self._columns
         known, kinds, steps = columns.at.values, columns.kind.values, columns.step.values
         if not len(known):
-            return []
+            return
 
         def row_of(at: int) -> int:
             return min(int(np.searchsorted(known, at)), len(known) - 1)
 
+        begins = {row[0]: row[-1] for row in rows if row[0] not in self._infos}
         # In the order in which they first appeared.
-        return [
-            MetricInfo(
+        records = self.source.read_records([(at, MAX_LINE_BYTES) for at in sorted(set(begins.values()))])
+        order = dict.fromkeys(name for record in records for name, _ in metrics_of(record or {}))
+        places = {name: place for place, name in enumerate((*self._infos, *order))}
+        for name, count, last, last_at, low, high, bad, first_at in sorted(
+            rows, key=lambda row: places.get(row[0], len(places))
+        ):
+            event = KINDS[kinds[row_of(first_at)]]
+            before = self._infos.get(name) or MetricInfo(
                 name=name,
-                event=KINDS[kinds[row_of(first_at)]],
-                count=count,
-                last=last,
-                last_step=float(steps[row_of(last_at)]),
-                low=low,
-                high=high,
-                non_finite=bad,
+                event=event,
+                count=0,
+                last=0.0,
+                last_step=0.0,
+                low=math.inf,
+                high=-math.inf,
+                non_finite=0,
             )
-            for name, count, bad, last, last_at, low, high, first_at in found
-        ]
+            is_finite = count > bad
+            self._infos[name] = replace(
+                before,
+                count=before.count + count,
+                last=float(last),
+                last_step=float(steps[row_of(last_at)]),
+                low=min(before.low, float(low)) if is_finite else before.low,
+                high=max(before.high, float(high)) if is_finite else before.high,
+                non_finite=before.non_finite + bad,
+            )
+        self._infos_end = self._end
 
 
 def _in_order(rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the rows of one file by their place: for the engine it would be several times the work."""
     places = rows["at"]
     return rows if (places[1:] > places[:-1]).all() else rows[np.argsort(places, kind="stable")]
-
-
-def _has_events(rows: npt.NDArray[Any]) -> bool:
-    return bool(((rows["kind"] == 0) | (rows["kind"] == KINDS.index(EPOCH) + 1)).any())
-
-
-def _events_in(link: EngineLink, where: str) -> list[tuple[str, int, int, str, bytes]]:
-    """Return run, place, end and kind of each event, and the line of those whose line says more."""
-    events = link.rows(
-        f"SELECT run_id, at, next, event FROM records FINAL WHERE ({where}) AND {_EVENTS_SQL} "
-        "ORDER BY run_id, at",
-        *("String", "UInt64", "UInt64", "String"),
-    )
-    lines: dict[tuple[str, int], bytes] = {}
-    # Lines are most of the table: to read one, the engine unpacks thousands.
-    if any(event in _READ_EVENTS for *_, event in events):
-        wanted = ", ".join(map(quote, _READ_EVENTS))
-        for run_id, at, line in link.rows(
-            f"SELECT run_id, at, line FROM records FINAL WHERE ({where}) AND event IN ({wanted}) "
-            "ORDER BY run_id, at",
-            *("String", "UInt64", "Bytes"),
-        ):
-            lines[run_id, at] = line
-    return [(run_id, at, after, event, lines.get((run_id, at), b"")) for run_id, at, after, event in events]
 
 
 def load_together(logs: Sequence[EngineLog], name: str) -> None:
@@ -481,10 +461,10 @@ def load_together(logs: Sequence[EngineLog], name: str) -> None:
         points = sources[0].link.array(
             f"SELECT toUInt32(indexOf([{ids}], run_id)), at, value FROM points FINAL "
             f"WHERE metric = {_text(name)} AND ({files})",
-            _POINT_OF_RUN,
+            _POINT,
         )
         for number, (log, position) in enumerate(wanted, 1):
-            log.add_metric(name, position, points[points["run"] == number])
+            log.add_metric(name, position, points[points["of"] == number])
 
 
 def _text(name: str) -> str:

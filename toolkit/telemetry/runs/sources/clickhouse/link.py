@@ -45,13 +45,17 @@ class EngineLink:
             "The page shows what it had read before, and asks again every few seconds."
         )
 
-    def rows(self, sql: str, *types: str) -> list[tuple[Any, ...]]:
-        """Return the rows of a SELECT without FORMAT, whose columns have `types`.
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return the rows of a SELECT, as `Engine.rows`.
 
         Raises:
             EngineError: it failed, or the engine did not answer just now.
         """
-        return self._run(lambda engine: engine.rows(sql, *types))
+        return self._run(lambda engine: engine.rows(sql))
+
+    def lines(self, sql: str) -> list[tuple[int, bytes]]:
+        """Return numbers and lines, as `Engine.lines`; raises as `rows`."""
+        return self._run(lambda engine: engine.lines(sql))
 
     def array(self, sql: str, row: np.dtype[Any]) -> npt.NDArray[Any]:
         """Return the rows of a SELECT without FORMAT of numbers alone, as an array of `row`.

@@ -37,10 +37,10 @@ def rank_grid_of(
         f"FROM points FINAL WHERE run_id = {quote(run_id)} AND metric = {quote(metric.encode('utf-8', 'replace'))} "
         f"AND {newest} AND isFinite(value) AND step >= 0 AND step < {LARGEST_STEP:.0f}"
     )
-    found = link.rows(f"SELECT min(step), max(step) {values} HAVING count() > 0", "Float64", "Float64")
+    found = link.rows(f"SELECT min(step), max(step) {values} HAVING count() > 0")
     if not found:
         return RankGrid(metric=metric)
-    low, high = found[0]
+    low, high = map(float, found[0])
     width = width_for(low, high, max(1, min(buckets, MAX_CELLS)), 1.0)
     first, last = int(low // width), int(high // width)
     cells = link.array(

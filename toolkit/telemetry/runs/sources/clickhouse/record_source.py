@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,11 +17,12 @@ from toolkit.telemetry.runfolder.reader import Block, Cursor, Identity, cut_bloc
 from toolkit.telemetry.runfolder.records import MAX_LINE_BYTES, Record
 from toolkit.telemetry.runs.record_source import Place, parse_event, records_in
 from toolkit.telemetry.runs.sources.clickhouse.link import EngineLink
+from toolkit.telemetry.runs.sources.store_queries import keep_recent
 
 _COMMITS_EVERY_S: Final = 1.0
 _PIECE_BYTES: Final = 4 * 1024 * 1024
 _PLACES_AT_ONCE: Final = 500
-_KEPT_BYTES: Final = 32_000_000
+_KEPT_LINES: Final = 500
 _MAX_RUNS: Final = 2_000
 
 
@@ -32,7 +32,7 @@ class Commits:
     def __init__(self, link: EngineLink) -> None:
         self._link = link
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, tuple[float, dict[int, Commit]]] = OrderedDict()
+        self._known: dict[str, tuple[float, dict[int, Commit]]] = {}
 
     def of(self, run_id: str) -> dict[int, Commit]:
         """Return it by rank, ascending; while the engine does not answer, what is known.
@@ -64,35 +64,7 @@ class Commits:
             found[run_id][rank] = commit
         with self._lock:
             for run_id, taken in found.items():
-                self._known[run_id] = (time.monotonic(), taken)
-                self._known.move_to_end(run_id)
-            while len(self._known) > _MAX_RUNS:
-                self._known.popitem(last=False)
-
-
-class KeptBytes:
-    """What was read lately, by keys whose content never changes. Thread-safe."""
-
-    def __init__(self, max_bytes: int = _KEPT_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[Hashable, bytes] = OrderedDict()
-        self._bytes = 0
-
-    def get(self, key: Hashable) -> bytes | None:
-        """Return what is kept under a key."""
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
-
-    def keep(self, key: Hashable, data: bytes) -> None:
-        """Keep something instead of what was used longest ago."""
-        with self._lock:
-            self._bytes += len(data) - len(self._kept.pop(key, b""))
-            self._kept[key] = data
-            while self._bytes > self._max_bytes:
-                self._bytes -= len(self._kept.popitem(last=False)[1])
+                keep_recent(self._known, run_id, (time.monotonic(), taken), _MAX_RUNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +73,8 @@ class EngineSource:
 
     link: EngineLink
     commits: Commits
-    kept: KeptBytes
+    kept: dict[tuple[str, int, int, int], bytes]
+    """Lines that were read lately."""
     run_id: str
     rank: int
 
@@ -160,15 +133,14 @@ class EngineSource:
         for begin in range(0, len(missing), _PLACES_AT_ONCE):
             wanted = ", ".join(map(str, missing[begin : begin + _PLACES_AT_ONCE]))
             try:
-                rows = self.link.rows(
-                    f"SELECT at, line FROM records FINAL WHERE {self.where(gen)} AND at IN ({wanted})",
-                    *("UInt64", "Bytes"),
+                rows = self.link.lines(
+                    f"SELECT at, line FROM records FINAL WHERE {self.where(gen)} AND at IN ({wanted})"
                 )
             except EngineError as error:
                 raise OSError(str(error)) from error
             for at, line in rows:
                 found[at] = line
-                self.kept.keep((self.run_id, self.rank, gen, at), line)
+                keep_recent(self.kept, (self.run_id, self.rank, gen, at), line, _KEPT_LINES)
         return [found.get(at, b"")[:length] for at, length in places]
 
     def pieces(self) -> Iterator[bytes]:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from toolkit.telemetry.fleet.binary_form import types_of
 from toolkit.telemetry.fleet.engine import EngineError, UnreachableError, quote
+from toolkit.telemetry.fleet.native_form import types_of
 from toolkit.telemetry.fleet.shipping.courier import CLOCK_NOISE_S, DELIVERED, DELIVERIES, DELIVERS, REQUESTS
 from toolkit.telemetry.runfolder.control import ControlRefused, encode_body, new_request
 from toolkit.telemetry.runs.formatting import clean, clock
@@ -82,8 +82,7 @@ class EngineRequests:
         try:
             rows = self._link.rows(
                 f"SELECT toUInt32(now()), expires, state FROM {REQUESTS} "
-                f"LEFT JOIN (SELECT id, state FROM {DELIVERIES} FINAL {wanted}) AS d USING (id) {wanted} LIMIT 1",
-                *("UInt32", "Float64", "String"),
+                f"LEFT JOIN (SELECT id, state FROM {DELIVERIES} FINAL {wanted}) AS d USING (id) {wanted} LIMIT 1"
             )
         except EngineError:
             return PENDING

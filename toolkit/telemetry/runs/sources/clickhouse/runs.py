@@ -11,11 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import unquote
 
 from toolkit.telemetry.core.run_search import Comparison, checked
-from toolkit.telemetry.fleet.binary_form import types_of
 from toolkit.telemetry.fleet.engine import EngineError, chunks
 from toolkit.telemetry.formulas.formula import is_formula
 from toolkit.telemetry.runfolder.labels import Labels, LabelsError, parse_labels
@@ -57,23 +56,17 @@ _MAX_LISTS: Final = 50
 _ROWS: Final = 100
 _MOST_TRASHED: Final = 1_000
 _LOOK_EVERY_S: Final = 1.0
-_UNCHANGED_S: Final = 15.0
-"""So long a list counts as unchanged while nothing was reported: a live run may have become silent."""
-_COUNTS_S: Final = 5.0
+_LIST_SHARE: Final = 5
+"""A list that took the engine a second is asked for again after five."""
+_NAMES_S: Final = 5.0
 _UNENDED: Final = (RUNNING, STALLED, LOST)
-_OVERLAP_S: Final = 60
-"""Rows may become visible a little after they were stamped, and shards have clocks of their own."""
-_COUNTED_S: Final = 600
 _USED_S: Final = 10.0
 
-_COLUMNS: Final = types_of(
-    "run_id String, version UInt64, node String, folder String, status String, why String, sure UInt8, "
-    "toUInt32(received) UInt32, card Bytes, toUInt32(now()) UInt32"
+_COLUMNS: Final = (
+    "run_id, version, node, folder, status, why, sure, toUInt32(received), card, toUInt32(now())"
 )
 """What a card needs."""
-_MORE_COLUMNS: Final = types_of(
-    "name String, behind UInt64, project String, toUInt16(created) UInt16, control String, manifest Bytes"
-)
+_MORE_COLUMNS: Final = "name, behind, project, toUInt16(created), control, manifest"
 
 
 @dataclass(slots=True)
@@ -95,7 +88,7 @@ class EngineRun:
     _why: str
     _sure: int
     received: int
-    _data: bytes
+    _data: str
     engine_time: int
     name: str | None = None
     """What the run was called when it was made; None if this and the next ones were not asked for."""
@@ -104,14 +97,14 @@ class EngineRun:
     day: int = 0
     control: str = ""
     """Whether its node delivers requests to it: nothing if it does not, DELIVERS, or why this run gets none."""
-    _manifest_data: bytes = b""
+    _manifest_data: str = ""
     labelled: _Labels = field(default_factory=_Labels, kw_only=True)
     looked_at: float = 0.0
     used_at: float = -1e9
 
     @cached_property
     def _fields(self) -> Fields:
-        return decode_fields(self._data)
+        return decode_fields(self._data.encode())
 
     @property
     def is_deleted(self) -> bool:
@@ -127,7 +120,7 @@ class EngineRun:
     def manifest(self) -> Manifest | None:
         """The run's manifest; None without a valid one."""
         try:
-            return parse_manifest(self._manifest_data) if self._manifest_data else None
+            return parse_manifest(self._manifest_data.encode()) if self._manifest_data else None
         except ManifestError:
             return None
 
@@ -185,12 +178,6 @@ class EngineRun:
         return Status(name=self._status_name, why=self._why, sure=bool(self._sure))
 
 
-class _Kept(NamedTuple):
-    asked_at: float
-    changes: int
-    found: RunList
-
-
 class _Group(NamedTuple):
     """How many runs have these in common."""
 
@@ -199,6 +186,7 @@ class _Group(NamedTuple):
     project: str
     runs: int
     tags: Sequence[str]
+    engine_time: int
 
 
 class EngineRuns:
@@ -209,13 +197,9 @@ class EngineRuns:
         self._lock = threading.RLock()
         self._runs: dict[str, EngineRun] = {}
         self._labels: dict[str, _Labels] = {}
-        self._lists: dict[RunQuery, _Kept] = {}
+        self._lists: dict[RunQuery, tuple[float, RunList]] = {}
         self._groups: tuple[float, Sequence[_Group]] = (-1e9, ())
         self._named: tuple[float, Names] = (-1e9, {})
-        self._since = int(time.time()) - 2 * _OVERLAP_S
-        self._seen: tuple[int, ...] = ()
-        self._changes = 0
-        self._looked_at = -1e9
         self.engine_time = 0
         """The engine's clock when it last answered: while it does not, no run becomes silent."""
         self.clock_ahead_s = 0.0
@@ -246,13 +230,11 @@ class EngineRuns:
             page, shown = page_of(chosen, query)
             return replace(whole, cards=tuple(shown), page=page, matching=len(chosen))
         with self._lock:
-            kept = self._lists.get(query)
+            asked_at, kept = self._lists.get(query, (-1e9, None))
+        if kept and began - asked_at < max(_LOOK_EVERY_S, _LIST_SHARE * kept.read_ms / 1000):
+            return kept
         place = str(self._link.address)
         try:
-            self._look_for_changes()
-            changes = self._changes
-            if kept is not None and kept.changes == changes and began - kept.asked_at < _UNCHANGED_S:
-                return kept.found
             found = replace(self._ask_for(query, place), read_ms=(time.monotonic() - began) * 1000)
         except EngineError as error:
             problem = self._link.problem or clean(str(error))
@@ -260,7 +242,7 @@ class EngineRuns:
                 cards = [run.card(self.engine_time) for run in self._runs.values() if not run.is_deleted]
             return replace(list_of(cards, query, now(), (place,)), problems=(problem,), is_stale=True)
         with self._lock:
-            keep_recent(self._lists, query, _Kept(began, changes, found), _MAX_LISTS)
+            keep_recent(self._lists, query, (began, found), _MAX_LISTS)
         return found
 
     def _ask_for(self, query: RunQuery, place: str) -> RunList:
@@ -280,7 +262,7 @@ class EngineRuns:
             matching = sum(one.runs for one in shown if not query.statuses or one.status in query.statuses)
         size = MOST_LISTED if query.per_page is None else min(query.per_page, MOST_LISTED)
         if matching is None and (size < 1 or query.page > 1):
-            matching = self._link.rows(sql.select("toUInt64(count())", ""), "UInt64")[0][0]
+            matching = self._link.rows(sql.select("count()", ""))[0][0]
         page = 1 if size < 1 or matching is None else max(1, min(query.page, -(-matching // size)))
         rows = self._page(sql, size, page, matching) if size > 0 and matching != 0 else []
         may_lack = not prefix and ":" not in order and query.sort.removeprefix("-") not in ORDERS
@@ -307,34 +289,14 @@ class EngineRuns:
             projects=tuple(sorted({clean(group.project) for group in groups if group.project})),
         )
 
-    def _page(self, sql: ListSql, size: int, page: int, matching: int | None) -> list[tuple[Any, ...]]:
+    def _page(
+        self, sql: ListSql, size: int, page: int, matching: int | None
+    ) -> list[tuple[str, int, int, int, int]]:
         """Return of each run id, kind of the value it is sorted by, how many runs there are, its day and version."""
         matched = "count() OVER ()" if matching is None else "0"
-        what = f"run_id, toUInt8({sql.kind}), toUInt64({matched}), toUInt16(created), version"
+        what = f"run_id, {sql.kind}, {matched}, toUInt16(created), version"
         end = f"ORDER BY {sql.order} LIMIT {size} OFFSET {(page - 1) * size}"
-        return self._link.rows(sql.select(what, end), "String", "UInt8", "UInt64", "UInt16", "UInt64")
-
-    def _look_for_changes(self) -> None:
-        """Count a change if a run or labels were reported, unless that was asked just now."""
-        if time.monotonic() - self._looked_at < _LOOK_EVERY_S:
-            return
-        self._looked_at = time.monotonic()
-        seen = self._recent_changes()
-        oldest = self.engine_time - _OVERLAP_S
-        if self._since > oldest or self._since < oldest - _COUNTED_S:
-            self._since = oldest
-            seen = self._recent_changes()
-        elif seen == self._seen:
-            return
-        # What comes from now on is another change, also while lists are asked for.
-        self._seen, self._groups, self._changes = seen, (-1e9, ()), self._changes + 1
-
-    def _recent_changes(self) -> tuple[int, ...]:
-        recent = f"sum(cityHash64(run_id, version)) FROM {{}} WHERE received >= toDateTime({self._since})"
-        sums = (f"assumeNotNull((SELECT {recent.format(table)}))" for table in ("runs", "labels"))
-        rows = self._link.rows(f"SELECT toUInt32(now()), {', '.join(sums)}", "UInt32", "UInt64", "UInt64")
-        self._heard(rows[0][0])
-        return rows[0][1:]
+        return self._link.rows(sql.select(what, end))
 
     def _heard(self, engine_time: int) -> None:
         self.engine_time = max(self.engine_time, engine_time)
@@ -343,9 +305,9 @@ class EngineRuns:
     def _names(self) -> Names:
         """Return the names of all values that runs have, as of a few seconds ago."""
         asked_at, names = self._named
-        if time.monotonic() - asked_at < _COUNTS_S:
+        if time.monotonic() - asked_at < _NAMES_S:
             return names
-        rows = self._link.rows("SELECT distinctJSONPaths(facts) FROM runs", "Array(String)")
+        rows = self._link.rows("SELECT distinctJSONPaths(facts) FROM runs")
         found: dict[str, dict[str, list[str]]] = {place: {} for place in PLACES}
         for path in rows[0][0]:
             kind, place, name = [*unquote(path).split(":", 2), "", ""][:3]
@@ -358,24 +320,26 @@ class EngineRuns:
         """Return whether a run has this text in its name or its key."""
         search = parse(f'name:"{typed}"') if '"' not in typed else parse("")
         sql = ListSql(RunQuery(), search, {}, now())
-        return bool(self._link.rows(sql.select("toUInt8(1)", "LIMIT 1"), "UInt8"))
+        return bool(self._link.rows(sql.select("1", "LIMIT 1")))
 
     def _count(self) -> Sequence[_Group]:
-        """Return the runs in groups, as of a few seconds ago."""
+        """Return the runs in groups, as of a second ago."""
         asked_at, groups = self._groups
-        if time.monotonic() - asked_at < _COUNTS_S:
+        if time.monotonic() - asked_at < _LOOK_EVERY_S:
             return groups
         rows = self._link.rows(
-            f"SELECT {STATUS}, flags % 2, toString(project), toUInt64(count()), "
-            "if(flags > 1, groupUniqArrayArray(l_tags), groupUniqArrayArray(tags)) "
+            f"SELECT {STATUS}, flags % 2, toString(project), count(), "
+            "if(flags > 1, groupUniqArrayArray(l_tags), groupUniqArrayArray(tags)), toUInt32(now()) "
             f"FROM (SELECT run_id, status, step, project, tags, {IS_SILENT} FROM runs FINAL) AS r "
             "ANY LEFT JOIN (SELECT run_id, toUInt8(archived + 2 * has_tags) AS flags, deleted, tags AS l_tags "
             "FROM labels FINAL WHERE archived OR has_tags OR deleted) AS l USING (run_id) WHERE NOT deleted "
-            f"GROUP BY status, is_silent, isNaN(step), flags, project {ONE_THREAD}",
-            *("String", "UInt8", "String", "UInt64", "Array(String)"),
+            f"GROUP BY status, is_silent, isNaN(step), flags, project {ONE_THREAD}"
         )
-        self._groups = (time.monotonic(), [_Group(*row) for row in rows])
-        return self._groups[1]
+        groups = [_Group(*row) for row in rows]
+        self._groups = (time.monotonic(), groups)
+        if groups:
+            self._heard(groups[0].engine_time)
+        return groups
 
     # ------------------------------------------------------------ single runs
 
@@ -383,7 +347,7 @@ class EngineRuns:
         """Ask the engine at the next call, although it was asked just now."""
         with self._lock:
             self._lists.clear()
-            self._groups, self._named, self._looked_at = (-1e9, ()), (-1e9, {}), -1e9
+            self._groups, self._named = (-1e9, ()), (-1e9, {})
             for run in self._runs.values():
                 run.looked_at = -1e9
 
@@ -406,7 +370,7 @@ class EngineRuns:
             found = self._fetch(dict.fromkeys([wanted, *used[:100]]), is_whole=True).get(wanted)
             if found is None:
                 named = self._link.rows(
-                    f"SELECT DISTINCT run_id FROM runs WHERE name = {literal(wanted)} LIMIT 100", "String"
+                    f"SELECT DISTINCT run_id FROM runs WHERE name = {literal(wanted)} LIMIT 100"
                 )
                 runs = self._fetch(dict.fromkeys(row[0] for row in named), is_whole=True).values()
                 shown = [run for run in runs if run.name == wanted and not run.is_deleted]
@@ -435,8 +399,7 @@ class EngineRuns:
         """
         rows = self._link.rows(
             "SELECT run_id, max(version) AS newest FROM labels GROUP BY run_id HAVING argMax(deleted, version) = 1 "
-            f"ORDER BY newest DESC LIMIT {_MOST_TRASHED}",
-            *("String", "UInt64"),
+            f"ORDER BY newest DESC LIMIT {_MOST_TRASHED}"
         )
         runs = self._fetch(dict.fromkeys(row[0] for row in rows))
         return [runs[row[0]] for row in rows if row[0] in runs]
@@ -456,13 +419,11 @@ class EngineRuns:
         found: dict[str, Sequence[float]] = {}
         for some in chunks(run_ids):
             ids = ", ".join(map(literal, some))
-            found.update(
-                self._link.rows(
-                    f"SELECT run_id, trend FROM runs WHERE run_id IN ({ids}) "
-                    "ORDER BY run_id, version DESC LIMIT 1 BY run_id",
-                    *("String", "Array(Float32)"),
-                )
+            rows = self._link.rows(
+                f"SELECT run_id, trend FROM runs WHERE run_id IN ({ids}) "
+                "ORDER BY run_id, version DESC LIMIT 1 BY run_id"
             )
+            found.update((run_id, [float(value) for value in trend]) for run_id, trend in rows)
         return found
 
     def _fetch(
@@ -470,7 +431,7 @@ class EngineRuns:
     ) -> dict[str, EngineRun]:
         """Return the runs with these ids that there are, faster by their `days`; known versions are not read."""
         found: dict[str, EngineRun] = {}
-        columns = _COLUMNS | _MORE_COLUMNS if is_whole else _COLUMNS
+        columns = f"{_COLUMNS}, {_MORE_COLUMNS}" if is_whole else _COLUMNS
         on_days = ", ".join(f"toDate({day})" for day in sorted(set(days)))
         where = f"created IN ({on_days}) AND" if on_days else ""
         # By its day the key finds a run, and to try each id on the other index takes longer.
@@ -484,9 +445,8 @@ class EngineRuns:
             runs = [replace(run, labelled=labels[run.run_id]) for run in known]
             if ids := ", ".join(map(literal, set(some).difference(run.run_id for run in known))):
                 rows = self._link.rows(
-                    f"SELECT {', '.join(columns)} FROM runs WHERE {where} run_id IN ({ids}) "
-                    f"ORDER BY run_id, version DESC LIMIT 1 BY run_id {how}",
-                    *columns.values(),
+                    f"SELECT {columns} FROM runs WHERE {where} run_id IN ({ids}) "
+                    f"ORDER BY run_id, version DESC LIMIT 1 BY run_id {how}"
                 )
                 runs += [EngineRun(*row, labelled=labels[row[0]]) for row in rows]
                 if rows:
@@ -510,10 +470,11 @@ class EngineRuns:
         ids = ", ".join(map(literal, run_ids))
         rows = self._link.rows(
             f"SELECT run_id, version, labels, deleted FROM labels WHERE run_id IN ({ids}) "
-            "ORDER BY run_id, version DESC LIMIT 1 BY run_id",
-            *("String", "UInt64", "Bytes", "UInt8"),
+            "ORDER BY run_id, version DESC LIMIT 1 BY run_id"
         )
-        found = {run_id: _Labels(version, data, bool(deleted)) for run_id, version, data, deleted in rows}
+        found = {
+            run_id: _Labels(version, data.encode(), bool(deleted)) for run_id, version, data, deleted in rows
+        }
         with self._lock:
             for run_id in run_ids:
                 keep_recent(self._labels, run_id, found.setdefault(run_id, _Labels()), _MAX_KEPT)

@@ -12,7 +12,7 @@ from typing import Any, Final, NoReturn
 from toolkit.telemetry.fleet.address import Address
 from toolkit.telemetry.fleet.engine import EngineError
 from toolkit.telemetry.fleet.run_rows import LABEL_TYPES, LABELS_TABLE, label_row, reports_of_shippers
-from toolkit.telemetry.fleet.stores import Store
+from toolkit.telemetry.fleet.stores import FileError, MissingError, Store, StoreError, read_at_most
 from toolkit.telemetry.runfolder.labels import (
     Labels,
     LabelsError,
@@ -22,16 +22,17 @@ from toolkit.telemetry.runfolder.labels import (
     encode_project,
     parse_project,
 )
+from toolkit.telemetry.runfolder.layout import is_safe_name
 from toolkit.telemetry.runfolder.manifest import Manifest
 from toolkit.telemetry.runfolder.reader import BadLine, parse_line
 from toolkit.telemetry.runfolder.records import ENVIRONMENT, MAX_LINE_BYTES, START
+from toolkit.telemetry.runfolder.safefile import NotInside, parts_inside
 from toolkit.telemetry.runs.formatting import clean
 from toolkit.telemetry.runs.rank_grid import RankGrid
 from toolkit.telemetry.runs.sources.clickhouse.columns import EngineLog, load_together
 from toolkit.telemetry.runs.sources.clickhouse.link import PATIENCE_S, EngineLink
-from toolkit.telemetry.runs.sources.clickhouse.objects import EngineObjects
 from toolkit.telemetry.runs.sources.clickhouse.rank_grid import rank_grid_of
-from toolkit.telemetry.runs.sources.clickhouse.record_source import Commits, EngineSource, KeptBytes
+from toolkit.telemetry.runs.sources.clickhouse.record_source import Commits, EngineSource
 from toolkit.telemetry.runs.sources.clickhouse.requests import EngineRequests
 from toolkit.telemetry.runs.sources.clickhouse.runs import EngineRun, EngineRuns
 from toolkit.telemetry.runs.sources.store_queries import StoreQueries, evict, keep_recent
@@ -55,6 +56,8 @@ from toolkit.telemetry.runs.store import (
 
 _MAX_GRIDS: Final = 100
 _GRID_EVERY_S: Final = 2.0
+_ASKED_AGAIN_S: Final = 15.0
+"""How often a store of files that did not answer is asked again."""
 _PROJECT: Final = "project:"
 """Before the name of a project, in place of a run's id, in the table of labels."""
 
@@ -82,8 +85,9 @@ class ClickHouseStore(StoreQueries):
         self._runs = EngineRuns(self._link)
         self._requests = EngineRequests(self._link, self._runs)
         self._commits = Commits(self._link)
-        self._objects = EngineObjects(objects)
-        self._kept = KeptBytes()
+        self._objects = objects
+        self._objects_failure: tuple[float, str] = (-math.inf, "")
+        self._kept: dict[tuple[str, int, int, int], bytes] = {}
         self._logs: dict[tuple[str, int], EngineLog] = {}
         self._trends: dict[str, Sequence[float]] = {}
         self._grids: dict[tuple[str, str, int], tuple[float, RankGrid]] = {}
@@ -213,7 +217,26 @@ class ClickHouseStore(StoreQueries):
     def read_file(self, key: str, relative: str, *, max_bytes: int) -> bytes:
         """Return a file that a record points to, as it was shipped."""
         run = self._find(key)
-        return self._objects.read(run.run_id, relative, max_bytes=max_bytes, node=clean(run.node))
+        place = f"it is on {clean(run.node)}"
+        try:
+            parts_inside(relative)
+        except NotInside as error:
+            raise Refused(str(error)) from error
+        failed_at, why = self._objects_failure
+        # A page shows a hundred images: it does not wait for each of them while the store is away.
+        if time.monotonic() - failed_at < _ASKED_AGAIN_S:
+            raise Refused(why)
+        try:
+            if self._objects is not None and is_safe_name(run.run_id):
+                return read_at_most(self._objects, f"{run.run_id}/{relative}", max_bytes)
+        except MissingError:
+            pass
+        except FileError as error:
+            raise Refused(f"{relative[:100]!r}: {clean(str(error))}; {place}") from error
+        except StoreError as error:
+            self._objects_failure = (time.monotonic(), clean(str(error)))
+            raise Refused(clean(str(error))) from error
+        raise Refused(f"{relative[:100]!r} was not shipped; {place}")
 
     # ------------------------------------------------------------ requests and labels
 

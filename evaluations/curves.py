@@ -1,0 +1,272 @@
+"""Labelled training curves: the open ones of the corpus, with its evaluator, and made ones whose faults are known.
+
+The made ones are small trainings on a CPU, each with and without one of 22 faults: a label is where the two depart.
+`python -m evaluations.made_curves.make --jobs 16` of commit 873993a7 made, labelled and wrote them; the files have
+the settings of every training.
+"""
+
+from __future__ import annotations
+
+import csv
+import functools
+import importlib.util
+import json
+import lzma
+import math
+import os
+import sys
+import tempfile
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from evaluations.figures import ROOT
+
+DEFAULT: Final = ROOT.parent / "shared" / "corpus"
+"""Next to a checkout: labels, curves and `evaluate.py`."""
+_MADE: Final = Path(__file__).with_name("made_curves")
+_OF_EVALUATIONS: Final = ("eval_step", "val_loss")
+
+Rows = list[dict[str, Any]]
+Prediction = dict[str, Any]
+"""One event in the evaluator's form: kind, start_step, end_step, detected_step, severity."""
+
+
+class CorpusError(Exception):
+    """There is no usable corpus; the message says what is missing."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Split:
+    """One folder with labels and their runs."""
+
+    name: str
+    folder: Path
+    labels: Mapping[str, Any] = field(repr=False)
+    """Labels of the available runs."""
+    manifest: Mapping[str, Mapping[str, str]] = field(repr=False)
+    """Where each run is from: `source_repo` and `framework`."""
+
+    def rows(self, run: str) -> Rows:
+        """Return the records of `run`; bare NaN and Infinity are accepted."""
+        with open(self.folder / "runs" / f"{run}.jsonl", encoding="utf-8") as lines:
+            return [json.loads(line) for line in lines if line.strip()]
+
+    def repository(self, run: str) -> str:
+        """Return the repository that `run` is from, or its own name where that is not known."""
+        return self.manifest.get(run, {}).get("source_repo", run)
+
+    def framework(self, run: str) -> str:
+        """Return what logged `run`, or nothing where that is not known."""
+        return self.manifest.get(run, {}).get("framework", "")
+
+    def only(self, runs: Collection[str]) -> Split:
+        """Return a copy with these runs only."""
+        return replace(self, labels={name: about for name, about in self.labels.items() if name in runs})
+
+
+# ---------------------------------------------------------------- open curves
+
+
+def splits_of(corpus: Path) -> list[Split]:
+    """Return the parts of `corpus` with labels and curves: its folders, or `corpus` itself.
+
+    Raises:
+        CorpusError: there are no labels or curves.
+    """
+    if not corpus.is_dir():
+        raise CorpusError(f"There is no corpus at {corpus}: no such folder. Set CORPUS=DIR.")
+    folders = [corpus, *sorted(path for path in corpus.iterdir() if path.is_dir())]
+    splits = [_read(folder) for folder in folders if (folder / "labels.json").is_file()]
+    if not any(split.labels for split in splits):
+        raise CorpusError(
+            f"{corpus} holds no labelled curve: no labels.json with curves in runs/ next to it."
+        )
+    return [split for split in splits if split.labels]
+
+
+def _read(folder: Path) -> Split:
+    labels: dict[str, Any] = json.loads((folder / "labels.json").read_text(encoding="utf-8"))
+    there = {name: about for name, about in labels.items() if (folder / "runs" / f"{name}.jsonl").is_file()}
+    manifest = {}
+    if (folder / "manifest.csv").is_file():
+        with open(folder / "manifest.csv", encoding="utf-8", newline="") as lines:
+            manifest = {row["run_id"]: row for row in csv.DictReader(lines)}
+    return Split(name=folder.name, folder=folder, labels=there, manifest=manifest)
+
+
+def load_module(corpus: Path, name: str) -> ModuleType:
+    """Import a Python file of the corpus, or of the default one.
+
+    Under its own name, because the corpus's other files import it.
+
+    Raises:
+        CorpusError: there is no such file.
+    """
+    places = (corpus / name, corpus.parent / name, DEFAULT / name)
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        raise CorpusError(f"The evaluator is missing: {corpus} holds no {name}.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Evaluator:
+    """The corpus's own `evaluate.py`, used in place."""
+
+    def __init__(self, corpus: Path) -> None:
+        self._module = load_module(corpus, "evaluate.py")
+        # Each tool loads the steps of a run again, and they do not change.
+        read = functools.lru_cache(maxsize=None)(self._module.load_steps)
+        self._module.load_steps = lambda path: read(os.path.realpath(path))  # type: ignore[attr-defined]
+
+    def score(
+        self, split: Split, predictions: Mapping[str, list[Prediction]], runs: Collection[str] | None = None
+    ) -> Any:
+        """Evaluate predictions of severity warning and above, on all or on these runs."""
+        with tempfile.TemporaryDirectory() as name:
+            # A folder in its layout that has the labels of these runs only: it judges every label it finds.
+            folder, chosen = Path(name), split if runs is None else split.only(runs)
+            (folder / "labels.json").write_text(json.dumps(chosen.labels), encoding="utf-8")
+            (folder / "runs").symlink_to((split.folder / "runs").resolve(), target_is_directory=True)
+            return self._module.evaluate(str(folder), predictions, 1, True)
+
+
+# ---------------------------------------------------------------- made curves
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeRun:
+    """One made training."""
+
+    id: str
+    family: str
+    """What kind of model it trained."""
+    schedule: str
+    """Of its learning rate."""
+    steps: int
+    labels: Sequence[Mapping[str, Any]]
+    """As in labels.json: kind, start_step, end_step, certainty, note."""
+    is_clean: bool
+    """Whether no alarm would be right."""
+    columns: Mapping[str, Sequence[float]] = field(repr=False)
+    """`step`, `train_loss`, `lr` and others of the same length; `eval_step` and `val_loss`."""
+
+    @property
+    def labelled(self) -> dict[str, Any]:
+        """Return its entry in labels.json."""
+        sure = any(label["certainty"] == "sure" for label in self.labels)
+        return {"labels": list(self.labels), "clean": self.is_clean, "no_sure_label": not sure}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MadeSweep:
+    """Runs of one task that differ in some settings, each trained to its end."""
+
+    id: str
+    family: str
+    runs: Sequence[MadeRun] = field(repr=False)
+
+
+def made_runs() -> list[MadeRun]:
+    """Return the made runs with and without a fault."""
+    return [_run(one["id"], one) for one in _unpacked("curves")["runs"]]
+
+
+def made_sweeps() -> list[MadeSweep]:
+    """Return the made sweeps."""
+    return [
+        MadeSweep(
+            id=one["id"],
+            family=one["family"],
+            runs=[_run(f"{one['id']}-{place}", run) for place, run in enumerate(one["runs"])],
+        )
+        for one in _unpacked("sweeps")["sweeps"]
+    ]
+
+
+def records_of(columns: Mapping[str, Sequence[float]]) -> Rows:
+    """Return the records of a made run in the form of the corpus, an evaluation after its step."""
+    names = [name for name in columns if name not in ("step", *_OF_EVALUATIONS)]
+    rows = [
+        {"event": "step", "global_step": step, **dict(zip(names, values, strict=True))}
+        for step, *values in zip(columns["step"], *(columns[name] for name in names), strict=True)
+    ]
+    rows += [
+        {"event": "eval", "global_step": step, "val_loss": value}
+        for step, value in zip(*(columns.get(name, ()) for name in _OF_EVALUATIONS), strict=True)
+    ]
+    return sorted(rows, key=lambda row: (row["global_step"], row["event"] == "eval"))
+
+
+@contextmanager
+def made_split(runs: Sequence[MadeRun]) -> Iterator[Split]:
+    """Write made curves in the layout of the corpus, for as long as they are used."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        (folder / "runs").mkdir()
+        for run in runs:
+            lines = "".join(json.dumps(row) + "\n" for row in records_of(run.columns))
+            (folder / "runs" / f"{run.id}.jsonl").write_text(lines, encoding="utf-8")
+        yield Split(
+            name="made",
+            folder=folder,
+            labels={run.id: run.labelled for run in runs},
+            manifest={run.id: {"source_repo": run.family} for run in runs},
+        )
+
+
+def _unpacked(name: str) -> Any:
+    return json.loads(lzma.decompress((_MADE / f"{name}.xz").read_bytes()))
+
+
+def _run(name: str, one: Mapping[str, Any]) -> MadeRun:
+    settings, labels = one["settings"], one.get("labels", ())
+    columns: dict[str, Sequence[float]] = {}
+    for column, values in one["columns"].items():
+        if column == "lr":
+            # Not in the file: the settings say it.
+            columns[column] = [_rate(settings, int(step)) for step in columns["step"]]
+        elif isinstance(values, dict):
+            end = values["first"] + values["every"] * values["count"]
+            columns[column] = range(values["first"], end, values["every"])
+        else:
+            columns[column] = values
+    return MadeRun(
+        id=name,
+        family=settings["family"],
+        schedule=settings.get("schedule", "cosine"),
+        steps=settings["steps"],
+        labels=labels,
+        is_clean=one.get("cause", "none") == "none" and not labels,
+        columns=columns,
+    )
+
+
+def _rate(settings: Mapping[str, Any], step: int) -> float:
+    """Return the learning rate of a step, the first being 1; what the settings do not say was at its default."""
+    rate: float = settings.get("lr", 1e-3) * settings.get("lr_factor", 1.0)
+    begins, steps = settings.get("jump_step"), settings["steps"]
+    if begins is not None and begins <= step < begins + (settings.get("jump_for", 0) or steps):
+        rate *= settings.get("jump", 1.0)
+    warm_up, lowest = settings.get("warm_up", 0), settings.get("lowest", 0.0)
+    if step <= warm_up:
+        return rate * step / warm_up
+    done = (step - warm_up) / max(1, steps - warm_up)
+    falling = {
+        "constant": 1.0,
+        "linear": 1 - done,
+        "cosine": (1 + math.cos(math.pi * done)) / 2,
+        "restarts": (1 + math.cos(math.pi * (done * 3 % 1))) / 2,
+        "wsd": min(1.0, (1 - done) / 0.2),
+        "steps": 0.1 ** int(min(done, 0.999) * 3),
+    }[settings.get("schedule", "cosine")]
+    return rate * (lowest + (1 - lowest) * falling)

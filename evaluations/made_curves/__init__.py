@@ -1,1 +1,0 @@
-"""Real small trainings whose fault is known, because we put it there."""
