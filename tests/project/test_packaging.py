@@ -15,7 +15,7 @@ import pytest
 
 from tests.project import lock_file
 from tests.project.markdown import ROOT
-from tests.project.release_check import AI_TOOLKIT, OWN_DASHBOARD, OWN_LOOP, environment, tracked_files
+from tests.project.release_check import OWN_LOOP, environment, tracked_files
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -157,6 +157,18 @@ from ai_toolkit_telemetry import TelemetryLogger
 with TelemetryLogger("own_loop", log_dir="logs") as log:
     log.log_step(1, train_loss=0.5)
 """
+AI_TOOLKIT = {
+    "run.py": "",
+    "jobs/__init__.py": "",
+    "toolkit/__init__.py": "OWN = 'ai-toolkit'\n",
+    "toolkit/job.py": "",
+    "toolkit/config.py": "",
+    "toolkit/logging_aitk.py": "",
+}
+OWN_DASHBOARD = {
+    "dashboard/pages.py": "OWN = True\n",
+    "main.py": "from dashboard.pages import OWN\nassert OWN\n",
+}
 # Each in its turn is the project of someone who has the wheel installed, and what that project's script does.
 PROJECTS = {
     "a folder without __init__.py": (
