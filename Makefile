@@ -73,7 +73,6 @@ faults: $(READY)  ## Test faults, attacks and load at full length; writes the fi
 	@$(BIN)/python -m benchmarks.guarantees build/faults.xml
 
 fuzz: $(READY)  ## Fuzz for MINUTES=10, then test random run histories for as long (ARGS="--keep TARGET ..." goes to the fuzzer).
-	@$(BIN)/python -m tests.fuzz.provision || true
 	@$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(ARGS)
 	@TELEMETRY_LONG=1 FUZZ_MINUTES=$(MINUTES) $(BIN)/python -m pytest tests/fuzz/test_machine.py
 

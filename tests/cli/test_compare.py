@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 
 import pytest
@@ -39,7 +37,7 @@ def test_the_json_has_the_documented_fields_and_other_tools_runs(logs, capsys):
     assert main(["compare", str(logs / "a"), str(logs / "c"), "--json"]) == 0
 
     found = json.loads(capsys.readouterr().out)
-    assert set(found) == {"runs", "baseline", "config", "metrics"}
+    assert set(found) == {"runs", "config", "metrics"}
     assert [run["format"] for run in found["runs"]] == ["telemetry", "table"]
     assert all(set(row) == {"name", "values", "same"} for row in found["config"])
     of_c = next(row for row in found["metrics"] if row["name"] == "train/loss")
@@ -51,24 +49,6 @@ def test_the_json_has_the_documented_fields_and_other_tools_runs(logs, capsys):
         "best": [None, 0.8],
         "best_step": [None, 1],
     }
-
-
-def test_a_baseline_is_added_and_the_others_are_measured_by_it(logs, capsys):
-    assert main(["compare", str(logs / "b"), str(logs / "c"), "--baseline", str(logs / "a")]) == 0
-
-    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert rows[0][:2] == ["a", "b"]
-    assert next(row for row in rows if row[0] == "train_loss")[1:] == ["0.2", "0.3", "(+50", "%)"]
-
-
-def test_tables_for_other_programs(logs, capsys):
-    arguments = ["compare", str(logs / "a"), str(logs / "b"), "--metrics", "train_loss"]
-    assert main([*arguments, "--to", "csv"]) == 0
-    rows = list(csv.reader(io.StringIO(capsys.readouterr().out)))
-    assert rows[0] == ["", "a", "b"]
-    assert ["train_loss", "0.2", "0.3"] in rows
-    assert main([*arguments, "--to", "md"]) == 0
-    assert "| train_loss | 0.2 | 0.3 |" in capsys.readouterr().out
 
 
 def test_a_folder_means_all_its_runs_and_one_run_is_compared_with_none_that_was_not_named(logs, capsys):

@@ -45,7 +45,7 @@ def test_bash_completes_commands_options_values_and_paths(bash):
     assert bash("telemetry", "s") == ["setup", "ship", "show", "sql", "status"]
     assert set(SUBCOMMANDS) <= set(bash("telemetry", ""))
     assert bash("telemetry", "ls", "--de") == ["--deleted"]
-    assert bash("telemetry", "compare", "--to", "") == ["text", "md", "csv"]
+    assert bash("telemetry", "show", "--format", "ta") == ["table"]
     assert bash("telemetry", "setup", "completion", "f") == ["fish"]
     assert bash("telemetry", "show", "a") == ["a_run"]
 

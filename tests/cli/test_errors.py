@@ -50,7 +50,7 @@ def test_a_run_without_errors_says_so(tmp_path, errors):
 
 
 def test_an_error_is_printed_with_its_stack_place_and_count(tmp_path, errors):
-    code, out, _ = errors(log_run(tmp_path, 12, errors={"source": True, "locals": True}))
+    code, out, _ = errors(log_run(tmp_path, 12))
 
     assert code == 0
     assert out.startswith("run: 1 error, 12 times in total\n\n  ValueError: batch 9\n  is empty\n")
@@ -59,8 +59,7 @@ def test_an_error_is_printed_with_its_stack_place_and_count(tmp_path, errors):
         "    Context:\n      spans: loading\n      thread: MainThread\n      caught by: capture_errors\n"
         in out
     )
-    assert " in fail\n          raise ValueError(" in out
-    assert "              number = 9\n" in out
+    assert " in fail\n" in out
 
 
 def test_a_hang_is_printed_with_its_first_stacks_and_last_state(tmp_path, errors):

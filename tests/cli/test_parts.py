@@ -19,7 +19,7 @@ def test_a_part_alone_is_named_as_what_it_is(two_nodes, capsys, command):
 
     assert main([*command, str(part)]) != 0
     assert (
-        f"{part} is part of run on node A: ranks 2 to 3; rank 0's folder has the run"
+        f"{part} is part of run on node A: 2 ranks, 2 to 3; rank 0's folder has the run"
         in capsys.readouterr().err
     )
 

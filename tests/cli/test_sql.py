@@ -64,7 +64,7 @@ def test_every_form_has_the_same_values(logs, tmp_path, capsys):
 def test_what_cannot_be_answered_gets_one_sentence_and_exit_code_2(logs, tmp_path, capsys, monkeypatch):
     for arguments, says in (
         ([STATEMENT + ";", str(logs), "--parquet", str(tmp_path)], "it is a folder"),
-        (["select los from steps", str(logs)], "there is no column 'los'"),
+        (["select los from steps", str(logs)], '"los" not found in FROM clause! Candidate bindings: "loss"'),
         (["copy steps to 'x'", str(logs)], "only a SELECT"),
         (["from runs", str(tmp_path / "none")], "no run found"),
     ):

@@ -25,7 +25,7 @@ from toolkit.telemetry.core import install
 def test_the_command_uses_what_is_installed(monkeypatch, has_pip, uv, is_conda, said):
     monkeypatch.setattr(sys, "executable", "/bin/py")
     monkeypatch.setattr(install, "find_spec", lambda _name: has_pip or None)
-    monkeypatch.setattr(install.shutil, "which", lambda _name: uv)
+    monkeypatch.setattr("shutil.which", lambda _name: uv)
     monkeypatch.setattr(install.os.path, "isdir", lambda _path: is_conda)
 
     assert install.install_command("x[y]") == said

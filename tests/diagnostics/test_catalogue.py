@@ -157,39 +157,36 @@ def _faulty_runs():
     yield [{**run[0], "job_end_time": run[0]["time"] + 600.0}, *run[1:]]
 
 
-RUNS = list(_faulty_runs())
-
-
 def _names_in(text):
     return {name for _, name, _, _ in string.Formatter().parse(text) if name is not None}
 
 
-@pytest.fixture
-def described(monkeypatch):
-    """Kind and variant of every incident that was described."""
-    said = set()
-
-    def note(incident, *about):
-        said.add((incident.kind, incident.variant))
-        return finding_of(incident, *about)
-
-    monkeypatch.setattr(examiner, "finding_of", note)
-    return said
-
-
 def _take_one_by_one(records):
-    """Yield each finding as often as it changes and at the end, with the records read by then."""
+    """Yield each finding as often as it changes and at the end, with the records, and how many were read by then."""
     examiner = Examiner()
     for place, record in enumerate(records, 1):
-        yield from ((finding, records[:place]) for finding in examiner.take([record]))
-    yield from ((finding, records) for finding in examiner.findings())
+        yield from ((finding, records, place) for finding in examiner.take([record]))
+    yield from ((finding, records, len(records)) for finding in examiner.findings())
 
 
-def test_every_message_of_the_catalogue_is_produced_by_a_detector_without_gaps(described):
-    gaps = []
-    for records in RUNS:
-        for finding, _ in _take_one_by_one(records):
-            gaps += [text for text in (finding.message, *finding.advice) if "?" in text or "{" in text]
+@pytest.fixture(scope="module")
+def found():
+    """What is found in the faulty runs, and the kind and variant of every incident that was described."""
+    described = set()
+
+    def note(incident, *about):
+        described.add((incident.kind, incident.variant))
+        return finding_of(incident, *about)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(examiner, "finding_of", note)
+        return [one for records in _faulty_runs() for one in _take_one_by_one(records)], described
+
+
+def test_every_message_of_the_catalogue_is_produced_by_a_detector_without_gaps(found):
+    findings, described = found
+    texts = [text for finding, _, _ in findings for text in (finding.message, *finding.advice)]
+    gaps = [text for text in texts if "?" in text or "{" in text]
 
     assert gaps == []
     assert {kind for kind, _ in described} == KINDS
@@ -265,27 +262,29 @@ def _seconds_after(records, step):
     return after - before
 
 
-def test_a_number_next_to_a_step_is_what_the_record_of_that_step_says():
+def test_a_number_next_to_a_step_is_what_the_record_of_that_step_says(found):
     checked = set()
-    for records in (*RUNS, *_rises_of_every_kind()):
-        for finding, so_far in _take_one_by_one(records):
-            for number, step in _numbers_at_steps(finding.message):
-                at_step = [
-                    record.get(name)
-                    for record in records
-                    if record.get("global_step") == step
-                    for name in (finding.metric, "lr")
-                ]
-                assert number in [short(value) for value in at_step if value is not None], finding.message
-                checked.add(finding.kind)
-            for number in filter(None, itertools.chain(*_NOW.findall(finding.message))):
-                newest = [record[finding.metric] for record in so_far if finding.metric in record][-1]
-                assert number == short(newest), finding.message
-                checked.add(f"{finding.kind} now")
-            for number, step in _SECONDS_AFTER.findall(finding.message) if not finding.is_open else ():
-                seconds = _seconds_after(records, int(_value(step)))
-                assert _value(number) == pytest.approx(seconds, abs=SYSTEM_EVERY_S), finding.message
-                checked.add(finding.kind)
+    rises = [one for records in _rises_of_every_kind() for one in _take_one_by_one(records)]
+    for finding, records, place in [*found[0], *rises]:
+        for number, step in _numbers_at_steps(finding.message):
+            at_step = [
+                record.get(name)
+                for record in records
+                if record.get("global_step") == step
+                for name in (finding.metric, "lr")
+            ]
+            assert number in [short(value) for value in at_step if value is not None], finding.message
+            checked.add(finding.kind)
+        for number in filter(None, itertools.chain(*_NOW.findall(finding.message))):
+            newest = next(
+                record[finding.metric] for record in records[:place][::-1] if finding.metric in record
+            )
+            assert number == short(newest), finding.message
+            checked.add(f"{finding.kind} now")
+        for number, step in _SECONDS_AFTER.findall(finding.message) if not finding.is_open else ():
+            seconds = _seconds_after(records, int(_value(step)))
+            assert _value(number) == pytest.approx(seconds, abs=SYSTEM_EVERY_S), finding.message
+            checked.add(finding.kind)
 
     assert checked >= {
         "spike",
@@ -328,7 +327,7 @@ def test_every_kind_says_what_causes_it_and_what_to_try(kind):
 
 def test_a_negative_level_is_reported_without_a_ratio():
     finding = next(
-        each for each, _ in _take_one_by_one(run_of([-5.0] * 20 + [4.0] * 3)) if each.kind == "spike"
+        each for each, *_ in _take_one_by_one(run_of([-5.0] * 20 + [4.0] * 3)) if each.kind == "spike"
     )
 
     assert finding.message == "train_loss jumped from -5 to 4 at step 21."

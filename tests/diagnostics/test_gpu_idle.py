@@ -2,96 +2,30 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
-from tests.diagnostics.synthetic_runs import changed, clean_run, detect
-from tests.lengths import longer
+from tests.diagnostics.synthetic_runs import changed, clean_run
+from tests.diagnostics.what_is_said import Between, Seeds, contract_of
 
 
-def _trace(seconds, busy, *, per_second=10, seed=1):
+def busy(share, *, seed=1, **about):
+    """A run whose GPU is so busy: a function of the step and the usual value."""
+    return changed(clean_run(seed, **about), "gpu_util", share)
+
+
+def trace(seconds, share, *, per_second=10, seed=1):
     """A GPU's own trace: no steps, only seconds."""
     dice = random.Random(seed)
     return [
         {
             "event": "system",
             "global_step": second,
-            "gpu_util_pct": 95.0 if dice.random() < busy(second) else 0.0,
+            "gpu_util_pct": 95.0 if dice.random() < share(second) else 0.0,
         }
         for second in range(seconds)
         for _ in range(per_second)
     ]
 
 
-@pytest.mark.parametrize("seed", range(longer(2, 5)))
-def test_a_gpu_that_mostly_waits_while_steps_advance_is_reported(seed):
-    records = clean_run(seed, records=600)
-    records = changed(records, "gpu_util", lambda step, util: util * 0.4 if step >= 3000 else util)
-
-    (finding,) = detect(records, "low_gpu_util")
-
-    assert abs(finding.start_step - 3000) <= 300
-    assert finding.noticed_step > 3300
-    assert finding.metric == "gpu_util"
-    assert finding.is_open
-
-
-def test_it_is_over_when_the_gpu_is_busy_again():
-    records = clean_run(1, records=800)
-    records = changed(records, "gpu_util", lambda step, util: util * 0.4 if 3000 <= step < 5000 else util)
-
-    (finding,) = detect(records, "low_gpu_util")
-
-    assert abs(finding.end_step - 5000) <= 300
-    assert finding.resolved_step <= 5600
-
-
-@pytest.mark.parametrize("seed", range(longer(2, 5)))
-def test_a_trace_without_steps_is_judged_behind_its_start_up(seed):
-    records = _trace(400, lambda second: 0.0 if second < 35 or second > 390 else 0.43, seed=seed)
-
-    (finding,) = detect(records, "low_gpu_util")
-
-    assert 35 <= finding.start_step <= 55
-    assert finding.noticed_step <= 120
-    assert 35 <= finding.evidence["mean_pct"] <= 50
-
-
-def test_start_up_and_shut_down_are_no_idling():
-    assert detect(_trace(500, lambda second: 0.97 if 200 <= second < 300 else 0.0), "low_gpu_util") == []
-
-
-def test_evaluations_on_the_processor_are_no_idling():
-    records = clean_run(1, eval_every=20, eval_s=200.0)
-    last = {"step": -1}
-
-    def idle_without_a_new_step(step, util):
-        is_same, last["step"] = step == last["step"], step
-        return 0.0 if is_same else util
-
-    assert detect(changed(records, "gpu_util", idle_without_a_new_step), "low_gpu_util") == []
-
-
-def test_a_sample_that_is_also_on_step_records_counts_once():
-    records = clean_run(1)
-    with_both = [{**record, "gpu_util": 5.0} if record["event"] == "step" else record for record in records]
-
-    assert detect(with_both, "low_gpu_util") == []
-
-
-def test_step_records_are_enough_where_there_are_no_others():
-    records = [{**record, "gpu_util": 30.0} for record in clean_run(1) if record["event"] == "step"]
-
-    (finding,) = detect(records, "low_gpu_util")
-
-    assert finding.noticed_step <= 800
-
-
-def test_a_gpu_that_is_not_used_or_logged_as_a_fraction_is_not_judged():
-    for util in (0.0, 0.93):
-        assert detect(changed(clean_run(1), "gpu_util", lambda step, _: util), "low_gpu_util") == []  # noqa: B023
-
-
-def _samples(utils, *, every_s=30.0, memory=None):
+def samples(utils, *, every_s=30.0, memory=None):
     memories = memory or [20_000.0] * len(utils)
     return [
         {
@@ -105,22 +39,74 @@ def _samples(utils, *, every_s=30.0, memory=None):
     ]
 
 
-@pytest.mark.parametrize("every_s", [10.0, 30.0, 60.0])
-def test_few_samples_are_enough_if_they_cover_minutes(every_s):
-    utils = [95.0] * 15 + [20.0, 40.0] * 18
-
-    (finding,) = detect(_samples(utils, every_s=every_s), "low_gpu_util")
-
-    assert 8 <= finding.start_step <= 18
-    assert detect(_samples(utils[:20], every_s=every_s), "low_gpu_util") == []
+def on_step_records(util, *, alone):
+    return [
+        {**record, "gpu_util": util} if record["event"] == "step" else record
+        for record in clean_run(1)
+        if record["event"] == "step" or not alone
+    ]
 
 
-def test_a_gpu_that_does_nothing_counts_while_its_memory_is_held():
-    utils = [95.0] * 20 + [0.0] * 40
-    given_back = [20_000.0] * 20 + [3.0] * 40
+def idle_without_a_new_step():
+    last = {"step": -1}
 
-    (finding,) = detect(_samples(utils), "low_gpu_util")
+    def idle(step, util):
+        is_same, last["step"] = step == last["step"], step
+        return 0.0 if is_same else util
 
-    assert finding.is_open
-    assert detect(_samples(utils, memory=given_back), "low_gpu_util") == []
-    assert detect(_samples(utils[:27]), "low_gpu_util") == [], "the end of a run may take a while"
+    return busy(idle, eval_every=20, eval_s=200.0)
+
+
+FEW, IDLE = [95.0] * 15 + [20.0, 40.0] * 18, [95.0] * 20 + [0.0] * 40
+SAID = {
+    "it mostly waits while steps advance": (
+        Seeds(
+            lambda seed: busy(lambda step, util: util * (0.4 if step >= 3000 else 1), seed=seed, records=600)
+        ),
+        {
+            "start_step": Between(2700, 3300),
+            "noticed_step": Between(3301, 6000),
+            "metric": "gpu_util",
+            "state": "open",
+        },
+    ),
+    "it is busy again": (
+        lambda: busy(lambda step, util: util * (0.4 if 3000 <= step < 5000 else 1), records=800),
+        {"end_step": Between(4700, 5300), "resolved_step": Between(5000, 5600)},
+    ),
+    "a trace without steps is judged after its start-up": (
+        Seeds(lambda seed: trace(400, lambda at: 0.0 if at < 35 or at > 390 else 0.43, seed=seed)),
+        {
+            "start_step": Between(35, 55),
+            "noticed_step": Between(35, 120),
+            "mean_pct": Between(35, 50),
+        },
+    ),
+    "step records are enough where there are no others": (
+        lambda: on_step_records(30.0, alone=True),
+        {"noticed_step": Between(0, 800)},
+    ),
+    **{
+        f"few samples are enough if they cover minutes, each {every_s} s": (
+            samples(FEW, every_s=every_s),
+            {"start_step": Between(8, 18)},
+        )
+        for every_s in (10.0, 30.0, 60.0)
+    },
+    "it does nothing while its memory is held": (samples(IDLE), {"state": "open"}),
+}
+SILENT = {
+    "start-up and shut-down": lambda: trace(500, lambda at: 0.97 if 200 <= at < 300 else 0.0),
+    "evaluations on the processor": idle_without_a_new_step,
+    "a sample that is also on step records": lambda: on_step_records(5.0, alone=False),
+    "a GPU that is not used": lambda: busy(lambda step, _: 0.0),
+    "a fraction": lambda: busy(lambda step, _: 0.93),
+    **{
+        f"too few samples, each {every_s} s": samples(FEW[:20], every_s=every_s)
+        for every_s in (10.0, 30.0, 60.0)
+    },
+    "its memory was given back": samples(IDLE, memory=[20_000.0] * 20 + [3.0] * 40),
+    "the end of a run, which may take a while": samples(IDLE[:27]),
+}
+
+test_one_finding_has_these_facts, test_nothing_is_found = contract_of("low_gpu_util", SAID, SILENT)

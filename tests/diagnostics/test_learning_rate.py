@@ -3,112 +3,122 @@ from __future__ import annotations
 import math
 import random
 
-import pytest
-
 from tests.diagnostics.synthetic_runs import SCHEDULES, changed, clean_run, detect
-from tests.lengths import longer
+from tests.diagnostics.what_is_said import Between, Saying, Seeds, contract_of
 
 
-@pytest.mark.parametrize("seed", range(longer(2, 5)))
-@pytest.mark.parametrize("noise", [0.02, 0.1, 0.2])
-def test_a_loss_that_climbs_with_the_warm_up_is_reported(seed, noise):
+def climbing(noise, seed):
+    """A loss that climbs with the warm-up, from step 1000 on."""
     dice = random.Random(seed)
-    records = clean_run(seed, records=2000)
 
     def climbs(step, loss):
         level = 2.0 - 0.2 * min(1.0, step / 500) + 3.0 * max(0.0, (step - 1000) / 1000)
         return min(level, 7.0) * math.exp(dice.gauss(0.0, noise))
 
-    (finding,) = detect(changed(records, "train_loss", climbs), "lr_problem")
-
-    assert 1000 <= finding.start_step <= 1600
-    assert finding.noticed_step <= 2000
-    assert finding.message.startswith("The loss climbs with the learning rate")
+    return changed(clean_run(seed, records=2000), "train_loss", climbs)
 
 
-@pytest.mark.parametrize("noise", [0.02, 0.3, 0.8])
-@pytest.mark.parametrize("seed", range(longer(2, 5)))
-def test_a_hump_of_a_third_during_the_warm_up_is_not_reported(seed, noise):
-    records = clean_run(seed, records=2000, noise=noise)
-    records = changed(
-        records, "train_loss", lambda step, loss: loss * (1 + 0.33 * math.exp(-(((step - 1500) / 500) ** 2)))
+def hump(noise, seed):
+    def of_a_third(step, loss):
+        return loss * (1 + 0.33 * math.exp(-(((step - 1500) / 500) ** 2)))
+
+    return changed(clean_run(seed, records=2000, noise=noise), "train_loss", of_a_third)
+
+
+def rated(lr, loss=lambda step, value: 1.2, seed=1, **about):
+    """A run with another learning rate, and a loss that does not move: both functions of the step and the value."""
+    return changed(changed(clean_run(seed, **about), "lr", lr), "train_loss", loss)
+
+
+def from_2000(value):
+    return lambda step, old: value if step >= 2000 else old
+
+
+def learns(step, loss):
+    return loss
+
+
+def named(name, begins):
+    records = rated(
+        lambda step, lr: 1e-12 if step >= begins else lr,
+        lambda step, loss: 1.2 if step >= begins else loss,
+        schedule="constant",
     )
-
-    assert detect(records, "lr_problem") == []
-
-
-@pytest.mark.parametrize("seed", range(longer(2, 5)))
-def test_a_rate_that_becomes_0_in_the_middle_is_reported_after_twenty_records(seed):
-    records = changed(clean_run(seed), "lr", lambda step, lr: 0.0 if step >= 2000 else lr)
-    records = changed(records, "train_loss", lambda step, loss: 1.2 if step >= 2000 else loss)
-
-    (finding,) = detect(records, "lr_problem")
-
-    assert (finding.start_step, finding.noticed_step) == (2000, 2190)
-    assert finding.message == "lr has been 0 since step 2,000 and the run continues: nothing is being learnt."
+    return [{name if key == "lr" else key: value for key, value in each.items()} for each in records]
 
 
-def test_a_rate_of_0_from_the_first_record_is_reported_if_nothing_is_learnt():
-    records = changed(clean_run(1), "lr", lambda step, lr: 0.0)
-
-    assert detect(records, "lr_problem") == []
-
-    (finding,) = detect(changed(records, "train_loss", lambda step, loss: 2.0), "lr_problem")
-    assert (finding.start_step, finding.noticed_step) == (10, 200)
-
-
-@pytest.mark.parametrize("begins", [0, 2000])
-@pytest.mark.parametrize("name", ["lr", "lr-AdamW/pg1", "train/lr_group0"])
-def test_a_rate_of_almost_nothing_is_reported_as_one_of_0_is(begins, name):
-    records = changed(
-        clean_run(1, schedule="constant"), "lr", lambda step, lr: 1e-12 if step >= begins else lr
-    )
-    records = changed(records, "train_loss", lambda step, loss: 1.2 if step >= begins else loss)
-    records = [{name if key == "lr" else key: value for key, value in each.items()} for each in records]
-
-    (finding,) = detect(records, "lr_problem")
-
-    assert (finding.start_step, finding.noticed_step) == (begins or 10, (begins or 10) + 190)
-    assert finding.message.startswith(f"{name} has been at most 1e-12 since step")
-    assert ("after 0.0003 before" in finding.message) == bool(begins)
-    assert finding.remedies == ("stop",)
-
-
-def test_one_of_several_rates_may_be_0_and_not_all_of_them():
+def frozen(rate):
+    """Two rates, of which one is 0 and the other as `rate` says."""
     records = changed(clean_run(1, schedule="constant"), "train_loss", lambda step, loss: 1.2)
-    frozen = [{**each, "lr": 0.0, "lr/unet": each["lr"]} if "lr" in each else each for each in records]
-
-    assert detect(frozen, "lr_problem") == []
-    assert detect(changed(frozen, "lr/unet", lambda step, lr: 1e-13), "lr_problem")
+    return [{**each, "lr": 0.0, "lr/unet": rate or each["lr"]} if "lr" in each else each for each in records]
 
 
-def test_a_schedule_that_ended_long_before_the_run_is_reported():
-    records = changed(
-        clean_run(1, schedule="linear", records=600), "lr", lambda step, lr: max(0.0, 3e-4 - step * 1e-7)
-    )
-    records = changed(records, "train_loss", lambda step, loss: 1.2)
+SAID = {
+    **{
+        f"a loss that climbs with the warm-up in noise of {noise}": (
+            Seeds(lambda seed, noise=noise: climbing(noise, seed), 2),
+            {
+                "start_step": Between(1000, 1600),
+                "noticed_step": Between(1000, 2000),
+                "message": Saying("The loss climbs with the learning rate"),
+            },
+        )
+        for noise in (0.02, 0.1, 0.2)
+    },
+    "a rate that becomes 0 in the middle": (
+        Seeds(lambda seed: rated(from_2000(0.0), from_2000(1.2), seed), 2),
+        {
+            "start_step": 2000,
+            "noticed_step": 2190,
+            "message": "lr has been 0 since step 2,000 and the run continues: nothing is being learnt.",
+        },
+    ),
+    "0 from the first record, where nothing is learnt": (
+        lambda: rated(lambda step, lr: 0.0, lambda step, loss: 2.0),
+        {"start_step": 10, "noticed_step": 200},
+    ),
+    **{
+        f"almost nothing as {name} from step {begins}": (
+            lambda name=name, begins=begins: named(name, begins),
+            {
+                "start_step": begins or 10,
+                "noticed_step": (begins or 10) + 190,
+                "message": Saying(
+                    f"{name} has been at most 1e-12 since step {begins or 10:,}"
+                    + (", after 0.0003 before" if begins else "")
+                ),
+                "remedies": ("stop",),
+            },
+        )
+        for begins in (0, 2000)
+        for name in ("lr", "lr-AdamW/pg1", "train/lr_group0")
+    },
+    "a schedule that ended long before the run": (
+        lambda: rated(lambda step, lr: max(0.0, 3e-4 - step * 1e-7), schedule="linear", records=600),
+        {"start_step": 3000, "noticed_step": Between(4001, 6000)},
+    ),
+    "the rate is back": (
+        lambda: rated(lambda step, lr: 0.0 if 2000 <= step < 2500 else lr, from_2000(1.2)),
+        {"end_step": 2490, "resolved_step": 2500},
+    ),
+}
+SILENT = {
+    **{
+        f"a hump of a third during the warm-up in noise of {noise}": Seeds(
+            lambda seed, noise=noise: hump(noise, seed)
+        )
+        for noise in (0.02, 0.3, 0.8)
+    },
+    "0, where something is learnt": lambda: rated(lambda step, lr: 0.0, learns),
+    "one of several rates": lambda: frozen(None),
+    "a schedule that ends with the run": lambda: rated(
+        lambda step, lr: max(0.0, 3e-4 - step * 0.8e-7), learns, schedule="linear"
+    ),
+    **{f"schedule {name}": lambda name=name: clean_run(1, schedule=name) for name in SCHEDULES},
+}
 
-    (finding,) = detect(records, "lr_problem")
-
-    assert finding.start_step == 3000
-    assert finding.noticed_step > 4000
+test_one_finding_has_these_facts, test_nothing_is_found = contract_of("lr_problem", SAID, SILENT)
 
 
-def test_a_schedule_that_ends_with_the_run_is_not_reported():
-    records = changed(clean_run(1, schedule="linear"), "lr", lambda step, lr: max(0.0, 3e-4 - step * 0.8e-7))
-
-    assert detect(records, "lr_problem") == []
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_every_usual_schedule_is_as_it_should_be(schedule):
-    assert detect(clean_run(1, schedule=schedule), "lr_problem") == []
-
-
-def test_it_is_over_when_the_rate_is_back():
-    records = changed(clean_run(1), "lr", lambda step, lr: 0.0 if 2000 <= step < 2500 else lr)
-    records = changed(records, "train_loss", lambda step, loss: 1.2 if step >= 2000 else loss)
-
-    (finding,) = detect(records, "lr_problem")
-
-    assert (finding.end_step, finding.resolved_step) == (2490, 2500)
+def test_all_of_several_rates_may_not_be_almost_nothing():
+    assert detect(frozen(1e-13), "lr_problem")

@@ -2,92 +2,68 @@ from __future__ import annotations
 
 import math
 
-import pytest
+from tests.diagnostics.synthetic_runs import changed, clean_run
+from tests.diagnostics.what_is_said import Between, Saying, Seeds, contract_of
 
-from tests.diagnostics.synthetic_runs import changed, clean_run, detect
-from tests.lengths import longer
-
-
-@pytest.mark.parametrize("seed", range(longer(2, 4)))
-def test_a_process_that_grows_with_each_step_is_reported(seed):
-    records = clean_run(seed, records=800)
-    records = changed(records, "cpu_mem_rss_mb", lambda step, rss: rss + max(0, step - 3000))
-
-    (finding,) = detect(records, "memory_growth")
-
-    assert finding.metric == "cpu_mem_rss_mb"
-    assert abs(finding.start_step - 3000) <= 400
-    assert 4000 <= finding.noticed_step <= 6000
-    assert 800 <= finding.evidence["mib_per_1k_steps"] <= 1200
-    assert finding.severity == "warning"
+RSS, GPU = "cpu_mem_rss_mb", "gpu_mem_allocated"
 
 
-def test_a_slow_leak_is_found_over_more_records():
-    records = clean_run(1, records=4000)
-    records = changed(records, "cpu_mem_rss_mb", lambda step, rss: rss + 0.1 * step)
-
-    (finding,) = detect(records, "memory_growth")
-
-    assert finding.noticed_step <= 20_000
-    assert 80 <= finding.evidence["mib_per_1k_steps"] <= 120
+def growing(name, by, seed=1, *, records=1500, **about):
+    """A run in which one memory holds `by(step)` more."""
+    return changed(clean_run(seed, records=records, **about), name, lambda step, held: held + by(step))
 
 
-def test_it_becomes_critical_when_the_machine_has_less_left_than_was_lost():
-    records = clean_run(1, records=1200, total_mib=20_000.0)
-    records = changed(records, "cpu_mem_rss_mb", lambda step, rss: rss + step)
-    records = changed(records, "ram_percent", lambda step, percent: percent + 100 * step / 20_000)
-    records = changed(records, "ram_used_mb", lambda step, used: used + step)
-
-    (finding,) = detect(records, "memory_growth")
-
-    assert finding.severity == "critical"
-    assert "MiB are left" in finding.message
+def almost_full():
+    run = growing(RSS, lambda step: step, records=1200, total_mib=20_000.0)
+    run = changed(run, "ram_percent", lambda step, percent: percent + 100 * step / 20_000)
+    return changed(run, "ram_used_mb", lambda step, used: used + step)
 
 
-@pytest.mark.parametrize("seed", range(longer(2, 4)))
-def test_gpu_memory_that_grows_below_its_sawtooth_is_reported(seed):
-    records = clean_run(seed, records=1500)
-    records = changed(records, "gpu_mem_allocated", lambda step, held: held + max(0, step - 2000) / 1000)
+SAID = {
+    "a process that grows with each step": (
+        Seeds(lambda seed: growing(RSS, lambda step: max(0, step - 3000), seed, records=800), 2, 4),
+        {
+            "metric": RSS,
+            "start_step": Between(2600, 3400),
+            "noticed_step": Between(4000, 6000),
+            "mib_per_1k_steps": Between(800, 1200),
+            "severity": "warning",
+        },
+    ),
+    "a slow leak over more records": (
+        lambda: growing(RSS, lambda step: 0.1 * step, records=4000),
+        {"noticed_step": Between(0, 20_000), "mib_per_1k_steps": Between(80, 120)},
+    ),
+    "the machine has less left than was lost": (
+        almost_full,
+        {"severity": "critical", "message": Saying("MiB are left")},
+    ),
+    "GPU memory that grows below its sawtooth": (
+        Seeds(lambda seed: growing(GPU, lambda step: max(0, step - 2000) / 1000, seed), 2, 4),
+        {"metric": GPU, "start_step": Between(1200, 2800)},
+    ),
+    "the memory is given back": (
+        lambda: growing(RSS, lambda step: 2 * max(0, step - 2000) if step < 5000 else 0, records=800),
+        {"end_step": Between(4800, 5000), "resolved_step": Between(5000, 5400)},
+    ),
+}
+SILENT = {
+    **{
+        f"caches that fill up in {steps} steps": Seeds(
+            lambda seed, steps=steps: growing(RSS, lambda step: 8000.0 * (1 - math.exp(-step / steps)), seed),
+            2,
+            4,
+        )
+        for steps in (300, 1000, 3000, 6000)
+    },
+    **{
+        f"teeth of {length}": lambda length=length: growing(GPU, lambda step: 4.0 * (step % length) / length)
+        for length in (50, 300, 700)
+    },
+    "a warm-up": lambda: growing(RSS, lambda step: 130.0 * min(step, 90), records=400),
+    "peaks that step up a few times": lambda: changed(
+        clean_run(1, records=1500), GPU, lambda step, held: 20.0 + step // 2500
+    ),
+}
 
-    (finding,) = detect(records, "memory_growth")
-
-    assert finding.metric == "gpu_mem_allocated"
-    assert abs(finding.start_step - 2000) <= 800
-
-
-@pytest.mark.parametrize("seed", range(longer(2, 4)))
-@pytest.mark.parametrize("steps", [300, 1000, 3000, 6000])
-def test_caches_that_fill_up_are_no_leak(seed, steps):
-    records = clean_run(seed, records=1500)
-    records = changed(
-        records, "cpu_mem_rss_mb", lambda step, rss: rss + 8000.0 * (1 - math.exp(-step / steps))
-    )
-
-    assert detect(records, "memory_growth") == []
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "records"),
-    [
-        ("cpu_mem_rss_mb", lambda step, rss: rss + 130.0 * min(step, 90), 400),
-        ("gpu_mem_allocated", lambda step, held: held + 4.0 * (step % 50) / 50, 1500),
-        ("gpu_mem_allocated", lambda step, held: held + 4.0 * (step % 300) / 300, 1500),
-        ("gpu_mem_allocated", lambda step, held: held + 4.0 * (step % 700) / 700, 1500),
-        ("gpu_mem_allocated", lambda step, held: 20.0 + step // 2500, 1500),
-    ],
-    ids=["a warm-up", "teeth of 50", "teeth of 300", "teeth of 700", "peaks that step up a few times"],
-)
-def test_memory_that_varies_otherwise_is_no_leak(name, change, records):
-    assert detect(changed(clean_run(1, records=records), name, change), "memory_growth") == []
-
-
-def test_it_is_over_when_the_memory_is_given_back():
-    records = clean_run(1, records=800)
-    records = changed(
-        records, "cpu_mem_rss_mb", lambda step, rss: rss + (2 * max(0, step - 2000) if step < 5000 else 0)
-    )
-
-    (finding,) = detect(records, "memory_growth")
-
-    assert 4800 <= finding.end_step <= 5000
-    assert 5000 <= finding.resolved_step <= 5400
+test_one_finding_has_these_facts, test_nothing_is_found = contract_of("memory_growth", SAID, SILENT)

@@ -96,7 +96,6 @@ def test_an_exception(tmp_path, source, caught_by):
     assert error["stack"][-1].startswith("train.py:")
     assert error["global_step"] == 4
     assert error["thread"] == "MainThread"
-    assert "frames" not in error
     if caught_by != "end":
         assert error["output"][-1] == "the last words"
     assert (end["status"], end["reason"], end["errors_total"]) == ("failed", "failed", 1)

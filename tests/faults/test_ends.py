@@ -198,36 +198,6 @@ def test_an_exception_leaves_a_block_unchanged(tmp_path, error):
     assert error.__traceback__.tb_next is None, "no frame of ours is in its traceback"
 
 
-def test_calls_after_the_end_are_counted_and_do_nothing_else(tmp_path, start):
-    ended = start(
-        """
-        log = TelemetryLogger("run", log_dir=sys.argv[1], log_every=1)
-        log_step = log.log_step
-        log.log_step(0, train_loss=1.0)
-        log.close()
-        log_step(1, train_loss=1.0)
-        log.log_step(1, train_loss=1.0)
-        log.log_start()
-        log.log_eval(1, val_loss=1.0)
-        log.log_epoch(1)
-        log.log_checkpoint(1, "x")
-        log.log_sample(1, "x")
-        log.log_event("late")
-        log.flush()
-        log.close("failed", error=ValueError())
-        with log:
-            pass
-        sys.exit(7)
-        """,
-        tmp_path,
-    ).end()
-
-    assert ended.code == 7, ended.err
-    assert ended.trouble.count("was called after close()") == len(ended.trouble.splitlines()) == 1
-    records = whole_run(tmp_path / "run", steps=range(1))
-    assert [record["reason"] for record in with_event(records, "end")] == ["finished"]
-
-
 def test_what_threads_and_exit_handlers_log_after_the_end_is_said_once_and_declared_lost(tmp_path, start):
     ended = start(
         """

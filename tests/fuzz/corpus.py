@@ -20,13 +20,6 @@ def replay(target: Target, path: Path) -> None:
     target.fuzz_one(path.read_bytes())
 
 
-def write_dictionary(target: Target, path: Path) -> None:
-    """Write the words of a target's format as libFuzzer reads them."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    words = ("".join(f"\\x{byte:02x}" for byte in token) for token in target.tokens)
-    path.write_text("".join(f'"{word}"\n' for word in words))
-
-
 def size_of_all() -> int:
     """Return how many bytes all inputs take."""
     return sum(os.path.getsize(path) for target in TARGETS.values() for path in inputs_of(target))

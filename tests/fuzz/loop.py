@@ -1,7 +1,7 @@
-"""A small coverage-guided fuzzer in plain Python: the stand-in where atheris is not installed.
+"""A small coverage-guided fuzzer in plain Python.
 
 It keeps an input that reaches a line of the watched modules which no input reached before, and mutates what it has
-kept. It sees lines where atheris sees branches and comparisons, and is far slower, so a run of it proves less.
+kept. It needs no compiler, which fuzzers with libFuzzer do; they also see branches and comparisons, and are faster.
 """
 
 from __future__ import annotations

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from tests.fuzz import targets
-from tests.fuzz.corpus import CORPUS, inputs_of, replay, size_of_all
+from tests.fuzz.corpus import inputs_of, replay, size_of_all
 from tests.fuzz.loop import Crashed, fuzz
-from tests.fuzz.provision import has_atheris
 from tests.fuzz.targets import TARGETS
 from tests.lengths import is_long, longer
 from toolkit.telemetry.runfolder.reader import BadLine, parse_line, read_from
@@ -50,15 +47,6 @@ def test_kept_inputs_and_their_mutations_break_no_promise(name, record_property)
         "measured",
         f"{len(kept)} kept inputs replayed, {outcome.executions} executions, {len(outcome.lines)} lines reached",
     )
-
-
-@pytest.mark.skipif(not has_atheris(), reason="atheris is not installed; `make fuzz` installs it")
-def test_atheris_finds_nothing_in_a_short_run(record_property):
-    command = [sys.executable, "-m", "tests.fuzz", "--minutes", str(longer(0.05, 1.0)), "records"]
-    done = subprocess.run(command, cwd=CORPUS.parents[2], capture_output=True, text=True, timeout=200)
-
-    assert done.returncode == 0, done.stdout + done.stderr
-    record_property("measured", done.stdout.strip().splitlines()[-1])
 
 
 def test_the_fuzzer_finds_a_reader_that_splits_lines_elsewhere_than_at_newlines(monkeypatch, record_property):

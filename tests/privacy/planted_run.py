@@ -72,8 +72,6 @@ def main(arguments):
             f"failures from {first}",
             log_dir=log_dir,
             system=False,
-            # The frames around each failure are the same, and so are their locals.
-            errors={"source": True, "locals": first == 0},
             close_timeout=PATIENCE_S,
         ) as log:
             fail(log, failing[first : first + ERRORS_A_RUN])
@@ -84,7 +82,6 @@ def main(arguments):
         tags=tuple(text[:60] for text in planted[:40]),
         project=planted[1],
         spans="all",
-        errors={"source": True},
         one_logger_file=True,
         tensorboard=True,
         completions={"buffer": 1_000},

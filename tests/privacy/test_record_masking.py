@@ -109,7 +109,6 @@ def test_a_secret_is_masked_whichever_way_it_comes(way, tmp_path, caplog):
         csv=True,
         one_logger_file=True,
         log_every=7 if "folded" in way else 1,
-        errors={"source": True, "locals": True},
     )
     WAYS[way](log)
     log.close()

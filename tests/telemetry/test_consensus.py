@@ -14,7 +14,7 @@ from tests.fork_server import A_TRAINING, start_python
 from tests.lengths import in_make_faults, is_long, longer
 from toolkit.telemetry.core.clock import ManualClock
 from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.logger.control.consensus import MAX_ATTEMPTS, StepConsensus
+from toolkit.telemetry.logger.control.consensus import StepConsensus
 
 distributed = pytest.importorskip("torch.distributed")
 
@@ -39,18 +39,6 @@ def poll_all(ranks):
 
 
 # ---------------------------------------------------------------- the plain course of things
-
-
-def test_all_ranks_take_the_action_at_the_proposed_step():
-    ranks = make_ranks(3)
-    for step in range(3):
-        step_all(ranks, step)
-    ranks[0].propose("stop", sec_per_step=1.0)
-    poll_all(ranks)  # rank 0 proposes, the others acknowledge
-    poll_all(ranks)  # rank 0 commits
-    taken = {step: step_all(ranks, step) for step in range(3, 20)}
-
-    assert {step: actions for step, actions in taken.items() if any(actions)} == {7: [("stop",)] * 3}
 
 
 def test_the_proposal_lies_about_four_seconds_ahead():
@@ -92,21 +80,6 @@ def test_a_rank_that_has_not_made_a_step_does_not_answer():
     assert not any(taken)
 
 
-def test_a_rank_that_has_passed_the_step_calls_it_off_at_once():
-    ranks = make_ranks(2)
-    for step in range(2):
-        step_all(ranks, step)
-    for step in range(2, 1000):
-        ranks[1].due(step)
-    ranks[0].propose("stop", sec_per_step=1.0)
-    for _ in range(MAX_ATTEMPTS):
-        poll_all(ranks)
-    ranks[0].poll()
-
-    ((_, reason),) = ranks[0].take_given_up()
-    assert reason == "rank 1 had passed the step already"
-
-
 @pytest.mark.parametrize("other_steps", [lambda step: step % 3 == 0, lambda step: step % 2 == 0])
 def test_ranks_that_log_different_steps_take_nothing(other_steps):
     ranks = make_ranks(2)
@@ -120,42 +93,6 @@ def test_ranks_that_log_different_steps_take_nothing(other_steps):
 
     assert not any(taken)
     assert ranks[0].take_given_up() == [("stop", "rank 1 logs other steps than rank 0")]
-
-
-def test_ranks_that_all_log_every_tenth_step_agree_on_one_of_those():
-    ranks = make_ranks(2)
-    ranks[0].propose("stop", sec_per_step=1.0)
-    taken = {}
-    for step in range(0, 500, 10):
-        taken[step] = step_all(ranks, step)
-        poll_all(ranks)
-
-    assert [actions for actions in taken.values() if any(actions)] == [[("stop",), ("stop",)]]
-
-
-def test_actions_asked_for_together_are_taken_together_and_once():
-    ranks = make_ranks(2)
-    for action in ("save", "stop", "save"):
-        ranks[0].propose(action, sec_per_step=1.0)
-    taken = []
-    for step in range(20):
-        taken.append(step_all(ranks, step))
-        poll_all(ranks)
-
-    assert [actions for actions in taken if any(actions)] == [[("save", "stop")] * 2]
-
-
-def test_an_action_asked_for_meanwhile_comes_next():
-    ranks = make_ranks(2)
-    ranks[0].propose("save", sec_per_step=1.0)
-    taken = []
-    for step in range(40):
-        taken.append(step_all(ranks, step))
-        poll_all(ranks)
-        if step == 3:
-            ranks[0].propose("stop", sec_per_step=1.0)
-
-    assert [actions for actions in taken if any(actions)] == [[("save",)] * 2, [("stop",)] * 2]
 
 
 # ---------------------------------------------------------------- waiting, ending, failing

@@ -80,7 +80,7 @@ def test_a_metric_of_more_than_64_bits_stays_a_number(tmp_path):
 
 
 def test_one_run_of_everything_has_one_type_a_field(tmp_path):
-    log = make_logger(tmp_path, log_every=3, control=True, spans={"around": 2}, errors={"locals": True})
+    log = make_logger(tmp_path, log_every=3, control=True, spans={"around": 2})
     with log.span("application", size=3):
         log.log_start(config={"a": [1]}, lora={"rank": 4}, model={"name": "m"}, training={"max_steps": "9"})
         for step in range(1, 10):

@@ -117,17 +117,27 @@ def test_a_run_without_a_name_is_named_after_the_time(tmp_path, monkeypatch, con
     assert other.run_name.startswith("run-20")
 
 
+BLOCK = {"enabled": True, "log_every": 7, "system": False}
+
+
 @pytest.mark.parametrize(
     ("config", "sentence"),
     [
         (
             {"telemtry": {"log_every": 5, "projct": "x"}},
-            "'telemtry' at the top level is not taken for telemetry",
+            "'telemtry' at the top level is not the block `telemetry:`",
         ),
         (
             {"enabled": True, "log_every": 5, "lr": 0.1},
             "enabled, log_every at the top level belong into a block",
         ),
+        ({"config": {"TELEMETRY": BLOCK}}, "'TELEMETRY' at config is not the block"),
+        ({"telemetry_": True}, "'telemetry_' at the top level is not the block"),
+        (
+            {"config": {"process": [{"train": {"telemetry": BLOCK}}]}},
+            "train.telemetry at config.process[0] belongs to the top level",
+        ),
+        ({"telemetry": None, **BLOCK}, "telemetry at the top level is empty; indent the options after it"),
     ],
 )
 def test_a_yaml_that_seems_to_want_telemetry_and_has_no_block_is_said(caplog, config, sentence):
@@ -159,39 +169,17 @@ def test_event_files_that_the_block_asks_for_are_in_the_run_folder(tmp_path):
     assert options_from_config({**config, "telemetry": {"tensorboard": True}}).tensorboard_dir is None
 
 
-BLOCK = {"enabled": True, "log_every": 7, "system": False}
-
-
-@pytest.mark.parametrize(
-    ("config", "sentence"),
-    [
-        ({"telemetery": BLOCK}, "'telemetery' at the top level is taken for telemetry"),
-        ({"Telemetry": BLOCK}, "'Telemetry' at the top level is taken for telemetry"),
-        ({"config": {"TELEMETRY": BLOCK}}, "'TELEMETRY' at config is taken for telemetry"),
-        ({"train": {"telemetry": BLOCK}}, "train.telemetry at the top level is taken for telemetry"),
-        (
-            {"config": {"process": [{"train": {"telemetry": BLOCK}}]}},
-            "train.telemetry at config.process[0] is taken for telemetry",
-        ),
-        ({"telemetry_": BLOCK}, "'telemetry_' at the top level is taken for telemetry"),
-        (
-            {"config": {"telemetry": BLOCK}, "telemetry": {}},
-            "telemetry is also at the top level: the block at config counts alone",
-        ),
-        ({"telemetry": None, **BLOCK}, "enabled, log_every, system after it is taken for its own"),
-    ],
-)
-def test_a_block_that_is_almost_right_is_used_and_that_is_said(
-    tmp_path, monkeypatch, caplog, config, sentence
-):
+def test_of_blocks_in_two_places_the_inner_one_counts_and_that_is_said(tmp_path, monkeypatch, caplog):
     monkeypatch.chdir(tmp_path)
+    config = {"config": {"telemetry": BLOCK}, "telemetry": {}}
+    sentence = "telemetry is also at the top level: the block at config counts alone"
     with TelemetryLogger.from_config(config) as log:
         log.log_step(7, train_loss=0.5)
 
     assert log.log_every == 7
     assert caplog.text.count(sentence) == 1
     assert [sentence in found["message"] for found in read_records(log.run_folder, "finding")] == [True]
-    with pytest.raises(MisuseError, match="taken for|counts alone"):
+    with pytest.raises(MisuseError, match="counts alone"):
         TelemetryLogger.from_config(config, strict=True)
 
 

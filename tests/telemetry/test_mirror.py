@@ -6,7 +6,6 @@ import pytest
 
 from tests.lengths import in_make_faults
 from tests.telemetry.logged import PATIENCE_S
-from tests.waiting import wait_until
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.sink import MemorySink
 from toolkit.telemetry.logger.writing import mirror as mirror_module
@@ -75,20 +74,6 @@ class Failing(MemorySink):
         super().write(batch)
 
 
-def test_a_sink_gets_what_is_there_and_what_comes(following):
-    one = following()
-    one.log(3)
-    one.mirror.start()
-
-    assert one.mirror.flush(PATIENCE_S)
-    assert seqs(one.sink) == [0, 1, 2]
-
-    one.log(2)
-
-    assert one.mirror.flush(PATIENCE_S)
-    assert seqs(one.sink) == [0, 1, 2, 3, 4]
-
-
 def test_a_flush_is_kept_however_late_the_file_comes(following):
     one = following()
     one.mirror.start()
@@ -112,17 +97,6 @@ def test_a_sink_that_joins_late_gets_what_comes_from_then_on(following):
     assert seqs(one.sink) == [3, 4]
 
 
-def test_closing_hands_over_the_rest_and_closes_the_sink(following):
-    one = following(interval_s=60)
-    one.mirror.start()
-    one.mirror.flush(PATIENCE_S)
-    one.log(3)
-
-    assert one.mirror.close(PATIENCE_S)
-    assert seqs(one.sink) == [0, 1, 2]
-    assert one.sink.closed
-
-
 @in_make_faults
 def test_a_large_file_is_handed_over_in_pieces(following):
     class Measuring(MemorySink):
@@ -139,19 +113,6 @@ def test_a_large_file_is_handed_over_in_pieces(following):
     assert one.mirror.flush(PATIENCE_S)
     assert seqs(one.sink) == list(range(100_000))
     assert one.sink.largest < 60_000
-
-
-def test_failures_are_counted_in_a_row_only(following):
-    one = following(Failing(4))
-    one.mirror.start()
-    for _ in range(3):
-        one.sink.left = 4
-        one.log(1)
-
-        assert one.mirror.flush(PATIENCE_S)
-
-    assert one.off == []
-    assert seqs(one.sink) == [0, 1, 2]
 
 
 class Away(MemorySink):
@@ -203,18 +164,6 @@ def test_the_runs_own_table_is_never_switched_off(following):
     assert one.mirror.flush(PATIENCE_S)
     assert seqs(one.sink) == [0]
     assert one.off == []
-
-
-def test_a_sink_that_cannot_be_closed_is_counted(following):
-    class Unclosable(MemorySink):
-        def close(self):
-            raise RuntimeError("no")
-
-    one = following(Unclosable("unclosable"))
-    one.mirror.start()
-
-    assert not one.mirror.close(PATIENCE_S)
-    assert one.guard.counts == {"closing unclosable: RuntimeError": 1}
 
 
 @pytest.mark.parametrize("call", ["write", "close"])
@@ -281,32 +230,6 @@ def test_lines_that_are_no_record_are_not_handed_over(following):
 
     assert one.mirror.flush(PATIENCE_S)
     assert seqs(one.sink) == [1]
-
-
-def test_records_that_a_failed_sync_took_briefly_are_not_missed(tmp_path, monkeypatch):
-    # A disk that is busy may take longer than a second over the file that is put right below.
-    monkeypatch.setattr(mirror_module, "_PATIENCE_S", PATIENCE_S)
-    path = tmp_path / "metrics.jsonl"
-    line = b'{"event":"step","time":1.0,"elapsed":0.1,"seq":%d,"session":1}\n'
-    whole = b"".join(line % seq for seq in range(20))
-    path.write_bytes(whole[:200] + bytes(300) + whole[500:])
-    sink = MemorySink()
-    mirror = Mirror(
-        sink,
-        record_file=path,
-        start_at=lambda: 0,
-        guard=Guard(),
-        interval_s=0.01,
-        optional=True,
-        on_off=lambda *_: None,
-    )
-    mirror.start()
-    wait_until(lambda: mirror._patience_s != PATIENCE_S)
-    with path.open("r+b") as file:
-        # In place: a file that is shorter for a short time is another one to its readers.
-        file.write(whole)
-    assert mirror.close(PATIENCE_S)
-    assert [record["seq"] for record in sink.records] == list(range(20))
 
 
 def test_a_callback_learns_that_the_sink_has_everything(following):

@@ -1,23 +1,12 @@
-"""What leaves the machine in which mode, and what is said about other trackers."""
+"""What leaves the machine in which mode."""
 
 from __future__ import annotations
 
-import contextvars
-import subprocess
-import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
-from typing import ClassVar
-
 import pytest
 
-from tests.lengths import in_make_faults
 from tests.records import read_records, with_event
 from tests.telemetry.logged import make_logger
 from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.logger.machine.other_trackers import TrackerWatch, active_trackers
 from toolkit.telemetry.logger.options import OptionsError, TelemetryOptions, options_from_config
 
 SENDS = {
@@ -84,110 +73,6 @@ def test_offline_still_speaks_to_this_machine(address):
 @pytest.mark.parametrize("host", ["127.example.org", "localhost.example.org", "10.0.0.1", "collector"])
 def test_offline_is_not_fooled_by_a_name_that_looks_like_this_machine(host):
     assert TelemetryOptions(mode="offline", otlp=f"http://{host}:4318/v1/traces").not_sent == ["otlp"]
-
-
-# ---------------------------------------------------------------- other trackers
-
-
-@in_make_faults
-def test_a_real_wandb_run_next_to_this_one_is_reported_in_one_line(tmp_path):
-    script = f"""
-import wandb
-from tests.waiting import wait_until
-from toolkit.telemetry import TelemetryLogger
-from toolkit.telemetry.logger.machine.other_trackers import active_trackers
-
-log = TelemetryLogger("run", log_dir={str(tmp_path / "logs")!r}, system=False, close_timeout=60.0)
-print(active_trackers(log.guard))
-run = wandb.init(project="p", mode="offline", dir={str(tmp_path)!r})
-print(active_trackers(log.guard))
-wait_until(lambda: b'"other_trackers"' in (log.run_folder / "metrics.jsonl").read_bytes(), timeout_s=150)
-run.finish()
-print(active_trackers(log.guard))
-wandb.init(project="p", mode="disabled")
-print(active_trackers(log.guard))
-log.close()
-"""
-    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-
-    answers = [line for line in ended.stdout.splitlines() if line.startswith("[") and "telemetry" not in line]
-    assert answers == ["[]", "['W&B']", "[]", "[]"]
-    said = [line for line in ended.stderr.splitlines() if line.startswith("[telemetry]")]
-    assert said == ["[telemetry] W&B logs this process too: each tracker keeps its own copy of the metrics"]
-    records = read_records(tmp_path / "logs" / "run")
-    (reported,) = with_event(records, "other_trackers")
-    assert reported["trackers"] == ["W&B"]
-
-
-def test_each_tracker_is_reported_once_and_several_in_one_line(monkeypatch, capsys):
-    reported = []
-    watch = TrackerWatch(reported.append, Guard(), has_begun=lambda: True)
-    active = SimpleNamespace(active_run=lambda: object())
-    monkeypatch.setitem(sys.modules, "mlflow", active)
-    monkeypatch.setitem(sys.modules, "swanlab", SimpleNamespace(get_run=lambda: object()))
-    monkeypatch.delitem(sys.modules, "wandb", raising=False)
-    watch.look()
-    watch.look()
-    monkeypatch.setitem(sys.modules, "comet_ml", SimpleNamespace(get_running_experiment=lambda: object()))
-    watch.look()
-
-    assert reported == [["MLflow", "SwanLab"], ["Comet"]]
-    first, second = capsys.readouterr().err.splitlines()
-    assert first.startswith("[telemetry] MLflow and SwanLab log this process too")
-    assert second.startswith("[telemetry] Comet logs this process too")
-
-
-def test_a_tracker_that_begins_after_a_long_preparation_is_reported_and_one_far_into_the_training_is_not(
-    monkeypatch, capsys
-):
-    reported, steps = [], []
-    watch = TrackerWatch(reported.append, Guard(), has_begun=lambda: bool(steps))
-    monkeypatch.delitem(sys.modules, "wandb", raising=False)
-    for _ in range(1000):
-        watch.look()
-    monkeypatch.setitem(sys.modules, "swanlab", SimpleNamespace(get_run=lambda: object()))
-    watch.look()
-    steps.append(1)
-    for _ in range(1000):
-        watch.look()
-    monkeypatch.setitem(sys.modules, "comet_ml", SimpleNamespace(get_running_experiment=lambda: object()))
-    watch.look()
-
-    assert reported == [["SwanLab"]]
-    assert "Comet" not in capsys.readouterr().err
-
-
-class RunsOfThreads(threading.local):
-    """Keeps runs as MLflow does: a thread sees its own, and who asks for all of them gets all."""
-
-    everybody_s: ClassVar[dict[int, list[str]]] = {}
-
-    def begin(self):
-        self.own = self.everybody_s[threading.get_ident()] = ["run"]
-
-    def get_all_thread_values(self):
-        return dict(self.everybody_s)
-
-
-def test_a_run_that_is_local_to_a_thread_is_found_from_another():
-    runs = RunsOfThreads()
-    current = contextvars.ContextVar("current_run", default=None)
-    mlflow = SimpleNamespace(
-        active_run=lambda: getattr(runs, "own", None),
-        tracking=SimpleNamespace(fluent=SimpleNamespace(_active_run_stack=runs)),
-    )
-    trackio = SimpleNamespace(context_vars=SimpleNamespace(current_run=current), config={})
-    modules = {"mlflow": mlflow, "trackio": trackio}
-
-    def look():
-        with ThreadPoolExecutor(1) as other:
-            return other.submit(active_trackers, Guard(), modules).result()
-
-    assert look() == []
-    runs.begin()
-    current.set("run")
-    trackio.config = {"_Created": "now"}
-    assert look() == ["MLflow", "Trackio"]
 
 
 # ---------------------------------------------------------------- the environment, and what is printed

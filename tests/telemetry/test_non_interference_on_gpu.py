@@ -77,7 +77,7 @@ def call_everything_with(log, step, loss):
 @pytest.fixture
 def warm(tmp_path):
     """Return a live logger whose first call, which makes its pinned memory, is behind it."""
-    with TelemetryLogger("r", log_dir=tmp_path, log_every=1, errors={"locals": True}) as log:
+    with TelemetryLogger("r", log_dir=tmp_path, log_every=1) as log:
         call_everything_with(log, 0, torch.ones((), device="cuda"))
         torch.cuda.synchronize()
         yield log

@@ -265,8 +265,8 @@ def test_a_wrong_value_inside_a_block_is_refused_by_its_whole_name(block, said):
     ("block", "said"),
     [
         (
-            {"errors": {"sources": True}},
-            "errors.sources (with the value True) is not an option; did you mean 'source'?",
+            {"errors": {"signal": True}},
+            "errors.signal (with the value True) is not an option; did you mean 'signals'?",
         ),
         (
             {"completions": {"every": 5}},

@@ -39,7 +39,7 @@ def test_a_part_alone_is_listed_as_a_part_with_the_curves_of_its_first_rank(two_
     store = LocalStore([part.parent], cache_dir=None)
 
     (card,) = store.list_runs().cards
-    assert (card.key, card.name) == ("run@B", "part of run on node A: ranks 2 to 3")
+    assert (card.key, card.name) == ("run@B", "part of run on node A: 2 ranks, 2 to 3")
     assert (card.status.name, card.step, card.problem) == ("finished", 29, None)
     assert store.ranks("run@B") == [2, 3]
     store.refresh("run@B")

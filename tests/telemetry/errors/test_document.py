@@ -45,5 +45,5 @@ def test_the_options_that_it_shows_are_taken():
     options = options_from_config(yaml.safe_load(block.text)).error_options
 
     assert (options.excepthook, options.threads, options.signals) == (True, True, True)
-    assert (options.source, options.locals, options.output_lines) == (True, True, 20)
+    assert options.output_lines == 20
     assert (options.hang, options.hang_after) == (True, 60)

@@ -33,19 +33,6 @@ def how_it_ends(log):
     return reason, code_of(error)
 
 
-def test_the_last_exit_counts(tmp_path):
-    with make_logger(tmp_path) as log:
-        assert how_it_ends(log) == ("exit", None)
-        assert call(sys.exit, 3).code == 3
-        assert how_it_ends(log) == ("failed", 3)
-        call(sys.exit, "no data")
-        assert how_it_ends(log) == ("failed", 1)
-        call(sys.exit, 0)
-        assert how_it_ends(log) == ("exit", None)
-        call(sys.exit)
-        assert how_it_ends(log) == ("exit", None)
-
-
 def test_an_exit_that_the_training_survived_does_not_count(tmp_path):
     with make_logger(tmp_path, log_every=1) as log:
         call(sys.exit, 3)

@@ -58,31 +58,6 @@ def test_nothing_is_hooked_without_being_enabled(tmp_path, quiet):
         assert now() == before
 
 
-def test_the_exception_is_reported_and_handed_on(tmp_path, quiet):
-    error = raised(ValueError("bad"))
-    with make_logger(tmp_path, errors={"excepthook": True}) as log:
-        call_excepthook(error)
-        found = errors_of(log)
-
-    assert found == [("ValueError", "excepthook")]
-    assert quiet == [(ValueError, error, error.__traceback__)]
-
-
-def test_a_thread_s_exception_is_recorded_with_its_name_and_system_exit_is_not(tmp_path, quiet):
-    def work(error):
-        raise error
-
-    with make_logger(tmp_path, errors={"threads": True}) as log:
-        for error in (ValueError("bad"), SystemExit(3)):
-            thread = threading.Thread(target=work, args=(error,), name="worker")
-            thread.start()
-            thread.join()
-        found = [(record["type"], record["thread"]) for record in records_of(log, "error")]
-
-    assert found == [("ValueError", "worker")]
-    assert len(quiet) == 2
-
-
 def test_a_hook_that_someone_put_on_top_stays_and_ours_then_only_hands_on(tmp_path, quiet):
     log = make_logger(tmp_path, errors={"excepthook": True})
     ours = sys.excepthook

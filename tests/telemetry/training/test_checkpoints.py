@@ -118,24 +118,6 @@ def _finish(training, clock):
     training.on_save_checkpoint_success(1, size=99)
 
 
-def test_finalisation_can_be_reported_by_callbacks(log, clock):
-    training = log.training
-    for step in (1, 2):
-        training.on_save_checkpoint_start(step, strategy="async")
-        training.on_save_checkpoint_end()
-    training.on_checkpoint_finalization_start(1)
-    training.on_checkpoint_finalization_start(2)
-    training.on_checkpoint_finalization_end(1)
-    training.on_save_checkpoint_success(1)
-    training.on_checkpoint_finalization_end(2)
-
-    finalized = [
-        span["attributes"]["current_iteration"] for span in spans(log, "checkpoint_save_finalization")
-    ]
-    assert finalized == [1, 2]
-    assert [recorded["current_iteration"] for recorded in events(log, "save_checkpoint_success")] == [1]
-
-
 def test_a_success_without_a_start_has_no_productive_work(log):
     log.training.on_save_checkpoint_success(5)
 

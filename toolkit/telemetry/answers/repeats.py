@@ -26,6 +26,7 @@ from toolkit.telemetry.runs.settings import as_number, is_label, is_seed, level_
 from toolkit.telemetry.runs.store import RunCard
 
 _HEAD_BYTES: Final = 512 * 1024
+"""Of the beginning of a log: some thousand steps, by which most warm-ups of the learning rate are over."""
 _END_BYTES: Final = 64 * 1024
 _LOGGED: Final = "logged."
 _ON_COMMAND_LINE: Final = "command line."
@@ -108,7 +109,8 @@ def _recorded(folder: Path, signature: Signature) -> Mapping[str, Any]:
     log = folder / METRICS_JSONL
     try:
         head, end = read_from(log, max_bytes=_HEAD_BYTES), tail_records(log, _END_BYTES)
-        records = [head_of(log, 1), *head.records, *end]
+        # A start on many ranks may know its command line only after thousands of steps.
+        line = _command_line(head.records) or _command_line([head_of(log, 1), *end])
     except OSError:
         return {}
     begun, ended = _logged(head.records), _logged(end)
@@ -119,9 +121,12 @@ def _recorded(folder: Path, signature: Signature) -> Mapping[str, Any]:
         rises = head.pending_bytes and max(values) > max(first[: len(first) * 7 // 8], default=-math.inf)
         is_known = len(set(values)) == 1 or (signal_of(name) == LR and not rises)
         constants[_LOGGED + name] = max(values) if is_known else None
+    return {**constants, **{_ON_COMMAND_LINE + name: value for name, value in _options(line)}}
+
+
+def _command_line(records: Sequence[Record]) -> list[str]:
     lines = (record["command_line"] for record in records if isinstance(record.get("command_line"), list))
-    options = _options(list(map(str, next(lines, []))))
-    return {**constants, **{_ON_COMMAND_LINE + name: value for name, value in options}}
+    return list(map(str, next(lines, [])))
 
 
 def _logged(records: Sequence[Record]) -> dict[str, list[float]]:

@@ -37,7 +37,7 @@ _PATIENCE: Final = 3
 """Records after which something that acts has shown."""
 _UNRECORDED: Final = {"settings": 0.3, "code": 0.15, "batches": 0.05, "packages": 0.05}
 """How likely the cause is something that was not recorded, compared with the weight of what was."""
-_LEAST: Final = 0.1
+LEAST: Final = 0.1
 """A cause that is less likely is no answer."""
 _UNSEEN: Final = (
     "the content of the data (`log_start(data=[…])`)",
@@ -126,7 +126,12 @@ def why(a: RunEvidence, b: RunEvidence, cards: Callable[[], Sequence[RunCard]] =
     pair = _Pair(a, b)
     if not len(pair.steps):
         both = [name for name in pair.curves[0] if name in pair.curves[1]]
-        logged = f"step in common at which both logged {_few(both)}" if both else "result in common"
+        each = [_few([*curves]) or "no result" for curves in pair.curves]
+        logged = (
+            f"step in common at which both logged {_few(both)}"
+            if both
+            else f"result in common; {a.name} has {each[0]}, {b.name} has {each[1]}"
+        )
         return _unsaid(names, f"they have no {logged}", "the same metric at the same steps")
     found = Differences((a, b), pair.offsets)
     found.find(pair.lr_step, has_lr=pair.rated)
@@ -137,14 +142,14 @@ def why(a: RunEvidence, b: RunEvidence, cards: Callable[[], Sequence[RunCard]] =
     answer: Answer = "equal"
     if pair.first is not None:
         causes, apart = _ranked(found, pair.departure)
-        if causes and causes[0].share >= _LEAST:
+        if causes and causes[0].share >= LEAST:
             answer, share = "differ", causes[0].share
         elif pair.departure.beyond_noise:
             answer, share = "differ", 0.99
         else:
             # Noise of this size is as likely as what was not recorded.
             answer, share = "cannot be said", 0.0
-        needed += [] if causes and causes[0].share >= _LEAST else _UNSEEN
+        needed += [] if causes and causes[0].share >= LEAST else _UNSEEN
         if answer == "differ" and len(causes) > 1:
             parts = explained((a.path, b.path), cards())
             # Each of them is named then, not the likeliest alone.

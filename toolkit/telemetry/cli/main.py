@@ -73,6 +73,7 @@ RENAMED: Final = {
     **{name: f"setup {name}" for name in ("ai-toolkit", "completion", "message", "plugins", "usage")},
     "archive": "copy --to",
     "attach": "setup ai-toolkit attach",
+    "compare --to": "report --markdown",
     "completions": "show --completions",
     "detach": "setup ai-toolkit detach",
     "doctor --html": "report --html",

@@ -78,8 +78,14 @@ def label_runs(runs: Sequence[ListedRun]) -> list[ListedRun]:
     """Return the runs, each with a name that no other of them has."""
     # The same key may mean two runs of two lists.
     cards = [replace(run.card, key=str(at)) for at, run in enumerate(runs)]
-    labels = card_labels(cards)
-    return [replace(run, called=labels[str(at)].text) for at, run in enumerate(runs)]
+    called = {key: label.text for key, label in card_labels(cards).items()}
+    for card in cards:
+        # The logger numbers the folders of one name: that tells more than the name, which another run has, too.
+        folder = "" if card.path is None else card.path.name
+        is_numbered = folder.removeprefix(f"{card.name}-").isdecimal() and folder not in called.values()
+        if is_numbered and called[card.key] == card.name:
+            called[card.key] = folder
+    return [replace(run, called=called[str(at)]) for at, run in enumerate(runs)]
 
 
 def list_runs(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import sys
 from contextlib import suppress
 from importlib.util import find_spec
@@ -17,7 +16,10 @@ def install_command(*wanted: str, short: bool = True) -> str:
     python = sys.executable or "python"
     if find_spec("pip") is not None:
         return shlex.join([*(["pip"] if short else [python, "-m", "pip"]), "install", *wanted])
-    if shutil.which("uv"):
+    # Imported where something is missing.
+    from shutil import which
+
+    if which("uv"):
         return shlex.join(["uv", "pip", "install", "--python", python, *wanted])
     # Neither is there: conda has pip as a package, and elsewhere Python brings it.
     in_conda = os.path.isdir(os.path.join(sys.prefix, "conda-meta"))

@@ -129,7 +129,8 @@ def process_group_store() -> Store | None:
     if not has_process_group():
         return None
     distributed: Any = sys.modules["torch.distributed"]
-    store: Any = distributed.distributed_c10d._get_default_store()  # noqa: SLF001 - torch has no public way
+    # The one thing that all ranks share without a collective; torch has no public name for it.
+    store: Any = distributed.distributed_c10d._get_default_store()  # noqa: SLF001
     return _of_our_own(store)
 
 

@@ -23,7 +23,7 @@ from toolkit.telemetry.runfolder.status import (
     Status,
     work_out_status,
 )
-from toolkit.telemetry.runfolder.untrusted import mappings_in, number_in
+from toolkit.telemetry.runfolder.untrusted import number_in
 
 _BAD: Final = frozenset({FAILED, LOST, STALLED})
 _OF_END_RECORDS: Final = frozenset({FINISHED, FAILED, STOPPED})
@@ -246,15 +246,8 @@ def _without_steps(records: Sequence[Record], session: int) -> Iterator[Record]:
 
 def _where(record: Record) -> str:
     """Return the innermost frame of an error, `file:line in function`; empty if its record has no stack."""
-    stack, frames = record.get("stack"), mappings_in(record.get("frames"))
-    if isinstance(stack, list) and stack:
-        return str(stack[-1])[:_LONGEST]
-    frame = frames[-1] if frames else None
-    return (
-        ""
-        if frame is None
-        else f"{frame.get('file')}:{frame.get('line')} in {frame.get('function')}"[:_LONGEST]
-    )
+    stack = record.get("stack")
+    return str(stack[-1])[:_LONGEST] if isinstance(stack, list) and stack else ""
 
 
 def _error(record: Record) -> RunError:

@@ -40,7 +40,7 @@ def details_of(record: Record) -> tuple[Detail, ...]:
 def _blocks(record: Record) -> Iterator[tuple[str, list[str]]]:
     # Our own records are never longer.
     yield "Traceback", _texts([str(record.get("traceback", ""))[:MAX_RECORD_BYTES]])
-    yield "Stack, innermost call last", _with_frames(record) or _texts(record.get("stack"))
+    yield "Stack, innermost call last", _texts(record.get("stack"))
     yield "Notes", _texts(record.get("notes"))
     for stack in mappings_in(record.get("stacks")):
         threads = _texts(stack.get("threads"))
@@ -56,16 +56,6 @@ def _blocks(record: Record) -> Iterator[tuple[str, list[str]]]:
     yield "Context", _context(record)
     yield "Memory", _values(record.get("memory"))
     yield "GPU", _values(record.get("gpu"))
-
-
-def _with_frames(record: Record) -> list[str]:
-    lines = []
-    for frame in mappings_in(record.get("frames")):
-        lines.append(f"{frame.get('file')}:{frame.get('line')} in {frame.get('function')}")
-        if isinstance(frame.get("source"), str):
-            lines.append(f"    {frame['source']}")
-        lines += [f"        {name} = {value}" for name, value in _items(frame.get("locals"))]
-    return lines
 
 
 def _chain(record: Record) -> list[str]:

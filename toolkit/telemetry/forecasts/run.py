@@ -20,7 +20,7 @@ from toolkit.telemetry.forecasts.ends import ExpectedTime, end_of, full_at
 from toolkit.telemetry.forecasts.schedule import rest_of_schedule
 from toolkit.telemetry.runfolder.metrics import metric_direction
 from toolkit.telemetry.runfolder.records import CONTROL_CHANGE, STEP
-from toolkit.telemetry.runfolder.status import RUNNING
+from toolkit.telemetry.runfolder.status import FINISHED, RUNNING
 from toolkit.telemetry.runfolder.untrusted import number_in, whole_in
 from toolkit.telemetry.runs.findings.health import findings_of
 from toolkit.telemetry.runs.findings.remedies import knob_changes_text
@@ -179,6 +179,9 @@ def change_of(store: RunStore, key: str) -> str:
 
 def _refusal(store: RunStore, key: str) -> str:
     """Return why no loss of this run can be forecast, as a sentence; empty if one may be."""
+    card = store.card(key)
+    if card.status.name == FINISHED and last_step(card) is None:
+        return "The run has ended."
     if changed := change_of(store, key):
         return changed
     for alert in findings_of(store, key):

@@ -33,7 +33,6 @@ from toolkit.telemetry.runfolder.safefile import open_regular
 _LONGEST_NAME: Final = 120
 """Leaves room for "-2", "-3", … in the 128 characters of a folder name."""
 _MAX_PARTS: Final = 10_000
-_MAX_RANGES: Final = 4
 
 
 def part_name(name: str, node: str) -> str:
@@ -120,26 +119,15 @@ def record_files(folder: Path, parts: Iterable[Path] | None = None) -> dict[int,
 
 
 def describe_part(folder: Path, manifest: Manifest) -> str:
-    """Return what a part is, such as "part of greyjacket on node node17: ranks 8 to 15"."""
+    """Return what a part is, such as "part of greyjacket on node node17: 8 ranks, 8 to 15"."""
     try:
-        ranks = _ranges(other_ranks(folder))
+        ranks = other_ranks(folder)
     except OSError:
-        ranks = ""
+        ranks = []
     about = f"part of {manifest.display_name} on node {manifest.part_of}"
-    return f"{about}: {ranks}" if ranks else about
-
-
-def _ranges(ranks: Sequence[int]) -> str:
-    found: list[list[int]] = []
-    for rank in ranks:
-        if found and rank == found[-1][1] + 1:
-            found[-1][1] = rank
-        else:
-            found.append([rank, rank])
-    if len(found) > _MAX_RANGES:
-        return f"{len(ranks)} ranks from {ranks[0]} to {ranks[-1]}"
-    shown = [str(first) if first == last else f"{first} to {last}" for first, last in found]
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {', '.join(shown)}" if shown else ""
+    if len(ranks) < 2:
+        return "".join([about, *(f": rank {rank}" for rank in ranks)])
+    return f"{about}: {len(ranks)} ranks, {ranks[0]} to {ranks[-1]}"
 
 
 def _newest(paths: Sequence[Path]) -> Path:

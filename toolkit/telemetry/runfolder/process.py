@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import sys
 import time
 from pathlib import Path
@@ -15,7 +14,8 @@ _INITIAL_PID_NAMESPACE: Final = 0xEFFFFFFC
 
 def host_name() -> str:
     """Return this machine's name."""
-    return socket.gethostname()
+    # Without the module `socket`, where there is another way: every logger asks as it opens.
+    return os.uname().nodename if hasattr(os, "uname") else os.environ.get("COMPUTERNAME", "unknown")
 
 
 def boot_id() -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
 import time
 from collections.abc import Iterator
@@ -30,6 +29,9 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | SAFELY
 
 # What open() answers when the name turns out to be a link (Linux and macOS, FreeBSD) or a socket.
 _NOT_A_FILE = {errno.ELOOP, errno.EMLINK, errno.ENXIO}
+
+_KINDS: Final = {"l": "a symbolic link", "d": "a folder", "p": "a FIFO", "s": "a socket"}
+"""By the first letter of what `ls -l` shows."""
 
 # Windows: "access denied" and "sharing violation", while the old file is open elsewhere.
 _SHARING_VIOLATIONS = {5, 32}
@@ -157,7 +159,8 @@ def give_to_owner(descriptor: int, path: Path) -> None:
 def copy_file(source: Path, target: Path, *, mode: int = 0o600) -> None:
     """Copy a file to a new name with `mode`, which the umask narrows. Raises FileExistsError if it is taken."""
     with open(source, "rb") as data, open(os.open(target, _CREATE, mode), "wb") as copy:
-        shutil.copyfileobj(data, copy, 1024 * 1024)
+        while block := data.read(1024 * 1024):
+            copy.write(block)
 
 
 def is_sharing_violation(error: OSError) -> bool:
@@ -179,31 +182,19 @@ def is_file(descriptor: int, identity: tuple[int, int]) -> bool:
         return error.errno != errno.EBADF
 
 
-def _is_from_another(status: os.stat_result, path: Path, dir_fd: int | None) -> bool:
-    return status.st_uid != (os.stat(path.parent) if dir_fd is None else os.fstat(dir_fd)).st_uid
-
-
 def _require_own(path: Path, status: os.stat_result, dir_fd: int | None, *, only_name: bool) -> None:
     _require_regular(path, status)
-    if status.st_nlink > 1 and (only_name or _is_from_another(status, path, dir_fd)):
+    if status.st_nlink < 2:
+        return
+    folder = os.stat(path.parent) if dir_fd is None else os.fstat(dir_fd)
+    if only_name or status.st_uid != folder.st_uid:
         raise UnsafeFile(f"{path.name} is a hard link: the file has {status.st_nlink} names")
 
 
 def _require_regular(path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise UnsafeFile(f"{path.name} is {_kind(status.st_mode)}, not a regular file")
-
-
-def _kind(mode: int) -> str:
-    if stat.S_ISLNK(mode):
-        return "a symbolic link"
-    if stat.S_ISDIR(mode):
-        return "a folder"
-    if stat.S_ISFIFO(mode):
-        return "a FIFO"
-    if stat.S_ISSOCK(mode):
-        return "a socket"
-    return "a device"
+        kind = _KINDS.get(stat.filemode(status.st_mode)[0], "a device")
+        raise UnsafeFile(f"{path.name} is {kind}, not a regular file")
 
 
 def write_all(fd: int, data: bytes) -> None:

@@ -7,10 +7,9 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from toolkit.telemetry.runfolder.folder_list import folders_in
@@ -122,24 +121,16 @@ def empty_trash(root: Path) -> int:
     Raises:
         TrashError: some could not be deleted; the others are gone.
     """
-    for run in list_trash(root, partial=True):
-        with suppress(OSError):
-            _begin_to_delete(run)
     gone, problems = 0, []
-    going = [run for run in list_trash(root, partial=True) if run.is_partial]
-    for run in going:
+    for run in list_trash(root, partial=True):
         try:
-            _finish_deleting(run.path)
+            delete_permanently(run)
         except OSError as error:
             problems.append(error.strerror or str(error))
         else:
             gone += bool(run.name)
-    left = len(problems) + len(_places(root, _TOKEN))
-    if left:
-        why = problems[0] if problems else "they cannot be renamed"
-        raise TrashError(f"{gone} deleted runs were removed, {left} could not be: {why}")
-    with suppress(OSError):
-        os.rmdir(root / TRASH)
+    if problems:
+        raise TrashError(f"{gone} deleted runs were removed, {len(problems)} could not be: {problems[0]}")
     return gone
 
 
@@ -149,30 +140,21 @@ def delete_permanently(run: TrashedRun) -> None:
     Raises:
         OSError: it cannot be deleted.
     """
-    _finish_deleting(_begin_to_delete(run))
+    # Renamed first, so that `restore` cannot restore a run that is partly deleted.
+    going = run.path.with_name(_GOING + run.token)
+    if not run.is_partial:
+        os.rename(run.path, going)
+    if run.name:
+        # A killed run's journal in shared memory would otherwise stay forever.
+        discard_journals(going / run.name)
+    shutil.rmtree(going)
     with suppress(OSError):
-        os.rmdir(run.path.parent)
+        os.rmdir(going.parent)
 
 
 _GOING = "going-"
 _TOKEN = re.compile(r"[0-9]{1,15}-[0-9a-f]{8}", re.ASCII)
 _ANY = re.compile(rf"({_GOING})?{_TOKEN.pattern}", re.ASCII)
-
-
-def _begin_to_delete(run: TrashedRun) -> Path:
-    """Rename it, so that `restore` cannot restore a run that is partly deleted."""
-    going = run.path.with_name(_GOING + run.token)
-    if not run.is_partial:
-        os.rename(run.path, going)
-    return going
-
-
-def _finish_deleting(path: Path) -> None:
-    name = _run_in(path)
-    if name is not None:
-        # A killed run's journal in shared memory would otherwise stay forever.
-        discard_journals(path / name)
-    shutil.rmtree(path)
 
 
 def _require_run_folder(root: Path, name: str) -> None:
@@ -242,23 +224,14 @@ def _rename_to_free_name(source: Path, root: Path, name: str) -> Path:
 
 
 def folder_bytes(folder: Path, most: int) -> int:
-    """Return how many bytes the first `most` files below `folder` hold."""
-    return sum(islice(_sizes(folder), most))
+    """Return how many bytes the first `most` files and folders below `folder` hold; links are not followed."""
+    inside = (os.path.join(above, name) for above, *names in os.walk(folder) for name in chain(*names))
+    return sum(map(_bytes_of, islice(inside, most)))
 
 
-def _sizes(folder: Path) -> Iterator[int]:
-    """Yield the size of each file below `folder`, and 0 for anything else; links are not followed."""
-    waiting = [os.fspath(folder)]
-    while waiting:
-        try:
-            with os.scandir(waiting.pop()) as entries:
-                for entry in entries:
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-                        yield 0
-                    elif entry.is_file(follow_symlinks=False):
-                        yield entry.stat(follow_symlinks=False).st_size
-                    else:
-                        yield 0
-        except OSError:
-            continue
+def _bytes_of(path: str) -> int:
+    try:
+        status = os.lstat(path)
+    except OSError:
+        return 0
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0

@@ -39,11 +39,11 @@ class Declarations:
         name: str,
         kind: type,
         *,
-        low: float | None,
-        high: float | None,
-        choices: Sequence[KnobValue] | None,
-        callback: Callable[[Any], object] | None,
-        value: KnobValue | None,
+        low: float | None = None,
+        high: float | None = None,
+        choices: Sequence[KnobValue] | None = None,
+        callback: Callable[[Any], object] | None = None,
+        value: KnobValue | None = None,
     ) -> None:
         """Declare a `bool`, `int`, `float` or `str` within bounds or out of `choices`.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -28,7 +28,6 @@ from toolkit.telemetry.runfolder.control import (
     LOG_EVERY_PAUSE_S,
     ControlRefused,
     ControlRequest,
-    KnobValue,
 )
 from toolkit.telemetry.runfolder.layout import CONTROL
 
@@ -101,22 +100,10 @@ class ControlPoller:
         with self._lock:
             self._declared.add_action(name, callback)
 
-    def declare_knob(
-        self,
-        name: str,
-        kind: type,
-        *,
-        low: float | None = None,
-        high: float | None = None,
-        choices: Sequence[KnobValue] | None = None,
-        callback: Callable[[Any], object] | None = None,
-        value: KnobValue | None = None,
-    ) -> None:
+    def declare_knob(self, name: str, kind: type, **limits: Any) -> None:
         """Let the run be asked to set `name`: see `Declarations.add_knob`."""
         with self._lock:
-            self._declared.add_knob(
-                name, kind, low=low, high=high, choices=choices, callback=callback, value=value
-            )
+            self._declared.add_knob(name, kind, **limits)
 
     def declared(self) -> dict[str, Any]:
         """Return what the run can be asked for, as the manifest lists it."""

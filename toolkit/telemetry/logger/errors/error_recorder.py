@@ -136,14 +136,12 @@ class ErrorRecorder:
         caught_by: str,
         thread: str | None,
     ) -> None:
-        fields = describe_in_full(
-            error, guard=self._guard, source=self._options.source, local_values=self._options.locals
-        )
+        fields = describe_in_full(error, self._guard)
         spans: list[str] = []
         with self._guard.catch("reading the spans of an error"):
             spans = vars(error).get(_SPANS) or self._spans()
         if is_out_of_memory(error):
-            fields["memory"] = memory_state(error, self._guard)
+            fields["memory"] = memory_state(self._guard)
         self._put(fields, kind, caught_by=caught_by, spans=spans, thread=thread)
 
     def record_signal(self, name: str, frame: FrameType | None) -> None:

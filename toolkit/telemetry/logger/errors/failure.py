@@ -50,14 +50,12 @@ def describe_failure(error: BaseException) -> dict[str, Any]:
     }
 
 
-def describe_in_full(
-    error: BaseException, *, guard: Guard, source: bool = False, local_values: bool = False
-) -> dict[str, Any]:
+def describe_in_full(error: BaseException, guard: Guard) -> dict[str, Any]:
     """Return all fields of `error`, including its causes and group; parts that cannot be read are omitted.
 
-    Source lines and local values are included only on request. Keeps no reference to it.
+    Keeps no reference to it.
     """
-    return _Description(guard, source=source, local_values=local_values).of(error)
+    return _Description(guard).of(error)
 
 
 def fingerprint_of(error: BaseException) -> str:
@@ -68,10 +66,8 @@ def fingerprint_of(error: BaseException) -> str:
 class _Description:
     """Builds the fields of one exception."""
 
-    def __init__(self, guard: Guard, *, source: bool, local_values: bool) -> None:
+    def __init__(self, guard: Guard) -> None:
         self._guard = guard
-        self._source = source
-        self._local_values = local_values
         self._masker = Masker()
         self._shown = path_shower()
 
@@ -103,14 +99,6 @@ class _Description:
             stack = exception_stack([*(walk_around(trace) if is_main else ()), *walk_trace(trace)])
             lines = vars(error).get(STACK) or self._masker.mask(stack.lines(self._shown))
             fields["stack"] = lines if is_main else lines[-_LINES_OF_OTHERS:]
-            if is_main and (self._source or self._local_values):
-                fields["frames"] = stack.frames(
-                    self._shown,
-                    self._masker,
-                    self._guard,
-                    source=self._source,
-                    local_values=self._local_values,
-                )
         with self._guard.catch("reading a group of exceptions"):
             within = _within(error)
             if within and depth < _DEEPEST_GROUP:

@@ -79,6 +79,7 @@ def _collective(frames: list[FrameType]) -> tuple[str, bool, list[str]]:
 
 def _tensors(frame: FrameType) -> list[str]:
     """Return types and shapes of what a collective was called with."""
+    # A rank in a collective has imported torch; an import here could wait for what hangs.
     tensor = sys.modules["torch"].Tensor
     values = [each for each in frame.f_locals.values() if isinstance(each, tensor)]
     return [f"{str(each.dtype).removeprefix('torch.')}{list(each.shape)}" for each in values[:_MOST_TENSORS]]

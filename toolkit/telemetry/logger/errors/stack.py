@@ -1,10 +1,9 @@
-"""Frames as text: file, line and function, and on request the source line and the local values."""
+"""Frames as text: file, line and function."""
 
 from __future__ import annotations
 
 import hashlib
 import itertools
-import linecache
 import os
 import re
 import sys
@@ -12,18 +11,11 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType, TracebackType
-from typing import Any, Final
-
-from toolkit.telemetry.core.guard import Guard
-from toolkit.telemetry.logger.errors.local_values import shown_locals
-from toolkit.telemetry.privacy.masking import Masker
-from toolkit.telemetry.privacy.source_masking import mask_code
+from typing import Final
 
 MAX_FRAMES: Final = 30
 _OUTERMOST: Final = 5
 """Of a deeper stack the first frames are recorded as well: they show which call went so deep."""
-_FRAMES_WITH_LOCALS: Final = 10
-_LONGEST_LINE: Final = 200
 _OWN_FOLDER: Final = os.path.dirname(os.path.abspath(__file__)) + os.sep
 _TELEMETRY: Final = os.path.dirname(os.path.dirname(os.path.dirname(_OWN_FOLDER))) + os.sep
 _TRAINER: Final = os.path.join(_TELEMETRY, "trainer", "")
@@ -53,7 +45,7 @@ class Stack:
         """Return the locations of its frames, independent of the machine, to compare errors."""
         return "\n".join(
             f"{os.path.basename(frame.f_code.co_filename)}:{line}:{frame.f_code.co_name}"
-            for frame, line in self._kept()
+            for frame, line in self.outermost + self.innermost
         )
 
     def lines(self, shown: Callable[[str], str]) -> list[str]:
@@ -62,28 +54,6 @@ class Stack:
         if self.left_out:
             lines.append(f"… {self.left_out} frames …")
         return lines + [_line(step, shown) for step in self.innermost]
-
-    def frames(
-        self, shown: Callable[[str], str], masker: Masker, guard: Guard, *, source: bool, local_values: bool
-    ) -> list[dict[str, Any]]:
-        """Return the frames with the requested details; local values only for the innermost ones."""
-        kept = self._kept()
-        found = []
-        for number, (frame, line) in enumerate(kept):
-            fields: dict[str, Any] = {
-                "file": shown(frame.f_code.co_filename),
-                "line": line,
-                "function": frame.f_code.co_name,
-            }
-            if source:
-                fields["source"] = _source_line(frame, line, masker)
-            if local_values and len(kept) - number <= _FRAMES_WITH_LOCALS:
-                fields["locals"] = shown_locals(frame, masker, guard)
-            found.append({name: value for name, value in fields.items() if value})
-        return found
-
-    def _kept(self) -> list[Walked]:
-        return self.outermost + self.innermost
 
 
 def exception_stack(walked: Iterable[Walked]) -> Stack:
@@ -163,8 +133,3 @@ def path_shower() -> Callable[[str], str]:
 def _line(step: Walked, shown: Callable[[str], str]) -> str:
     frame, line = step
     return f"{shown(frame.f_code.co_filename)}:{line} in {frame.f_code.co_name}"
-
-
-def _source_line(frame: FrameType, line: int, masker: Masker) -> str:
-    text = linecache.getline(frame.f_code.co_filename, line, frame.f_globals).strip()
-    return mask_code(".py", [text], masker.mask_lines)[0][:_LONGEST_LINE]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 
 
@@ -20,6 +19,7 @@ def answer_of(
     """
     # Imported where a program is asked: nearly no run does.
     import subprocess
+    import tempfile
 
     with tempfile.TemporaryFile() as printed:
         try:

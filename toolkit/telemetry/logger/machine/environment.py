@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -24,7 +23,7 @@ from toolkit.telemetry.logger.machine.samplers.visible_gpus import gpus_as_torch
 from toolkit.telemetry.logger.machine.software import cuda_version, cudnn_version, installed_packages
 from toolkit.telemetry.logger.machine.torch_backends import cuda_in_use, mps_in_use
 from toolkit.telemetry.privacy.masking import mask_secrets
-from toolkit.telemetry.runfolder.process import boot_id, process_began
+from toolkit.telemetry.runfolder.process import boot_id, host_name, process_began
 
 _GB: Final = 1024**3
 
@@ -137,6 +136,7 @@ def _torch_accelerators() -> list[dict[str, Any]]:
     """Describe what torch computes on, where it already does."""
     cuda, mps = cuda_in_use(), mps_in_use()
     if cuda is not None:
+        # Torch for AMD's GPUs calls them CUDA too, and differs in its version alone.
         kind = "rocm" if getattr(sys.modules["torch"].version, "hip", None) else "cuda"
         all_properties = map(cuda.get_device_properties, range(cuda.device_count()))
         devices = [(properties.name, properties.total_memory, kind) for properties in all_properties]
@@ -154,7 +154,7 @@ def _text(value: str | bytes) -> str:
 
 
 _PARTS: Final[dict[str, Callable[[], Any]]] = {
-    "host": socket.gethostname,
+    "host": host_name,
     "os": _system,
     "python": platform.python_version,
     "packages": installed_packages,

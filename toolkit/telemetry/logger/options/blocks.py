@@ -45,8 +45,6 @@ class ErrorOptions(Block):
     exit_code: bool = option(
         True, "Count a script that calls `sys.exit` with a code other than 0 as failed.", boolean
     )
-    source: bool = option(False, "Show source lines in the stack.", boolean)
-    locals: bool = option(False, "Show local values in the stack.", boolean)
     output_lines: int = option(20, "Last lines of output in an error record; 0 keeps none.", whole(0, 1000))
     hang: bool = option(
         True, "Record the stacks of all threads when no step has come for far too long.", boolean

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
@@ -30,34 +29,24 @@ def find_block(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _found_block(config: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
-    """Return the block, also where it is almost right, and then a sentence about that."""
+    """Return the block, and a sentence about what looks like a mistake."""
     inner = _mapping(config.get("config"))
     places = [(f"config.process[{i}]", process) for i, process in enumerate(_processes(config))]
     places += [("config", inner), ("the top level", config)]
     holding = [(where, place) for where, place in places if "telemetry" in place]
     for where, place in holding:
         block = place["telemetry"]
-        if block is None:
-            return _not_indented(where, place)
-        if not isinstance(block, (bool, Mapping)):
+        if block is None and not place.keys().isdisjoint(_TELLING):
+            return None, f"nothing is logged: telemetry at {where} is empty; indent the options after it"
+        if not isinstance(block, (bool, Mapping, type(None))):
             raise OptionsError(
                 f"telemetry at {where} is {shown(block)}; it must be a mapping such as {{enabled: true}}"
             )
         # Each process of a job may have one.
         others = [other for other, _ in holding if other.partition("[")[0] != where.partition("[")[0]]
         also = f"telemetry is also at {' and at '.join(others)}: the block at {where} counts alone"
-        return _as_block(block), also if others else ""
-    for where, place in places:
-        for name, value in place.items():
-            if _is_almost_telemetry(name) and (value is None or isinstance(value, bool) or _is_ours(value)):
-                return _as_block(value), f"{name!r} at {where} is taken for telemetry: write it so"
-    for where, place in places:
-        for name, inside in place.items():
-            block = _mapping(inside).get("telemetry")
-            if _is_ours(block):
-                return _as_block(
-                    block
-                ), f"{name}.telemetry at {where} is taken for telemetry: put it at the top level"
+        block = {"enabled": block} if isinstance(block, bool) else block or {}
+        return block, also if others else ""
     return None, _without_block(places)
 
 
@@ -66,39 +55,20 @@ def _without_block(places: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     known = options_of(TelemetryOptions)
     for where, place in places:
         for name, value in place.items():
-            wrong = sorted(map(str, _mapping(value).keys() - known.keys()))
-            if _is_almost_telemetry(name) and wrong and len(wrong) < len(value):
-                return (
-                    f"nothing is logged: {name!r} at {where} is not taken for telemetry, because "
-                    f"{', '.join(wrong)[:200]} is no option of it"
-                )
+            if _is_almost_telemetry(name) and value is not False:
+                return f"nothing is logged: {name!r} at {where} is not the block `telemetry:`"
+            if _is_ours(_mapping(value).get("telemetry")):
+                return f"nothing is logged: {name}.telemetry at {where} belongs to the top level"
         flat = [name for name in place if name in known]
         if len(flat) > 1 and isinstance(place.get("enabled"), bool):
             return f"nothing is logged: {', '.join(flat)} at {where} belong into a block `telemetry:`"
     return ""
 
 
-def _as_block(value: Any) -> Mapping[str, Any]:
-    return {"enabled": value} if isinstance(value, bool) else value or {}
-
-
-def _not_indented(where: str, place: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """Return the options that follow an empty `telemetry:`, if it is clear that they belong into it."""
-    names, known = list(place), options_of(TelemetryOptions)
-    following = itertools.takewhile(known.__contains__, names[names.index("telemetry") + 1 :])
-    block = {name: place[name] for name in following}
-    if block.keys().isdisjoint(_TELLING):
-        return {}, ""
-    return (
-        block,
-        f"telemetry at {where} is empty, and {', '.join(block)} after it is taken for its own: indent it",
-    )
-
-
 def _is_almost_telemetry(name: Any) -> bool:
     # `telemetry_off:` is how someone switches a block off.
     low = name.lower() if isinstance(name, str) else ""
-    return low.strip("_- ") in ("telemetry", "telemetrys") or (
+    return low.strip("_- ") == "telemetry" or (
         "telemetry" not in low and bool(get_close_matches(low, ["telemetry"], cutoff=0.8))
     )
 

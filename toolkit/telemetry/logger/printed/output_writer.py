@@ -1,6 +1,6 @@
 """Writes what the process prints to output.log of its run, in the background.
 
-The thread that prints appends to a queue, and nothing else. A kill costs what was printed in the last half second, and
+The thread that prints appends to a queue, and nothing else. A kill costs what was printed in the last second, and
 so does code that holds the interpreter's lock until it is killed; any other end of the process costs nothing.
 """
 
@@ -19,14 +19,13 @@ from toolkit.telemetry.core.background import FILES, background_job
 from toolkit.telemetry.core.lifetime import process_ends
 from toolkit.telemetry.core.run_context import RunContext
 from toolkit.telemetry.logger.printed.log_file import Line, LogFile
-from toolkit.telemetry.logger.printed.native_output import NativeOutput
 from toolkit.telemetry.logger.printed.screen import Screen
 from toolkit.telemetry.logger.printed.taps import GAP, TAPS, Write, is_forwarded
 from toolkit.telemetry.privacy.masking import Masker
-from toolkit.telemetry.runfolder.evidence.output_log import NOTE, OTHER, STDERR
+from toolkit.telemetry.runfolder.evidence.output_log import NOTE, STDERR
 from toolkit.telemetry.runfolder.layout import output_file
 
-_EVERY_S: Final = 0.5
+_EVERY_S: Final = 1.0
 _SOON_S: Final = 0.1
 _AFTER_FAILURE_S: Final = 1.0
 _MOST_WAITING: Final = 32_768
@@ -57,8 +56,7 @@ class OutputWriter:
         """Streams that were written to since writes were lost; None if none were."""
         self._lines: list[Line] = []
         """Lines that the disk has not taken yet."""
-        self._native: NativeOutput | None = None
-        self._is_closed = False
+        self._has_started = self._is_closed = False
         self._rest_until = (0.0, 0.0)
         """By the process's time and by the clock, whichever comes first."""
 
@@ -66,14 +64,13 @@ class OutputWriter:
         """Keep what is printed from now on."""
         if self._is_on:
             with self._guard.catch("keeping the output"):
-                self._native = NativeOutput()
+                self._has_started = True
                 TAPS.join(self, self._accept)
                 self._job.start(_EVERY_S)
 
     def close(self, timeout_s: float, error: BaseException | None = None) -> None:
         """Write what is left, at most for `timeout_s`; the traceback of `error` too, if it then ends the script."""
-        if self._native is None:
-            # It is off, or was not started.
+        if not self._has_started:
             return
         with self._guard.catch("keeping the output"):
             TAPS.leave(self)
@@ -115,38 +112,23 @@ class OutputWriter:
 
     def _write(self) -> bool:
         """Write what waits, or a part of it; return whether there is more."""
-        assert self._native is not None
         if not self._lines:
-            # Before what was written is looked at: what Python's streams have written by now is in it.
-            passed = self._native.look()
             if not self._waiting:
                 TAPS.hand_on()
-            passed += self._collect()
-            if not self._waiting:
-                now = time.time()
-                native = self._native.read(is_end=self._is_closed)
-                self._lines += [Line(now, OTHER, text) for text in native]
-            if passed:
-                self._note(f"{passed:,} bytes of output that is not Python's came too fast to be looked at")
+            self._collect()
             self._lines = _masked(self._lines)
         self._file.append(self._lines, "" if self._is_closed else self._open_line())
         self._lines = []
-        self._native.leave_out(self._file.identity)
-        return bool(self._waiting) or self._native.has_more
+        return bool(self._waiting)
 
-    def _note(self, text: str) -> None:
-        self._lines.append(Line(time.time(), NOTE, f"[telemetry] {text}"))
-
-    def _collect(self) -> int:
-        """Turn what waits into lines; return how many bytes of native output were passed over."""
-        assert self._native is not None
-        passed = taken = 0
+    def _collect(self) -> None:
+        """Turn what waits into lines."""
+        taken = 0
         waiting = self._waiting
         while waiting and taken < _MOST_AT_ONCE:
             now, number, text = waiting.popleft()
             taken += 50 + len(text)
             if number == GAP[0]:
-                passed += self._native.skip()
                 self._break_off(now)
                 continue
             if is_forwarded(number, text, self._before):
@@ -158,7 +140,6 @@ class OutputWriter:
                 self._broken_off.add(number)
                 screen.write("… ", now)
             screen.write(text, now)
-            self._native.expect(number, text)
             if "\n" in text:
                 self._add(number, screen.take_done(now), now)
         now = time.time()
@@ -168,7 +149,6 @@ class OutputWriter:
             if screen.is_blank:
                 # The script may replace its streams again and again.
                 del self._screens[stream]
-        return passed
 
     def _break_off(self, now: float) -> None:
         """Mark lines as cut that were being written before a gap; how the next ones began is not known either."""
@@ -177,7 +157,8 @@ class OutputWriter:
             if screen.open_line():
                 screen.write(" …\n", now)
                 self._add(stream, screen.take_done(now), now)
-        self._note("output before this line came too fast to be kept")
+        text = "[telemetry] output before this line came too fast to be kept"
+        self._lines.append(Line(time.time(), NOTE, text))
 
     def _add(self, stream: int, texts: list[str], now: float) -> None:
         self._lines += [Line(now, STDERR if stream % 2 else 0, text) for text in texts]

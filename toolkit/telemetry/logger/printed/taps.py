@@ -5,7 +5,7 @@ them later is wrapped too; one that cannot be wrapped is left alone.
 
 The descriptors stay as they are. A pipe in their place would show what C code writes too, but whoever reads it needs
 the interpreter's lock: with that held, a full pipe stops the training. And a pipe is no terminal, so progress bars
-would look different. `native_output.py` has what can be had without that.
+would look different.
 """
 
 from __future__ import annotations

@@ -173,6 +173,7 @@ def _bytes_of(one: Any) -> tuple[memoryview, Any] | None:
         if size > _COPIED:
             return None
         one = one.contiguous()
+    # By its address: `numpy` knows no bfloat16 and no float8, and torch can do without numpy.
     begin = one.data_ptr()
     if size and not begin:
         # It only describes a tensor.

@@ -24,7 +24,6 @@ from toolkit.telemetry.logger.control.rank_control import RankControl
 from toolkit.telemetry.logger.errors.error_recorder import AT_THE_END
 from toolkit.telemetry.logger.errors.failure import describe_failure
 from toolkit.telemetry.logger.errors.run_errors import RunErrors
-from toolkit.telemetry.logger.machine.other_trackers import TrackerWatch
 from toolkit.telemetry.logger.machine.peak_memory import peak_memory
 from toolkit.telemetry.logger.machine.samplers.registry import default_samplers
 from toolkit.telemetry.logger.machine.shared_sampling import SharedSampling
@@ -564,13 +563,6 @@ class LiveRun:
         if self.session_folder.writes_manifest:
             tasks.append(("writing run.json", _HEARTBEAT_EVERY_S, self._beat))
             tasks.append(("recovering killed runs", _RECOVER_EVERY_S, self.pipeline.recover_abandoned))
-        if self.session_folder.rank == 0:
-            trackers = TrackerWatch(
-                lambda names: self.put("other_trackers", {"trackers": names}),
-                self._guard,
-                has_begun=lambda: self._gate.last_step >= 0,
-            )
-            tasks.append(("looking for other trackers", _MODULES_EVERY_S, trackers.look))
         if self._keeps_code:
             tasks.append(("looking for imported code", _MODULES_EVERY_S, self._look_at_code))
         if not self.pipeline.waits_for_no_disk:

@@ -12,17 +12,15 @@ from pathlib import Path
 from toolkit.telemetry.core.background import FILES, background_job, own_thread_job
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.sink import DeliveringSink, Sink
-from toolkit.telemetry.runfolder.reader import Chunk, Cursor, read_from, read_shared
+from toolkit.telemetry.runfolder.reader import Cursor, read_from, read_shared
 
 _READ_BYTES = 128 * 1024
 _GIVE_UP_AFTER = 5
 _MAX_PAUSE_S = 30.0
 _URGENT_PAUSE_S = 0.5
-_LOOK_AGAIN_S = 0.05
+_IDLE_AFTER_S = 1.0
 _LAST_TRIES_S = 0.1
 """Seconds between the tries of a run that is being closed."""
-_PATIENCE_S = 1.0
-"""Seconds that a mirror waits, all in all, for lines to become records again."""
 
 
 class Mirror:
@@ -58,13 +56,14 @@ class Mirror:
         self._on_off = on_off
         self._caught_up = caught_up
         self._cursor: Cursor | None = None
+        self._read_at = time.monotonic()
+        """When there last were new records."""
         self._failures = 0
         self._faults = 0
         self._longest_pause_s: float = getattr(sink, "longest_pause_s", _MAX_PAUSE_S)
         self._urgent_until = 0.0
-        self._patience_s = _PATIENCE_S
         # The code of others may change the records that it is given.
-        self._read_file = read_shared if getattr(sink, "only_reads", False) else read_from
+        self._read = read_shared if getattr(sink, "only_reads", False) else read_from
         self._closing = False
         self._last_try = False
         self._has_said_what_is_left_out = False
@@ -165,7 +164,9 @@ class Mirror:
         return is_last and (handed or self._last_try)
 
     def _pause(self) -> float:
-        pause = min(self._interval_s * 2.0 ** min(self._failures, 60), self._longest_pause_s)
+        # Seldom where nothing comes, so that an idle run wakes no thread for it.
+        is_idle = time.monotonic() - self._read_at > _IDLE_AFTER_S
+        pause = min(self._interval_s * 2.0 ** min(self._failures + is_idle, 60), self._longest_pause_s)
         pause = max(pause, getattr(self.sink, "rest_until", 0.0) - time.monotonic())
         if self._closing:
             return _LAST_TRIES_S
@@ -198,10 +199,11 @@ class Mirror:
             self._cursor = Cursor(self._start_at())
         while True:
             try:
-                chunk = self._read(self._cursor)
+                chunk = self._read(self._record_file, self._cursor, max_bytes=_READ_BYTES)
             except FileNotFoundError:
                 return
             if chunk.records:
+                self._read_at = time.monotonic()
                 self.sink.write(chunk.records)
             if chunk.cursor.offset == self._cursor.offset and not chunk.replaced:
                 self._cursor = chunk.cursor
@@ -209,12 +211,3 @@ class Mirror:
                     self._caught_up()
                 return
             self._cursor = chunk.cursor
-
-    def _read(self, cursor: Cursor) -> Chunk:
-        """Read on, and again for a while where a line is no record: after a failed sync it may come back."""
-        chunk = self._read_file(self._record_file, cursor, max_bytes=_READ_BYTES)
-        while chunk.bad_count and self._patience_s > 0.0:
-            time.sleep(_LOOK_AGAIN_S)
-            self._patience_s -= _LOOK_AGAIN_S
-            chunk = self._read_file(self._record_file, cursor, max_bytes=_READ_BYTES)
-        return chunk

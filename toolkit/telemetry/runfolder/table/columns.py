@@ -36,7 +36,7 @@ WITHOUT_ROWS: Final = frozenset(
     {
         *(records.SYSTEM, records.SPAN, records.SPAN_START, records.SPAN_EVENT, records.SPAN_SUMMARY),
         *(records.LEDGER, records.COMPLETION, records.COMPLETIONS_DROPPED, records.CODE, records.MESSAGE),
-        *(records.TAGS, records.LOST, records.STATE, records.ENVIRONMENT, "other_trackers", "train_summary"),
+        *(records.TAGS, records.LOST, records.STATE, records.ENVIRONMENT, "train_summary"),
         *(records.SUMMARY, records.TABLE, records.HISTOGRAM, records.MEDIA_DROPPED),
         *("config_change", "metric_defined", "saved_file"),
     }

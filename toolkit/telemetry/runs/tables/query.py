@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
+import contextlib
 import re
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -32,10 +32,6 @@ _NOT_IN_ARROW: Final = re.compile(r"\b(BIT|BIGNUM|VARINT|UHUGEINT|INTERVAL|TIME 
 """Types that Arrow lacks: their values would be other ones."""
 _AGAIN_S: Final = 2.0
 _ROWS_AT_ONCE: Final = 100_000
-_POSITION: Final = re.compile(r"\nLINE (\d+): ([^\n]*)\n( *)\^")
-_UNKNOWN: Final = re.compile(
-    r'column "(.+?)" not found|column named "(.+?)"|Table with name (.+?) does not', re.DOTALL
-)
 
 
 class QueryError(ValueError):
@@ -85,21 +81,17 @@ def query(
         connection.execute("SET enable_progress_bar = false")
         connection.execute("SET lock_configuration = true")
         tables.list_again()
-        if statement.lists_tables:
-            for name in TABLES:
-                connection.register(name, schema_of(name).empty_table())
-        for name in statement.tables:
-            connection.register(name, tables.table(name, statement.columns, runs=statement.runs))
-        timer.start()
-        try:
-            return _answer(connection, text, memory_mb)
-        except duckdb.BinderException:
-            if statement.runs is None:
-                raise
-            # The column may be one of another run.
+        for name in TABLES:
+            connection.register(name, schema_of(name).empty_table())
+        # A column may be one of another run. Of all columns, DuckDB names those that are like one that does not exist.
+        for columns, runs in (statement.columns, statement.runs), (statement.columns, None), (None, None):
             for name in statement.tables:
-                connection.register(name, tables.table(name, statement.columns))
-            return _answer(connection, text, memory_mb)
+                connection.register(name, tables.table(name, columns, runs=runs))
+            if not timer.is_alive():
+                timer.start()
+            with contextlib.suppress(duckdb.BinderException):
+                return _answer(connection, text, memory_mb)
+        return _answer(connection, text, memory_mb)
     except (duckdb.Error, OSError) as error:
         # Once there are rows, Arrow passes on what DuckDB says.
         message = str(error)
@@ -108,7 +100,8 @@ def query(
         elif "Out of Memory Error" in message:
             message = f"the statement was stopped: it needs more than {memory_mb:,} MB of memory"
         else:
-            message = _sentence(message, _where(connection, text), _names(tables, statement))
+            # Its words for the names that there are follow the first line; the statement need not be repeated.
+            message = _plain(message.split("\n\nLINE")[0])
         raise QueryError(message) from error
     finally:
         is_over.set()
@@ -119,20 +112,15 @@ def query(
 
 def _answer(connection: duckdb.DuckDBPyConnection, text: str, memory_mb: int) -> pa.Table:
     answer = connection.sql(text)
-    as_text = {at for at, kind in enumerate(answer.types) if _NOT_IN_ARROW.search(str(kind))}
-    table = _read(answer, memory_mb) if not as_text else _read(_with_texts(answer, as_text), memory_mb)
-    odd = {at for at, column in enumerate(table.columns) if not _fits_python(column)}
-    return _read(_with_texts(answer, as_text | odd), memory_mb) if odd else table
-
-
-def _with_texts(answer: duckdb.DuckDBPyRelation, chosen: Collection[int]) -> duckdb.DuckDBPyRelation:
-    """Return an answer with the values of some columns as text, as DuckDB writes them."""
-    names = [name.replace('"', '""') for name in answer.columns]
-    shown = [f'c{at}{"::varchar" if at in chosen else ""} as "{name}"' for at, name in enumerate(names)]
-    aliases = ", ".join(f"c{at}" for at in range(len(names)))
-    text = f"select {', '.join(shown)} from answer as a({aliases})"  # noqa: S608 - the names are quoted
-    found = answer.query("answer", text)
-    return answer if found is None else found
+    table = _read(answer, memory_mb)
+    odd = [
+        name
+        for name, kind, column in zip(table.column_names, answer.types, table.columns, strict=True)
+        if _NOT_IN_ARROW.search(str(kind)) or not _fits_python(column)
+    ]
+    if odd:
+        raise QueryError(f"{', '.join(odd)} cannot be shown as it is: ask for it as a text, with ::varchar")
+    return table
 
 
 def _fits_python(column: pa.ChunkedArray) -> bool:
@@ -201,7 +189,6 @@ class _Statement:
         # Of a subquery, `run` may be another column.
         is_table = sources == [root.get("from_table")] and not sources[0].get("column_name_alias")
         self.runs = _runs_in(root["where_clause"]) if is_table else None
-        self.lists_tables = any(node.get("show_type") == "SHOW_SPECIAL" for node in nodes)
 
 
 def _name_of_engine(node: dict[str, Any]) -> str | None:
@@ -248,38 +235,6 @@ def _runs_in(where: Any) -> set[str] | None:
             if column.get("column_names", [""])[-1].casefold() == "run" and literal.get("kind") == "STRING":
                 return {literal["text"]}
     return None
-
-
-def _names(tables: RunTables, statement: _Statement) -> list[str]:
-    """Return the names of tables and columns that the statement could have meant."""
-    return [*TABLES, *(name for table in statement.tables for name in tables.columns(table))]
-
-
-def _where(connection: duckdb.DuckDBPyConnection, text: str) -> str:
-    """Return where in a statement that failed DuckDB found a mistake; nothing if it did not find it there."""
-    import duckdb
-
-    try:
-        connection.execute(f"EXPLAIN\n{text}").fetchall()
-    except duckdb.Error as error:
-        # The line may be shown in part, so that the column is not known.
-        found = _POSITION.search(str(error))
-        if found is not None:
-            at = found[2][max(0, len(found[3]) - len(f"LINE {found[1]}: ")) :]
-            return f" (line {int(found[1]) - 1}, at {at[:40]!r})"
-    return ""
-
-
-def _sentence(message: str, where: str, known: list[str]) -> str:
-    """Return what DuckDB says as one sentence, with names like one that does not exist."""
-    unknown = _UNKNOWN.search(message)
-    if unknown is None:
-        return _plain(re.split(r"\n\nLINE|\s*Candidate functions", message)[0]) + where
-    name = next(filter(None, unknown.groups()))
-    near = [one for one in dict.fromkeys(known) if name.casefold() in one.casefold()]
-    near = [*near, *(one for one in difflib.get_close_matches(name, known, n=5) if one not in near)][:5]
-    hint = f"; there is {', '.join(near)}" if near else f"; the tables are {', '.join(TABLES)}"
-    return f"there is no {'table' if unknown[3] else 'column'} {name!r}{where}{hint}"
 
 
 def _plain(message: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,19 +39,17 @@ from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.importers.source import NO_STEP, SYSTEM, RunSource
 from toolkit.telemetry.importers.source import Column as Points
 from toolkit.telemetry.importers.summary import number, read_counted
-from toolkit.telemetry.reports.markdown import table_md
 from toolkit.telemetry.runfolder.listed_run import loss_name
 from toolkit.telemetry.runfolder.metrics import Direction, metric_direction
 from toolkit.telemetry.runfolder.records import SPREAD
-from toolkit.telemetry.runfolder.table.columns import write_csv
 from toolkit.telemetry.runs.settings import setting_text
 from toolkit.telemetry.runs.store import RunCard
 
 JSON_FORM: Final = """\
-an object with `runs`, `config`, `metrics` and `baseline` (the position of the baseline in `runs`, or `null`). Each of \
-`runs` is as in `ls --json`. `config` has an object for each setting: `name`, `values` (one for each run, `null` if it \
-has none) and `same`. `metrics` has an object for each metric: `name`, `goal` (`min`, `max`, or `null` if neither is \
-better), `same`, and for each run in `last`, `best` and `best_step` a value or `null`."""
+an object with `runs`, `config` and `metrics`. Each of `runs` is as in `ls --json`. `config` has an object for each \
+setting: `name`, `values` (one for each run, `null` if it has none) and `same`. `metrics` has an object for each \
+metric: `name`, `goal` (`min`, `max`, or `null` if neither is better), `same`, and for each run in `last`, `best` and \
+`best_step` a value or `null`."""
 
 _MOST: Final = 50
 _LONGEST: Final = 40
@@ -72,25 +69,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         help=f"runs, ours or other tools', or one folder of runs (default: the newest two in {LOGS})",
     )
-    parser.add_argument(
-        "--baseline", metavar="RUN", type=Path, help="show how much the last values differ from this run's"
-    )
     parser.add_argument("--metrics", metavar="GLOB", help="only metrics whose names match, such as '*loss*'")
-    parser.add_argument(
-        "--only-changed", action="store_true", help="leave out metrics that are the same in all runs"
-    )
     parser.add_argument(
         "--all",
         action="store_true",
         help="also settings that are the same in all runs, and where the time of the last step went",
     )
-    parser.add_argument(
-        "--to", choices=("text", "md", "csv"), default="text", help="form of the table (default: text)"
-    )
     add_json_argument(parser)
     parser.epilog = (
         "The best value is shown for metrics whose names say what is better: a loss or an error is best where it is "
-        "smallest, an accuracy or a reward where it is largest. "
+        "smallest, an accuracy or a reward where it is largest. `telemetry report RUN …` has it as Markdown, with "
+        "curves as HTML. "
         "Exit code: 0; 2 if fewer than two runs can be read."
     )
 
@@ -122,13 +111,6 @@ class _Values:
 def run(args: argparse.Namespace) -> int:
     """Print the comparison; return 2 if there are not two runs."""
     chosen = _chosen(args.runs)
-    baseline = None
-    if args.baseline is not None:
-        found = run_at(args.baseline)
-        same = [at for at, run in enumerate(chosen) if run.path == found.path]
-        if not same:
-            chosen = [found, *chosen]
-        baseline = same[0] if same else 0
     if len(chosen) < 2:
         place = chosen[0].path.absolute().parent
         others = [run.called for run in list_runs([place]).runs if run.path != chosen[0].path][:_MOST_NAMED]
@@ -155,28 +137,11 @@ def run(args: argparse.Namespace) -> int:
             if args.metrics is None
             else fnmatchcase(row["name"], args.metrics)
         )
-        and not (args.only_changed and row["same"])
     ]
     if args.json:
-        print_json(
-            {
-                "runs": [as_json(run) for run in chosen],
-                "baseline": baseline,
-                "config": config,
-                "metrics": metrics_rows,
-            }
-        )
-        return 0
-    rows = _rows(cards, config, metrics_rows, baseline)
-    names = [run.called for run in chosen]
-    if args.to == "text":
-        _print_blocks(names, rows)
-        return 0
-    cells = [[name.strip(), *values] for name, values in rows]
-    if args.to == "csv":
-        write_csv(sys.stdout, (map(printable, row) for row in [["", *names], *cells]))
+        print_json({"runs": [as_json(run) for run in chosen], "config": config, "metrics": metrics_rows})
     else:
-        print(table_md(["", *names], cells))
+        _print_blocks([run.called for run in chosen], _rows(cards, config, metrics_rows))
     return 0
 
 
@@ -241,10 +206,7 @@ _Row = tuple[str, list[str]]
 
 
 def _rows(
-    cards: Sequence[RunCard],
-    config: Sequence[dict[str, Any]],
-    metrics: Sequence[dict[str, Any]],
-    baseline: int | None,
+    cards: Sequence[RunCard], config: Sequence[dict[str, Any]], metrics: Sequence[dict[str, Any]]
 ) -> list[_Row]:
     now = time.time()
     rows: list[_Row] = [
@@ -257,13 +219,8 @@ def _rows(
         for row in config
     ]
     for row in metrics:
-        reference = None if baseline is None else row["last"][baseline]
-        rows.append(
-            (
-                row["name"],
-                [_last(value, None if at == baseline else reference) for at, value in enumerate(row["last"])],
-            )
-        )
+        last = [value if isinstance(value, str) else number_text(value) for value in row["last"]]
+        rows.append((row["name"], last))
         if any(
             best is not None and best != last for best, last in zip(row["best"], row["last"], strict=True)
         ):
@@ -273,15 +230,6 @@ def _rows(
             ]
             rows.append((f"  best ({row['goal']})", best))
     return rows
-
-
-def _last(value: Any, reference: Any) -> str:
-    if value is None or isinstance(value, str):
-        return value or ""
-    text = number_text(value)
-    if not isinstance(reference, (int, float)) or not reference:
-        return text
-    return f"{text} ({100 * (value - reference) / abs(reference):+.3g} %)"
 
 
 # ------------------------------------------------------------ forms

@@ -29,6 +29,7 @@ an object with `answer` (`better`, `worse`, `not better` or `not decided`), `exi
 `improvement_needed`, `noise`, `p`, `level`, `tries` and `chances`: for so many `more` runs, how likely they show it \
 to be `better` or `worse`."""
 
+_MOST_NAMED: Final = 5
 _STYLES: Final = {"better": "green", "worse": "red", "not better": "red", "not decided": "yellow"}
 
 
@@ -57,6 +58,9 @@ def run(args: argparse.Namespace) -> int:
     lists = [listed_runs(paths) for paths in (args.new, args.against)]
     say_if_cut(run for runs in lists for run in runs)
     names = [{name for each in runs for name in each.card.evaluations} for runs in lists]
+    if not (args.metric or names[0] & names[1]):
+        new, best = (", ".join(sorted(side)[:_MOST_NAMED]) or "none" for side in names)
+        return refuse(f"the runs share no metric: NEW has {new}; BEST has {best}")
     metric, goal = metric_and_goal(args, [sorted(names[0] & names[1])])
     guard = Guard()
     nearby = list_runs([runs[0].path.absolute().parent for runs in lists]).runs

@@ -9,7 +9,7 @@ from typing import Final
 
 from toolkit.telemetry.answers.evidence import RunEvidence, read_evidence
 from toolkit.telemetry.answers.resume import answer_resumes
-from toolkit.telemetry.answers.why import Why, why
+from toolkit.telemetry.answers.why import LEAST, Why, why
 from toolkit.telemetry.cli.chosen_run import LOGS, printable, refuse
 from toolkit.telemetry.cli.run_list import list_runs, run_at, say_if_cut, source_for
 from toolkit.telemetry.cli.terminal import (
@@ -90,7 +90,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(answer: Why, *, full: bool) -> None:
     styles = {"equal": "bold green", "differ": "bold yellow"}
-    print(f"{painted(answer.answer, styles.get(answer.answer, 'bold'))}, {answer.sure}")
+    is_of_cause = answer.answer == "differ" and answer.causes and answer.causes[0].share >= LEAST
+    about = "the cause " if is_of_cause else ""
+    print(f"{painted(answer.answer, styles.get(answer.answer, 'bold'))}, {about}{answer.sure}")
     print(printable(answer.sentence))
     likely = [
         f"{one.share:.2f}  {one.difference.kind}: {one.difference.text}; {one.because}"

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from toolkit.telemetry.cli.argument_types import refuse_misplaced, whole
 from toolkit.telemetry.cli.chosen_run import add_format_argument, add_run_argument, printable
-from toolkit.telemetry.cli.run_list import as_given, found_at, say_if_cut, source_for
+from toolkit.telemetry.cli.run_list import as_given, found_at, source_for
 from toolkit.telemetry.cli.show import completions, errors
 from toolkit.telemetry.cli.terminal import Column, add_json_argument, number_text, print_table
 from toolkit.telemetry.importers.formats.record_file import OURS
@@ -69,7 +69,6 @@ def run(args: argparse.Namespace) -> int:
         refuse_misplaced(args, ("metrics", "format"), "the series of a run")
         return errors.run(args) if args.errors else completions.run(args)
     found = found_at(args.run, args.format, deleted=True)
-    say_if_cut(found.runs)
     notes, runs, masker = [*found.notes], [], Masker()
     for listed in found.runs:
         summary, problems = summaries([source_for(listed)], time.time())

@@ -36,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
         print_json(about)
     else:
         print(printable(_line(about)))
-        if about["why"]:
+        if about["why"] not in ("", about["status"]):
             print(printable(about["why"]))
     return 1 if about["status"] in (FAILED, STALLED, LOST, UNREADABLE) else 0
 

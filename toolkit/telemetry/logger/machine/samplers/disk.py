@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 from pathlib import Path
 
 from toolkit.telemetry.logger.machine.samplers.sampler import Sample
@@ -21,7 +21,15 @@ class DiskSampler:
         folder = self._folder.absolute()
         while not folder.exists() and folder != folder.parent:
             folder = folder.parent
-        return {"disk_free_gb": round(shutil.disk_usage(folder).free / 1024**3, 3)}
+        if hasattr(os, "statvfs"):
+            about = os.statvfs(folder)
+            free = about.f_bavail * about.f_frsize
+        else:
+            # Imported where it is needed: it brings the compression libraries with it.
+            import shutil
+
+            free = shutil.disk_usage(folder).free
+        return {"disk_free_gb": round(free / 1024**3, 3)}
 
     def close(self) -> None:
         """Do nothing: nothing is open."""
