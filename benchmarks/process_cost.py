@@ -37,7 +37,7 @@ _LIMITS = {
 
 def build(options: Options) -> Report:
     """Measure every contender in its own processes."""
-    rounds, burst = (2, 2000) if options.quick else (7, 20_000)
+    rounds, burst = (2, 2000) if options.quick else (5, 20_000)
     contenders, notes = options.choose((BARE, OURS, *PEERS))
     imports: dict[str, list[float]] = {}
     for number in range(rounds):

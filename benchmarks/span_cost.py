@@ -32,7 +32,7 @@ _IN_ONE: Final = 10
 
 def build(options: Options) -> Report:
     """Measure each in its own process, in turns."""
-    blocks, calls, rounds = (5, 300, 1) if options.quick else (20, 1000, 3)
+    blocks, calls, rounds = (5, 300, 1) if options.quick else (20, 1000, 2)
     has_one_logger = importlib.util.find_spec("nv_one_logger") is not None
     names = [name for name in _TITLES if has_one_logger or not name.startswith("one_logger")]
     timings: dict[str, list[float]] = {name: [] for name in names}
