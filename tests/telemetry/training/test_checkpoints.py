@@ -12,43 +12,6 @@ from tests.telemetry.training.event_reader import events, spans, train
 CONFIG = {"global_batch_size": 4, "flops_per_sample": 1e12}
 
 
-def test_a_checkpoint_records_the_work_it_saved(log, clock, tmp_path):
-    training = log.training
-    training.configure(**CONFIG)
-    weights = tmp_path / "weights.safetensors"
-    with training.training_loop(train_iterations_start=10) as loop:
-        train(log, clock, [1.0, 2.0])
-        with training.validation_loop(), training.validation_iteration():
-            clock.advance(5.0)
-        with training.checkpoint_save(12, path=weights) as span:
-            weights.write_bytes(b"0" * 1234)
-            clock.advance(3.0)
-
-    [recorded] = events(log, "save_checkpoint_success")
-    assert recorded == {
-        "checkpoint_strategy": "sync",
-        "current_iteration": 12,
-        "first_successful_save_checkpoint_timestamp_sec": pytest.approx(clock.wall()),
-        "latest_successful_save_checkpoint_timestamp_sec": pytest.approx(clock.wall()),
-        "save_checkpoint_success_count": 1,
-        "productive_train_iterations": 12,
-        "productive_train_samples": 48,
-        "productive_train_iterations_sec": pytest.approx(3.0),
-        "productive_validation_iterations_sec": pytest.approx(5.0),
-        "productive_train_tflops": pytest.approx(48.0),
-        "checkpoint_size": 1234,
-        "checkpoint_directory": str(tmp_path),
-        "training_start_timestamp_sec": pytest.approx(loop.start),
-    }
-    [saved] = spans(log, "checkpoint_save_sync")
-    assert saved["id"] == span.id
-    assert saved["attributes"] == {
-        "checkpoint_strategy": "sync",
-        "current_iteration": 12,
-        "save_checkpoint_attempt_count": 1,
-    }
-
-
 def test_both_events_of_a_checkpoint_come_before_its_span_ends(log, clock):
     with log.training.checkpoint_save(1) as span:
         clock.advance(2.0)
