@@ -64,7 +64,7 @@ def test_next_to_large_other_fields_something_of_the_text_stays():
     assert record["logprobs"][:2] == [0.123456789] * 2
 
 
-@settings(max_examples=longer(25, 60), deadline=None)
+@settings(max_examples=longer(10, 60), deadline=None)
 @given(
     st.dictionaries(
         st.sampled_from(["prompt", "completion", "chosen", "rejected", "note"]),
