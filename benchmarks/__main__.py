@@ -29,6 +29,8 @@ _BENCHMARKS = (
     gpu_loop,
 )
 """Not the fleet, which needs engines that few machines have: `python -m benchmarks.fleet`."""
+_LONG = (trainers, dashboard)
+"""Short here, so that all takes a quarter of an hour: `python -m benchmarks.dashboard` measures one in full."""
 
 
 def main(options: Options) -> None:
@@ -37,8 +39,7 @@ def main(options: Options) -> None:
     took = []
     for benchmark in _BENCHMARKS:
         began = time.monotonic()
-        # A quarter of an hour by itself: `python -m benchmarks.dashboard` measures it in full.
-        is_short = options.quick or benchmark is dashboard
+        is_short = options.quick or benchmark in _LONG
         report = benchmark.build(replace(options, quick=is_short))
         report.show()
         report.save(quotable=options.is_full and not is_short)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -53,21 +52,6 @@ def write_trainer_run(log_dir: Path, records: int) -> Path:
     return folder
 
 
-def write_wide_run(log_dir: Path, names: Sequence[str], records: int) -> Path:
-    """Write a finished run with many metrics, 500 of them in a record."""
-    folder = write_finished_run(log_dir, "run-wide", 0)
-    lines = [
-        encode(
-            {"event": "step", "seq": step * len(names) + first, **_times(step), "global_step": step}
-            | {name: step / (place + 1) for place, name in enumerate(names[first : first + 500])}
-        )
-        for step in range(records)
-        for first in range(0, len(names), 500)
-    ]
-    rank_file(folder, 0).write_bytes(b"".join(lines) + rank_file(folder, 0).read_bytes())
-    return folder
-
-
 def _times(step: int) -> dict[str, float]:
     return {"session": 1, "time": BEGAN + step * 0.08, "elapsed": step * 0.08}
 
@@ -106,6 +90,7 @@ def write_listed_runs(log_dir: Path, count: int) -> None:
             folder,
             replace(
                 read_manifest(folder),
+                run_id=f"{number:032x}",
                 project=("vision", "speech", "language", "robots", "weather")[number % 5],
                 tags=tuple(draw.sample(("baseline", "sweep", "final", "ablation"), draw.randrange(3))),
                 config={

@@ -16,7 +16,7 @@ import psutil
 from benchmarks import fleet_shippers
 from benchmarks.child import ROOT
 from benchmarks.command import say
-from benchmarks.fleet_data import RANKED, SLOW_RANK, write_wide_run
+from benchmarks.fleet_data import RANKED, SLOW_RANK
 from benchmarks.fleet_requests import request_to_answer
 from benchmarks.fleet_server import Server
 from benchmarks.report import percentile
@@ -27,7 +27,6 @@ from toolkit.telemetry.fleet.schema import set_up
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.fleet.tail import Position, RecordTail, Rows, RunKey
 from toolkit.telemetry.runfolder.manifest import read_manifest
-from toolkit.telemetry.runs.columns.export import metrics_to_csv
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 
 PATIENCE_S: Final = 600.0
@@ -112,7 +111,6 @@ class _Trial:
             self._events,
             self._live,
             self._requests,
-            self._wide,
             self._shippers,
         ):
             say(f"{part.__name__.strip('_').replace('_', ' ')}")
@@ -251,24 +249,6 @@ class _Trial:
         self._found["to_page_p50_s"] = percentile(delays, 0.5)
         self._found["to_page_p99_s"] = percentile(delays, 0.99)
         self._found["to_page_count"] = len(delays)
-
-    def _wide(self) -> None:
-        """Draw 40 metrics of 5,000, and export all of them: how many questions each asks."""
-        names = [f"layer_{number}/norm" for number in range(5_000)]
-        with tempfile.TemporaryDirectory(prefix="bench-wide-", ignore_cleanup_errors=True) as folder:
-            key = read_manifest(write_wide_run(Path(folder), names, 20)).run_id
-            self._ship(Path(folder))
-        store = self._store()
-        store.refresh(key, wait_s=PATIENCE_S)
-        counter = "SELECT value FROM system.events WHERE event = 'SelectQuery'"
-        for name, call in (
-            ("drawn", lambda: store.load(key, names[:40])),
-            ("exported", lambda: metrics_to_csv(store, key, names)),
-        ):
-            before = int(self._ask.query(counter))
-            self._found[name] = self._meter.of(call, 1)
-            # Without the one that counts.
-            self._found[f"{name}_questions"] = int(self._ask.query(counter)) - before - 1
 
     def _shippers(self) -> None:
         address, seconds = self._engine.address(), float(self._plan["live_s"])

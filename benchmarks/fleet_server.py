@@ -110,7 +110,10 @@ def _answer(place: str, options: dict[str, str], body: bytes) -> bytes:
     import chdb
 
     wanted = options.get("database", "default")
-    engine, database = _CONNECTIONS.pop() if _CONNECTIONS else (chdb.connect(place), "")
+    if _CONNECTIONS:
+        engine, database = _CONNECTIONS.pop()
+    else:
+        engine, database = chdb.connect(place), ""  # type: ignore[no-untyped-call]  # it has no types
     if database != wanted:
         engine.query(f"USE `{wanted}`")
     settings = ", ".join(f"{name} = {value}" for name, value in options.items() if name not in _NOT_SETTINGS)

@@ -170,7 +170,8 @@ def _report(blocks: dict[str, dict[str, list[float]]], device: str, steps: int) 
     figures: dict[str, Any] = {"device": device, "loops": {}}
     rows, claims = [], []
     for loop, variants in blocks.items():
-        found = figures["loops"][loop] = {}
+        found: dict[str, Any] = {}
+        figures["loops"][loop] = found
         for name, times in variants.items():
             slowdowns = [mine / bare - 1 for mine, bare in zip(times, variants[NOTHING], strict=True)]
             middle, low, high = median_and_quartiles(slowdowns)

@@ -15,7 +15,7 @@ _SECONDS_A_BLOCK = 0.4
 
 def build(options: Options) -> Report:
     """Measure every contender in its own process, in blocks that alternate with orjson + os.write."""
-    blocks, calls, rounds = (6, 500, 1) if options.quick else (20, 1000, 3)
+    blocks, calls, rounds = (6, 500, 1) if options.quick else (20, 1000, 2)
     contenders, notes = options.choose((BARE, OURS, NOT_DUE, *PEERS))
     timings: dict[str, dict[str, list[int]]] = {c.name: {"own": [], "bare": []} for c in contenders}
     for number in range(rounds):

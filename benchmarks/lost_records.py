@@ -38,7 +38,7 @@ _RETURNED, _RAISED = 1, 2
 
 def build(options: Options) -> Report:
     """Kill each logger after about 5000 records at 1 kHz; then a step every 5 ms, while the disk hangs or is full."""
-    records, rounds, seconds = (1000, 1, 2.0) if options.quick else (5000, 5, 10.0)
+    records, rounds, seconds = (1000, 1, 2.0) if options.quick else (5000, 3, 5.0)
     contenders, notes = options.choose((BARE, OURS, *PEERS))
     killed: dict[str, list[int]] = {contender.name: [] for contender in contenders}
     figures: dict[str, dict[str, Any]] = {"killed": killed}
@@ -167,7 +167,8 @@ def _victim(
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
     noted = folder / "noted"
     noted.write_bytes(bytes(_HEAD.size + _PLACES))
-    command = [sys.executable, "-m", "benchmarks.lost_records", "victim", name, logs, noted, str(pause_s)]
+    arguments = ["victim", name, str(logs), str(noted), str(pause_s)]
+    command = [sys.executable, "-m", "benchmarks.lost_records", *arguments]
     child = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
         yield child, noted

@@ -23,21 +23,14 @@ _KINDS = {"big": "matrix products", "small": "many small operations"}
 
 def build(options: Options) -> Report:
     """Measure the slowdown of a step for every contender, in alternating blocks with and without the call."""
-    turns, steps, rounds = (4, 30, 1) if options.quick else (30, 40, 2)
+    turns, steps = (4, 30) if options.quick else (24, 40)
     contenders, notes = options.choose((NOTHING, BARE, OURS, *PEERS))
-    found: dict[str, dict[str, list[dict[str, list[float]]]]] = {
-        contender.name: {kind: [] for kind in _KINDS} for contender in contenders
-    }
-    for number in range(rounds):
-        for kind in _KINDS:
-            for contender in contenders:
-                say(f"paced, round {number + 1} of {rounds}, {_KINDS[kind]}: {contender.title}")
-                answer = measure_in_child(time_turns, contender.name, kind, turns, steps)
-                found[contender.name][kind].append(answer)
-
-    figures = {
-        name: {kind: _summary(answers) for kind, answers in kinds.items()} for name, kinds in found.items()
-    }
+    figures: dict[str, dict[str, dict[str, float]]] = {contender.name: {} for contender in contenders}
+    for kind, what in _KINDS.items():
+        for contender in contenders:
+            say(f"paced, {what}: {contender.title}")
+            found = measure_in_child(time_turns, contender.name, kind, turns, steps)
+            figures[contender.name][kind] = _summary(**found)
     rows = []
     for contender in contenders:
         row = [contender.title]
@@ -123,16 +116,13 @@ def work_of(kind: str) -> Callable[[], None]:
     return work
 
 
-def _summary(answers: list[dict[str, list[float]]]) -> dict[str, float]:
-    slowdowns, calls = (
-        [value for answer in answers for value in answer[key]] for key in ("slowdowns", "calls_s")
-    )
+def _summary(slowdowns: list[float], calls_s: list[float]) -> dict[str, float]:
     middle, low, high = median_and_quartiles(slowdowns)
     return {
         "slowdown": middle,
         "slowdown_q1": low,
         "slowdown_q3": high,
-        "call_us": statistics.median(calls) * 1e6,
+        "call_us": statistics.median(calls_s) * 1e6,
     }
 
 

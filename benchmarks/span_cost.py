@@ -32,7 +32,7 @@ _IN_ONE: Final = 10
 
 def build(options: Options) -> Report:
     """Measure each in its own process, in turns."""
-    blocks, calls, rounds = (5, 300, 1) if options.quick else (20, 1000, 3)
+    blocks, calls, rounds = (5, 300, 1) if options.quick else (20, 1000, 2)
     has_one_logger = importlib.util.find_spec("nv_one_logger") is not None
     names = [name for name in _TITLES if has_one_logger or not name.startswith("one_logger")]
     timings: dict[str, list[float]] = {name: [] for name in names}
@@ -94,9 +94,11 @@ def time_spans(folder: Path, name: str, blocks: int, calls: int) -> list[float]:
 def _ours(folder: Path, name: str) -> Iterator[MakeSpan]:
     from toolkit.telemetry import TelemetryLogger
 
-    options: dict[str, Any] = {"off": {"enabled": False}, "recorded": {"spans": {"keep": ["encode"]}}}.get(
-        name, {"spans": {"around": 0}}
-    )
+    own: dict[str, dict[str, Any]] = {
+        "off": {"enabled": False},
+        "recorded": {"spans": {"keep": ["encode"]}},
+    }
+    options = own.get(name, {"spans": {"around": 0}})
     with TelemetryLogger("spans", log_dir=folder, **options) as log:
         if name != "iteration":
             # As in a training: what is logged before the start record waits for it.

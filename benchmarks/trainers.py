@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,52 +52,48 @@ class Hooks:
     hundred times as much from one training to the next.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, nothing: Hooks | None = None) -> None:
         self.ends: list[float] = []
         """When each step ended, by the wall clock."""
-        self.of_step: list[float] = [0.0]
-        """Seconds in hooks up to the end of each step, without what measuring them takes."""
+        self.nothing = nothing or Hooks(self)
+        """The same of a callback that does nothing, in the same training: what measuring a call takes there."""
+        self.spent, self.calls = [0.0], [0]
+        """Of each step, up to its end."""
         self._is_inside = False
-        self._empty_s = 0.0
-        self._empty_s = statistics.median(_seconds_of_an_empty_hook(self) for _ in range(1000))
 
     def end_step(self) -> None:
         """Note that a step has ended."""
         self.ends.append(time.perf_counter())
-        self.of_step.append(0.0)
+        for hooks in (self, self.nothing):
+            hooks.spent.append(0.0)
+            hooks.calls.append(0)
+
+    def seconds(self, first: int, last: int | None) -> float:
+        """Return the seconds in hooks in these steps, without what measuring them took."""
+        empty_s = sum(self.nothing.spent) / max(1, sum(self.nothing.calls))
+        return sum(self.spent[first:last]) - empty_s * sum(self.calls[first:last])
 
     def watch(self, owner: Any, *names: str) -> None:
         """Measure these calls of an object or class, by default all of its hooks."""
-        for name in names or [name for name in dir(owner) if name.startswith(_HOOKS)]:
-            setattr(owner, name, self._measured(getattr(owner, name)))
+        found = [name for name in dir(owner) if name.startswith(_HOOKS)]
+        for name in names or [name for name in found if callable(getattr(type(owner), name, None))]:
+            setattr(owner, name, self.measured(getattr(owner, name)))
 
-    @contextmanager
-    def measured(self) -> Iterator[None]:
-        """Measure a block, unless it is part of another call."""
-        if self._is_inside:
-            yield
-            return
-        self._is_inside, began = True, time.thread_time()
-        try:
-            yield
-        finally:
-            self.of_step[-1] += time.thread_time() - began - self._empty_s
-            self._is_inside = False
+    def measured(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        """Return `call`, measured unless it is made by another one."""
 
-    def _measured(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def measured(*args: Any, **kwargs: Any) -> Any:
-            with self.measured():
+            if self._is_inside:
                 return call(*args, **kwargs)
+            self._is_inside, began = True, time.thread_time()
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.spent[-1] += time.thread_time() - began
+                self.calls[-1] += 1
+                self._is_inside = False
 
         return measured
-
-
-def _seconds_of_an_empty_hook(hooks: Hooks) -> float:
-    before = hooks.of_step[-1]
-    with hooks.measured():
-        pass
-    taken, hooks.of_step[-1] = hooks.of_step[-1] - before, before
-    return taken
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +179,12 @@ def time_turns(folder: Path, framework: str, name: str, turns: int, steps: int) 
             into.mkdir()
             hooks = Hooks()
             train(into, name if role == "with" else NOTHING, steps + _SETTLING, hooks)
-            in_hooks = statistics.mean(hooks.of_step[_SETTLING:-1])
+            in_hooks = hooks.seconds(_SETTLING, -1) / steps
             if turn:
                 took[role].append((hooks.ends[-1] - hooks.ends[_SETTLING - 1]) / steps)
             if role == "with":
                 # The first turn loads code and touches memory for the first time.
-                once = sum(hooks.of_step[:_SETTLING]) - _SETTLING * in_hooks
+                once = hooks.seconds(0, _SETTLING) - _SETTLING * in_hooks
                 took["in_hooks" if turn else "once"].append(in_hooks if turn else once)
     return took
 
@@ -207,13 +204,11 @@ def _train_with_transformers(folder: Path, name: str, steps: int, hooks: Hooks) 
         def on_step_end(self, *_: Any, **__: Any) -> None:
             hooks.end_step()
 
-    callbacks: list[Any] = [Watch()]
+    callbacks: list[Any] = [Watch(), nothing := TrainerCallback()]
     if name in (OURS, OURS_PHASES, OURS_OFF):
-        with hooks.measured():
-            from toolkit.telemetry.integrations.transformers import TelemetryCallback
-
-            options = {"enabled": name != OURS_OFF, "phases": name == OURS_PHASES}
-            callbacks.append(TelemetryCallback(log_dir=str(folder), **options))
+        options = {"enabled": name != OURS_OFF, "phases": name == OURS_PHASES}
+        ours = hooks.measured(lambda: import_module("toolkit.telemetry.integrations.transformers"))()
+        callbacks.append(ours.TelemetryCallback(log_dir=str(folder), **options))
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=256,
@@ -249,6 +244,7 @@ def _train_with_transformers(folder: Path, name: str, steps: int, hooks: Hooks) 
         for one in trainer.callback_handler.callbacks
         if type(one).__module__.startswith(("toolkit.", "transformers.integrations."))
     ]
+    hooks.nothing.watch(nothing)
     with _watching(hooks, loggers, name):
         trainer.train()
     _end_wandb(name)
@@ -286,14 +282,12 @@ def _train_with_lightning(folder: Path, name: str, steps: int, hooks: Hooks) -> 
         def configure_optimizers(self) -> Any:
             return torch.optim.AdamW(self.parameters(), lr=1e-4)
 
-    callbacks: list[Any] = [Watch()]
+    callbacks: list[Any] = [Watch(), nothing := lightning.Callback()]
     logger: Any = False
     if name in (OURS, OURS_PHASES, OURS_OFF):
-        with hooks.measured():
-            from toolkit.telemetry.integrations.lightning import TelemetryCallback, TelemetryLightningLogger
-
-            logger = TelemetryLightningLogger(log_dir=str(folder), enabled=name != OURS_OFF)
-            callbacks.append(TelemetryCallback(phases=name == OURS_PHASES))
+        ours = hooks.measured(lambda: import_module("toolkit.telemetry.integrations.lightning"))()
+        logger = ours.TelemetryLightningLogger(log_dir=str(folder), enabled=name != OURS_OFF)
+        callbacks.append(ours.TelemetryCallback(phases=name == OURS_PHASES))
     elif name == WANDB:
         from lightning.pytorch.loggers import WandbLogger
 
@@ -315,7 +309,8 @@ def _train_with_lightning(folder: Path, name: str, steps: int, hooks: Hooks) -> 
         enable_model_summary=False,
     )
     rows = torch.utils.data.TensorDataset(torch.randn(4096, 256))
-    with _watching(hooks, [*callbacks[1:], *trainer.loggers], name):
+    hooks.nothing.watch(nothing)
+    with _watching(hooks, [*callbacks[2:], *trainer.loggers], name):
         trainer.fit(Model(), torch.utils.data.DataLoader(rows, batch_size=32))
     _end_wandb(name)
 

@@ -51,7 +51,7 @@ def first_screen(path: str, asked: Mapping[str, str], cookies: Mapping[str, str]
         elif page == "compare" and asked.keys() == {"runs"}:
             body = first_comparison(store, asked["runs"], _READ_S)
         else:
-            return ""
+            return _head(store, page, asked, cookies)
         title = PAGES[page][0]
         body = body and f'<h1>{title}</h1><div class="telemetry-first-{page}">{body}</div>'
         return body and _page(body, page, cookies)
@@ -60,10 +60,25 @@ def first_screen(path: str, asked: Mapping[str, str], cookies: Mapping[str, str]
         return ""
 
 
-def _overview(store: RunStore, asked: Mapping[str, str], cookies: Mapping[str, str]) -> str:
+def _card(store: RunStore, asked: Mapping[str, str]) -> RunCard | None:
     key = asked.get("run") or _newest(store)
     card = store.card(key) if key else None
-    if card is None or is_deleted(card):
+    return None if card is None or is_deleted(card) else card
+
+
+def _head(store: RunStore, shown: str, asked: Mapping[str, str], cookies: Mapping[str, str]) -> str:
+    """Return the menu and the head of the run, for its other pages."""
+    module = next((name for name, (_, _, address) in PAGES.items() if address == shown), None)
+    card = _card(store, asked) if module is not None and module not in _LISTS else None
+    if module is None or card is None:
+        return ""
+    store.refresh(card.key, wait_s=_READ_S)
+    return _page(head_html(RunPage(card.key, store), store.card(card.key)), module, cookies, card)
+
+
+def _overview(store: RunStore, asked: Mapping[str, str], cookies: Mapping[str, str]) -> str:
+    card = _card(store, asked)
+    if card is None:
         return ""
     page = RunPage(card.key, store)
     base = baseline_of(store, card.project)

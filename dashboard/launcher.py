@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 CANNOT_START = 2
 """The exit code, as of every command that could not do what it was asked."""
 
-_OF_A_STORE = ("password_file", "ca", "objects", "objects_endpoint")
+_OF_A_STORE = ("password_file", "ca", "objects")
 _SECRETS = ("password_file",)
 """Never taken for another store than they were given for."""
 _NAMED = re.compile(r"[A-Za-z0-9_.-]{1,40}=clickhouse:")
@@ -133,7 +133,7 @@ def parse_options(argv: Sequence[str] | None = None, *, prog: str = "telemetry-d
     except AddressError as error:
         parser.error(_printable(str(error)))
     if not engines and flags:
-        parser.error("--password-file, --ca, --objects and --objects-endpoint need --store")
+        parser.error("--password-file, --ca and --objects need --store")
     return LaunchOptions(
         settings=DashboardSettings(
             log_dirs=log_dirs,
@@ -313,7 +313,7 @@ def _check_engine(engine: EngineSettings) -> str | None:
 
     try:
         if engine.objects is not None:
-            store_at(engine.objects, engine.objects_endpoint)
+            store_at(engine.objects)
     except PlaceError as error:
         raise LaunchError(f"--objects: {_printable(str(error))}") from error
     try:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import streamlit as st
 
@@ -53,24 +52,9 @@ def _has_samples() -> bool:
     return found
 
 
-def _moved(
-    address: str,
-    to: st.Page,
-    *,
-    renamed: Mapping[str, str] | None = None,
-    and_then: Callable[[], None] | None = None,
-    **also: str,
-) -> st.Page:
-    """Return a page that is not in the menu and leads to `to`, with `also` and what else is in the URL."""
-
-    def lead() -> None:
-        names, query = dict(renamed or {}), st.query_params
-        kept: dict[str, Any] = {names.get(name, name): query.get_all(name) for name in query}
-        if and_then is not None:
-            and_then()
-        st.switch_page(to, query_params={**kept, **also})
-
-    return st.Page(lead, title=to.title, url_path=address, visibility="hidden")
+def _settings() -> None:
+    ask_for_settings()
+    st.switch_page(page("runs"))
 
 
 def show() -> None:
@@ -84,25 +68,18 @@ def show() -> None:
         layout="wide",
         initial_sidebar_state="auto",
     )
-    runs, machine, config = page("runs"), page("machine"), page("config_notes")
     samples = page("samples", visibility="visible" if has_access and _has_samples() else "hidden")
     chosen = st.navigation(
         {
-            "": [runs, page("compare")],
+            "": [page("runs"), page("compare")],
             _run_section() if has_access else "Run": [
                 page("overview"),
                 page("metrics"),
                 page("alerts"),
-                machine,
+                page("machine"),
                 samples,
-                config,
-                # Addresses of before, which people have kept.
-                _moved("sweep", runs, show="Sweep"),
-                _moved("system", machine),
-                _moved("timeline", machine, renamed={"from": "since", "to": "until"}),
-                _moved("completions", samples, show="Completions"),
-                _moved("output", config, tab="Output"),
-                _moved("settings", runs, and_then=ask_for_settings),
+                page("config_notes"),
+                st.Page(_settings, title="Settings", url_path="settings", visibility="hidden"),
             ],
         },
         # Without access every link leads to the login page.

@@ -83,9 +83,7 @@ def _engine_store(engine: EngineSettings, read_only: bool) -> RunStore:
         read_only=read_only,
         read_only_reason=_viewer_reason,
         visitor=_visitor,
-        objects=None
-        if engine.objects is None
-        else store_at(engine.objects, engine.objects_endpoint, tries=1),
+        objects=None if engine.objects is None else store_at(engine.objects, tries=1),
     )
 
 

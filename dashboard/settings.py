@@ -57,7 +57,6 @@ class EngineSettings:
     ca: Path | None = None
     objects: str | None = None
     """Where sample images and other files are stored; keys stay in the environment or in their file."""
-    objects_endpoint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,6 +106,7 @@ def load_module(corpus: Path, name: str) -> ModuleType:
     Raises:
         CorpusError: there is no such file.
     """
+    # CORPUS may be one part of a corpus, and curves of one's own have no evaluator.
     places = (corpus / name, corpus.parent / name, DEFAULT / name)
     path = next((place for place in places if place.is_file()), None)
     if path is None:
@@ -124,7 +125,7 @@ class Evaluator:
 
     def __init__(self, corpus: Path) -> None:
         self._module = load_module(corpus, "evaluate.py")
-        # Each tool loads the steps of a run again, and they do not change.
+        # It loads the steps of a run for every finding that is judged alone, and they do not change.
         read = functools.lru_cache(maxsize=None)(self._module.load_steps)
         self._module.load_steps = lambda path: read(os.path.realpath(path))  # type: ignore[attr-defined]
 
@@ -137,6 +138,7 @@ class Evaluator:
             folder, chosen = Path(name), split if runs is None else split.only(runs)
             (folder / "labels.json").write_text(json.dumps(chosen.labels), encoding="utf-8")
             (folder / "runs").symlink_to((split.folder / "runs").resolve(), target_is_directory=True)
+            # 1: from warning on, as what is `info` alerts no one. True: with each error by name, for --list-errors.
             return self._module.evaluate(str(folder), predictions, 1, True)
 
 
@@ -253,15 +255,15 @@ def _run(name: str, one: Mapping[str, Any]) -> MadeRun:
 
 def _rate(settings: Mapping[str, Any], step: int) -> float:
     """Return the learning rate of a step, the first being 1; what the settings do not say was at its default."""
-    rate: float = settings.get("lr", 1e-3) * settings.get("lr_factor", 1.0)
+    rate = float(settings.get("lr", 1e-3)) * float(settings.get("lr_factor", 1.0))
     begins, steps = settings.get("jump_step"), settings["steps"]
     if begins is not None and begins <= step < begins + (settings.get("jump_for", 0) or steps):
-        rate *= settings.get("jump", 1.0)
-    warm_up, lowest = settings.get("warm_up", 0), settings.get("lowest", 0.0)
+        rate *= float(settings.get("jump", 1.0))
+    warm_up, lowest = int(settings.get("warm_up", 0)), float(settings.get("lowest", 0.0))
     if step <= warm_up:
         return rate * step / warm_up
     done = (step - warm_up) / max(1, steps - warm_up)
-    falling = {
+    falling: float = {
         "constant": 1.0,
         "linear": 1 - done,
         "cosine": (1 + math.cos(math.pi * done)) / 2,

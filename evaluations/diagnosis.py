@@ -32,6 +32,7 @@ KINDS: Final = tuple(
     "data_starvation low_gpu_util mem_leak".split()
 )
 _JOBS: Final = 2
+"""Processes: the usual cores of a small machine, and each holds the curves that it judges."""
 _AS_LABELLED: Final = {"memory_growth": "mem_leak"}
 """Kinds that have another name in the corpus."""
 _OTHERS: Final = {

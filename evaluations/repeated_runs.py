@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from evaluations.figures import say
@@ -21,17 +22,8 @@ _SYMBOLS: Final = 32
 Points = list[list[float]]
 
 
-def text_model(seeds: int) -> Points:
-    """The next symbol of a text; the learning rate falls to zero, the validation set is fixed."""
-    return _text_model(seeds, decays=True, is_fixed=True)
-
-
-def text_model_sampled(seeds: int) -> Points:
-    """The same with a constant learning rate, evaluated on 200 other samples each time."""
-    return _text_model(seeds, decays=False, is_fixed=False)
-
-
-def _text_model(seeds: int, *, decays: bool, is_fixed: bool) -> Points:
+def text_model(seeds: int, *, is_fixed: bool) -> Points:
+    """The next symbol of a text: the learning rate falls to zero and the validation set is fixed, or neither."""
     import torch
     from torch.nn.functional import cross_entropy
 
@@ -65,7 +57,7 @@ def _text_model(seeds: int, *, decays: bool, is_fixed: bool) -> Points:
         lambda: loss(held_out if is_fixed else of_each_seed(200)),
         lr=1e-2,
         every=20,
-        decays=decays,
+        decays=is_fixed,
     )
 
 
@@ -159,8 +151,8 @@ def _trained(
 
 
 TRAININGS: Final[dict[str, tuple[str, Callable[[int], Points]]]] = {
-    "text": ("min", text_model),
-    "text, sampled evaluation": ("min", text_model_sampled),
+    "text": ("min", partial(text_model, is_fixed=True)),
+    "text, sampled evaluation": ("min", partial(text_model, is_fixed=False)),
     "classifier": ("max", classifier),
     "sometimes stuck": ("min", sometimes_stuck),
 }

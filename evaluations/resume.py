@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -140,7 +140,8 @@ def _summary(said: Sequence[Said]) -> str:
 
 def _of_unlisted(said: Sequence[Said]) -> str:
     rows = []
-    for evidence, (name, kinds) in itertools.product((ALL, LOSSES), (("all", UNLISTED), ("right", RIGHT))):
+    groups: dict[str, Collection[str]] = {"all": UNLISTED, "right": RIGHT}
+    for evidence, (name, kinds) in itertools.product((ALL, LOSSES), groups.items()):
         these = [one for one in said if one.evidence == evidence and one.case.kind in kinds]
         shown, hidden = ([one for one in these if one.has_difference == differs] for differs in (True, False))
         shares = [

@@ -39,8 +39,6 @@ def run(options: Options) -> str:
             _kinds(pools, loops),
             "The same power by the number of the try, normal noise; *whole on the first*: if it had all 5 %:",
             _tries(2 * loops),
-            "One standard deviation, the best one run as often and at least ten times, first try:",
-            _small(2 * loops),
             _seeds_that_decide(pools, 40 if options.quick else 250),
         ]
     )
@@ -80,15 +78,6 @@ def _tries(loops: int) -> str:
     levels["1, whole on the first"] = ALPHA
     rows = [[number, _power(DRAWN["normal"], loops, level)] for number, level in levels.items()]
     return table(["try", f"by run {'/'.join(map(str, SIZES))}"], rows)
-
-
-def _small(loops: int) -> str:
-    level, sizes = ALPHA * share_of_try(1), (8, 16, 40)
-    rows = []
-    for name, draw in DRAWN.items():
-        found = power(draw, 1.0, of_best=10, runs=sizes[-1], loops=loops, level=level, grows=True)
-        rows.append([name, "/".join(f"{found[size - 1]:.2f}" for size in sizes)])
-    return table(["noise", f"by run {'/'.join(map(str, sizes))}"], rows)
 
 
 def _seeds_that_decide(pools: dict[str, list[float]], draws: int) -> str:

@@ -69,18 +69,15 @@ def loops_with_a_better(
     return {name: float(each.mean()) for name, each in found.items()}
 
 
-def power(
-    draw: Draw, effect: float, *, of_best: int, runs: int, loops: int, level: float, grows: bool = False
-) -> list[float]:
-    """Return in which part a change with an effect was called better by each run; the best one may grow as well."""
+def power(draw: Draw, effect: float, *, of_best: int, runs: int, loops: int, level: float) -> list[float]:
+    """Return in which part a change with an effect was called better by each run."""
     source = np.random.default_rng(7)
-    best = draw(source, (loops, max(of_best, runs) if grows else of_best))
+    best = draw(source, (loops, of_best))
     new = draw(source, (loops, runs)) + effect
     found, by_run = np.zeros(loops, bool), []
     for size in range(1, runs + 1):
-        against = best[:, : max(of_best, size)]
         if size >= FEWEST:
-            found |= is_better(new[:, :size], against, _squares(against), against.shape[1] - 1, level)
+            found |= is_better(new[:, :size], best, _squares(best), of_best - 1, level)
         by_run.append(float(found.mean()))
     return by_run
 

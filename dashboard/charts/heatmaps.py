@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 import plotly.graph_objects as go
 
 from toolkit.telemetry.runs.files.logged_tables import HistogramMap
@@ -35,7 +36,12 @@ def gpu_heatmap_figure(
     if not any(len(x) for x, _ in points.values()):
         return None
     first, width, cells = _cells([x for x, _ in points.values()])
-    mean = np.stack([_means(x, y, first, width, cells) for x, y in points.values()])
+    mean = np.stack(
+        [
+            pd.Series(y).groupby(((x - first) // width).astype(np.intp)).mean().reindex(range(cells))
+            for x, y in points.values()
+        ]
+    )
     middles = first + (np.arange(cells, dtype=np.float64) + 0.5) * width
     xaxis = {
         **_X_AXIS,
@@ -87,14 +93,6 @@ def _cells(places: list[Floats]) -> tuple[float, float, int]:
     width = 2.0 ** math.ceil(math.log2(max(apart, (high - low) / (_CELLS - 1), 1.0)))
     first = math.floor(low / width)
     return first * width, width, math.floor(high / width) - first + 1
-
-
-def _means(x: Floats, y: Floats, first: float, width: float, cells: int) -> Floats:
-    """Return the mean of each cell, NaN for an empty one."""
-    places = np.clip(((x - first) // width).astype(np.intp), 0, cells - 1)
-    counts = np.bincount(places, minlength=cells)
-    sums = np.bincount(places, weights=y, minlength=cells)
-    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 # ---------------------------------------------------------------- ranks

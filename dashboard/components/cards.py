@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import streamlit as st
 
@@ -16,9 +16,8 @@ from toolkit.telemetry.runs.store import TimeSpent
 from toolkit.telemetry.timing.ledger import Ledger, SessionLedger
 from toolkit.telemetry.timing.names import IN_TRAINING
 
-from ..charts.ledger import bar_of, table_of
-from ..charts.palette import PALETTES
-from .script import show_component, show_markup
+from ..charts.ledger import bar_html, legend_html, table_html
+from .script import show_markup
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,20 +95,14 @@ _INFERRED: Final = (
 def ledger_bar(spent: TimeSpent, *, key: str) -> None:
     """Show the ledger; with the same `key` it is updated in place and stays expanded."""
     ledger = spent.ledger
-    parts = bar_of(ledger.lines)
-    _draw(
-        {
-            "bars": [{"left": _headline(ledger), "right": _summary(spent), "parts": parts, "slim": True}],
-            "names": parts,
-        },
-        key=f"_ledger {key}",
-    )
+    bar = bar_html(_headline(ledger), _summary(spent), ledger.lines)
+    _draw(bar + legend_html(ledger.lines), key=f"_ledger {key}")
     advice = advice_on(ledger)
     if advice is not None:
         icon = ":orange[:material/warning:]" if advice.much else ":material/lightbulb:"
         st.caption(f"{icon} {advice.text}")
     with st.expander("Time breakdown"):
-        _draw({"bars": [], "table": table_of(ledger)}, key=f"_ledger table {key}")
+        _draw(table_html(ledger), key=f"_ledger table {key}")
         for note in _notes(ledger):
             st.caption(note)
         if len(ledger.sessions) > 1:
@@ -146,20 +139,12 @@ def _sessions(sessions: Sequence[SessionLedger], *, key: str) -> None:
     for one in shown:
         tag = f" · {clean(one.perf_tag)[:40]}" if one.perf_tag else ""
         good = f"goodput {percent(one.goodput)} · " if one.goodput is not None else ""
-        bars.append(
-            {
-                "left": f"Session {one.session}{tag}",
-                "right": f"{good}{duration(one.wall_s)}",
-                "parts": bar_of(one.lines),
-                "small": True,
-            }
-        )
-    _draw({"bars": bars}, key=key)
+        left, right = f"Session {one.session}{tag}", f"{good}{duration(one.wall_s)}"
+        bars.append(bar_html(left, right, one.lines))
+    _draw("".join(bars), key=key)
     if len(shown) < len(sessions):
         st.caption(f"The last {count(len(shown))} of {count(len(sessions))} sessions.")
 
 
-def _draw(data: Mapping[str, Any], *, key: str) -> None:
-    show_component(
-        "ledger_bar", '<div class="telemetry-ledger"></div>', data={**data, "palettes": PALETTES}, key=key
-    )
+def _draw(html: str, *, key: str) -> None:
+    show_markup(f'<div class="telemetry-ledger">{html}</div>', key=key)

@@ -116,35 +116,6 @@ function wire(div, Plotly, say) {
 const WHOLE_SCREEN = { width: 24, height: 24, path: "M7 14H5v5h5v-2H7v-3zm-2-4h2V7h3V5H5v5zm12 7h-3v2h5v-5h-2v3zM14 5v2h3v3h2V5h-5z" };
 const VECTOR = { width: 24, height: 24, path: "M5 20h14v-2H5v2zM19 9h-4V3H9v6H5l7 7 7-7z" };
 
-const TABLE = { width: 24, height: 24, path: "M3 3h18v18H3V3zm2 6v4h6V9H5zm8 0v4h6V9h-6zm-8 6v4h6v-4H5zm8 0v4h6v-4h-6z" };
-
-// What a spreadsheet runs as a formula; toolkit/telemetry/runfolder/columns.py has the same pattern.
-const FORMULA = /^[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]/;
-
-// What a chart shows, as rows: its curves and bars by name, and the cells of a map.
-function tableOf(div) {
-  const cell = (value) => {
-    if (value === null || value === undefined) return "";
-    const text = typeof value === "number" ? String(value).replace("Infinity", "inf").replace("NaN", "nan") : String(value);
-    const plain = typeof value === "string" && FORMULA.test(text) ? `'${text}` : text;
-    return /[",\n\r]/.test(plain) ? `"${plain.replaceAll('"', '""')}"` : plain;
-  };
-  // In single precision, seven digits are all there are.
-  const at = (list, place) => (list instanceof Float32Array ? Number(list[place].toPrecision(7)) : list && list[place]);
-  const lines = [["trace", "x", "y", "value"]];
-  for (const trace of div._fullData || []) {
-    const name = trace.name || trace.type;
-    if (trace.dimensions) {
-      for (const one of trace.dimensions) (one.values || []).forEach((value, place) => lines.push([name, one.label, place, value]));
-    } else if (trace.z) {
-      trace.z.forEach((row, y) => [...row].forEach((value, x) => lines.push([name, at(trace.x, x) ?? x, at(trace.y, y) ?? y, value])));
-    } else {
-      for (let i = 0; i < Math.max((trace.x || []).length, (trace.y || []).length); i += 1) lines.push([name, at(trace.x, i), at(trace.y, i), trace.text && Array.isArray(trace.text) ? trace.text[i] : ""]);
-    }
-  }
-  return lines.map((line) => line.map(cell).join(",") + "\n").join("");
-}
-
 // A saved picture says which run and which metric it shows.
 function save(div, Plotly, data, format) {
   const box = div.getBoundingClientRect();
@@ -202,7 +173,6 @@ export function chart(component) {
       modeBarButtonsToAdd: [
         { name: "png", title: "Save as PNG", icon: Plotly.Icons.camera, click: () => save(div, Plotly, data, "png") },
         { name: "svg", title: "Save as SVG", icon: VECTOR, click: () => save(div, Plotly, data, "svg") },
-        { name: "csv", title: "Save the values as CSV", icon: TABLE, click: () => saveBlob(`${data.name}.csv`, new Blob([tableOf(div)], { type: "text/csv" })) },
         { name: "full", title: "Full screen", icon: WHOLE_SCREEN, click: () => (document.fullscreenElement ? document.exitFullscreen() : div.requestFullscreen()) },
       ],
     };

@@ -28,7 +28,6 @@ _ENDED: Final = {
     NO_END: "may have ended",
     UNREADABLE: "cannot be read",
 }
-_LOG_EVERY_CHOICES: Final = (5, 10, 20, 50, 100, 200, 500, 1000, 2000)
 _LOG_EVERY_WHAT: Final = "log every"
 _MAX_ANSWERS: Final = 3
 _WHILE_ASKED_S: Final = 2.0
@@ -99,46 +98,18 @@ def control_unavailable_reason(store: RunStore, key: str) -> str | None:
 
 def _log_every(store: RunStore, key: str, control: Mapping[str, Any]) -> None:
     now = whole_in(control.get("log_every_now")) or 10
-    kept_key = f"_log_every {key}"
-    kept = st.session_state.setdefault(kept_key, {"value": now, "own": now, "dragged": 0, "typed": 0})
-    # With its own interval, which may be outside the limits of a request, or the number that was typed last.
-    choices = sorted({*_LOG_EVERY_CHOICES, kept["own"]})
-    # When one of the two widgets is used, the other gets a new key. Set by hand instead, it would still have its
-    # old value in the browser, and a click on Apply at that time would send that value.
-    slider_key, number_key = f"{kept_key} slider {kept['typed']}", f"{kept_key} number {kept['dragged']}"
-
-    def keep(widget: str, how: str) -> None:
-        before = st.session_state[kept_key]
-        other = "typed" if how == "dragged" else "dragged"
-        # A click while the page still processes the other widget reports this widget's old value: ignore it.
-        if before[other] == kept[other]:
-            value = _as_shown(st.session_state[widget])
-            is_choice = how == "typed" and LOG_EVERY_LOW <= value <= LOG_EVERY_HIGH
-            own = value if is_choice else before["own"]
-            st.session_state[kept_key] = {**before, "value": value, "own": own, how: before[how] + 1}
-
-    st.select_slider(
-        "Log every … steps",
-        choices,
-        # Not through session state: a browser that misses the first of two quick redraws would start at 5.
-        value=min(choices, key=lambda choice: abs(choice - kept["value"])),
-        key=slider_key,
-        on_change=keep,
-        args=(slider_key, "dragged"),
-        help=f"{LOG_EVERY_LOW} to {LOG_EVERY_HIGH}. The run applies at most one change every {LOG_EVERY_PAUSE_S:g} s.",
-    )
+    st.markdown(":small[Log every … steps]")
     with st.container(horizontal=True, vertical_alignment="bottom"):
         # A browser does not send a number outside the limits of its box, so the old one would be sent.
         # So there are no limits, not even the implicit ones of an integer box.
         shown = st.number_input(
             "steps",
-            value=float(kept["value"]),
+            value=float(now),
             step=5.0,
             format="%.0f",
-            key=number_key,
-            on_change=keep,
-            args=(number_key, "typed"),
+            key=f"_log_every {key}",
             label_visibility="collapsed",
+            help=f"{LOG_EVERY_LOW} to {LOG_EVERY_HIGH}; at most one change every {LOG_EVERY_PAUSE_S:g} s is applied.",
         )
         applied = st.button("Apply", key=f"_apply {key}", type="primary")
     # The value the box shows, not the stored one: its change may be reported after the click.

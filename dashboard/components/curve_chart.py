@@ -44,7 +44,6 @@ class CurveSpec:
     smooth: bool = True
     band: tuple[str, str] | None = None
     """Metrics with the minimum and the maximum of the steps between two records, drawn as an area."""
-    side: Literal["left", "right"] = "left"
     raw: bool = True
     pale: bool = False
     """Whether it is the baseline: it does not decide which part of the x axis is shown."""
@@ -228,8 +227,6 @@ def view_in_url(axes: Sequence[tuple[str, str]]) -> View:
     """Return the view in the address; what is missing or makes no sense there has its default."""
     asked = st.query_params
     named = {text.lower(): value for value, label in axes for text in (value, label)}
-    # As older links name it.
-    named["wall time"] = "time"
     axis = asked.get("x", "")
     return View(
         axis=axis if axis.startswith("metric:") else named.get(axis.lower(), axes[0][0] if axes else "step"),

@@ -19,7 +19,7 @@ from toolkit.telemetry.runs.curve_axes import axes_of
 from toolkit.telemetry.runs.findings.health import findings_of
 from toolkit.telemetry.runs.findings.remedies import knob_changes_text
 from toolkit.telemetry.runs.formatting import md
-from toolkit.telemetry.runs.listing.pins import MAX_PINS, Pins, moved, pins_of, save_hidden, save_pinned
+from toolkit.telemetry.runs.listing.pins import MAX_PINS, Pins, pins_of, save_hidden, save_pinned
 from toolkit.telemetry.runs.store import Refused
 
 from .. import session
@@ -103,29 +103,18 @@ def curve_panel(
     smooth: bool = True,
     key: str | None = None,
     first_color: int = 0,
-    overlay: str | None = None,
     level: Literal[2, 3] = 2,
     star: tuple[bool, Callable[[], None]] | None = None,
 ) -> None:
     """Draw a panel under its title; nothing if the run has none of its metrics.
 
-    `overlay` is a further metric, on a y axis of its own; `level` is that of the title as a heading, `star` pins its
-    metric. The first metric comes with its minimum and maximum between records.
+    `level` is that of the title as a heading, `star` pins its metric. The first metric comes with its minimum and
+    maximum between records.
     """
     card, title = page.card, panel.title
     curves, found = curves_of(page, panel.metrics, first_color, smooth=smooth, has_base=around.axis is None)
     if not found:
         return
-    if overlay is not None and overlay not in found:
-        over = CurveSpec(
-            run=page.key,
-            metric=overlay,
-            label=overlay,
-            colour=first_color + len(curves),
-            side="right",
-            name=card.name,
-        )
-        curves.append(over)
     section(md(title) + (f" :gray[{md(panel.unit)}]" if panel.unit else ""), level=level)
     draw_curves(
         ChartSpec(
@@ -135,7 +124,7 @@ def curve_panel(
             unit=panel.unit,
             fit=smooth,
             from_zero=panel.from_zero,
-            legend=panel.legend and len(found) + (overlay is not None) > 1,
+            legend=panel.legend and len(found) > 1,
             limits=panel.limits,
             marks=tuple(mark for mark in around.marks if concerns(mark, found)),
             bands=around.bands,
@@ -262,7 +251,6 @@ def pin_box(page: RunPage, label: str = "Pins", also: Callable[[], None] | None 
         logged = [info.name for info in page.store.metrics(page.key)]
         names = [name for name in logged if not name.startswith(INTERNAL) and not is_spread(name, logged)]
         _choose(page, pins, names)
-        _order(page, pins)
         _hide(page, pins, names)
     return pins_of(page.store, page.key)
 
@@ -309,26 +297,6 @@ def _kept(page: RunPage, only: str) -> Sequence[str]:
     if st.session_state[only]:
         return pins_of(page.store, page.key).pinned
     return page.store.project_settings(page.card.project).pinned_metrics
-
-
-def _order(page: RunPage, pins: Pins) -> None:
-    if len(pins.pinned) < 2:
-        return
-    for place, name in enumerate(pins.pinned):
-        with st.container(horizontal=True, vertical_alignment="center", gap="small"):
-            st.markdown(md(name, 40), width="stretch")
-            for by, word, icon in ((-1, "up", "arrow_upward"), (1, "down", "arrow_downward")):
-                st.button(
-                    word.capitalize(),
-                    icon=f":material/{icon}:",
-                    help=f"Move {md(name, 40)} {word}",
-                    key=f"_pin_{word} {page.key} {name}",
-                    type="tertiary",
-                    disabled=not 0 <= place + by < len(pins.pinned),
-                    on_click=_save,
-                    args=(page, moved(pins.pinned, name, by)),
-                    kwargs={"only_this_run": pins.only_this_run},
-                )
 
 
 def _hide(page: RunPage, pins: Pins, names: Sequence[str]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
@@ -26,9 +25,8 @@ from toolkit.telemetry.runs.store import RunCard, RunList, RunStore
 from .. import session
 from . import page_states
 
-ColumnSpec = tuple[str, int | None, bool]
-"""The id of a column, its width in pixels, and whether it is pinned."""
-_SPEC: Final = re.compile(r"(?P<id>.+?)(?P<pin>!?)(?:@(?P<width>\d{2,4}))?", re.DOTALL)
+ColumnSpec = tuple[str, bool]
+"""The id of a column, and whether it is pinned."""
 COLUMNS: Final = "cols"
 _IN_URL: Final = "view"
 _CHOSEN, _APPLIED = "_own_view", "_own_view_applied"
@@ -137,16 +135,13 @@ def chosen_columns(settings: ProjectSettings) -> list[str]:
 
 def parsed_column(text: str) -> ColumnSpec:
     """Return a column as the address has it."""
-    match = _SPEC.fullmatch(text)
-    if match is None:
-        return ("", None, False)
-    return (match["id"], int(match["width"]) if match["width"] else None, bool(match["pin"]))
+    return text.removesuffix("!"), text.endswith("!")
 
 
 def column_text(spec: ColumnSpec) -> str:
     """Return a column for the address."""
-    name, width, is_pinned = spec
-    return f"{name}{'!' if is_pinned else ''}{f'@{width}' if width else ''}"
+    name, is_pinned = spec
+    return f"{name}{'!' if is_pinned else ''}"
 
 
 def formula_columns(texts: Sequence[str]) -> dict[str, Column]:

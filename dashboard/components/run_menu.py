@@ -17,7 +17,7 @@ from toolkit.telemetry.reports.stored_run import content_of_run
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runs.columns.export import download_name, metrics_to_csv, metrics_to_parquet
 from toolkit.telemetry.runs.formatting import clean, md, size
-from toolkit.telemetry.runs.store import Refused, RunCard, RunQuery, RunStore
+from toolkit.telemetry.runs.store import Refused, RunCard, RunStore
 
 from .. import page_links, session
 from . import page_states
@@ -47,7 +47,8 @@ def run_menu(store: RunStore, card: RunCard) -> None:
     if chosen not in entries:
         return
     if chosen == _RENAME:
-        rename(store, card.key)
+        notes = {"run": card.key, "tab": "Notes"}
+        st.switch_page(page_links.page("config_notes"), query_params=notes)
     elif chosen == _REPORT:
         report_dialog(card.name, lambda: overview(content_of_run(store, card.key)))
     elif chosen == _EXPORT:
@@ -58,24 +59,6 @@ def run_menu(store: RunStore, card: RunCard) -> None:
         archive(store, card.key, archived=chosen == _ARCHIVE)
     elif chosen == _DELETE:
         delete(store, card.key)
-
-
-@st.dialog("Name and tags")
-def rename(store: RunStore, key: str) -> None:
-    """Ask for a name and tags."""
-    meta = store.meta(key)
-    name = st.text_input("Name", meta.card.name, max_chars=200, key="_rename_name")
-    known = sorted({*store.list_runs(RunQuery(per_page=0)).tags, *meta.card.tags})
-    tags = st.multiselect("Tags", known, list(meta.card.tags), accept_new_options=True, key="_rename_tags")
-    st.caption(
-        "Saved in the run's folder; the records are not changed."
-        if meta.card.logged_by is None
-        else "Saved in your own data folder; nothing in the run's folder is changed."
-    )
-    if st.button("Save changes", type="primary", disabled=not meta.writable):
-        labels = replace(meta.labels, display_name=name.strip() or None, tags=tuple(tags))
-        if page_states.is_done(lambda: store.label(key, labels)):
-            st.rerun()
 
 
 def archive(store: RunStore, key: str, *, archived: bool) -> None:

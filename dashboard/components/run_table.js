@@ -171,36 +171,9 @@ function drawHead(data, table, send) {
         table.__moving = null;
       };
     }
-    if (data.selectable) cell.appendChild(resizer(cell, column, table, send));
     head.appendChild(cell);
   }
   return head;
-}
-
-function resizer(cell, column, table, send) {
-  const grip = make("span", "trt-grip");
-  grip.setAttribute("aria-hidden", "true");
-  grip.draggable = false;
-  grip.onpointerdown = (event) => {
-    event.preventDefault();
-    event.stopPropagation();
-    grip.setPointerCapture(event.pointerId);
-    const draggable = cell.draggable, begin = event.clientX, width = cell.getBoundingClientRect().width;
-    cell.draggable = false;
-    let now = width;
-    grip.onpointermove = (move) => {
-      now = Math.max(48, Math.min(600, Math.round(width + move.clientX - begin)));
-      table.style.setProperty(`--trt-w-${[...cell.parentElement.children].indexOf(cell)}`, `${now}px`);
-      cell.style.width = cell.style.minWidth = cell.style.maxWidth = `${now}px`;
-      place(table);
-    };
-    grip.onpointerup = () => {
-      grip.onpointermove = grip.onpointerup = null;
-      cell.draggable = draggable;
-      if (now !== width) send("columns", { resize: column.id, width: now });
-    };
-  };
-  return grip;
 }
 
 // Pinned columns stay at the left: each after those before it.
@@ -232,10 +205,6 @@ export function run_table(component) {
     table.dataset.shape = shape;
     table.tHead.replaceChildren(drawHead(data, table, send));
     const first = data.selectable ? 1 : 0;
-    [...table.tHead.rows[0].cells].slice(first).forEach((cell, i) => {
-      const width = data.columns[i].width;
-      cell.style.width = cell.style.minWidth = cell.style.maxWidth = width ? `${width}px` : "";
-    });
     const pinned = first + data.columns.filter((column) => column.pinned).length;
     table.dataset.pinned = String(pinned);
     let style = "";

@@ -30,7 +30,6 @@ class ShownColumn:
     """A column as it is shown."""
 
     column: Column
-    width: int | None = None
     pinned: bool = False
     on_phone: bool = False
     is_main: bool = False
@@ -75,7 +74,7 @@ def run_table(
 ) -> None:
     """Show what `table_data` returns of `rows`, `columns` and `shown`.
 
-    `on_event` gets `picked` (keys), `sorted` (by), `columns` (move and before, resize and width, or pin), `more` (rows
+    `on_event` gets `picked` (keys), `sorted` (by), `columns` (move and before, or pin), `more` (rows
     shown so far), `opened` (key, of a row whose link is a query), `hidden` (keys) and `starred` (key),
     before the page is drawn again.
     """
@@ -122,7 +121,6 @@ def table_data(
                 "kind": shown.column.kind,
                 "sorts": shown.column.sorts,
                 "help": clean(shown.column.help),
-                "width": shown.width,
                 "pinned": shown.pinned or shown.column.kind == "name",
                 "phone": shown.on_phone,
                 "main": shown.is_main,

@@ -35,7 +35,7 @@ SHORTCUTS: Final = (
     Shortcut("c", "Compare the selected runs"),
     Shortcut("Esc", "Close a dialog, or leave a field"),
     Shortcut("g r", "Runs", "/"),
-    Shortcut("g w", "Sweep", "/sweep"),
+    Shortcut("g w", "Sweep", "/?show=Sweep"),
     Shortcut("g p", "Compare", "/compare"),
     Shortcut("g o", "Overview", "/overview"),
     Shortcut("g m", "Metrics", "/metrics"),

@@ -1,7 +1,7 @@
 // Light, dark, or as the browser has it. Streamlit keeps the theme by the address that was opened first and reads it
 // when a page is loaded, so it is kept for every address, and the page is loaded again.
 const THEMES = ["System", "Light", "Dark"];
-const HIDDEN_PAGES = ["", "sweep", "samples", "system", "timeline", "completions", "output", "settings"];
+const HIDDEN_PAGES = ["", "samples"];
 
 function themeKeys() {
   const paths = [...document.querySelectorAll('[data-testid="stSidebarNavLink"]')]

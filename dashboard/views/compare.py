@@ -242,13 +242,8 @@ def _pick_grouping(cards: Sequence[RunCard]) -> list[str]:
 
 def _pick_baseline(rows: Sequence[str], first: str, texts: Mapping[str, str]) -> tuple[str, bool]:
     """Show what the others are compared with, and whether its curve is subtracted; return both."""
-    state, address = st.session_state, st.query_params
-    if (before := address.get("against")) is not None:
-        # A link of before has one name for both.
-        del address["against"]
-        if before in rows:
-            state["base"], state["diff"] = before, True
-    if state.setdefault("base", address.get("base")) not in rows:
+    state = st.session_state
+    if state.setdefault("base", st.query_params.get("base")) not in rows:
         state["base"] = first
     with st.container(horizontal=True, vertical_alignment="center", gap="small"):
         st.markdown("Compared with", width="content")

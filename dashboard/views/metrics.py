@@ -16,14 +16,12 @@ from toolkit.telemetry.diagnostics.metric_aliases import LOSS, VAL_LOSS, signal_
 from toolkit.telemetry.runfolder.codec import encodable
 from toolkit.telemetry.runfolder.metrics import INTERNAL, OF_THE_MACHINE
 from toolkit.telemetry.runfolder.records import EPOCH, EVAL, is_spread
-from toolkit.telemetry.runs.columns.export import download_name, metrics_to_csv, shown_frame
 from toolkit.telemetry.runs.formatting import count, md
 from toolkit.telemetry.runs.listing.pins import Pins
 from toolkit.telemetry.runs.store import MetricInfo
 
 from .. import session
 from ..components import page_states
-from ..components.curve_chart import View
 from ..components.curve_panel import (
     Around,
     Panel,
@@ -66,22 +64,21 @@ def main() -> None:
             width=170,
         )
         is_one = st.toggle("One chart", key="one", bind="query-params", disabled=not pattern)
-        layout: list[tuple[int, str | None, Callable[[int], None]]] = []
+        layout: list[tuple[int, Callable[[int], None]]] = []
         pins = pin_box(
             page,
             "Layout",
-            lambda: layout.append((_columns(), _overlay(page), own_charts(page.store, [page.card]))),
+            lambda: layout.append((_columns(), own_charts(page.store, [page.card]))),
         )
-        columns, overlay, draw_own = layout[0]
-        view = chart_switches(page)
+        columns, draw_own = layout[0]
+        chart_switches(page)
     chosen, problem = _matching(pattern)
     if problem:
         st.warning(md(problem), icon=":material/warning:")
-    how = _ChartOptions(around=Around(marks=marks_of(page)), columns=columns, overlay=overlay, pins=pins)
+    how = _ChartOptions(around=Around(marks=marks_of(page)), columns=columns, pins=pins)
     page_states.guarded("Your charts", lambda: draw_own(columns))
     # Outside of what refreshes: the browser asks for new values by itself.
     page_states.guarded("The charts", lambda: _charts(page, how, chosen, is_one=is_one and bool(pattern)))
-    page_states.guarded("The data", lambda: _data(page, view))
     forecast_line(page, has_words=False)
 
 
@@ -96,7 +93,6 @@ class _ChartOptions:
 
     around: Around
     columns: int
-    overlay: str | None
     pins: Pins
 
 
@@ -190,22 +186,6 @@ def _columns() -> int:
     return session.pick_one("Columns", (1, 2, 3, 4), default=3, key="cols", label_visibility="visible")
 
 
-def _overlay(page: RunPage) -> str | None:
-    """Let a user choose a metric that is drawn in the chart of another one, too."""
-    names = [info.name for info in page.store.metrics(page.key)]
-    if len(names) < 2:
-        return None
-    return session.pick_or_none(
-        "Overlay",
-        names,
-        key="overlay",
-        placeholder="another metric",
-        help="Draw this metric into every chart, on an axis of its own.",
-        width=240,
-        label_visibility="visible",
-    )
-
-
 def _charts(page: RunPage, how: _ChartOptions, pattern: str, *, is_one: bool) -> None:
     everything = page.store.metrics(page.key)
     groups = _shown(page, pattern, how.pins)
@@ -228,7 +208,7 @@ def _one_chart(page: RunPage, how: _ChartOptions, pattern: str, names: Sequence[
     # The spread of a metric is its band; on its own only if nothing else matches.
     names = [name for name in names if not is_spread(name, names)] or names
     shown = Panel(title=pattern, metrics=[(name, name) for name in names[:_MOST_IN_ONE]])
-    curve_panel(page, shown, how.around, height=440, overlay=how.overlay, key=f"one {page.key}")
+    curve_panel(page, shown, how.around, height=440, key=f"one {page.key}")
     if len(names) > _MOST_IN_ONE:
         st.caption(f"The first {_MOST_IN_ONE} of {count(len(names))} metrics that match.")
 
@@ -241,26 +221,4 @@ def _grid(page: RunPage, infos: Sequence[MetricInfo], how: _ChartOptions) -> Non
 
 def _chart(page: RunPage, name: str, how: _ChartOptions) -> None:
     star = pin_star(page, name, how.pins)
-    curve_panel(page, Panel.of(name), how.around, height=210, overlay=how.overlay, level=3, star=star)
-
-
-def _data(page: RunPage, view: View) -> None:
-    names = [info.name for info in page.store.metrics(page.key)]
-    if not names:
-        return
-    with st.expander("View data"):
-        name = st.selectbox("Metric", names, key="_data_metric")
-        series = page.store.series(page.key, name, axis=view.axis, window=view.window, buckets=250)
-        x = [value for segment in series.segments for value in segment.x.tolist()]
-        y = [value for segment in series.segments for value in segment.y.tolist()]
-        st.dataframe(
-            shown_frame({view.axis: x, "value": y}), hide_index=True, height=240, alt=f"Points of {name}"
-        )
-        st.caption(f"{count(series.drawn)} of {count(series.total)} points.")
-        st.download_button(
-            "All points as CSV",
-            lambda: metrics_to_csv(page.store, page.key, [name]),
-            download_name(page.card.name, name, "csv"),
-            "text/csv",
-            on_click="ignore",
-        )
+    curve_panel(page, Panel.of(name), how.around, height=210, level=3, star=star)

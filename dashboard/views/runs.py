@@ -78,7 +78,6 @@ _FIRST_ROWS: Final = 50
 _ROWS: Final = 100
 """Rows that are sent at first; more follow when the end is reached. Sorting and searching are over all runs."""
 _SORTS: Final[tuple[SortBy, ...]] = get_args(SortBy)
-_DAYS: Final = {"any time": None, "last day": 1.0, "last 7 days": 7.0, "last 30 days": 30.0}
 _MAX_COMPARED: Final = 50
 _CHARTS: Final = "Charts"
 _DRAWN: Final = 10
@@ -88,7 +87,7 @@ _ALSO: Final = "draw"
 """In the address: runs that an eye shows next to these."""
 _SHOW, _EYES, _COMPACT = "_runs_show", "_runs_eyes", "_runs_compact"
 _PICKED, _PICKED_AT, _SHOWN = "_runs_picked", "_runs_picked_at", "_runs_rows"
-_AGAIN, _WIDTHS = "_runs_again", "_runs_columns"
+_AGAIN, _SPECS = "_runs_again", "_runs_columns"
 
 
 def main() -> None:
@@ -176,12 +175,10 @@ def _filters(runs: RunList, search: Any) -> RunQuery:
             label_visibility="collapsed",
             width="content",
         )
-        days = _pick_days(runs)
         project = pick_project(runs)
         archived = st.toggle("Archived", key="archived", bind="query-params")
     return RunQuery(
         project=project,
-        days=days,
         text=text,
         statuses=tuple(statuses or ()),
         archived=archived,
@@ -231,16 +228,6 @@ def _order_label(order: str) -> str:
     )
 
 
-def _pick_days(runs: RunList) -> float | None:
-    """Show how old the last update may be, if there are many runs."""
-    if runs.total <= _ROWS:
-        return None
-    chosen = session.kept_in_url(
-        st.selectbox, "Updated", tuple(_DAYS), key="updated", label_visibility="collapsed", width=150
-    )
-    return _DAYS.get(str(chosen))
-
-
 # ---------------------------------------------------------------- the list
 
 
@@ -259,7 +246,7 @@ def _list(store: RunStore, query: RunQuery, has_charts: bool) -> None:
     project = query.project or project_of(runs)
     settings = store.project_settings(project)
     shown = _Shown.of(store, asked, runs, settings, project, chosen_columns(settings))
-    st.session_state[_WIDTHS] = shown.specs
+    st.session_state[_SPECS] = shown.specs
     _undo_bar(store)
     _bar(store, shown)
     group = st.session_state.get("group")
@@ -423,12 +410,11 @@ def _rows(
     columns = [
         ShownColumn(
             column=found.known[name],
-            width=width,
             pinned=is_pinned,
             on_phone=name in on_phone,
             is_main=name == result,
         )
-        for name, width, is_pinned in found.specs
+        for name, is_pinned in found.specs
     ]
     # What is pinned comes first, as it is drawn; next to charts the result does, as the list is narrow.
     columns.sort(
@@ -526,9 +512,9 @@ def _specs(chosen: Sequence[str], known: Mapping[str, Column], usual: Sequence[s
     """Return the columns to show: the chosen ones, else the usual ones."""
     found = [spec for text in chosen if (spec := parsed_column(text))[0] in known]
     if not found:
-        found = [(name, None, False) for name in usual if name in known]
-    if not any(name == NAME for name, _, _ in found):
-        found.insert(0, (NAME, None, True))
+        found = [(name, False) for name in usual if name in known]
+    if not any(name == NAME for name, _ in found):
+        found.insert(0, (NAME, True))
     return found
 
 
@@ -537,12 +523,9 @@ def _set_columns(specs: Sequence[ColumnSpec]) -> None:
 
 
 def _change_columns(sent: Mapping[str, Any]) -> None:
-    specs: list[ColumnSpec] = list(st.session_state.get(_WIDTHS, ()))
-    if "resize" in sent:
-        width = max(48, min(600, int(sent.get("width") or 48)))
-        specs = [(name, width if name == sent["resize"] else old, pin) for name, old, pin in specs]
-    elif "pin" in sent:
-        specs = [(name, width, pin ^ (name == sent["pin"])) for name, width, pin in specs]
+    specs: list[ColumnSpec] = list(st.session_state.get(_SPECS, ()))
+    if "pin" in sent:
+        specs = [(name, is_pinned ^ (name == sent["pin"])) for name, is_pinned in specs]
     elif "move" in sent:
         moved = [spec for spec in specs if spec[0] == sent["move"]]
         specs = [spec for spec in specs if spec[0] != sent["move"]]
@@ -553,22 +536,22 @@ def _change_columns(sent: Mapping[str, Any]) -> None:
 
 def _column_menu(store: RunStore, found: _Shown) -> None:
     known, specs = found.known, found.specs
-    now_shown = [name for name, _, _ in specs if name != NAME]
+    now_shown = [name for name, _ in specs if name != NAME]
     chosen = st.multiselect(
         "Columns, in their order",
         [name for name in known if name != NAME],
         now_shown,
         format_func=lambda name: clean(known[name].label if name in known else name),
         key=f"_columns {hash(tuple(now_shown))}",
-        help="Drag a column's name to move it, its right edge to resize it; ◫ pins it to the left.",
+        help="Drag a column's name to move it; ◫ pins it to the left.",
     )
     if chosen != now_shown:
-        kept = {name: (name, width, pin) for name, width, pin in specs}
-        _set_columns([kept[NAME], *(kept.get(name, (name, None, False)) for name in chosen)])
+        pinned = dict(specs)
+        _set_columns([(name, pinned.get(name, False)) for name in (NAME, *chosen)])
         st.rerun(scope="fragment")
     column = add_formula(found.runs.cards, len(now_shown))
     if column is not None:
-        _set_columns([*specs, (column.id, None, False)])
+        _set_columns([*specs, (column.id, False)])
         st.rerun()
     with st.container(horizontal=True):
         if st.button("Reset columns", key="_columns_reset", disabled=COLUMNS not in st.query_params):

@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from tests.attacks.hostile_folders import EVENTS
 from toolkit.telemetry.runfolder.layout import LABELS, MANIFEST, METRICS_JSONL, RANKS
 from toolkit.telemetry.runfolder.process import boot_id, host_name, process_started
 
@@ -295,35 +296,29 @@ def _records(poison: Poison, began: float, live: bool) -> Iterator[dict[str, Any
         yield {"event": text[:500], poison.next(100): poison.next(500), "global_step": 3}
     yield {"event": "epoch", "epoch": poison.next(), "global_step": 20, poison.next(100): 1.0}
     yield {"event": "eval", "global_step": 20, "val_loss": 1.0, poison.next(100): 1.0}
-    yield {
-        "event": "checkpoint",
-        "checkpoint_path": poison.next(),
-        "is_best": poison.next(),
-        "seconds": 1.5,
-        "global_step": 9,
-    }
-    for text in poison.several(6):
-        yield {
-            "event": "control_change",
-            "id": poison.next(),
-            "setting": text,
-            "status": "applied",
-            "reason": poison.next(),
-            "old": poison.next(),
-            "new": poison.next(),
-            "global_step": 7,
-            "actions": poison.several(2),
-            "knobs": {poison.next(): poison.next()},
-        }
-    yield {"event": "message", "receiver": poison.next(), "service": poison.next(), "status": poison.next()}
-    yield {"event": "lost", "records": poison.next(), "reason": poison.next()}
+    yield filled("checkpoint", poison, is_best=poison.next())
+    for _ in range(6):
+        yield filled("control_change", poison, status="applied", actions=poison.several(2))
+    yield filled("message", poison)
+    yield filled("lost", poison, records=poison.next())
     if not live:
-        yield {
-            "event": "end",
-            "status": poison.next(),
-            "reason": poison.next(),
-            "errors": [{"fingerprint": poison.next(), "count": 2**63}],
-        }
+        yield filled("end", poison)
+
+
+def filled(kind: str, poison: Poison, limit: int | None = None, **own: Any) -> dict[str, Any]:
+    """Return a record of this kind with every field that is read; its texts are attacks, but for its `own` fields."""
+    record = next(one for one in EVENTS if one["event"] == kind)
+    return {**_attacked(record, poison, limit), "event": kind, **own}
+
+
+def _attacked(value: Any, poison: Poison, limit: int | None) -> Any:
+    if isinstance(value, dict):
+        # A name of one letter is the script's own.
+        names = (name if len(name) > 1 else poison.next(100) for name in value)
+        return dict(zip(names, (_attacked(item, poison, limit) for item in value.values()), strict=True))
+    if isinstance(value, list):
+        return [_attacked(item, poison, limit) for item in value]
+    return poison.next(limit) if isinstance(value, str) else value
 
 
 def _about_the_machine(poison: Poison) -> Iterator[dict[str, Any]]:
@@ -410,54 +405,33 @@ def _texts_of_a_model(poison: Poison) -> Iterator[dict[str, Any]]:
 
 def _troubles(poison: Poison) -> Iterator[dict[str, Any]]:
     for number in range(6):
-        yield {
-            "event": "finding",
-            "id": poison.next(200) if number else _ONE_ID,
-            "kind": poison.next(200),
-            "severity": ("critical", "warning", "info")[number % 3],
-            "metric": "train_loss" if number % 2 else poison.next(300),
-            "message": poison.next(3_000),
-            "state": "open",
-            "start_step": 5,
-            "noticed_step": 6 if number else 2**63,
-            "causes": poison.several(3, 500),
-            "advice": poison.several(3, 500),
-            "remedies": [poison.next(60), "stop"],
-            "evidence": {poison.next(60): 1.0, "text": poison.next(500)},
-        }
+        about = {"metric": "train_loss"} if number % 2 else {}
+        yield filled(
+            "finding",
+            poison,
+            3_000,
+            **about,
+            id=poison.next(200) if number else _ONE_ID,
+            severity=("critical", "warning", "info")[number % 3],
+            state="open",
+            start_step=5,
+            noticed_step=6 if number else 2**63,
+            remedies=[poison.next(60), "stop"],
+            evidence={poison.next(60): 1.0, "text": poison.next(500)},
+        )
     # Foreign records, shown as far as possible.
     yield {"event": "finding", "kind": poison.next(), "message": poison.next(), "severity": poison.next()}
     for number in range(3):
-        yield {
-            "event": "error",
-            "id": poison.next(200) if number else _ONE_ID,
-            "type": poison.next(200),
-            "message": poison.next(),
-            "traceback": "\n".join(poison.several(4)),
-            "stack": poison.several(4),
-            "notes": poison.several(2),
-            "output": poison.several(4),
-            "frames": [
-                {
-                    "file": poison.next(),
-                    "line": poison.next(),
-                    "function": poison.next(),
-                    "source": poison.next(),
-                    "locals": {poison.next(100): poison.next() for _ in range(3)},
-                }
-            ],
-            "stacks": [{"threads": poison.several(2), "more_threads": 2**63, "stack": poison.several(2)}],
-            "caused_by": [{"link": poison.next(), "message": poison.next(), "stack": poison.several(2)}],
-            "group": [
-                {"type": poison.next(), "message": poison.next(), "group": [{"message": poison.next()}]}
-            ],
-            "spans": [{"name": poison.next(), "seconds": poison.next(), "thread": poison.next()}],
-            "memory": {poison.next(100): poison.next()},
-            "gpu": {poison.next(100): poison.next()},
-            "thread": poison.next(),
-            "count": 2**63,
-            "global_step": 2**63,
-        }
+        yield filled(
+            "error",
+            poison,
+            id=poison.next(200) if number else _ONE_ID,
+            type=poison.next(200),
+            traceback="\n".join(poison.several(4)),
+            source="",
+            count=2**63,
+            global_step=2**63,
+        )
 
 
 # ---------------------------------------------------------------- other files

@@ -24,13 +24,11 @@ PAGES = {
     "/overview": {"run": RUN},
     "/compare": {"runs": f"{RUN},{OTHER}"},
     "/metrics": {"run": RUN},
-    # An address of before, which leads to the other view of Runs.
-    "/sweep": {},
+    "/?show=Sweep": {},
     "/alerts": {"run": RUN},
     "/samples": {"run": RUN},
-    "/output": {"run": RUN},
-    # An address of before, which leads to a part of Samples.
-    "/completions": {"run": RUN},
+    f"/config?tab=Output&run={RUN}": {},
+    f"/samples?show=Completions&run={RUN}": {},
     "/machine": {"run": RUN},
     "/config": {"run": RUN},
     "/settings": {},

@@ -45,6 +45,7 @@ _SEEN = """() => [document.querySelector("#root"), document.querySelector(".tele
 def shown(serve, tmp_path_factory):
     root = tmp_path_factory.mktemp("logs")
     write_run(root, "curved", curves=_CURVES, sessions=(range(600),), tags=("baseline",))
+    write_run(root, "second", curves=_CURVES, sessions=(range(600),))
     dashboard = serve(root)
     # A server that has just been started has none yet.
     address = "/overview?run=curved"
@@ -82,6 +83,41 @@ def test_the_page_looks_as_its_first_screen_which_needs_no_script(shown, context
     assert before.keys() == after.keys()
     for name, place in before.items():
         assert after[name] == pytest.approx(place, abs=4), name
+
+
+_FIRST_ROW = """() => Object.fromEntries(["h1", ".trt", ".trt-link", "canvas, .telemetry-curves-picture"].map(name => {
+    const one = [...document.querySelectorAll(name)].find((element) => element.closest("main, [data-testid=stMain]"));
+    const { x, y, height } = one ? one.getBoundingClientRect() : {};
+    return [name, [x, y, name === ".trt" ? 0 : height]];
+}))"""
+
+
+@pytest.mark.parametrize("size", [(1440, 900), (390, 844)])
+@pytest.mark.parametrize("address", ["/", "/compare?runs=curved,second"])
+def test_a_list_is_where_its_first_screen_had_it_which_needs_no_streamlit(shown, contexts, size, address):
+    settings = {"viewport": dict(zip(("width", "height"), size, strict=True))}
+    first = contexts(**settings).new_page()
+    first.route("**/static/js/**", lambda route: route.abort())
+    first.goto(shown.url(address))
+    first.locator(".telemetry-first .trt[data-drawn] .trt-link").first.wait_for()
+    first.evaluate("document.fonts.ready")
+    before, names = first.evaluate(_FIRST_ROW), first.locator(".trt-link").all_inner_texts()
+    # A click leads to the run at once.
+    first.locator(".trt-link").last.click()
+    first.wait_for_url(f"**/overview?run={names[-1]}")
+    first.close()
+
+    page = contexts(**settings).new_page()
+    shown.open(page, address)
+    page.locator(".trt[data-drawn] .trt-link").first.wait_for()
+    if "compare" in address:
+        assert chart(page, "train_loss").count() == 1
+    settle(page)
+    assert page.locator(".trt-link").all_inner_texts() == names
+    for name, place in page.evaluate(_FIRST_ROW).items():
+        # Where they begin; a title fills its line in one of the two only.
+        assert place == pytest.approx(before[name], abs=4, nan_ok=True), name
+    page.close()
 
 
 def test_the_picker_changes_the_run_and_keeps_the_page(shown, page):

@@ -70,19 +70,6 @@ def test_apply_sends_the_number_that_was_just_typed_however_soon_it_is_clicked(s
     assert read_request(training.folder) == sent
 
 
-def test_apply_sends_what_the_slider_was_dragged_to(shown, training, page):
-    shown.open(page, "/overview", run=training.folder.name)
-    refresh_every(page, "2 s")
-    side = sidebar(page)
-    for notch in (10, 20, 50):
-        side.get_by_role("slider").press("ArrowRight")
-        # A slider waits a fifth of a second for more before it tells the page; the number next to it then follows.
-        expect(side.get_by_role("spinbutton")).to_have_value(str(notch))
-        side.get_by_role("button", name="Apply").click()
-        expect(side.get_by_text(f"log every {notch}:").first).to_be_visible()
-        settle(page)
-
-
 def test_zoom_hidden_curves_scroll_and_typed_text_survive_refreshes(shown, growing, page):
     shown.open(page, "/overview", run="growing")
     # The box begins at what the run does, and a rate that never changes is drawn where it is.

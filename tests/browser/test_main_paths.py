@@ -244,9 +244,9 @@ def test_a_number_typed_into_any_box_is_the_number_that_counts(shown, page):
         control=_CONTROL,
     )
 
-    def knobs_asked_for():
+    def asked_for():
         request = folder / CONTROL
-        return json.loads(request.read_text()).get("knobs", {}) if request.exists() else {}
+        return json.loads(request.read_text()) if request.exists() else {}
 
     def has_effect_of(label, box):
         """Type a number, and wait for what follows from it on the page or on disk."""
@@ -260,13 +260,14 @@ def test_a_number_typed_into_any_box_is_the_number_that_counts(shown, page):
             page.keyboard.press("Tab")
             expect(page.get_by_text("Would have fired once in this run, first at step 49.")).to_be_visible()
         elif label == "steps":
-            expect(sidebar(page).get_by_role("slider")).to_have_attribute("aria-valuetext", "25")
+            sidebar(page).get_by_role("button", name="Apply").click()
+            wait_until(lambda: asked_for().get("log_every") == 25, timeout_s=60)
         else:
             # Another box is a new one: say what follows from its number.
             assert label in _CONTROL["knobs"]
             row = box.locator("xpath=ancestor::*[@data-testid='stHorizontalBlock'][1]")
             row.get_by_role("button", name="Set", exact=True).click()
-            wait_until(lambda: knobs_asked_for().get(label) == 25, timeout_s=60)
+            wait_until(lambda: asked_for().get("knobs", {}).get(label) == 25, timeout_s=60)
 
     shown.open(page, "/overview", run="steered")
     refresh_every(page, "Off")

@@ -9,7 +9,6 @@ from tests.browser.browser_helpers import (
     chart,
     pick_row,
     query,
-    settle,
     wait_for_curves,
     wait_for_query,
 )
@@ -73,20 +72,13 @@ def test_a_search_works_while_it_is_typed_and_offers_names(shown, page):
 
 
 @in_make_faults
-def test_columns_are_moved_resized_and_pinned_and_stay_in_the_address(shown, page):
+def test_columns_are_moved_and_pinned_and_stay_in_the_address(shown, page):
     shown.open(page, "/")
     rank = page.locator("th[data-id='config:lora_rank']")
     rank.wait_for()
-    box = rank.bounding_box()
-    page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 8)
-    page.mouse.down()
-    page.mouse.move(box["x"] + box["width"] + 60, box["y"] + 8, steps=4)
-    page.mouse.up()
-    wait_for_query(page, "/config:lora_rank@1\\d\\d/.test(q.get('cols'))")
-    settle(page)
     rank.hover()
     rank.locator(".trt-pin").click()
-    wait_for_query(page, "/config:lora_rank!@/.test(q.get('cols'))")
+    wait_for_query(page, "/config:lora_rank!/.test(q.get('cols'))")
     expect(page.locator("th[data-id]").nth(1)).to_have_attribute("data-id", "config:lora_rank")
     page.locator("th[data-id='step']").drag_to(page.locator("th[data-id='status']"))
     wait_for_query(page, "q.get('cols').indexOf('step') < q.get('cols').indexOf('status')")

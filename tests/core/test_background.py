@@ -6,16 +6,15 @@ import time
 
 import pytest
 
-from tests.waiting import PATIENCE_S
+from tests.waiting import PATIENCE_S, wait_until
 from toolkit.telemetry.core import background as module
-from toolkit.telemetry.core.background import MACHINE, background_job, own_thread_job
+from toolkit.telemetry.core.background import FILES, MACHINE, background_job, own_thread_job
 
 
 @pytest.fixture(autouse=True)
 def _workers(monkeypatch):
     """Have background threads of this test alone."""
     monkeypatch.setattr(module, "_workers", {})
-    monkeypatch.setattr(module, "_monitor", None)
 
 
 class Hanging:
@@ -109,6 +108,25 @@ def test_a_job_never_takes_two_turns_at_once():
     let_end(*others)
 
     assert set(most) == {1}
+
+
+@pytest.mark.parametrize("helper", ["a thread of another kind", "who waits"])
+def test_a_job_that_hangs_holds_up_no_other_of_its_kind(helper):
+    hanging, turn, other = Hanging(), Counting(math.inf, last=1), Counting(0.1)
+    hung = started(hanging)
+    assert hanging.hangs.wait(PATIENCE_S)
+    if helper == "who waits":
+        assert started(turn).join(PATIENCE_S)
+    else:
+        of_another_kind = background_job("telemetry-other", other, FILES)
+        of_another_kind.start()
+        started(turn)
+        wait_until(lambda: turn.count)
+        let_end(of_another_kind)
+
+    assert not hung.is_over
+    hanging.release.set()
+    assert hung.join(PATIENCE_S)
 
 
 @make

@@ -62,9 +62,7 @@ def test_a_chart_of_one_curve_is_sent_in_a_few_bytes():
 def test_everything_that_differs_from_its_default_is_sent():
     spec = ChartSpec(
         title="loss",
-        curves=(
-            one_curve(colour="#ff8000", dash="dot", rank=2, band=("loss_min", "loss_max"), side="right"),
-        ),
+        curves=(one_curve(colour="#ff8000", dash="dot", rank=2, band=("loss_min", "loss_max")),),
         groups=(GroupSpec(label="lr 1e-4", colour="run-3", curves=(one_curve(),)),),
         marks=(Mark(text="session 2", step=10, time=1e9),),
         bands=(Band(start=1, end=2, low=0.0, high=1.0),),

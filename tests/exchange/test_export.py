@@ -173,6 +173,8 @@ def test_an_export_replaces_only_what_an_export_wrote(run, tmp_path, capsys):
 @in_make_faults
 def test_wandb_reads_every_point(run, tmp_path, capsys):
     pytest.importorskip("wandb")
+    from tests.mirrors.exporters.test_wandb import kept_by_wandb, rows
+
     done = export(capsys, run, "wandb", tmp_path / "out")
     assert done["points"] == 16
     assert any("1 integers beyond 2^53 were rounded" in note for note in done["notes"])
@@ -183,28 +185,12 @@ def test_wandb_reads_every_point(run, tmp_path, capsys):
     assert values == {name: [value for _, value in rows] for name, rows in points("eval/").items()}
     assert min(times) == 1_700_000_001.125
     assert b"a" * 34 not in b"".join(files_in(tmp_path / "out").values())
-    assert read_by_wandb(tmp_path / "out") == points("eval/", **{"system/cpu_percent": [(5, "7.0")]})
-
-
-def read_by_wandb(folder):
-    """Return the points that W&B's own reader finds."""
-    datastore = pytest.importorskip("wandb.sdk.internal.datastore")
-    messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
-    (path,) = folder.rglob("*.wandb")
-    store = datastore.DataStore()
-    store.open_for_scan(str(path))
-    found = {}
-    while (data := store.scan_data()) is not None:
-        record = messages.Record()
-        record.ParseFromString(data)
-        row = {
-            item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item
-        }
+    by_wandb = {}
+    for row in rows(kept_by_wandb(tmp_path / "out")):
         step = row.pop("global_step", None)
-        for name, value in row.items():
-            if not name.startswith("_"):
-                found.setdefault(name, []).append((step, str(float(value))))
-    return found
+        for name in [name for name in row if not name.startswith("_")]:
+            by_wandb.setdefault(name, []).append((step, str(float(row[name]))))
+    assert by_wandb == points("eval/", **{"system/cpu_percent": [(5, "7.0")]})
 
 
 _MLFLOW = """

@@ -17,7 +17,6 @@ from typing import Any
 
 import orjson
 
-from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.fleet.copy import copy_runs
 from toolkit.telemetry.fleet.engine import Engine, quote
@@ -217,10 +216,6 @@ def claimed_by(connection: Engine, folder: Path) -> str:
     """Return the node whose shipper last reported a run."""
     rows = connection.rows(f"SELECT argMax(node, version) FROM runs WHERE run_id = {quote(id_of(folder))}")
     return rows[0][0] if rows else ""
-
-
-def wait_for_bytes(connection: Engine, run_id: str, expected: bytes, process: Any = None) -> None:
-    wait_until(lambda: newest_or_nothing(connection, run_id) == expected, process)
 
 
 def newest_or_nothing(connection: Engine, run_id: str) -> bytes:

@@ -6,14 +6,12 @@ import contextlib
 import os
 import socket
 import threading
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
 from toolkit.telemetry.core.outbox import Backoff
-from toolkit.telemetry.core.prometheus import Exposition, PrometheusError, host_and_port
 from toolkit.telemetry.fleet import engine
 from toolkit.telemetry.fleet.address import AddressError, address_of, read_password
 from toolkit.telemetry.fleet.engine import Engine, EngineError, chunks, quote
@@ -145,24 +143,6 @@ def test_after_a_success_there_is_no_pause():
     backoff.succeeded()
 
     assert backoff.is_ready
-
-
-def test_a_server_for_prometheus_may_listen_on_ipv6():
-    try:
-        with socket.socket(socket.AF_INET6) as probe:
-            probe.bind(("::1", 0))
-    except OSError as error:
-        with pytest.raises(PrometheusError, match=error.strerror):
-            Exposition().serve("::1", 0)
-        return
-    shown = Exposition()
-    try:
-        port = shown.serve(*host_and_port("[::1]:0"))
-        shown.show([("telemetry_run_step", {}, 3.0)])
-        with urllib.request.urlopen(f"http://[::1]:{port}/metrics", timeout=30) as answer:
-            assert b"telemetry_run_step 3.0\n" in answer.read()
-    finally:
-        shown.close()
 
 
 def test_threads_that_share_a_connection_wait_for_each_other():

@@ -17,12 +17,10 @@ from tests.fleet.shipped_runs import (
     id_of,
     make_run,
     newest_bytes,
-    pull,
     record_bytes,
     ship,
 )
 from tests.lengths import in_make_faults
-from toolkit.telemetry.fleet import engine_runs
 from toolkit.telemetry.fleet.engine import Engine, quote
 from toolkit.telemetry.fleet.schema import require_tables, set_up
 from toolkit.telemetry.fleet.shipping import sender
@@ -114,20 +112,6 @@ def test_a_later_session_counts_although_the_clock_of_its_node_is_behind(engine,
     assert newest_bytes(ask, id_of(one)) == record_bytes(other)["metrics.jsonl"]
     assert ask.rows(f"SELECT argMax(node, version) FROM runs WHERE run_id = {run(one)}") == [("node2",)]
     assert len(said) == 1
-
-
-def test_the_last_generation_is_not_followed_by_one_that_does_not_fit(engine, ask, logs):
-    folder = make_run(logs, "often replaced", 4)
-    for gen in (2**16 - 2, 2**16 - 1):
-        ask.query(
-            "INSERT INTO commits (run_id, rank, gen, end, crc, node, created) VALUES "
-            f"({run(folder)}, 0, {gen}, 10, 1, 'here', '2026-09-21')"
-        )
-    said = []
-
-    ship(engine, logs, node="here", say=said.append)
-
-    assert said == [f"{folder}/metrics.jsonl: it is not shipped any more: it was replaced 65,535 times"]
 
 
 def test_lines_of_every_generation_that_someone_else_inserted_stop_their_run_only(engine, ask, logs):
@@ -263,27 +247,6 @@ def test_lines_without_a_commit_are_all_compared(engine, ask, logs):
     assert newest_bytes(ask, id_of(folder)) == record_bytes(folder)["metrics.jsonl"]
     assert ask.rows(f"SELECT gen FROM commits WHERE run_id = {run(folder)}") == [(2,)]
     assert end < len(data)
-
-
-def test_a_run_is_pulled_in_answers_of_bounded_size(engine, ask, logs, tmp_path, monkeypatch):
-    monkeypatch.setattr(engine_runs, "_BYTES_AT_ONCE", 10_000)
-    folder = make_run(logs, "long lines", 5)
-    append(folder, range(5, 30), text="x" * 4_000)
-    ship(engine, logs)
-    sizes = []
-    query = Engine.query
-
-    def measured(self, sql, **how):
-        answer = query(self, sql, **how)
-        sizes.append(len(answer))
-        return answer
-
-    with mock.patch.object(Engine, "query", measured):
-        pulled = pull(ask, id_of(folder), tmp_path / "back")
-
-    assert record_bytes(pulled.folder) == record_bytes(folder)
-    assert len(sizes) > 10
-    assert max(sizes) < 16_000
 
 
 def test_keep_days_is_for_every_table_and_can_be_changed(engine):

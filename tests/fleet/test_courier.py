@@ -180,18 +180,6 @@ def test_clocks_that_are_an_hour_off_change_nothing(engine, logs, monkeypatch):
     assert found.expires - found.timestamp == pytest.approx(600, abs=1)
 
 
-def test_a_viewer_sends_nothing(engine, logs):
-    folder = make_live_run(logs, "viewed")
-    Node(engine, logs)
-    for how in ({"read_only": True}, {"read_only_reason": lambda: "this link gives read-only access"}):
-        with pytest.raises(Refused, match="read-only"):
-            store_on(engine, **how).ask(id_of(folder), {"log_every": 20})
-    found = Engine(engine.address()).rows(
-        f"SELECT count() FROM requests WHERE run_id = {quote(id_of(folder))}"
-    )
-    assert found == [(0,)]
-
-
 def test_a_page_shows_what_became_of_a_request_that_has_no_answer(engine, logs):
     folder = make_live_run(logs, "waiting")
     run_id, node = id_of(folder), Node(engine, logs)

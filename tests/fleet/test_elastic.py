@@ -6,23 +6,15 @@ answers Filebeat as much of its HTTP as that asks for.
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
-import shutil
-import signal
-import subprocess
-import threading
 from contextlib import suppress
 from fnmatch import fnmatch
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import pytest
 import yaml
 
 from tests.fleet.engines import ROOT
-from tests.fleet.shipped_runs import append, log_run, make_run
-from tests.waiting import wait_until
+from tests.fleet.shipped_runs import log_run
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.runfolder.reader import parse_line
 
@@ -119,93 +111,3 @@ def test_logstash_sends_what_filebeat_sends_under_the_same_names():
     assert fingerprint["fields"] == ["file", "record.session", "record.seq"]
     assert fingerprint["target_field"] == "@metadata._id"
     assert 'document_id => "%{[@metadata][_id]}"' in text
-
-
-class StandIn(ThreadingHTTPServer):
-    """Answers as much as Filebeat asks of Elasticsearch, and keeps the documents by their ids."""
-
-    def __init__(self):
-        documents = self.documents = {}
-
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self):
-                version = {"number": "8.1.3", "build_flavor": "default"}
-                lic = {"status": "active", "type": "basic", "mode": "basic", "uid": "x"}
-                self.answer({"version": version, "tagline": "You Know, for Search", "license": lic})
-
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                lines = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
-                rows = [json.loads(line) for line in lines.splitlines()]
-                items = []
-                for action, document in zip(rows[::2], rows[1::2], strict=True):
-                    where = action["create"]
-                    key = where["_index"], where["_id"]
-                    items.append({"create": {"status": 409 if key in documents else 201}})
-                    documents.setdefault(key, document)
-                self.answer({"took": 1, "errors": False, "items": items})
-
-            def answer(self, content):
-                data = json.dumps(content).encode()
-                self.send_response(200)
-                self.send_header("X-Elastic-Product", "Elasticsearch")
-                self.send_header("Content-Length", str(len(data)))
-                self.end_headers()
-                self.wfile.write(data)
-
-            def log_message(self, *_):
-                pass
-
-        super().__init__(("127.0.0.1", 0), Handler)
-        # A client that is killed resets its connection.
-        self.handle_error = lambda *_: None
-        threading.Thread(target=self.serve_forever, daemon=True).start()
-
-
-def test_filebeat_brings_every_record_once_across_a_kill(tmp_path, logs):
-    filebeat = shutil.which("filebeat")
-    if filebeat is None:
-        pytest.skip("filebeat is not here, and no package of Debian's has it")
-    elastic = StandIn()
-    text = (TAILERS / "filebeat.yml").read_text().replace("/scratch/logs", str(logs))
-    text = text.replace("https://elastic.example:9200", f"http://127.0.0.1:{elastic.server_port}")
-    (tmp_path / "filebeat.yml").write_text(text)
-    (tmp_path / "filebeat.yml").chmod(0o600)
-    command = [
-        filebeat,
-        "-c",
-        tmp_path / "filebeat.yml",
-        "--path.home",
-        tmp_path,
-        "--path.data",
-        tmp_path / "data",
-    ]
-    folder = make_run(logs, "run", 0)
-    append(folder, range(20))
-    append(folder, range(3), rank=1)
-    with (folder / "metrics.jsonl").open("ab") as file:
-        file.write(b"no record\n")
-    expected = {(0, seq) for seq in range(20)} | {(1, seq) for seq in range(3)}
-    started = None
-    try:
-        for number in (signal.SIGKILL, signal.SIGTERM):
-            started = subprocess.Popen(command, env={"ELASTIC_API_KEY": "id:key"}, stderr=subprocess.DEVNULL)
-            wait_until(lambda: len(elastic.documents) == len(expected), started)  # noqa: B023
-            started.send_signal(number)
-            started.wait()
-            if number == signal.SIGKILL:
-                append(folder, range(20, 30))
-                expected |= {(0, seq) for seq in range(20, 30)}
-    finally:
-        if started is not None:
-            started.kill()
-            started.wait()
-        elastic.shutdown()
-        elastic.server_close()
-
-    found = {(one["record"].get("rank", 0), one["record"]["seq"]) for one in elastic.documents.values()}
-    assert found == expected
-    places = {(index, one["run"], one["@timestamp"][:7]) for (index, _), one in elastic.documents.items()}
-    assert places == {("telemetry-records-2026.09", "run", "2026-09")}

@@ -12,10 +12,12 @@ from tests.fleet.shipped_runs import id_of, log_run, make_run, ship
 from tests.lengths import is_long
 from tests.runs.sources.store_answers import comparable
 from tests.waiting import wait_until
-from toolkit.telemetry.fleet.engine import Engine
+from toolkit.telemetry.fleet.engine import Engine, EngineError
 from toolkit.telemetry.fleet.schema import set_up
 from toolkit.telemetry.runfolder.labels import Labels, write_labels
 from toolkit.telemetry.runfolder.manifest import Evaluation, read_manifest, write_manifest
+from toolkit.telemetry.runs.sources.clickhouse import runs as engine_runs
+from toolkit.telemetry.runs.sources.clickhouse.link import EngineLink
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 from toolkit.telemetry.runs.store import RunQuery
@@ -212,3 +214,37 @@ def test_every_list_that_was_shown_is_asked_for_again_after_a_change(fleet):
     for query, before in zip(queries, shown, strict=True):
         wait_until(lambda query=query, before=before: len(remote.list_runs(query).cards) == before - 1)
         assert remote.list_runs(query).archived_statuses != {}
+
+
+def test_a_list_that_takes_the_engine_too_long_says_how_far_it_looked(fleet, monkeypatch):
+    _, remote = fleet
+    whole = remote.list_runs(RunQuery(text="name:e"))
+    rows = EngineLink.rows
+
+    def slow(self, sql):
+        if "max_execution_time" in sql and "max_execution_time = 0.0" not in sql:
+            error = EngineError("Timeout exceeded")
+            error.code = 159
+            raise error
+        return rows(self, sql)
+
+    monkeypatch.setattr(EngineLink, "rows", slow)
+    for days, found in ((36_500, whole.cards), (1, ())):
+        monkeypatch.setattr(engine_runs, "_LOOKED_AT_DAYS", days)
+        remote._runs.look_again()
+
+        part = remote.list_runs(RunQuery(text="name:e"))
+
+        assert [card.key for card in part.cards] == [card.key for card in found]
+        assert part.problems == (
+            f"To look at all runs takes the engine too long: it looked at those of the last {days} days.",
+        )
+
+
+def test_the_engine_ends_a_question_that_takes_too_long(ask):
+    with pytest.raises(EngineError) as refused:
+        ask.rows(
+            "SELECT count() FROM numbers(1e12) WHERE sipHash64(number) = 1 SETTINGS max_execution_time = 0.2"
+        )
+
+    assert refused.value.code == 159

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-import time
-import urllib.request
 from pathlib import Path
 
 import pytest
 
-from tests.fleet.engines import ROOT, free_ports
+from tests.fleet.engines import ROOT
 from tests.fleet.shipped_runs import engine_bytes, id_of, newest_or_nothing, record_bytes
 from tests.lengths import in_make_faults
 from tests.provision import NoTool, tool
@@ -87,53 +84,3 @@ def test_the_alerts_fire_where_they_should_and_nowhere_else(tmp_path):
     )
 
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-@in_make_faults
-def test_prometheus_scrapes_the_runs_of_a_node_and_raises_the_alert_of_a_loss(logs, tmp_path):
-    try:
-        prometheus = tool("prometheus", "prometheus")
-    except NoTool as error:
-        pytest.skip(str(error))
-    own, port = free_ports(2)
-    process = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "toolkit.telemetry.cli", "metrics", str(logs)),
-            *("--port", str(port), "--every", "1"),
-        ],
-        cwd=ROOT,
-        stdout=subprocess.DEVNULL,
-    )
-    (tmp_path / "prometheus.yml").write_text(
-        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
-        f"rule_files: [{RULES}]\n"
-        f"scrape_configs: [{{job_name: runs, static_configs: [{{targets: ['127.0.0.1:{port}']}}]}}]\n"
-    )
-    server = subprocess.Popen(
-        [
-            prometheus,
-            f"--config.file={tmp_path}/prometheus.yml",
-            f"--storage.tsdb.path={tmp_path}/tsdb",
-            f"--web.listen-address=127.0.0.1:{own}",
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-    def alerts() -> list[str]:
-        try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{own}/api/v1/alerts", timeout=30) as answer:
-                return [alert["labels"]["alertname"] for alert in json.load(answer)["data"]["alerts"]]
-        except OSError:
-            return []
-
-    try:
-        with TelemetryLogger("diverges", log_dir=logs, log_every=1, flush_interval=0.05) as log:
-            log.log_start()
-            log.log_step(1, train_loss=float("inf"))
-            log.flush()
-            wait_until(lambda: time.sleep(0.2) or "LossNotFinite" in alerts(), process)
-    finally:
-        for each in (server, process):
-            each.kill()
-            each.wait()

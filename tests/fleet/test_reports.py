@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import os
 import time
-import traceback
 from dataclasses import replace
 from unittest import mock
 
-import pytest
-
-from tests.fleet.engines import free_ports
 from tests.fleet.shipped_runs import append, id_of, make_run, newest_bytes, record_bytes, ship, write
 from toolkit.telemetry.fleet.address import address_of
-from toolkit.telemetry.fleet.engine import EngineError, UnreachableError, quote
+from toolkit.telemetry.fleet.engine import quote
 from toolkit.telemetry.fleet.run_folders import read_run_folder
 from toolkit.telemetry.fleet.run_rows import RunReport, reports_of_shippers, send, status_of
 from toolkit.telemetry.fleet.shipping.watch import Totals
 from toolkit.telemetry.runfolder.manifest import Heartbeat, read_manifest, write_manifest
-from toolkit.telemetry.runs.sources.clickhouse.link import EngineLink
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 
 
@@ -65,12 +60,6 @@ def _with_heartbeat(manifest):
     return replace(manifest, heartbeat=Heartbeat(time=time.time(), seq=9, global_step=9))
 
 
-def test_projects_of_any_length_take_bounded_room_in_every_row(logs):
-    folder = make_run(logs, "long", 3, project="p" * 400_000)
-
-    assert len(read_run_folder(folder).key.project) == 6_000
-
-
 def test_a_folder_that_does_not_say_which_run_it_has_is_named_and_not_shipped(engine, ask, logs):
     fine, broken, odd = (make_run(logs, name, 3) for name in ("fine", "broken", "odd"))
     (logs / "foreign").mkdir()
@@ -90,17 +79,6 @@ def test_a_folder_that_does_not_say_which_run_it_has_is_named_and_not_shipped(en
     shipper.ship_all()
 
     assert newest_bytes(ask, id_of(broken)) == record_bytes(broken)["metrics.jsonl"]
-
-
-def test_an_engine_that_is_away_for_long_takes_no_memory():
-    (port,) = free_ports(1)
-    link = EngineLink(address_of(f"clickhouse://127.0.0.1:{port}/t"), patience_s=3600.0)
-    for _ in range(50):
-        with pytest.raises(UnreachableError, match="cannot be reached") as raised:
-            link.rows("SELECT 1")
-
-    assert len(traceback.extract_tb(link._failure.__traceback__)) < 20
-    assert len(traceback.extract_tb(raised.tb)) < 20
 
 
 def test_a_failure_that_is_over_is_not_reported_for_ever():
@@ -126,43 +104,6 @@ def test_a_shipper_whose_clock_was_set_back_is_not_silent(engine, ask, logs):
     (report,) = [report for report in reports_of_shippers(ask) if report.node == node]
     assert (report.files, report.behind, report.last_error) == (1, 0, "")
     assert report.age_s < 3600
-
-
-def test_a_page_of_runs_with_long_ids_has_its_trends(engine, logs):
-    folder = make_run(logs, "shown", 10)
-    ship(engine, logs)
-    store = ClickHouseStore(engine.address())
-
-    trends = store.trends([*(f"{number}-{'x' * 6_000}" for number in range(50)), id_of(folder)])
-
-    assert {key: len(trend) for key, trend in trends.items()} == {id_of(folder): 10}
-
-
-def test_values_that_the_engine_did_not_give_are_asked_for_again(engine, logs):
-    folder = make_run(logs, "growing", 10)
-    ship(engine, logs)
-    store, key = ClickHouseStore(engine.address()), id_of(folder)
-    store.refresh(key, wait_s=60.0)
-    assert len(store.recent(key, "train_loss", 99)) == 10
-    append(folder, range(10, 15))
-    ship(engine, logs)
-    array = EngineLink.array
-
-    def without_values(self, sql, row):
-        if "at, value FROM points" in sql:
-            raise EngineError("out of memory")
-        return array(self, sql, row)
-
-    def look():
-        store._commits._known.clear()
-        store._logs[key, 0]._checked_at = -1e9
-        return store.refresh(key, wait_s=60.0)
-
-    with mock.patch.object(EngineLink, "array", without_values):
-        assert look().problem == "out of memory"
-    assert look().problem is None
-
-    assert store.recent(key, "train_loss", 99).tolist() == [1.0 / (step + 1) for step in range(15)]
 
 
 def test_a_page_says_of_an_ended_run_that_not_all_of_it_is_shipped(engine, logs):

@@ -23,9 +23,7 @@ from toolkit.telemetry.fleet.address import address_of
 from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.fleet.schema import VERSION, set_up
 from toolkit.telemetry.fleet.shipping.shipper import Shipper
-from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
-from toolkit.telemetry.runs.store import Refused
 
 WRONG = "wr0ng-hunter2"
 
@@ -230,31 +228,6 @@ def answers(port: int) -> bool:
             return answer.status == 200
     except OSError:
         return False
-
-
-def test_a_viewer_changes_nothing_in_the_engine(secured, logs):
-    folder = make_run(logs, "looked-at", 3)
-    shipper = Shipper(Engine(secured.address()), [logs])
-    shipper.start()
-    shipper.ship_all()
-    viewer = ClickHouseStore(
-        secured.address(),
-        patience_s=120.0,
-        read_only_reason=lambda: "this link gives read-only access",
-    )
-    key = id_of(folder)
-
-    assert not viewer.meta(key).writable
-    for change in (
-        lambda: viewer.label(key, Labels(notes="mine")),
-        lambda: viewer.delete(key),
-        lambda: viewer.restore(key),
-        lambda: viewer.empty_trash(),
-        lambda: viewer.ask(key, {"actions": ["stop"]}),
-    ):
-        with pytest.raises(Refused, match="this link gives read-only access"):
-            change()
-    assert changes_in(secured, id_of(folder)) == []
 
 
 def changes_in(secured, run_id) -> list:

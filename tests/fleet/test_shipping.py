@@ -256,28 +256,6 @@ def test_two_shippers_of_one_folder_do_no_harm(engine, ask, logs):
     assert engine_points(ask, id_of(folder)) == file_points(folder / "metrics.jsonl")
 
 
-def test_a_commit_that_another_shipper_replaces_between_two_questions_is_asked_for_again(
-    engine, ask, logs, monkeypatch
-):
-    folder = make_run(logs, "raced", 10)
-    ship(engine, logs)
-    append(folder, range(10, 20))
-    metrics_at = sender_module.metrics_at
-
-    def raced(*arguments):
-        monkeypatch.setattr(sender_module, "metrics_at", metrics_at)
-        ship(engine, logs)
-        append(folder, range(20, 25))
-        return metrics_at(*arguments)
-
-    monkeypatch.setattr(sender_module, "metrics_at", raced)
-    ship(engine, logs)
-    ship(engine, logs)
-
-    assert engine_bytes(ask, id_of(folder)) == {(0, 1): record_bytes(folder)["metrics.jsonl"]}
-    assert engine_points(ask, id_of(folder)) == file_points(folder / "metrics.jsonl")
-
-
 def test_lines_sent_before_a_kill_that_are_no_longer_in_the_file_stay_in_their_generation(engine, ask, logs):
     folder = make_run(logs, "cut back", 10)
     ship(engine, logs)

@@ -15,7 +15,6 @@ import pytest
 
 from tests.fleet.engines import ROOT
 from tests.fleet.shipped_runs import engine_bytes, id_of, record_bytes
-from tests.provision import NoTool, tool
 from tests.waiting import wait_until
 
 SCRIPTS = ROOT / "deploy" / "slurm"
@@ -162,16 +161,6 @@ def test_a_process_that_was_given_the_number_of_the_shipper_is_left_alone(job, t
         other.kill()
 
     assert other.wait() == 0
-
-
-def test_the_scripts_pass_shellcheck():
-    try:
-        shellcheck = tool("shellcheck", "shellcheck")
-    except NoTool as error:
-        pytest.skip(str(error))
-    checked = subprocess.run([shellcheck, *sorted(SCRIPTS.glob("*.sh"))], capture_output=True, text=True)
-
-    assert checked.returncode == 0, checked.stdout
 
 
 def _environment(pid):

@@ -18,7 +18,6 @@ from tests.waiting import wait_until
 from toolkit.telemetry.fleet.engine import Engine, quote
 from toolkit.telemetry.runfolder.labels import Labels
 from toolkit.telemetry.runfolder.process import host_name
-from toolkit.telemetry.runs.columns.export import metrics_to_csv, metrics_to_parquet
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 from toolkit.telemetry.runs.sources.local_store import LocalStore
 from toolkit.telemetry.runs.store import Refused, RunQuery, StoreUnavailable, UnknownRun
@@ -60,58 +59,6 @@ def test_a_run_that_grew_while_it_was_looked_at(engine, logs):
     expected = answers_of(LocalStore([logs], cache_dir=None), "grows")
 
     assert differences(answers_of(store, key), expected) == []
-
-
-@in_make_faults
-def test_all_metrics_of_a_page_and_of_a_table_are_asked_for_together(engine, logs, monkeypatch):
-    names = [f"block_{number // 60}/value \\' {number}" for number in range(300)]
-    folder = make_run(logs, "wide", lines=1)
-    for step in range(1, 7):
-        values = {name: step / (number + 1) for number, name in enumerate(names) if number % 2 == step % 2}
-        append(folder, [step], **values)
-    ship(engine, logs)
-    send_again(engine, [id_of(folder)])
-    store, key, local = store_on(engine), id_of(folder), LocalStore([logs], cache_dir=None)
-    for one, known_as in ((store, key), (local, "wide")):
-        one.refresh(known_as, wait_s=PATIENCE_S)
-    assert [info.name for info in store.metrics(key)] == ["train_loss", "lr", *names[1::2], *names[::2]]
-    asked = []
-    query = Engine.query
-    monkeypatch.setattr(Engine, "query", lambda *about, **how: asked.append(about[1]) or query(*about, **how))
-
-    def questions():
-        found = sum("FROM points" in question for question in asked)
-        asked.clear()
-        return found
-
-    monkeypatch.setattr("toolkit.telemetry.runs.sources.clickhouse.columns._FEW_POINTS", 0)
-    store.load(key, [name + end for name in names[:40] for end in ("", "_min", "_max")])
-    assert questions() == 1
-    drawn = [store.series(key, name + end) for name in names[:40] for end in ("", "_min", "_max")]
-    assert questions() == 0
-    assert [one.total for one in drawn] == [3, 0, 0] * 40
-
-    assert metrics_to_csv(store, key, names) == metrics_to_csv(local, "wide", names)
-    assert questions() == 1
-    assert metrics_to_parquet(store, key, names) == metrics_to_parquet(local, "wide", names)
-
-    monkeypatch.setattr("toolkit.telemetry.runs.sources.clickhouse.columns._POINTS_AT_ONCE", 60)
-    assert store_again(engine, key).table(key).keys() == local.table("wide").keys()
-    assert questions() == 16
-    monkeypatch.setattr("toolkit.telemetry.runs.sources.clickhouse.columns._FEW_POINTS", 10_000)
-    again = store_again(engine, key)
-    again.metrics(key)
-    again.recent(key, names[7], 9)
-    assert [len(again.recent(key, name, 9)) for name in names[1:151:2]] == [3] * 75
-    assert questions() == 1
-    assert [len(again.recent(key, name, 9)) for name in names] == [3] * 300
-    assert questions() > 1
-
-
-def store_again(engine, key):
-    store = store_on(engine)
-    store.refresh(key, wait_s=PATIENCE_S)
-    return store
 
 
 def look_now(store, key):

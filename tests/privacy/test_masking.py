@@ -5,9 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.lengths import longer
-from toolkit.telemetry.privacy import secret_shapes
 from toolkit.telemetry.privacy.masking import Masker, mask_secrets, mask_table
-from toolkit.telemetry.privacy.secret_names import Secrecy, secrecy_of
 from toolkit.telemetry.runfolder.layout import safe_run_name
 
 HF = "hf_" + "aBcDeFgHiJ" * 3 + "kLmN"
@@ -367,27 +365,6 @@ def test_a_container_that_raises_is_hidden_alone():
             raise RuntimeError("no")
 
     assert mask_secrets({"evil": Evil(a=1), "lr": 1}) == {"evil": "***", "lr": 1}
-
-
-pieces = st.sampled_from(
-    [
-        *("token", "api_key", "key", "--x", "-", ".", " ", "\n", '"', "'", "\\", "=", ":", "!", ">"),
-        *("str", "abc", "a1B2c3D4e5"),
-    ]
-)
-
-
-@settings(max_examples=longer(40, 300), deadline=None)
-@given(st.lists(pieces, max_size=25).map("".join))
-def test_names_are_found_from_their_ends_as_they_are_letter_by_letter(text):
-    found = {match.span() for match in secret_shapes._assigned_names(text)}
-    everywhere = (secret_shapes._ASSIGNED_NAME.match(text, start) for start in range(len(text)))
-
-    assert found == {
-        match.span()
-        for match in everywhere
-        if match is not None and secrecy_of(match["name"]) is not Secrecy.OPEN
-    }
 
 
 plain = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text()

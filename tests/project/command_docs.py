@@ -50,8 +50,7 @@ except in records, where it is `null` and named in `non_finite`.
 def document() -> str:
     """Return docs/cli.md."""
     rows = "".join(
-        f"\n{title}:\n\n| command | what it does |\n|---|---|\n"
-        + "".join(f"| `{name}` | {SUBCOMMANDS[name]} |\n" for name in names)
+        f"\n{title}:\n\n" + "".join(f"- `{name}`: {SUBCOMMANDS[name]}\n" for name in names)
         for title, names in grouped().items()
     )
     return _INTRODUCTION + rows + _REST

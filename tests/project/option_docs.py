@@ -49,7 +49,7 @@ def options_page() -> str:
         "",
     ]
     for cls, title, key, intro in _SECTIONS:
-        page += [f"## {title}", "", intro, "", *_tables(cls, key)]
+        page += [f"## {title}", "", intro, "", *_lists(cls, key)]
     return "\n".join(page).rstrip() + "\n"
 
 
@@ -80,13 +80,12 @@ def options_types(cls: type) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _tables(cls: type, key: str) -> Iterator[str]:
-    """Yield a table of the options of `cls` itself, of each base, and of each block inside."""
+def _lists(cls: type, key: str) -> Iterator[str]:
+    """Yield a list of the options of `cls` itself, of each base, and of each block inside."""
     blocks: list[tuple[str, type]] = []
     for part, names in _by_class(cls):
         if part is not cls:
             yield from ("### Exporters", "")
-        yield from ("| key | values | |", "|---|---|---|")
         defaults = {item.name: item for item in dataclasses.fields(cast(Any, part))}
         for name in names:
             about = options_of(part)[name]
@@ -94,11 +93,11 @@ def _tables(cls: type, key: str) -> Iterator[str]:
             if about.check.block is not None:
                 inside = f"{key}.{name}" if key else name
                 blocks.append((f"{inside}[]" if is_list else inside, about.check.block()))
-            cells = (f"`{name}{_default(defaults[name])}`", _values(about.check.allowed), about.description)
-            yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+            values = _values(about.check.allowed)
+            yield f"- `{name}{_default(defaults[name])}`{values and f' ({values})'}: {about.description}"
         yield ""
     for inside, block in blocks:
-        yield from (f"### `{inside}`", "", (block.__doc__ or "").splitlines()[0], "", *_tables(block, inside))
+        yield from (f"### `{inside}`", "", (block.__doc__ or "").splitlines()[0], "", *_lists(block, inside))
 
 
 def _values(allowed: str) -> str:

@@ -9,7 +9,6 @@ from tests.two_nodes import RUN_ID, bring_together, write_two_nodes
 from toolkit.telemetry.runfolder.layout import is_safe_name
 from toolkit.telemetry.runfolder.manifest import read_manifest
 from toolkit.telemetry.runfolder.node_folders import describe_part, part_in, part_name, parts_of, record_files
-from toolkit.telemetry.runfolder.read_run import read_run
 
 
 @pytest.mark.parametrize(
@@ -51,26 +50,6 @@ def test_a_part_says_what_it_is(two_nodes):
     assert "part_of" not in json.loads((whole / "run.json").read_text())
 
 
-def test_a_run_and_a_part_in_one_directory_are_one_run(two_nodes):
-    whole, part = two_nodes
-    assert [*record_files(whole)] == [0, 1]
-    assert [*record_files(part)] == [2, 3]
-
-    moved = bring_together(part, whole.parent)
-
-    assert parts_of(whole) == (moved,)
-    assert parts_of(moved) == ()
-    assert record_files(whole) == {
-        0: whole / "metrics.jsonl",
-        1: whole / "ranks" / "00001.jsonl",
-        2: moved / "ranks" / "00002.jsonl",
-        3: moved / "ranks" / "00003.jsonl",
-    }
-    assert read_run(whole, rank=3).records[-1]["rank"] == 3
-    with pytest.raises(FileNotFoundError):
-        read_run(whole, rank=4)
-
-
 def test_the_parts_are_found_from_within_the_folder_and_after_it_was_renamed(two_nodes, monkeypatch):
     whole, part = two_nodes
     bring_together(part, whole.parent)
@@ -96,15 +75,3 @@ def test_the_part_of_another_run_and_links_do_not_count(two_nodes, monkeypatch, 
     (moved / "ranks").rename(tmp_path / "elsewhere")
     os.symlink(tmp_path / "elsewhere", moved / "ranks")
     assert [*record_files(whole)] == [0, 1]
-
-
-def test_of_a_rank_that_moved_to_another_node_the_newest_file_counts(two_nodes):
-    whole, part = two_nodes
-    moved = bring_together(part, whole.parent)
-    before = whole / "ranks" / "00002.jsonl"
-    before.write_text("")
-    os.utime(before, (1, 1))
-    assert record_files(whole)[2] == moved / "ranks" / "00002.jsonl"
-
-    os.utime(before, (4e9, 4e9))
-    assert record_files(whole)[2] == before

@@ -1,10 +1,12 @@
 """All loggers of a process share a few threads, and what hangs in one of them holds up no other."""
 
 import threading
+import time
 
 import pytest
 
 from tests.lengths import in_make_faults
+from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, records_of
 from tests.waiting import wait_until
 from toolkit.telemetry import TelemetryLogger
@@ -15,7 +17,6 @@ from toolkit.telemetry.core import background as module
 def threads(monkeypatch):
     """Have background threads of this test alone; return a function that counts the threads of it."""
     monkeypatch.setattr(module, "_workers", {})
-    monkeypatch.setattr(module, "_monitor", None)
     before = set(threading.enumerate())
     return lambda: len(set(threading.enumerate()) - before)
 
@@ -33,12 +34,12 @@ def make(tmp_path):
         log.close()
 
 
-def test_a_logger_with_defaults_has_at_most_four_threads_and_none_once_it_is_closed(make, threads):
+def test_a_logger_with_defaults_has_at_most_three_threads_and_none_once_it_is_closed(make, threads):
     log = make()
     log.log_step(1, train_loss=0.5)
     # Those that describe the machine end by themselves.
     assert log._run._probe.is_done(PATIENCE_S)
-    wait_until(lambda: threads() <= 4)
+    wait_until(lambda: threads() <= 3)
     log.close()
 
     wait_until(lambda: not threads())
@@ -51,12 +52,21 @@ def test_many_loggers_of_a_log_directory_have_no_more_threads_than_one(make, thr
         log.log_step(1, train_loss=0.5)
     for log in logs:
         assert log._run._probe.is_done(PATIENCE_S)
-    wait_until(lambda: threads() <= 4)
+    wait_until(lambda: threads() <= 3)
     for log in logs:
         log.close()
         assert [record["train_loss"] for record in records_of(log, "step")] == [0.5]
 
     wait_until(lambda: not threads())
+
+
+def test_the_writer_of_an_idle_logger_sleeps_until_the_next_record_wakes_it(make):
+    log = make(system=False)
+    queue, writer = log._run.pipeline.record_queue, log._run.pipeline._writer
+    for step in (1, 2):
+        log.log_step(step, train_loss=0.5)
+        wait_until(lambda step=step: len(read_records(log.run_folder, "step")) == step)
+        wait_until(lambda: not queue._wake_at and writer._job.due - time.monotonic() > 1.0)
 
 
 class Stuck:
@@ -156,6 +166,5 @@ def test_loggers_share_their_samples_and_each_hears_of_a_failure(make, monkeypat
 
     assert len(made) == len(closed) == 1
     again = make()
-    assert list(again._run._sampling._sampling.sources()) == ["failing"]
     again.close()
     assert len(made) == len(closed) == 2

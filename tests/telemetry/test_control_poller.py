@@ -303,15 +303,6 @@ def test_a_clock_set_back_does_not_make_new_requests_old(run):
     assert run.poller.log_every == 200
 
 
-def test_a_request_for_another_run_is_refused(run):
-    run.ask(log_every=100, run_id="run-2")
-    run.go()
-
-    assert run.answer()["status"] == "refused"
-    assert "'run-2'" in run.answer()["reason"]
-    assert run.poller.log_every == 10
-
-
 def test_a_request_that_has_expired_is_not_applied(run):
     run.ask(log_every=100, expires_in_s=1)
     run.go()
@@ -321,19 +312,6 @@ def test_a_request_that_has_expired_is_not_applied(run):
 
 
 # ---------------------------------------------------------------- files that are no request
-
-
-@pytest.mark.parametrize(
-    "content", [b"{", b"[1]", b'{"log_every": "x"}', b'{"log_every": NaN}', b"\xff" * 100]
-)
-def test_an_unreadable_file_is_refused_once(run, content):
-    run.put(content)
-    for _ in range(5):
-        run.go()
-
-    assert run.answer()["status"] == "refused"
-    assert run.answer()["reason"]
-    assert run.poller.log_every == 10
 
 
 def test_a_file_that_is_still_being_written_is_not_refused(run):
@@ -609,13 +587,6 @@ def test_a_knob_out_of_type_or_bounds_is_refused_and_not_clamped(run, declaratio
     assert run.poller.log_every == 10
 
 
-def test_a_knob_that_was_not_declared_is_refused(run):
-    run.put({"lr": 1e30, "timestamp": run.clock.wall()})
-    run.go()
-
-    assert run.answer()["reason"] == "this run has no knob lr; declared: none"
-
-
 def test_a_knob_that_no_one_took_keeps_its_value(run):
     run.poller.declare_knob("lr", float, value=1.0)
     run.ask(knobs={"lr": 2.0})
@@ -657,26 +628,6 @@ def test_a_wrong_declaration_raises_and_names_what_is_wrong(run, declaration, na
 
 
 # ---------------------------------------------------------------- the end
-
-
-def test_what_is_left_at_the_end_is_answered(run):
-    run.poller.declare_action("save")
-    run.ask(actions=["save"])
-    run.go()
-    run.ask(log_every=100)
-    run.go()
-    run.ask(log_every=200)
-    run.go()
-    run.poller.close()
-    run.poller.close()
-    run.go()
-
-    assert [(answer["status"], answer.get("reason")) for answer in run.answers] == [
-        ("applied", None),
-        ("expired", "the run ended first"),
-        ("expired", "the run ended first"),
-    ]
-    assert run.poller.take_requests() == []
 
 
 def test_a_run_that_ends_while_its_file_is_being_read_leaves_the_answer_to_the_next_session(run, monkeypatch):

@@ -14,7 +14,6 @@ from toolkit.telemetry.core.fields import options_of
 from toolkit.telemetry.logger.options import (
     OptionsError,
     TelemetryOptions,
-    find_block,
     options_from_config,
     run_name_from_config,
 )
@@ -436,7 +435,6 @@ def test_a_block_that_is_no_mapping_is_refused_with_its_place(block, place, said
 )
 def test_a_yaml_of_an_odd_shape_is_looked_through(config):
     options_from_config(config)
-    find_block(config)
     run_name_from_config(config)
 
 

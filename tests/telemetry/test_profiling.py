@@ -30,29 +30,24 @@ def profiled(record):
     return {name: value for name, value in record.items() if name.startswith("profiling/")}
 
 
-def test_a_block_is_on_the_next_step_record_in_seconds(begin, clock):
+def test_blocks_are_on_the_next_step_record_in_seconds_of_several_calls_the_mean_and_the_longest(
+    begin, clock
+):
     log = begin()
-    with log.profile_block("forward_pass"):
-        clock.advance(0.25)
+    for name, seconds in (("forward_pass", 0.25), ("a", 0.1), ("a", 0.2), ("a", 0.6)):
+        with log.profile_block(name):
+            clock.advance(seconds)
     log.log_step(0, train_loss=1.0)
     log.log_step(1, train_loss=1.0)
 
     first, second = steps(log)
 
-    assert profiled(first) == {"profiling/forward_pass": pytest.approx(0.25)}
+    assert profiled(first) == {
+        "profiling/forward_pass": pytest.approx(0.25),
+        "profiling/a": pytest.approx(0.3),
+        "profiling/a/max": pytest.approx(0.6),
+    }
     assert profiled(second) == {}
-
-
-def test_of_several_calls_the_mean_and_the_longest_are_recorded(begin, clock):
-    log = begin()
-    for seconds in (0.1, 0.2, 0.6):
-        with log.profile_block("a"):
-            clock.advance(seconds)
-    log.log_step(0, train_loss=1.0)
-
-    (step,) = steps(log)
-
-    assert profiled(step) == {"profiling/a": pytest.approx(0.3), "profiling/a/max": pytest.approx(0.6)}
 
 
 def test_a_method_is_called_by_its_class_and_a_function_by_its_name(begin, clock):
@@ -73,6 +68,13 @@ def test_a_method_is_called_by_its_class_and_a_function_by_its_name(begin, clock
     def another_name():
         pass
 
+    @log.profile
+    async def fetch():
+        await asyncio.sleep(0)
+        clock.advance(0.5)
+        return "a"
+
+    assert asyncio.run(fetch()) == "a"
     assert Trainer().compute_loss(0.5, more=0.25) == 0.5
     assert Trainer.compute_loss.__doc__ == "Compute it."
     any_name()
@@ -85,24 +87,8 @@ def test_a_method_is_called_by_its_class_and_a_function_by_its_name(begin, clock
         "profiling/Trainer.compute_loss": pytest.approx(0.75),
         "profiling/load": pytest.approx(1.0),
         "profiling/asked for": 0.0,
+        "profiling/fetch": pytest.approx(0.5),
     }
-
-
-def test_what_is_awaited_is_timed_to_its_end(begin, clock):
-    log = begin()
-
-    @log.profile
-    async def fetch():
-        await asyncio.sleep(0)
-        clock.advance(0.5)
-        return "a"
-
-    assert asyncio.run(fetch()) == "a"
-    log.log_step(0, train_loss=1.0)
-
-    (step,) = steps(log)
-
-    assert profiled(step) == {"profiling/fetch": pytest.approx(0.5)}
 
 
 def test_an_exception_passes_unchanged_and_the_time_up_to_it_is_recorded(begin, clock):

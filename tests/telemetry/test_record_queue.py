@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.telemetry.logged import Arriving
@@ -83,8 +84,20 @@ def test_what_finishing_leaves_out_takes_no_number(taken):
     assert [(record["seq"], record["a"], record["done"]) for record in taken.drain()] == [(0, 2, True)]
 
 
-def test_the_writer_is_woken_once_for_a_lot(taken, monkeypatch):
+def test_a_line_that_waits_in_memory_takes_no_more_of_it_than_its_length():
+    taken, count = Taken(queue_max_bytes=1 << 24), 20_000
+    before = psutil.Process().memory_info().rss
+    for number in range(count):
+        taken.put(n=number)
+
+    assert len(taken.record_queue.lines_in_memory) > 70 * count
+    # orjson makes each line in 8 KiB: they were 160 MB.
+    assert psutil.Process().memory_info().rss - before < 40_000_000
+
+
+def test_the_writer_is_woken_once_for_a_lot(monkeypatch):
     monkeypatch.setattr(intake_module, "MUCH", 1000)
+    taken = Taken()
     for _ in range(40):
         taken.put(text="x" * 50)
     woken = taken.woken

@@ -3,11 +3,11 @@ from __future__ import annotations
 import yaml
 
 from toolkit.telemetry.logger.machine.start_fields import (
-    find_process,
     lora_fields,
     model_fields,
     training_fields,
 )
+from toolkit.telemetry.logger.options import find_process
 
 CONFIG = yaml.safe_load(
     """

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -62,28 +60,6 @@ def train(tmp_path, monkeypatch, write):
     yield lambda *flags: main(["train", str(write()), *flags])
     torch.use_deterministic_algorithms(False)
     torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def start(tmp_path, write):
-    """Start run.py on the configuration as it is now, as a process of its own in `tmp_path`."""
-    started = []
-
-    def start_run(*flags):
-        process = subprocess.Popen(
-            [sys.executable, str(ROOT / "run.py"), str(write()), *flags],
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield start_run
-    for process in started:
-        process.kill()
-        process.communicate()
 
 
 @pytest.fixture

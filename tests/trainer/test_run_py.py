@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from tests.lengths import in_make_faults
-from tests.waiting import wait_until
 from toolkit.telemetry.core.install import install_extra
 from toolkit.telemetry.trainer.loop import TrainingLoop
 
@@ -41,25 +40,6 @@ def test_a_training_prints_where_everything_is(train, records, tmp_path, capfd):
     steps = records("step", tmp_path / "runs" / "tiny_neon_lora")
     assert [record["global_step"] for record in steps] == [1, 2, 3]
     assert (tmp_path / "output" / "tiny_neon_lora" / "tiny_neon_lora.pt").exists()
-
-
-@in_make_faults
-@pytest.mark.slow
-@pytest.mark.usefixtures("endless")
-def test_ctrl_c_saves_and_ends_the_run(start, records, tmp_path):
-    run = start()
-    wait_until(lambda: len(records("step")) >= 3, run)
-    run.send_signal(signal.SIGINT)
-    output = run.communicate(timeout=PATIENCE_S)[0]
-
-    assert run.returncode == 130, output
-    assert "SIGINT: saving after this step" in output
-    assert records("end")[-1]["reason"] == "interrupted"
-    last = records("step")[-1]["global_step"]
-    saved = records("checkpoint")[-1]
-    assert saved["global_step"] == last
-    assert (tmp_path / saved["checkpoint_path"]).name == f"tiny_neon_lora_{last:09d}.pt"
-    assert (tmp_path / saved["checkpoint_path"]).exists()
 
 
 @pytest.mark.usefixtures("endless")

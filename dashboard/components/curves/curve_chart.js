@@ -281,15 +281,11 @@ class CurveChart {
     frame.hasTitle = height >= 180;
     frame.notes = this.notesOf(frame);
     const top = frame.notes.length || frame.isFitted || (frame.marks.length && frame.hasMarkLabels) ? 20 : 8, bottom = 26;
-    const yScale = (range, isLog) => makeScale(range[0], range[1], height - bottom, top, isLog);
-    frame.y = yScale(frame.range, this.logY());
+    frame.y = makeScale(frame.range[0], frame.range[1], height - bottom, top, this.logY());
     frame.yTicks = yTicks(frame.y, Math.max(2, Math.floor((height - top - bottom) / 34)));
-    const right = shown.filter((curve) => curve.side === "right");
-    frame.yRight = right.length ? yScale(this.rangeOf(right, [x0, x1], true), false) : frame.y;
-    frame.yRightTicks = right.length ? yTicks(frame.yRight, Math.max(2, Math.floor((height - top - bottom) / 34))) : [];
     g.font = theme.font;
     const widest = (ticks) => Math.max(0, ...ticks.map(([, text]) => g.measureText(text).width));
-    const left = Math.ceil(Math.max(28, widest(frame.yTicks) + 10)), ticks = right.length ? Math.ceil(widest(frame.yRightTicks) + 12) : 10;
+    const left = Math.ceil(Math.max(28, widest(frame.yTicks) + 10)), ticks = 10;
     frame.plot = { left, top, width: Math.max(20, width - left - ticks), height: Math.max(20, height - top - bottom) };
     frame.x = makeScale(x0, x1, left, left + frame.plot.width, log);
     frame.xTicks = xTicks(frame.x, axis, Math.max(2, Math.floor(frame.plot.width / 90)));
@@ -298,11 +294,6 @@ class CurveChart {
   }
 
   // ------------------------------------------------------------ the y range
-
-  rangeOf(curves, [x0, x1], isWhole) {
-    const [low, high] = this.extremes(curves, isWhole ? [-Infinity, Infinity] : [x0, x1], false);
-    return low <= high ? withRoom(low, high, 0.06) : [0, 1];
-  }
 
   // The extremes of everything that is drawn inside the window.
   extremes(curves, [x0, x1], isLog) {
@@ -332,7 +323,7 @@ class CurveChart {
   }
 
   chooseRange(shown, window, isLog) {
-    const { spec } = this, left = this.groups.length ? [] : shown.filter((curve) => curve.side !== "right"), isZoomed = !!this.window();
+    const { spec } = this, left = this.groups.length ? [] : shown, isZoomed = !!this.window();
     let [low, high, hidden, isExact] = this.extremes(left, window, isLog);
     // Between two points there is only the line from one to the other.
     if (!(low <= high)) [low, high] = this.extremes(left, [-Infinity, Infinity], isLog);
@@ -517,7 +508,7 @@ class CurveChart {
     g.setTransform(ratio, 0, 0, ratio, 0, 0);
     g.clearRect(0, 0, width, height);
     const frame = this.frame(g, width, height);
-    Object.assign(this, { lastFrame: frame, plot: frame.plot, xScale: frame.x, yScale: frame.y, yScaleRight: frame.yRight, xRange: [frame.x.low, frame.x.high], yRange: frame.range });
+    Object.assign(this, { lastFrame: frame, plot: frame.plot, xScale: frame.x, yScale: frame.y, xRange: [frame.x.low, frame.x.high], yRange: frame.range });
     const isKnown = frame.shown.some((curve) => curve.feed.version !== null) || !this.feeds().length;
     if (isKnown && frame.shown.some((curve) => curve.feed.isPlaced)) { paintFrame(g, frame); this.think(frame); }
     // Words follow when the chart has come to rest.

@@ -90,11 +90,10 @@ function edgeOf(parts, name, frame, toY, floor) {
 }
 
 function drawCurve(g, curve, frame) {
-  const { chart } = frame, scale = curve.side === "right" ? frame.yRight : frame.y;
+  const { chart } = frame, scale = frame.y;
   const isDim = chart.lit !== null && chart.lit !== curve.run && chart.curves.some((one) => one.run === chart.lit);
   const shade = (alpha) => withAlpha(curve.colour, alpha * (isDim ? DIM_ALPHA : 1));
   const isApart = frame.axis === "time", toX = frame.x.toPx, toY = scale.toPx;
-  // The axis on the right is never logarithmic.
   const floor = scale.log ? 0 : -Infinity;
   const counted = curve.seen.parts.filter((part) => !part.piece.superseded);
   if (curve.bandSeen) {
@@ -197,7 +196,7 @@ function drawOutside(g, frame) {
   };
   for (const { result } of frame.groups) look([{ tile: result, first: 0, last: result.x.length }], "low", "high");
   for (const curve of frame.shown) {
-    if (curve.side === "right" || curve.group) continue;
+    if (curve.group) continue;
     look(curve.seen.parts, "low", "high");
     if (curve.bandSeen) { look(curve.bandSeen[0].parts, "low", null); look(curve.bandSeen[1].parts, null, "high"); }
   }
@@ -385,8 +384,6 @@ function drawAxes(g, frame) {
   g.textBaseline = "middle";
   g.textAlign = "right";
   for (const [value, text] of frame.yTicks) g.fillText(text, plot.left - 7, frame.y.toPx(value));
-  g.textAlign = "left";
-  for (const [value, text] of frame.yRightTicks) g.fillText(text, right + 7, frame.yRight.toPx(value));
   g.textBaseline = "top";
   g.textAlign = "center";
   let taken = -Infinity;

@@ -4,7 +4,7 @@ const forecastBands = new Map();
 // The curves of a chart that have a forecast to draw, with it.
 function forecastsIn(chart) {
   if (!chart.spec || !chart.spec.forecast || !curveView.forecast || chart.axis() !== "step" || chart.spec.base) return [];
-  return chart.curves.filter((curve) => !curve.hidden && curve.side !== "right").map((curve) => [curve, (forecastBands.get(curve.run) || {})[curve.metric]]).filter(([, band]) => band);
+  return chart.curves.filter((curve) => !curve.hidden).map((curve) => [curve, (forecastBands.get(curve.run) || {})[curve.metric]]).filter(([, band]) => band);
 }
 
 // The extremes of the bands inside a range of steps, for the y range.

@@ -173,7 +173,7 @@ function attachKeys(chart) {
   // The cursor on the chosen curve, its values in the tooltip and for a screen reader.
   const show = () => {
     const row = chart.near(state.x).find((one) => one.curve === state.curve);
-    const py = row ? scaleFor(chart, row).toPx(rowHeight(row)) : null;
+    const py = row ? chart.yScale.toPx(rowHeight(row)) : null;
     const found = pointCurves(chart, state.x, py, true);
     if (chart.curves.length + chart.groups.length > 1 && state.curve) chart.highlight(runOf(state.curve));
     if (!found) return;

@@ -34,7 +34,6 @@ function readingText(row, isFull) {
 }
 
 const rowHeight = (row) => (Number.isFinite(row.smoothed) ? row.smoothed : row.y);
-const scaleFor = (chart, row) => (row.curve.side === "right" ? chart.yScaleRight : chart.yScale);
 const runOf = (curve) => curve.run || curve.label;
 
 // Whether a curve reaches `x`; of what a later session has repeated only a point close by counts.
@@ -54,7 +53,7 @@ function readChart(chart, x, py) {
   rows.sort((a, b) => Number.isFinite(rowHeight(b)) - Number.isFinite(rowHeight(a)) || rowHeight(b) - rowHeight(a) || 0);
   let nearest = null, least = Infinity;
   for (const row of rows) {
-    const far = py === null ? Infinity : Math.abs(scaleFor(chart, row).toPx(rowHeight(row)) - py);
+    const far = py === null ? Infinity : Math.abs(chart.yScale.toPx(rowHeight(row)) - py);
     if (far < least) { least = far; nearest = row; }
   }
   const closest = rows.reduce((best, row) => (Math.abs(row.x - x) < Math.abs(best.x - x) ? row : best));
@@ -174,7 +173,7 @@ function drawCurveOverlay(chart) {
   g.stroke();
   g.globalAlpha = 1;
   for (const row of found.rows.length > TIP_ROWS ? found.rows.filter((one) => one === found.nearest) : found.rows) {
-    const py = scaleFor(chart, row).toPx(rowHeight(row)), at = chart.xScale.toPx(row.x);
+    const py = chart.yScale.toPx(rowHeight(row)), at = chart.xScale.toPx(row.x);
     if (!(py >= plot.top && py <= bottom) || !(at >= plot.left && at <= plot.left + plot.width)) continue;
     g.beginPath();
     g.arc(at, py, row === found.nearest ? 4.5 : 3, 0, 7);
@@ -247,7 +246,7 @@ function attachTip(chart) {
     if (px < plot.left || px > plot.left + plot.width || py < plot.top || py > plot.top + plot.height) { if (!curveCursor.isKept) clearCurveCursor(); light(null); return; }
     const found = pointCurves(chart, chart.xScale.toValue(px), py);
     // One curve among many is found again by its colour alone.
-    light(found && found.rows.length > 1 && found.nearest && Math.abs(scaleFor(chart, found.nearest).toPx(rowHeight(found.nearest)) - py) < 12 ? runOf(found.nearest.curve) : null);
+    light(found && found.rows.length > 1 && found.nearest && Math.abs(chart.yScale.toPx(rowHeight(found.nearest)) - py) < 12 ? runOf(found.nearest.curve) : null);
   };
   const move = (event) => {
     place = { x: event.clientX, y: event.clientY };

@@ -342,9 +342,6 @@ def _places(page: RunPage, choice: SpanChoice, table: SpanTable) -> None:
             args=(page, choice.rank, later),
             help=f"{label} steps recorded in detail.",
         )
-    st.button(
-        "Whole session", icon=":material/zoom_out_map:", on_click=_show_session, args=(page, choice.rank)
-    )
     places = _named_places(page, table)
     key = f"_place {page.key} {choice.rank}"
 
@@ -410,18 +407,6 @@ def _move(page: RunPage, rank: int, later: bool) -> None:
     new = adjacent_steps(table, window, _STEPS, later=later) if window is not None else None
     if new is not None:
         session.set_window(_with_margin(new), session.OF_SPANS)
-
-
-def _show_session(page: RunPage, rank: int) -> None:
-    """Show the whole session that contains the middle of the window."""
-    table = spans_of(page, rank, wait_s=0.0)
-    window = window_of(table)
-    if window is None:
-        return
-    nearest = int(np.argmin(np.abs(table.start - sum(window) / 2)))
-    rows = table.session == table.session[nearest]
-    whole = (float(table.start[rows].min()), float(table.ends()[rows].max()))
-    session.set_window(_with_margin(whole), session.OF_SPANS)
 
 
 def window_of(table: SpanTable) -> Window | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 from typing import Final, Literal
 
 from toolkit.telemetry.runs.completions import Completion
 from toolkit.telemetry.runs.files.word_diff import DiffPart
 from toolkit.telemetry.runs.formatting import clean, count, short_number
 
-from ..script import redraw_only, sent_by, show_component
+from ..script import redraw_only, sent_by, show_component, show_markup
 
 _START: Final = 160
 
@@ -98,18 +99,19 @@ class Side:
 
 def side_by_side(sides: Sequence[Side], *, key: str) -> None:
     """Show texts side by side, never interpreted as markup."""
-    show_component(
-        "side_by_side",
-        '<div class="telemetry-sides"></div>',
-        data={
-            "panes": [
-                {
-                    "title": clean(side.title),
-                    "about": clean(side.about),
-                    "parts": [[clean(part.text), side.mark if part.only_here else ""] for part in side.parts],
-                }
-                for side in sides
-            ]
-        },
-        key=key,
+    show_markup(f'<div class="telemetry-sides">{"".join(map(_side_html, sides))}</div>', key=key)
+
+
+def _side_html(side: Side) -> str:
+    words = "".join(
+        f"<{side.mark}>{escape(clean(part.text))}</{side.mark}>"
+        if part.only_here
+        else escape(clean(part.text))
+        for part in side.parts
+    )
+    return (
+        '<section class="telemetry-side"><div class="telemetry-side-head">'
+        f'<span class="telemetry-side-title">{escape(clean(side.title))}</span>'
+        f'<span class="telemetry-side-about">{escape(clean(side.about))}</span></div>'
+        f'<div class="telemetry-side-text" dir="auto" tabindex="0">{words}</div></section>'
     )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from dashboard.charts.ledger import bar_of
+from dashboard.charts.palette import entry_color
 from dashboard.charts.spans import Bar, SpanBars, bars_figure, span_color, spans_figure
-from tests.dashboard.timed_runs import ledger
-from toolkit.telemetry.reports.ledger_labels import label_of
 from toolkit.telemetry.timing.names import (
     CHECKPOINT_SAVE_FINALIZATION,
     ENTRIES,
     ENTRY_OF,
+    IN_OTHER,
     TRAINING_ITERATION,
 )
 
@@ -37,12 +36,12 @@ def figure(*groups):
 
 
 def test_a_span_has_the_colour_of_its_entry_in_the_ledger():
-    looks = {part["words"]: part["color"] for part in bar_of(ledger(**dict.fromkeys(ENTRIES, 0.1)).lines)}
+    looks = {entry: entry_color(entry) for entry in ENTRIES}
 
     for name, entry in {**ENTRY_OF, "checkpoint_save": "checkpoint", "eval": "validation"}.items():
         if name not in (TRAINING_ITERATION, CHECKPOINT_SAVE_FINALIZATION):
-            assert span_color(name) == looks[label_of(entry)], name
-    assert span_color("my own") not in {look for words, look in looks.items() if words != "other spans"}
+            assert span_color(name) == looks[entry], name
+    assert span_color("my own") not in {look for entry, look in looks.items() if entry != IN_OTHER}
 
 
 def test_a_bar_lies_at_its_time_and_is_as_long_as_its_span():

@@ -200,7 +200,7 @@ def test_runs_are_grouped_by_settings_by_all_but_the_seed_or_by_tag(logs):
 
 def test_groups_are_compared_with_one_of_them(ten):
     # As links of before name it.
-    tab = open_page("compare", runs=MANY, by="optimizer.eps", against="1")
+    tab = open_page("compare", runs=MANY, by="optimizer.eps", base="1", diff="true")
 
     assert is_well(tab)
     assert {chart["base"] for chart in curve_charts(tab)} == {"1"}
@@ -210,7 +210,6 @@ def test_groups_are_compared_with_one_of_them(ten):
     assert list(last[["0", "1"]]) == ["5 ± 3.2  (-16.7%) ★", "6 ± 3.2"]
     tab.selectbox(key="base").set_value("0").run()
     assert {chart["base"] for chart in curve_charts(tab)} == {"0"}
-    assert "against" not in tab.query_params
 
 
 def test_hidden_runs_are_in_the_address_and_their_eyes_are_closed(ten):

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
+import re
 
 import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.views.pages import is_well, open_page, said, samples_of
+from tests.dashboard.views.pages import is_well, open_page, said, samples_of, sent_to_components
 from tests.made_runs import append, completion, write_run
+
+
+def data_of(tab):
+    return [json.loads(text) for text in sent_to_components(tab)]
 
 
 def sent(tab, name):
     """Return what is sent to the browser's components, those that have `name` in it."""
-    data = [json.loads(item.proto.json) for item in tab.get("bidi_component")]
-    return [one[name] for one in data if name in one]
+    return [one[name] for one in data_of(tab) if name in one]
 
 
 def rows(tab):
@@ -25,7 +30,7 @@ def rows(tab):
 
 
 def chosen(tab):
-    (found,) = sent(tab, "chosen")
+    found = next(one["chosen"] for one in data_of(tab) if "rows" in one)
     return found
 
 
@@ -172,13 +177,17 @@ def test_nan_and_rewards_by_function_are_shown(show):
     assert "reward NaN · rewards/format 1 · rewards/maths 0.25" in said(tab)
 
 
+_SIDE = re.compile(
+    r'side-title">(.*?)</span>.*?side-about">(.*?)</span>.*?tabindex="0">(.*?)</div>', re.DOTALL
+)
+
+
 def panes(tab):
-    found = sent(tab, "panes")
-    return found[0] if found else []
-
-
-def marked(pane):
-    return "".join(f"[{text}]" if mark else text for text, mark in pane["parts"])
+    """Return title, note and text of each side; what is marked as inserted is in [], as deleted in {}."""
+    shown = next((text for text in sent(tab, "html") if "telemetry-sides" in text), "")
+    for name, mark in (("<ins>", "["), ("</ins>", "]"), ("<del>", "{"), ("</del>", "}")):
+        shown = shown.replace(name, mark)
+    return [tuple(map(html.unescape, side)) for side in _SIDE.findall(shown)]
 
 
 def test_a_pair_is_side_by_side_with_its_words_marked(show):
@@ -198,11 +207,10 @@ def test_a_pair_is_side_by_side_with_its_words_marked(show):
         ]
     )
 
-    assert [(pane["title"], pane["about"], marked(pane)) for pane in panes(tab)] == [
+    assert panes(tab) == [
         ("chosen", "reward 0.5", "the sky is [blue]"),
-        ("rejected", "reward -0.2", "the sky is [green]"),
+        ("rejected", "reward -0.2", "the sky is {green}"),
     ]
-    assert [pane["parts"][-1][1] for pane in panes(tab)] == ["ins", "del"]
     assert rows(tab)[0]["reward"] == "reward_diff 0.7"
 
 
@@ -217,18 +225,18 @@ def test_the_same_prompt_at_an_earlier_step_is_shown_next_to_it(show):
     )
 
     assert "The same prompt occurs 2 more times." in said(tab)
-    assert [(pane["title"], pane["about"]) for pane in panes(tab)] == [
+    assert [pane[:2] for pane in panes(tab)] == [
         ("step 100", "reward 0.1"),
         ("step 200", "reward 0.2"),
     ]
 
     places = [row["place"] for row in rows(tab)]
     tab = open_page("samples", "r", i=str(places[1]))
-    assert [marked(pane) for pane in panes(tab)] == ["the sky is [grey]", "the sky is [blue]"]
+    assert [pane[2] for pane in panes(tab)] == ["the sky is {grey}", "the sky is [blue]"]
 
     compared = next(box for box in tab.selectbox if box.label == "Compare with")
     compared.set_value(places[0]).run()
-    assert [pane["title"] for pane in panes(tab)] == ["step 200", "step 200"]
+    assert [pane[0] for pane in panes(tab)] == ["step 200", "step 200"]
 
     tab = open_page("samples", "r", i=str(places[2]))
     assert panes(tab) == []
@@ -238,7 +246,7 @@ def test_two_that_differ_in_nothing_or_everything_are_reported_so(show):
     words = [" ".join(f"{letter}{number}" for number in range(2_000)) for letter in "ab"]
     tab = show([completion(1, words[0], prompt="p"), completion(2, words[1], prompt="p")])
     assert "differ too much" in said(tab)
-    assert [marked(pane) for pane in panes(tab)] == words
+    assert [pane[2] for pane in panes(tab)] == words
 
 
 def test_the_question_of_a_chat_is_in_the_list_and_not_its_system_prompt(show):

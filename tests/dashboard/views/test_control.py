@@ -51,7 +51,7 @@ def answer(folder, request_id, status, **more):
 
 def controls(tab):
     buttons = [item for item in tab.sidebar.button if item.label != "Settings"]
-    return [*buttons, *tab.sidebar.select_slider, *tab.sidebar.number_input, *tab.sidebar.toggle]
+    return [*buttons, *tab.sidebar.number_input, *tab.sidebar.toggle]
 
 
 # ---------------------------------------------------------------- on and off
@@ -127,18 +127,6 @@ def test_apply_writes_the_request_and_shows_it_as_pending(run):
     assert written["log_every"] == 50
     assert written["id"] == read_request(run).id
     assert "log every 50: pending, sent" in said(tab)
-
-
-def test_the_slider_and_the_number_follow_each_other(run):
-    tab = open_page("overview", "r")
-
-    tab.sidebar.select_slider[0].set_value(200).run()
-
-    assert tab.sidebar.number_input[0].value == 200
-
-    tab.sidebar.number_input[0].set_value(480).run()
-
-    assert tab.sidebar.select_slider[0].value == 480
 
 
 @pytest.mark.parametrize(
@@ -246,7 +234,7 @@ def test_the_interval_of_the_run_itself_is_shown_and_no_error(logs, training):
     folder = write_run(logs, "r", status="running", pid=training, control={**TAKES, "log_every_now": 1})
     tab = open_page("overview", "r")
 
-    assert tab.sidebar.number_input[0].value == tab.sidebar.select_slider[0].value == 1
+    assert tab.sidebar.number_input[0].value == 1
     button(tab, "Apply").click().run()
 
     assert "out of range" not in said(tab)

@@ -152,6 +152,15 @@ def test_every_text_is_escaped(logs):
     assert "<script" not in body.partition('class="telemetry-first"')[2]
 
 
+@pytest.mark.usefixtures("one")
+@pytest.mark.parametrize("address", ["metrics", "alerts", "machine", "config", "samples"])
+def test_every_other_page_of_a_run_begins_with_its_name_and_the_menu(address):
+    shown = get(f"/{address}?run=one")[2].partition('class="telemetry-first"')[2]
+
+    assert "<h1>one</h1>" in shown
+    assert f'<a href="/{address}?run=one" aria-current="page">' in shown or address == "samples"
+
+
 def tables_in(body):
     return [json.loads(html.unescape(text)) for text in re.findall('data-table="(.*?)"', body)]
 

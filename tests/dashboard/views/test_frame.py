@@ -240,7 +240,6 @@ def test_a_chart_that_cannot_be_drawn_takes_nothing_else_along(logs, monkeypatch
     [
         ("overview", "store.means", "The cards", "Loss"),
         ("overview", "store.events", "The charts", "Pins"),
-        ("metrics", "store.series", "The data", "train_loss"),
         ("alerts", "store.events", "The alerts", "Severity"),
         ("machine", "store.count_events", "The timeline", "Settings"),
         ("machine", "store.ranks", "The ranks", "All events"),

@@ -18,8 +18,6 @@ from tests.dashboard.views.pages import (
     name_shown,
     open_page,
     open_settings,
-    press_entry,
-    press_in_dialog,
     press_in_settings,
     run_table,
     said,
@@ -34,20 +32,6 @@ from toolkit.telemetry.runs.store import Refused
 
 def names(tab):
     return list(run_table(tab)["Run"])
-
-
-def test_a_new_name_and_tags_are_kept_in_labels_json_and_shown(logs):
-    folder = write_run(logs, "r")
-    tab = open_page("overview", "r")
-    tab.session_state["_rename_name"] = "A better name"
-    tab.session_state["_rename_tags"] = []
-    choose(tab, "Rename and tag…")
-
-    press_in_dialog(tab, lambda: press_entry(tab, "Rename and tag…"), "Save changes")
-
-    assert read_labels(folder).display_name == "A better name"
-    assert name_shown(tab) == "A better name"
-    assert names(open_page("runs")) == ["A better name"]
 
 
 def test_notes_and_tags_of_the_notes_page_are_kept_and_shown(logs):

@@ -140,7 +140,8 @@ def test_buttons_lead_to_earlier_steps_to_the_whole_session_and_back(logs):
     assert "steps 46\N{EN DASH}50" in said(tab)
     button(tab, "Later").click().run()
     assert "steps 58\N{EN DASH}62" in said(tab)
-    button(tab, "Whole session").click().run()
+    place = next(box for box in tab.selectbox if box.label == "Go to")
+    place.set_value("session 2 (all)").run()
     assert "steps 46\N{EN DASH}100" in said(tab)
     assert bars_of(spans_chart(tab), "validation_loop") == 2
     button(tab, "Last steps").click().run()

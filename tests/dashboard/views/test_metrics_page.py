@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from tests.dashboard.views.pages import charts, curve_charts, downloads, is_well, open_page, said
+from tests.dashboard.views.pages import charts, curve_charts, is_well, open_page, said
 from tests.made_runs import step_record, write_run
 
 
@@ -139,17 +139,6 @@ def test_more_than_five_thousand_names_are_no_more_than_a_large_group(logs):
     assert is_well(open_page("overview", "r"))
 
 
-def test_another_metric_can_be_drawn_into_every_chart(several):
-    tab = open_page("metrics", "r", overlay="lr")
-
-    assert is_well(tab)
-    over = [
-        [one["metric"] for one in chart["curves"] if one.get("side") == "right"]
-        for chart in curve_charts(tab)
-    ]
-    assert over.count(["lr"]) == len(over) - 1, "and not into its own"
-
-
 def test_metrics_of_one_pattern_can_be_drawn_in_one_chart(several):
     tab = open_page("metrics", "r", filter="loss|^lr", one="true")
 
@@ -157,17 +146,3 @@ def test_metrics_of_one_pattern_can_be_drawn_in_one_chart(several):
     (chart,) = curve_charts(tab)
     assert (chart["title"], chart["legend"]) == ("loss|^lr", True)
     assert [curve["metric"] for curve in chart["curves"]] == ["train_loss", "lr"]
-
-
-def test_points_are_there_as_csv_and_those_in_view_as_a_table_on_the_axis_of_the_charts(several):
-    tab = open_page("metrics", "r")
-    tab.selectbox(key="_data_metric").set_value("lr").run()
-
-    assert is_well(tab)
-    assert list(tab.dataframe[0].value["value"]) == [float(step) for step in range(10)]
-    assert "All points as CSV" in downloads(tab)
-
-    (shown,) = open_page("metrics", "r", x="progress", **{"from": "70", "to": "100"}).dataframe
-    # The first is outside, so that the line reaches the edge.
-    assert shown.value["value"].tolist() == [6.0, 7.0, 8.0, 9.0]
-    assert shown.value["progress"].tolist()[1:] == pytest.approx([700 / 9, 800 / 9, 100.0])

@@ -104,17 +104,6 @@ def test_an_event_of_a_short_span_is_reported_by_the_nearest_exported_one():
     assert [one["span_id"] for one in found if one["event"] == "span_event"] == ["a", "new"]
 
 
-def test_records_that_only_look_like_spans_are_left_out():
-    odd = [
-        record("span", id=3, name="x", start=1.0, duration=1.0),
-        record("span", id="a", name="x", start="yesterday", duration=1.0),
-        record("span_event", span="x", name="no span"),
-        {"event": "span", "id": "a", "name": "no seq", "start": 1.0, "duration": 1.0},
-    ]
-
-    assert SpanSelection().take(odd) == []
-
-
 @settings(max_examples=longer(25, 60), deadline=None)
 @given(data=st.data())
 def test_a_tree_stays_whole_whatever_is_left_out(data):

@@ -345,9 +345,6 @@ def test_a_process_that_dies_between_two_batches_is_noticed(tmp_path, pretender)
 def test_a_process_that_does_not_finish_is_left_to_itself(tmp_path, pretender, monkeypatch):
     monkeypatch.setattr(client_module, "FINISH_TIMEOUT_S", 0.1)
     pretender(
-        "while line := sys.stdin.readline(): 'rows' in line or 'mode' in line and print('{}', flush=True)"
-    )
-    pretender(
         """
         while line := sys.stdin.readline():
             if "path" not in line:

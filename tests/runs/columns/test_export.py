@@ -34,9 +34,6 @@ class Rows:
         }
         self.metrics = metrics
 
-    def load(self, key, metrics):
-        pass
-
     def table(self, key, metrics, *, rows=(None, None)):
         found = self.columns | {name: self.metrics[name] for name in metrics if name in self.metrics}
         return {name: column[slice(*rows)] for name, column in found.items()}

@@ -9,7 +9,6 @@ import threading
 import numpy as np
 import pytest
 
-from tests.faults.children import Child, repair
 from tests.records import read_records
 from tests.telemetry.logged import PATIENCE_S, make_logger, records_of
 from toolkit.telemetry.logger.logger_internals import internals
@@ -268,28 +267,3 @@ def test_switched_off_nothing_is_written(make):
 
     assert internals(log).completions is None
     assert [record["event"] for record in records_of(log)] == []
-
-
-LOGS_FOR_EVER = """
-acknowledged = Acknowledged(os.environ["ACKNOWLEDGED"])
-log = TelemetryLogger("r", log_dir=sys.argv[1], completions={"interval": 1000, "buffer": 500})
-number = 0
-while True:
-    log.log_completion(number // 10, prompt="Why? " * 100, completion=f"{number} " * 100)
-    acknowledged.set(number)
-    number += 1
-    time.sleep(0.0005)
-"""
-
-
-def test_a_kill_loses_no_completion_within_the_budget_and_does_not_hide_that_more_came(tmp_path):
-    child = Child(LOGS_FOR_EVER, tmp_path / "logs", cwd=tmp_path)
-    child.wait_for_step(700, timeout_s=120.0)
-    child.kill()
-    child.process.communicate()
-    repair(tmp_path / "logs" / "r")
-    records = read_records(tmp_path / "logs" / "r" / "metrics.jsonl")
-    written = [record["completion"].split()[0] for record in records if record["event"] == COMPLETION]
-
-    assert written == [str(number) for number in range(500)]
-    assert drops(records) == {0: 1}

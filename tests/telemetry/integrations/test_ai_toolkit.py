@@ -16,7 +16,7 @@ from tests.telemetry.logged import PATIENCE_S
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.integrations.ai_toolkit import outputs, steps, watched_process
 from toolkit.telemetry.integrations.ai_toolkit.hooks import hook_class, options_of_process
-from toolkit.telemetry.integrations.ai_toolkit.written_files import saved_weights
+from toolkit.telemetry.integrations.ai_toolkit.written_files import weights_in
 from toolkit.telemetry.logger.machine.environment import this_process_began
 from toolkit.telemetry.timing.history import read_run_time
 
@@ -387,22 +387,6 @@ def test_weights_are_recorded_if_the_job_is_stopped_right_after_the_save(
     assert records("end")[-1]["session"] == 2
 
 
-def test_samples_are_recorded_if_the_job_is_stopped_between_them(make, stand_in, monkeypatch, records):
-    def look(process, number, total):
-        if process.step_num == 6:
-            stops_from_its_own_pages(process)
-
-    monkeypatch.setattr(stand_in.SDTrainer, "sample_step_hook", look)
-    with pytest.raises(Exception, match="returning to queue"):
-        make().run()
-
-    assert [(record["global_step"], record["prompt_index"]) for record in records("sample")] == [
-        (0, 0),
-        (0, 1),
-        (6, 0),
-    ]
-
-
 LOGGER_CALLS = ("log_step", "log_start", "log_eval", "log_epoch", "log_checkpoint", "log_sample", "span")
 
 
@@ -410,9 +394,9 @@ LOGGER_CALLS = ("log_step", "log_start", "log_eval", "log_epoch", "log_checkpoin
     ("owner", "name"),
     [
         *((TelemetryLogger, name) for name in (*LOGGER_CALLS, "take_requests")),
-        *((watched_process, name) for name in ("has_weights", "start_fields", "declare", "carry_out")),
+        *((watched_process, name) for name in ("weights_in", "start_fields", "declare", "carry_out")),
         (steps, "learning_rate"),
-        (outputs, "saved_weights"),
+        (outputs, "weights_in"),
         (outputs, "new_samples"),
     ],
 )
@@ -474,13 +458,6 @@ def test_a_request_to_save_and_stop_ends_the_training_well(train_and_ask, record
     assert "done_hook" not in process.calls
     assert not hasattr(process, "sd")
     assert not hasattr(process, "network")
-
-
-def test_a_request_to_stop_does_not_save(train_and_ask, records):
-    train_and_ask({"actions": ["stop"]})
-
-    assert records("end")[0]["reason"] == "stopped"
-    assert records("checkpoint") == []
 
 
 def test_save_sample_and_interval_requests_are_carried_out_during_training(
@@ -592,30 +569,15 @@ def test_no_file_of_ours_is_taken_for_weights_to_go_on_from(name, make, config, 
 # Which files are whose.
 
 
-@pytest.mark.parametrize(
-    ("step", "there", "found"),
-    [
-        (250, ["a_000000250.safetensors", "a_000000500.safetensors"], ["a_000000250.safetensors"]),
-        (
-            250,
-            ["word_000000250.pt", "a_LoRA_000000250.safetensors"],
-            ["a_LoRA_000000250.safetensors", "word_000000250.pt"],
-        ),
-        (
-            250,
-            ["a_000000250_low.safetensors", "a_000000250_high.safetensors"],
-            ["a_000000250_high.safetensors", "a_000000250_low.safetensors"],
-        ),
-        (None, ["a.safetensors", "a_000000250.safetensors", "optimizer.pt"], ["a.safetensors"]),
-        (250, ["a_000000250/", "a_000000250.yaml", "config.yaml"], ["a_000000250"]),
-        (250, ["optimizer.pt", "learnable_snr.json", "samples/"], []),
-    ],
-)
-def test_the_weights_of_a_save_are_found(step, there, found, tmp_path):
-    for name in there:
-        (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).touch()
+def test_weights_are_known_by_their_names_those_of_the_job_first(tmp_path):
+    weights = ["a.safetensors", "a_000000250.pt", "a_000000250_low.safetensors", "word_000000250.pt"]
+    for name in (*weights, "optimizer.pt", "a_000000250.yaml", "learnable_snr.json", "b.safetensors"):
+        (tmp_path / name).touch()
+    for name in ("a_000000500", "samples"):
+        (tmp_path / name).mkdir()
 
-    assert [path.name for path in saved_weights(tmp_path, ["a", "word"], step)] == found
+    found = [path.name for path in weights_in(tmp_path, ["a", "word"])]
+    assert found == [*weights[:2], "a_000000500", *weights[2:]]
 
 
 def untouched(stand_in, config, tmp_path):

@@ -334,35 +334,18 @@ def test_checkpoints_and_axolotls_final_weights_are_recorded(trained):
         str(out),
     ]
     assert [entry.get("is_final") for entry in checkpoints] == [None, None, True]
-    assert all(entry["seconds"] > 0 for entry in checkpoints)
     assert checkpoints[-1]["bytes"] >= (out / "adapter_model.safetensors").stat().st_size
-    saves = [span for span in records(trained.folder, "span") if span["name"] == "checkpoint_save_sync"]
-    successes = [event["name"] for event in records(trained.folder, "span_event")].count(
-        "save_checkpoint_success"
-    )
-    assert (len(saves), successes) == (3, 3)
 
 
-def test_weights_of_an_earlier_training_are_not_taken_for_the_new_ones(
-    axolotl, config, tmp_path, monkeypatch
-):
+def test_weights_of_an_earlier_training_are_not_taken_for_the_new_ones(axolotl, config, tmp_path):
     cfg = axolotl.load(**config(tmp_path, max_steps=1))
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/model.safetensors").touch()
-    os.utime(tmp_path / "out/model.safetensors", (1e9, 1e9))
-    plugin, recorded = axolotl.plugin, []
-    original = plugin.post_train
+    axolotl.train(cfg, through_command=False)
+    for path in (tmp_path / "out").glob("*.safetensors"):
+        os.utime(path, (1e9, 1e9))
+    axolotl.plugin.post_train_unload(StandInConfig(output_dir=str(tmp_path / "out")))
 
-    def post_train(cfg, model):
-        original(cfg, model)
-        plugin.log.flush()
-        recorded.append(len([entry for entry in records(tmp_path, "checkpoint") if "is_final" in entry]))
-
-    monkeypatch.setattr(plugin, "post_train", post_train)
-    axolotl.train(cfg)
-
-    # Before Axolotl saves the weights, and after.
-    assert recorded == [0, 1]
+    assert not [entry for entry in records(tmp_path, "checkpoint") if "is_final" in entry]
+    assert sessions(tmp_path)[-1]["status"] == "finished"
 
 
 def test_the_run_ends_as_finished_and_nothing_went_wrong_on_the_way(trained):
@@ -448,16 +431,6 @@ def test_a_training_without_the_command_is_a_run_too(axolotl, config, tmp_path):
     assert sessions(tmp_path)[-1]["status"] == "finished"
 
 
-def test_a_training_that_never_came_to_its_end_failed_when_the_next_one_begins(axolotl, config, tmp_path):
-    cfg = axolotl.load(**config(tmp_path / "one", max_steps=1))
-    axolotl.plugin.load_datasets(cfg)
-    axolotl.train(axolotl.load(**config(tmp_path / "two", max_steps=1)))
-
-    assert sessions(tmp_path / "one")[-1]["status"] == "failed"
-    assert "another training began" in records(tmp_path / "one", "error")[0]["message"]
-    assert sessions(tmp_path / "two")[-1]["status"] == "finished"
-
-
 @pytest.mark.parametrize("block", [False, {"enabled": False}], ids=["false", "enabled: false"])
 def test_switched_off_it_adds_nothing_and_writes_nothing(axolotl, config, tmp_path, block, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -519,15 +492,6 @@ def test_a_wrong_block_is_refused_by_axolotls_own_check(axolotl, config, tmp_pat
     (problem,) = caught.value.errors()
     assert problem["loc"] == ("telemetry",)
     assert sentence in problem["msg"]
-
-
-def test_naming_the_plugin_is_enough(axolotl, config, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    given = config(tmp_path, max_steps=1)
-    del given["telemetry"]
-    axolotl.train(axolotl.load(**given))
-
-    assert (tmp_path / "logs/out/metrics.jsonl").exists()
 
 
 def test_the_yaml_of_the_document_trains(axolotl, config, tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import importlib
 import json
+import os
 import sys
 from collections import Counter
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import toolkit.telemetry
+from tests.fork_server import ROOT, run_python
 from tests.lengths import in_make_faults
 from tests.records import read_records, state_of
 from tests.telemetry.integrations import control_requests
@@ -164,6 +166,30 @@ def test_a_failure_is_raised_unchanged_and_ends_the_run(name, tmp_path, phases):
     assert status(tmp_path) == "failed"
     assert [step["global_step"] for step in records(tmp_path, "step")] == [1, 2]
     assert records(tmp_path, "error")[0]["type"] == ("ValueError" if is_reported else "InterruptedError")
+
+
+ENDS = """
+import sys
+from toolkit.telemetry.integrations.framework_run import FrameworkRun
+
+class Callback(FrameworkRun):
+    reports_failures = False
+
+Callback(log_dir="logs", system=False).open_run("r")
+try:
+    raise KeyboardInterrupt if sys.argv[1] == "interrupted" else RuntimeError("the disk of the data is gone")
+except RuntimeError:
+    if sys.argv[1] != "caught":
+        raise
+"""
+
+
+@pytest.mark.parametrize("how", ["raised", "caught", "interrupted"])
+def test_a_training_whose_framework_reports_no_failure_is_not_finished_when_its_script_ends(tmp_path, how):
+    run_python(["-c", ENDS, how], cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)})
+
+    assert status(tmp_path) == ("stopped" if how == "interrupted" else "failed")
+    assert len(records(tmp_path, "error")) == (how != "interrupted")
 
 
 def test_switched_off_nothing_is_written_and_nothing_patched(name, tmp_path):

@@ -41,10 +41,6 @@ def fit(model, *callbacks, epochs=2, **arguments):
     )
 
 
-def patched(model):
-    return [name for name, value in vars(model).items() if type(value).__name__ == "_PatchedMethod"]
-
-
 def session(folder):
     return read_manifest(folder).sessions[-1]
 
@@ -78,4 +74,16 @@ def test_a_fit_is_a_run_with_the_numbers_of_its_history_and_a_second_fit_another
     steps = read_records(tmp_path / "little-2/metrics.jsonl", "step")
     assert [step["global_step"] for step in steps] == [7, 8, start["max_steps"]] == [7, 8, 9]
     assert session(tmp_path / "little-2").status == "finished"
-    assert not patched(model)
+
+
+def test_an_exception_of_the_model_ends_the_run_at_once(tmp_path):
+    def fail(*_):
+        raise FloatingPointError("diverged")
+
+    model = make_model()
+    model.train_step = fail
+    with pytest.raises(FloatingPointError):
+        fit(model, ours.TelemetryCallback(log_dir=tmp_path, **QUIET))
+
+    assert session(tmp_path / "little").status == "failed"
+    assert read_records(tmp_path / "little/metrics.jsonl", "error")[0]["type"] == "FloatingPointError"

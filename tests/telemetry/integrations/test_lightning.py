@@ -264,20 +264,15 @@ def test_a_logger_and_a_callback_write_one_run(tmp_path):
 def test_a_logger_alone_gives_the_trainer_a_callback(tmp_path):
     logger = logger_of(tmp_path, log_every=1)
     theirs = L.loggers.CSVLogger(tmp_path, name="csv", version="")
-    saves = L.callbacks.ModelCheckpoint(dirpath=tmp_path, monitor="val_loss")
-    trainer = trainer_of(tmp_path, [saves], logger=[logger, theirs], log_every_n_steps=1)
+    trainer = trainer_of(tmp_path, [], logger=[logger, theirs], log_every_n_steps=1)
     trainer.fit(modules.Regression(), loader(), loader())
 
-    steps = records(tmp_path, "step")
-    assert [r["global_step"] for r in steps] == [*range(1, 11)]
-    assert [r["train_mse_step"] for r in steps] == pytest.approx(
+    assert [r["train_mse_step"] for r in records(tmp_path, "step")] == pytest.approx(
         history(tmp_path, "train_mse_step"), rel=1e-5
     )
-    evaluations = records(tmp_path, "eval")
-    assert [r["val_loss"] for r in evaluations] == pytest.approx(history(tmp_path, "val_loss"), rel=1e-5)
-    assert records(tmp_path, "start")[0]["config"] == {"width": 8}
-    assert records(tmp_path, "checkpoint")[0]["bytes"] > 0
-    assert spans(tmp_path, "validation_loop")
+    assert [r["val_loss"] for r in records(tmp_path, "eval")] == pytest.approx(
+        history(tmp_path, "val_loss"), rel=1e-5
+    )
     assert records(tmp_path, "end")[0]["status"] == "finished"
     logger.log_metrics({"late": 1.0})
     assert logger.guard.total == 1

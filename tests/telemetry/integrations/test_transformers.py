@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -11,7 +10,7 @@ from tests.lazy_module import LazyModule
 from tests.records import read_records
 from tests.telemetry.integrations import control_requests
 from tests.telemetry.integrations.tiny_language_model import make_examples, make_model
-from tests.telemetry.logged import QUIET, make_logger, run_program
+from tests.telemetry.logged import QUIET, make_logger
 
 transformers = LazyModule("transformers")
 ours = LazyModule("toolkit.telemetry.integrations.transformers")
@@ -160,19 +159,6 @@ def test_with_phases_a_loss_hidden_by_the_trainers_filter_is_recorded(tmp_path):
     assert steps[3]["nan_inf_detected"] is True
     assert steps[3]["non_finite"]["train_loss"] == "NaN"
     assert math.isfinite(trainer.state.log_history[0]["loss"])
-
-
-FAILS = Path(__file__).parent / "programs" / "transformers_that_fails.py"
-
-
-@pytest.mark.parametrize(
-    ("how", "status_of_run"), [("raised", "failed"), ("caught", "failed"), ("interrupted", "stopped")]
-)
-def test_a_training_that_fails_is_no_finished_run_when_its_script_ends(tmp_path, how, status_of_run):
-    run_program(tmp_path, FAILS, tmp_path, how, may_fail=True)
-
-    assert status(tmp_path) == status_of_run
-    assert len(records(tmp_path, "error")) == (status_of_run == "failed")
 
 
 def test_complete_epochs_are_recorded(either):

@@ -12,56 +12,6 @@ from tests.telemetry.training.event_reader import events, spans, train
 CONFIG = {"global_batch_size": 4, "flops_per_sample": 1e12}
 
 
-def test_a_checkpoint_records_the_work_it_saved(log, clock, tmp_path):
-    training = log.training
-    training.configure(**CONFIG)
-    weights = tmp_path / "weights.safetensors"
-    with training.training_loop(train_iterations_start=10) as loop:
-        train(log, clock, [1.0, 2.0])
-        with training.validation_loop(), training.validation_iteration():
-            clock.advance(5.0)
-        with training.checkpoint_save(12, path=weights) as span:
-            weights.write_bytes(b"0" * 1234)
-            clock.advance(3.0)
-
-    [recorded] = events(log, "save_checkpoint_success")
-    assert recorded == {
-        "checkpoint_strategy": "sync",
-        "current_iteration": 12,
-        "first_successful_save_checkpoint_timestamp_sec": pytest.approx(clock.wall()),
-        "latest_successful_save_checkpoint_timestamp_sec": pytest.approx(clock.wall()),
-        "save_checkpoint_success_count": 1,
-        "productive_train_iterations": 12,
-        "productive_train_samples": 48,
-        "productive_train_iterations_sec": pytest.approx(3.0),
-        "productive_validation_iterations_sec": pytest.approx(5.0),
-        "productive_train_tflops": pytest.approx(48.0),
-        "checkpoint_size": 1234,
-        "checkpoint_directory": str(tmp_path),
-        "training_start_timestamp_sec": pytest.approx(loop.start),
-    }
-    [saved] = spans(log, "checkpoint_save_sync")
-    assert saved["id"] == span.id
-    assert saved["attributes"] == {
-        "checkpoint_strategy": "sync",
-        "current_iteration": 12,
-        "save_checkpoint_attempt_count": 1,
-    }
-
-
-def test_both_events_of_a_checkpoint_come_before_its_span_ends(log, clock):
-    with log.training.checkpoint_save(1) as span:
-        clock.advance(2.0)
-
-    about_it = [record for record in records_of(log) if record.get("span_id", record.get("id")) == span.id]
-    assert [record.get("name") for record in about_it] == [
-        "checkpoint_save_sync",
-        "save_checkpoint_success",
-        "sync_checkpoint_metrics_update",
-        "checkpoint_save_sync",
-    ]
-
-
 def test_a_checkpoint_that_failed_is_an_attempt_and_no_success(log):
     with pytest.raises(OSError, match="disk full"), log.training.checkpoint_save(1):
         raise OSError("disk full")
@@ -116,24 +66,6 @@ def _finish(training, clock):
     with training.checkpoint_finalization(2):
         clock.advance(4.0)
     training.on_save_checkpoint_success(1, size=99)
-
-
-def test_finalisation_can_be_reported_by_callbacks(log, clock):
-    training = log.training
-    for step in (1, 2):
-        training.on_save_checkpoint_start(step, strategy="async")
-        training.on_save_checkpoint_end()
-    training.on_checkpoint_finalization_start(1)
-    training.on_checkpoint_finalization_start(2)
-    training.on_checkpoint_finalization_end(1)
-    training.on_save_checkpoint_success(1)
-    training.on_checkpoint_finalization_end(2)
-
-    finalized = [
-        span["attributes"]["current_iteration"] for span in spans(log, "checkpoint_save_finalization")
-    ]
-    assert finalized == [1, 2]
-    assert [recorded["current_iteration"] for recorded in events(log, "save_checkpoint_success")] == [1]
 
 
 def test_a_success_without_a_start_has_no_productive_work(log):

@@ -107,53 +107,6 @@ def test_callbacks_take_the_time_at_which_it_happened_however_long_ago(log, cloc
         assert (span["start"], span["duration"]) == (pytest.approx(began), pytest.approx(36_000))
 
 
-def test_the_application_records_which_process_of_which_job_it_is(make, monkeypatch):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    log = make()
-    log.training.configure(application_name="greyjacket", custom_metadata={"branch": "main", "n": 2})
-    with log.training.application():
-        pass
-
-    [recorded] = events(log, "one_logger_initialization")
-    version = recorded.pop("one_logger_training_telemetry_version")
-    assert version[0].isdigit()
-    assert recorded.pop("node_name")
-    assert recorded == {
-        "world_size": 4,
-        "enable_for_current_rank": True,
-        "session_tag": log.run_id,
-        "is_baseline_run": False,
-        "summary_data_schema_version": "1.0.0",
-        "rank": 0,
-        "custom_metadata": ["branch:main", "n:2"],
-    }
-    [application] = spans(log, "application")
-    assert application["attributes"] == {"application_name": "greyjacket"}
-
-
-def test_validation_metrics_cover_the_job(log, clock):
-    training = log.training
-    with training.training_loop():
-        for seconds in ([1.0, 2.0], [5.0]):
-            train(log, clock, [1.0, 1.0])
-            with training.validation_loop():
-                for duration in seconds:
-                    with training.validation_iteration():
-                        clock.advance(duration)
-        with training.testing_loop(), training.testing_iteration():
-            clock.advance(7.0)
-
-    first, second = events(log, "validation_metrics_update")
-    assert (first["current_iteration"], second["current_iteration"]) == (1, 3)
-    assert (first["interval"], second["interval"]) == (2, 2)
-    assert second["total_iteration_time_sec"] == pytest.approx(8.0)
-    assert second["avg_iteration_time_sec"] == pytest.approx(8 / 3)
-    [testing] = events(log, "testing_metrics_update")
-    assert (testing["current_iteration"], testing["interval"]) == (3, 4)
-    assert testing["total_iteration_time_sec"] == pytest.approx(7.0)
-
-
 def test_an_evaluation_that_raised_is_recorded_without_the_failed_iteration(log, clock):
     training = log.training
 

@@ -53,22 +53,6 @@ def test_an_event_has_totals_of_the_job(make, clock, kept):
     assert (rest["num_iterations"], rest["interval"], rest["total_iteration_time_sec"]) == (7, 1, 66.5)
 
 
-def test_the_loop_records_its_start_and_targets(log):
-    log.training.configure(**CONFIG, train_iterations_target=5)
-    with log.training.training_loop(10, train_samples_target=lambda: 100):
-        pass
-
-    [loop] = spans(log, "training_loop")
-    assert loop["attributes"] == {
-        "train_iterations_start": 10,
-        "train_samples_start": 40,
-        "train_tokens_target": 800,
-        "completed_floating_point_operations_overall": 40e12,
-        "train_iterations_target": 5,
-        "train_samples_target": 100,
-    }
-
-
 @pytest.mark.parametrize(
     ("every", "start", "iterations", "reported"), [(50, 90, 15, [99, 104]), (1, 0, 2, [0, 1])]
 )

@@ -1,7 +1,8 @@
 """The background threads of this process, one for each kind of work, and the jobs that take turns on them.
 
 All loggers share them; files have threads of their own in each log directory. A job that hangs, because a disk, a
-driver or a network does not answer, keeps its thread, and another one takes over the other jobs of its kind.
+driver or a network does not answer, keeps its thread, and another one takes over the other jobs of its kind: the
+threads of the other kinds see to that, and who waits for such a job.
 
 A caller takes no lock that a thread needs: a signal handler may interrupt it anywhere, and close a run there.
 """
@@ -34,12 +35,16 @@ MACHINE: Final = "telemetry-machine"
 
 _HELD_UP_S: Final = 0.25
 """A turn that takes longer holds up its thread."""
-_CHECK_S: Final = 0.25
+_TOGETHER_S: Final = 1.0
+"""Pauses end at multiples of their length, at most of this: one wake-up serves the jobs of all loggers."""
+_PHASE_S: Final = {WRITING: 0.0, FILES: 0.15, MACHINE: 0.35}
+"""How much later those of a kind do: threads that wake at the same time would wait for each other."""
 _EARLY_S: Final = 0.02
-"""Jobs that are due within this time run together, so that one wake-up serves many."""
+"""Jobs that are due within this time run together."""
 _LINGER_S: Final = 0.5
 """How long a thread without jobs stays."""
-_LONGEST_WAIT_S: Final = 3600.0
+_LONGEST_WAIT_S: Final = 10.0
+"""A thread that has nothing to do checks that often whether another one is held up."""
 
 _IMPORT_PATIENCE_S: Final = 1.0
 _IMPORTER: Final = "<frozen importlib._bootstrap>"
@@ -98,7 +103,7 @@ class Job:
             return False
         wanted = self._flushes_asked = self._flushes_asked + 1
         self.wake()
-        wait_until(lambda: self._flushes_done >= wanted or self.is_over, timeout_s)
+        self._wait_until(lambda: self._flushes_done >= wanted or self.is_over, timeout_s)
         return self._flushes_done >= wanted
 
     def note_flushed(self) -> None:
@@ -121,8 +126,17 @@ class Job:
 
     def join(self, timeout_s: float) -> bool:
         """Wait, at most `timeout_s`, until it is over, unless its own turn waits; return whether it is."""
-        wait_until(lambda: self.is_over or self._thread == threading.get_ident(), timeout_s)
+        self._wait_until(lambda: self.is_over or self._thread == threading.get_ident(), timeout_s)
         return self.is_over
+
+    def _wait_until(self, is_so: Callable[[], bool], timeout_s: float) -> None:
+        def is_so_or_helped_out() -> bool:
+            if is_so():
+                return True
+            self._worker.help_out(time.monotonic())
+            return False
+
+        wait_until(is_so_or_helped_out, timeout_s)
 
     def close(self, timeout_s: float) -> bool:
         """Have the last turns taken, on this thread where the system grants no other; return whether it is over."""
@@ -151,6 +165,9 @@ class Job:
         finally:
             self.ended = time.monotonic()
             self.due = self.ended + (pause_s or 0.0)
+            if pause_s is not None and _EARLY_S < pause_s < math.inf:
+                every_s, phase_s = min(pause_s, _TOGETHER_S), self._worker.phase_s
+                self.due = round((self.due - phase_s) / every_s) * every_s + phase_s
             if self._is_flushed:
                 self._flushes_done = max(self._flushes_done, flushes)
             self.is_over = self.is_over or pause_s is None
@@ -164,6 +181,7 @@ class Worker:
     def __init__(self, name: str, disk: Path | None = None, *, is_shared: bool = True) -> None:
         self.disk = disk
         """A folder on the disk that its jobs use; None if they use none, or any."""
+        self.phase_s = _PHASE_S.get(name, 0.0)
         self.jobs: list[Job] = []
         # The one queue whose `put` may be interrupted by a handler that calls it too.
         self._rung: SimpleQueue[None] = SimpleQueue()
@@ -182,7 +200,7 @@ class Worker:
             self._rung.put(None)
 
     def _wait(self, timeout_s: float) -> bool:
-        """Wait until it is woken, an hour at most; return whether it was."""
+        """Wait until it is woken, some seconds at most; return whether it was."""
         with suppress(Empty):
             self._rung.get(timeout=max(0.0, min(timeout_s, _LONGEST_WAIT_S)))
             return True
@@ -200,8 +218,6 @@ class Worker:
             _workers.setdefault((self._name, self.disk), self)
         self.have_thread()
         self.ring()
-        if self._is_shared:
-            _have_monitor()
 
     def have_thread(self) -> None:
         """Have a thread that runs the jobs. Raises RuntimeError where the system refuses it."""
@@ -239,6 +255,8 @@ class Worker:
         try:
             while self._thread is thread:
                 now = time.monotonic()
+                for worker in list(_workers.values()):
+                    worker.help_out(now)
                 self._job = self._next(now)
                 if self._job is not None:
                     thread.name = self._job.name
@@ -272,7 +290,6 @@ class Worker:
 
 _workers: dict[tuple[str, Path | None], Worker] = {}
 """Those whose threads are shared, by their kind and disk."""
-_monitor: threading.Thread | None = None
 
 
 def background_job(name: str, turn: Turn, kind: str, disk: Path | None = None) -> Job:
@@ -294,40 +311,11 @@ def held_up_disks() -> set[Path]:
     }
 
 
-def _have_monitor() -> None:
-    global _monitor
-    if not _is_alive(_monitor):
-        _monitor = threading.Thread(target=_watch, name="telemetry-monitor", daemon=True)
-        _monitor.start()
-
-
-def _watch() -> None:
-    """Help workers out whose thread is held up, until there are no jobs."""
-    global _monitor
-    thread = threading.current_thread()
-    while _monitor is thread:
-        time.sleep(_CHECK_S)
-        now = time.monotonic()
-        for worker in list(_workers.values()):
-            worker.help_out(now)
-        if not _has_jobs():
-            _monitor = None
-            # After that: who adds a job from now on starts another.
-            if _has_jobs():
-                _monitor = thread
-
-
-def _has_jobs() -> bool:
-    return any(worker.jobs for worker in list(_workers.values()))
-
-
 def _is_alive(thread: threading.Thread | None) -> bool:
     return thread is not None and thread.is_alive()
 
 
 def _in_forked_child() -> None:
-    global _monitor
-    _monitor = None
     for worker in list(_workers.values()):
         worker.forget_thread()
     _workers.clear()

@@ -10,7 +10,7 @@ from toolkit.telemetry.core.clock import Clock
 from toolkit.telemetry.core.guard import Guard
 
 _FIRST_AFTER_S = 0.5
-_LONGEST_PAUSE_S = 1.0
+_TICK_S = 1.0
 
 
 Task = tuple[str, float, Callable[[], object]]
@@ -35,6 +35,7 @@ class PeriodicTasks:
     ) -> None:
         self._tasks = list(tasks)
         self._due = [0.0] * len(self._tasks)
+        self._tick_s = min([_TICK_S, *(every_s for _, every_s, _ in self._tasks)])
         self._clock = clock
         self._guard = guard
         self._job = background_job("telemetry-periodic", self._turn, kind, disk)
@@ -51,7 +52,8 @@ class PeriodicTasks:
         """Do the tasks that are due."""
         now = self._clock.monotonic()
         for place, (doing, every_s, do) in enumerate(self._tasks):
-            if now >= self._due[place]:
+            # At the tick that is nearest to its time.
+            if now + self._tick_s / 2 >= self._due[place]:
                 self._due[place] = now + every_s
                 with self._guard.catch(doing):
                     do()
@@ -60,4 +62,4 @@ class PeriodicTasks:
         if self._job.is_closing:
             return None
         self.tick()
-        return min(_LONGEST_PAUSE_S, max(0.0, min(self._due) - self._clock.monotonic()))
+        return self._tick_s

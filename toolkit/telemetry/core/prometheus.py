@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from toolkit.telemetry.core.checks import HOST
 from toolkit.telemetry.core.install import install_extra
 
 if TYPE_CHECKING:
@@ -95,15 +94,6 @@ class Exposition:
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
-
-
-def host_and_port(text: str) -> tuple[str, int]:
-    """Return the address in `text`. Raises PrometheusError if it is not HOST:PORT."""
-    host, _, port = text.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not HOST.fullmatch(host) or not port.isdecimal() or int(port) > 65535:
-        raise PrometheusError(f"{ascii(text)[:60]} is not HOST:PORT")
-    return host, int(port)
 
 
 def samples_of_values(

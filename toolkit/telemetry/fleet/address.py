@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 from toolkit.telemetry.core.checks import HOST, is_this_machine
 
@@ -78,7 +78,9 @@ def address_of(
     if not _DATABASE.fullmatch(database):
         raise AddressError(f"{ascii(database)[:60]} is not the name of a database; use letters, digits and _")
     host, port = _host_and_port(place)
-    secure = _wants_tls(parts.query) or ca is not None or not is_this_machine(host)
+    if parts.query not in ("", "secure=1"):
+        raise AddressError("the only option of an address is ?secure=1; TLS cannot be turned off")
+    secure = bool(parts.query) or ca is not None or not is_this_machine(host)
     return Address(
         host=host,
         port=port or (_SECURE_PORT if secure else _PLAIN_PORT),
@@ -138,11 +140,3 @@ def _host_and_port(place: str) -> tuple[str, int | None]:
         shown = place if place.startswith("[") else place.partition(":")[0]
         raise AddressError(f"{ascii(shown)[:60]} with what follows it is not HOST or HOST:PORT")
     return host, port
-
-
-def _wants_tls(query: str) -> bool:
-    options = dict(parse_qsl(query, keep_blank_values=True))
-    unknown = sorted(options.keys() - {"secure"})
-    if unknown or options.get("secure", "1") not in ("1", "true"):
-        raise AddressError("the only option of an address is ?secure=1; TLS cannot be turned off")
-    return "secure" in options

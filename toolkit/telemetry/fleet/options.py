@@ -16,7 +16,7 @@ VARIABLE: Final = "TELEMETRY_FLEET"
 """Names the file; followed by _ and a key in capitals, it is the variable for that key."""
 KEYS: Final[Mapping[str, str]] = {
     "folders": "a list of paths",
-    **dict.fromkeys(("engine", "objects", "objects-endpoint"), "a text"),
+    **dict.fromkeys(("engine", "objects"), "a text"),
     **dict.fromkeys(("password-file", "ca"), "a path"),
     **dict.fromkeys(("keep-days", "drain-timeout"), "a whole number above 0"),
     "deliver-requests": "true or false",
@@ -66,13 +66,8 @@ def add_objects_arguments(parser: argparse.ArgumentParser, what: str, action: st
         "--objects",
         action=action,
         metavar="PLACE",
-        help=f"{what}: {FORMS}, or none (default: none); keys come from the AWS_* variables or ~/.aws",
-    )
-    parser.add_argument(
-        "--objects-endpoint",
-        action=action,
-        metavar="URL",
-        help="S3 server other than Amazon's: https://HOST:PORT (default: the variable AWS_ENDPOINT_URL)",
+        help=f"{what}: {FORMS}, or none (default: none); keys, and AWS_ENDPOINT_URL for another server than Amazon's, "
+        "come from the AWS_* variables or ~/.aws",
     )
 
 
@@ -96,7 +91,7 @@ def chosen_objects(args: argparse.Namespace) -> Store | None:
     Raises:
         PlaceError: it is invalid.
     """
-    return None if args.objects in (None, "none") else store_at(args.objects, args.objects_endpoint)
+    return None if args.objects in (None, "none") else store_at(args.objects)
 
 
 def file_path(text: str) -> Path:
@@ -119,20 +114,21 @@ def fill_in(args: argparse.Namespace, command: str) -> None:
     path = args.config or (Path(os.environ[VARIABLE]).absolute() if os.environ.get(VARIABLE) else _found())
     found = {} if path is None else _in_file(path, command)
     sources = [str(path)] if found else []
-    for name, value in os.environ.items():
-        if name.startswith(f"{VARIABLE}_") and value:
+    for name, text in os.environ.items():
+        if name.startswith(f"{VARIABLE}_") and text:
             key = name.removeprefix(f"{VARIABLE}_").lower().replace("_", "-")
-            is_number = KEYS.get(key, "").endswith("above 0") and value.isascii() and value.isdigit()
-            parts: Any = value.split(os.pathsep) if key == "folders" else int(value) if is_number else value
-            if KEYS.get(key) == "true or false":
-                parts = {"true": True, "1": True, "false": False, "0": False}.get(value, value)
-            found[key] = _checked(key, parts, name, Path.cwd())
+            value: Any = text.split(os.pathsep) if key == "folders" else _OF_TEXT.get(text, text)
+            is_number = KEYS.get(key, "").endswith("above 0") and text.isascii() and text.isdigit()
+            found[key] = _checked(key, int(text) if is_number else value, name, Path.cwd())
             sources.append(name)
     for key, value in found.items():
         if getattr(args, key.replace("-", "_"), value) in (None, []):
             setattr(args, key.replace("-", "_"), value)
     if sources:
         print(f"options from {ascii(', '.join(sources))[1:-1]}", file=sys.stderr)
+
+
+_OF_TEXT: Final = {"true": True, "false": False}
 
 
 def _found() -> Path | None:
@@ -157,15 +153,13 @@ def _in_file(path: Path, command: str) -> dict[str, Any]:
     tables = {name: content.pop(name) for name in COMMANDS if isinstance(content.get(name), dict)}
     found = {}
     for name, table in {"": content, **tables}.items():
-        where = f"{path}, [{name}]" if name else str(path)
-        checked = {
+        for key, value in table.items():
             # Pages show several engines.
-            key: [_checked(key, one, where, path.parent) for one in value]
-            if name == "dashboard" and isinstance(value, list)
-            else _checked(key, value, where, path.parent)
-            for key, value in table.items()
-        }
-        found.update(checked if name in ("", command) else {})
+            is_list = name == "dashboard" and isinstance(value, list)
+            where = f"{path}, [{name}]" if name else str(path)
+            checked = [_checked(key, one, where, path.parent) for one in (value if is_list else [value])]
+            if name in ("", command):
+                found[key] = checked if is_list else checked[0]
     return found
 
 
@@ -179,8 +173,7 @@ def _checked(key: str, value: Any, where: str, folder: Path) -> Any:
         return [folder / os.path.expanduser(one) for one in value]
     if form in ("a text", "a path") and isinstance(value, str) and value:
         return folder / os.path.expanduser(value) if form == "a path" else value
-    if form == "true or false" and isinstance(value, bool):
-        return value
-    if form == "a whole number above 0" and type(value) is int and value > 0:
+    is_number = form == "a whole number above 0" and type(value) is int and value > 0
+    if is_number or (form == "true or false" and isinstance(value, bool)):
         return value
     raise AddressError(f"{where}: {key} must be {form}, got {value!r}")

@@ -200,7 +200,10 @@ def reports_of_shippers(engine: Asks) -> list[SaidByShipper]:
         "SELECT node, files, behind, last_error, clock_ahead_s, toInt64(toUInt32(now())) - toUInt32(received) "
         "FROM shippers FINAL ORDER BY node"
     )
-    return [SaidByShipper(*said, float(ahead), age_s) for *said, ahead, age_s in rows]
+    return [
+        SaidByShipper(node, files, behind, last_error, float(ahead), age_s)
+        for node, files, behind, last_error, ahead, age_s in rows
+    ]
 
 
 def status_of(run: RunFolder) -> Status:

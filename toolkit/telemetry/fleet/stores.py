@@ -81,13 +81,13 @@ class Store(Source, Protocol):
         """Store a copy of an open file, which was `changed` then, replacing one of that name. Raises StoreError."""
 
 
-def store_at(text: str, endpoint: str | None = None, *, tries: int = _TRIES) -> Store:
-    """Return the store at `text`; `endpoint` is that of an S3 server other than Amazon's.
+def store_at(text: str, *, tries: int = _TRIES) -> Store:
+    """Return the store at `text`; a variable names the S3 server if it is not Amazon's, as for other tools.
 
     A request that S3 has not answered for 5 s is made again, `tries` times in all.
 
     Raises:
-        PlaceError: it is invalid, or a package is missing.
+        PlaceError: it, or the variable, is invalid, or a package is missing.
     """
     scheme, _, rest = text.partition("://")
     if scheme == "file":
@@ -104,7 +104,7 @@ def store_at(text: str, endpoint: str | None = None, *, tries: int = _TRIES) -> 
         raise PlaceError(f"{ascii(text)[:60]} is not s3://BUCKET/PREFIX")
     if find_spec("pyarrow") is None:
         raise PlaceError(f"s3:// needs pyarrow: {install_extra('fleet')}")
-    return S3Store(bucket, prefix, _endpoint_of(endpoint, os.environ), tries)
+    return S3Store(bucket, prefix, _endpoint_of(os.environ), tries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +274,8 @@ def _folder_of(rest: str) -> Path:
     return folder
 
 
-def _endpoint_of(text: str | None, environ: Mapping[str, str]) -> str | None:
-    text = text or next((environ[name] for name in _ENDPOINT_VARIABLES if environ.get(name)), None)
+def _endpoint_of(environ: Mapping[str, str]) -> str | None:
+    text = next((environ[name] for name in _ENDPOINT_VARIABLES if environ.get(name)), None)
     if text is None:
         return None
     try:
@@ -283,11 +283,12 @@ def _endpoint_of(text: str | None, environ: Mapping[str, str]) -> str | None:
         host, port = parts.hostname or "", parts.port
     except ValueError:
         parts, host, port = urlsplit(""), "", None
-    if parts.scheme not in ("http", "https") or not HOST.fullmatch(host) or parts.path.strip("/"):
-        raise PlaceError("the endpoint of S3 has the form https://HOST:PORT")
-    if parts.username is not None or parts.query:
-        raise PlaceError("the endpoint of S3 must not contain a login or options")
-    if parts.scheme == "http" and not is_this_machine(host):
-        raise PlaceError(f"the endpoint of S3 on {host} must be https; only this machine may do without TLS")
+    is_plain = parts.scheme == "http" and is_this_machine(host)
+    if not HOST.fullmatch(host) or not (parts.scheme == "https" or is_plain):
+        raise PlaceError(
+            "the endpoint of S3 must have the form https://HOST:PORT; only this machine may do without TLS"
+        )
+    if parts.username is not None or parts.query or parts.path.strip("/"):
+        raise PlaceError("the endpoint of S3 must not contain a login, a path or options")
     name = f"[{host}]" if ":" in host else host
     return f"{parts.scheme}://{name}" + (f":{port}" if port else "")

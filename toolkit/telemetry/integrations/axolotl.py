@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import axolotl
 from axolotl.integrations.base import BasePlugin
@@ -55,9 +55,6 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
     Nothing it does raises into Axolotl, except an invalid `telemetry:` block, before anything is loaded.
     """
 
-    _current: ClassVar[TelemetryPlugin | None] = None
-    """The plugin with a run: a script that trains without Axolotl's command never reports the end of a training."""
-
     def __init__(self) -> None:
         """Make a plugin; Axolotl does so for each configuration that it loads."""
         super().__init__()
@@ -65,9 +62,7 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
         """Whether the hooks do anything."""
         self._run = FrameworkRun(enabled=False)
         self._trained: tuple[int, float] | None = None
-        """The last step and when the Trainer finished, until the final weights are recorded."""
-        self._is_saved = False
-        """Whether the final weights are recorded."""
+        """The last step and when the Trainer finished: the final weights are saved later."""
 
     @property
     def guard(self) -> Guard:
@@ -140,7 +135,7 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
                 raise
             finally:
                 patches.undo()
-            self._begin_final_save(cfg, trainer.state.global_step)
+            self._trained = trainer.state.global_step, time.time()
 
         patches.follow(trainer, "train", train)
         callback = _JobCallback(phases=self._run.wants_phases)
@@ -150,15 +145,16 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
     # After it.
 
     @guarded
-    def post_train(self, cfg: Any, model: Any) -> None:
-        """Record the weights that Axolotl has saved; it calls this before it saves them and again after."""
-        self._record_weights(cfg)
-
-    @guarded
     def post_train_unload(self, cfg: Any) -> None:
-        """Close the run: finished, or stopped on request."""
-        with self.guard.catch("recording the final weights"):
-            self._record_weights(cfg, is_last_chance=True)
+        """Record the weights that Axolotl has saved, and close the run: finished, or stopped on request."""
+        if self.log is not None and self._trained is not None:
+            (step, since), folder = self._trained, Path(cfg.get("output_dir"))
+            with self.guard.catch("recording the final weights"):
+                if any(
+                    path.suffix in _WEIGHTS and path.stat().st_mtime > since - CLOCK_STEP_S
+                    for path in folder.iterdir()
+                ):
+                    self.log.log_checkpoint(step, folder, is_final=True)
         self._close(None)
 
     # Internal.
@@ -167,45 +163,13 @@ class TelemetryPlugin(BasePlugin):  # type: ignore[misc]  # Axolotl is not insta
         """Return the logger of the run; open one that is not open, or that of the checkpoint that is resumed."""
         if self.log is not None:
             return self.log
-        earlier, TelemetryPlugin._current = TelemetryPlugin._current, self
-        if earlier is not None:
-            earlier.make_way()
         self._run.open_run(_name_of(cfg), cfg.to_dict(), _run_to_resume(cfg))
         self._run.begin_application()
         return self.log
 
-    @guarded
-    def _begin_final_save(self, cfg: Any, step: int) -> None:
-        if self.log is not None:
-            self._trained = step, time.time()
-            self.log.training.on_save_checkpoint_start(step, path=str(cfg.get("output_dir")))
-
-    def _record_weights(self, cfg: Any, *, is_last_chance: bool = False) -> None:
-        """Record the final weights as a checkpoint, once there are some that are newer than the training."""
-        log = self.log
-        if log is None or self._trained is None:
-            return
-        (step, since), folder = self._trained, Path(cfg.get("output_dir"))
-        is_there = any(
-            path.suffix in _WEIGHTS and path.stat().st_mtime > since - CLOCK_STEP_S
-            for path in folder.iterdir()
-        )
-        if not is_there and not is_last_chance:
-            return
-        self._trained, self._is_saved = None, is_there
-        if is_there:
-            log.training.on_save_checkpoint_success(step, path=str(folder))
-            log.log_checkpoint(step, folder, seconds=time.time() - since, is_final=True)
-        log.training.on_save_checkpoint_end()
-
-    def make_way(self) -> None:
-        """End the run because another training begins in this process; it is finished if its weights are saved."""
-        error = None if self._is_saved else RuntimeError("another training began before this one had ended")
-        self._close(error)
-
     def _close(self, error: BaseException | None) -> None:
         """End the run, if there is one."""
-        self._trained, self._is_saved = None, False
+        self._trained = None
         if code_of(error) == 0:
             # On Ctrl-C, Axolotl saves the weights and exits with code 0.
             self._run.end_run(None, "interrupted")

@@ -15,7 +15,7 @@ from toolkit.telemetry.logger.options import TelemetryOptions
 
 
 class TelemetryCallback:
-    """Records trials as runs: `study.optimize(telemetry.live(objective))`, or `callbacks=[telemetry]` afterwards.
+    """Records trials as runs: `study.optimize(telemetry.live(objective))`.
 
     Nothing it does raises into the study, except invalid options when it is created.
     """
@@ -25,7 +25,6 @@ class TelemetryCallback:
         self._options = options_of(options, **others)
         self.guard = Guard()
         self._thread = threading.local()
-        self._recorded: set[tuple[str, int]] = set()
 
     def __reduce__(self) -> tuple[Any, ...]:
         # A copy, for another process, records its own trials.
@@ -52,7 +51,9 @@ class TelemetryCallback:
             @functools.cache
             def begin() -> TelemetryLogger:
                 # As late as possible: the settings are those that were suggested by then.
-                log.guard.call("writing the start of a trial", _start, log, study, trial)
+                with log.guard.catch("writing the start of a trial"):
+                    about = {"framework": "optuna", "study": study.study_name, "trial": trial.number}
+                    log.log_start(config=trial.params, training={**about, **trial.user_attrs})
                 return log
 
             def report(value: Any, step: int) -> Following:
@@ -66,7 +67,11 @@ class TelemetryCallback:
                 with log.guard.catch("ending the run of a trial"):
                     begin()
                     if error is None:
-                        _end(log, max(steps, default=0), _named(study, values))
+                        named = _named(study, values)
+                        log.log_eval(max(steps, default=0), named)
+                        # As in Optuna, a trial that returns no number has failed.
+                        if any(value is None or value != value for value in named.values()):
+                            log.close("failed")
                     log.__exit__(None, error, None)
 
             patches = MethodPatches(log.guard)
@@ -83,34 +88,9 @@ class TelemetryCallback:
 
         return recorded
 
-    def __call__(self, study: Any, trial: Any) -> None:
-        """Write the run of a trial that has ended, unless it was recorded live. Optuna calls this after each trial."""
-        with self.guard.catch("writing the run of a trial"):
-            if (study.study_name, trial.number) not in self._recorded:
-                log, reported = self._open(study, trial.number), trial.intermediate_values
-                _start(log, study, trial)
-                for step, value in sorted(reported.items()):
-                    log.log_eval(step, _named(study, value))
-                # A pruned trial has the last value that it reported.
-                if trial.state.name == "COMPLETE":
-                    _end(log, max(reported, default=0), _named(study, trial.values))
-                log.close("failed" if trial.state.name == "FAIL" else trial.state.name.lower())
-
     def _open(self, study: Any, number: int) -> TelemetryLogger:
-        self._recorded.add((study.study_name, number))
         options = in_project(self._options, study.study_name, "optuna", study.study_name)
         return TelemetryLogger(f"trial-{number}", options)
-
-
-def _start(log: TelemetryLogger, study: Any, trial: Any) -> None:
-    about = {"framework": "optuna", "study": study.study_name, "trial": trial.number, **trial.user_attrs}
-    log.log_start(config=trial.params, training=about)
-
-
-def _end(log: TelemetryLogger, step: int, values: dict[str, Any]) -> None:
-    log.log_eval(step, values)
-    # As in Optuna, a trial that returns no number has failed.
-    log.close("failed" if any(value is None or value != value for value in values.values()) else None)
 
 
 def _named(study: Any, given: Any) -> dict[str, Any]:

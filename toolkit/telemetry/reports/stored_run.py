@@ -55,7 +55,6 @@ def content_of_run(
     if not read.complete:
         notes.append(f"{read.fraction_read:.0%} of the records have been read.")
     infos = [info for info in store.metrics(key) if not info.name.startswith(NOT_RESULTS)][:_MAX_METRICS]
-    store.load(key, [info.name for info in infos])
     curves = {info.name: _curve(store, card, info, points) for info in infos}
     pictures, problems = _pictures(store, key) if with_pictures else ([], [])
     # Without a run.json, only the records say how it ended.

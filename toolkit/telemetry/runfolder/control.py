@@ -308,7 +308,8 @@ def _request(
             timestamp = file_time
         if timestamp is None:
             raise ControlRefused("timestamp is missing")
-        log_every = _log_every(content.get("log_every"))
+        steps = _number(content, "log_every", "a whole number of steps", is_whole=True)
+        log_every = None if steps is None else int(steps)
         actions = _actions(content.get("actions"))
         knobs = _knobs(content)
         if log_every is None and not actions and not knobs:
@@ -349,21 +350,15 @@ def _file_id(file: os.stat_result | None) -> str:
     return "" if file is None else f"{file.st_mtime_ns}-{file.st_ino}"
 
 
-def _number(content: Mapping[str, Any], key: str) -> float | None:
+def _number(
+    content: Mapping[str, Any], key: str, allowed: str = "seconds since 1970", *, is_whole: bool = False
+) -> float | None:
     value = content.get(key)
     if value is None:
         return None
-    if not is_number(value) or not abs(value) <= LARGEST_WHOLE:
-        raise ControlRefused(f"{key} must be seconds since 1970, got {_shown(value)}")
+    if not is_number(value) or not abs(value) <= LARGEST_WHOLE or (is_whole and value != int(value)):
+        raise ControlRefused(f"{key} must be {allowed}, got {_shown(value)}")
     return float(value)
-
-
-def _log_every(value: object) -> int | None:
-    if value is None:
-        return None
-    if not is_number(value) or not abs(value) <= LARGEST_WHOLE or value != int(value):
-        raise ControlRefused(f"log_every must be a whole number of steps, got {_shown(value)}")
-    return int(value)
 
 
 def _actions(value: object) -> tuple[str, ...]:

@@ -121,24 +121,16 @@ def empty_trash(root: Path) -> int:
     Raises:
         TrashError: some could not be deleted; the others are gone.
     """
-    for run in list_trash(root, partial=True):
-        with suppress(OSError):
-            _begin_to_delete(run)
     gone, problems = 0, []
-    going = [run for run in list_trash(root, partial=True) if run.is_partial]
-    for run in going:
+    for run in list_trash(root, partial=True):
         try:
-            _finish_deleting(run.path)
+            delete_permanently(run)
         except OSError as error:
             problems.append(error.strerror or str(error))
         else:
             gone += bool(run.name)
-    left = len(problems) + len(_places(root, _TOKEN))
-    if left:
-        why = problems[0] if problems else "they cannot be renamed"
-        raise TrashError(f"{gone} deleted runs were removed, {left} could not be: {why}")
-    with suppress(OSError):
-        os.rmdir(root / TRASH)
+    if problems:
+        raise TrashError(f"{gone} deleted runs were removed, {len(problems)} could not be: {problems[0]}")
     return gone
 
 
@@ -148,30 +140,21 @@ def delete_permanently(run: TrashedRun) -> None:
     Raises:
         OSError: it cannot be deleted.
     """
-    _finish_deleting(_begin_to_delete(run))
+    # Renamed first, so that `restore` cannot restore a run that is partly deleted.
+    going = run.path.with_name(_GOING + run.token)
+    if not run.is_partial:
+        os.rename(run.path, going)
+    if run.name:
+        # A killed run's journal in shared memory would otherwise stay forever.
+        discard_journals(going / run.name)
+    shutil.rmtree(going)
     with suppress(OSError):
-        os.rmdir(run.path.parent)
+        os.rmdir(going.parent)
 
 
 _GOING = "going-"
 _TOKEN = re.compile(r"[0-9]{1,15}-[0-9a-f]{8}", re.ASCII)
 _ANY = re.compile(rf"({_GOING})?{_TOKEN.pattern}", re.ASCII)
-
-
-def _begin_to_delete(run: TrashedRun) -> Path:
-    """Rename it, so that `restore` cannot restore a run that is partly deleted."""
-    going = run.path.with_name(_GOING + run.token)
-    if not run.is_partial:
-        os.rename(run.path, going)
-    return going
-
-
-def _finish_deleting(path: Path) -> None:
-    name = _run_in(path)
-    if name is not None:
-        # A killed run's journal in shared memory would otherwise stay forever.
-        discard_journals(path / name)
-    shutil.rmtree(path)
 
 
 def _require_run_folder(root: Path, name: str) -> None:

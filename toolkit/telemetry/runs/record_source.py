@@ -55,6 +55,16 @@ class RecordSource(Protocol):
         """Yield the file up to the last line that is complete now, byte for byte, in pieces of any length."""
 
 
+class GrowingSource(RecordSource, Protocol):
+    """A record file that is read as it grows, and some of its records again."""
+
+    def size(self) -> int:
+        """Return how many bytes there are now."""
+
+    def read_records(self, places: Sequence[Place]) -> list[Record | None]:
+        """Return the record at each of `places`; None where there is none."""
+
+
 def records_in(block: Block) -> Iterator[tuple[list[Record], int]]:
     """Yield the records in the lines of a block, a few at a time."""
     all_lines = lines_of(block)
@@ -83,6 +93,10 @@ class FileSource(RecordFile):
     def records_in(self, block: Block) -> Iterator[tuple[list[Record], int]]:
         """Yield the records of a block."""
         return records_in(block)
+
+    def size(self) -> int:
+        """Return how many bytes there are now."""
+        return os.stat(self.path).st_size
 
     def read_records(self, places: Sequence[Place]) -> list[Record | None]:
         """Return the record at each of `places`; None where there is none."""

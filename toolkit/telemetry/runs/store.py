@@ -497,9 +497,6 @@ class RunStore(Protocol):
         any, inf and -inf. `last_step` is the step of the last value, or the last step before it if its record has none.
         """
 
-    def load(self, key: str, metrics: Iterable[str]) -> None:
-        """Prepare to answer questions about these metrics: together they may cost less. Names of none are ignored."""
-
     def series(
         self,
         key: str,

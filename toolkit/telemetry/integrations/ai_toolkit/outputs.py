@@ -13,7 +13,7 @@ from toolkit.telemetry.integrations.ai_toolkit.written_files import (
     lineage_folder,
     new_samples,
     sample_names,
-    saved_weights,
+    weights_in,
 )
 from toolkit.telemetry.integrations.logger_setup import remember_run
 from toolkit.telemetry.integrations.method_patches import Following, MethodPatches
@@ -73,6 +73,9 @@ class Outputs:
     def _follow_save(self, given: Any = None, *_: Any, **__: Any) -> Following:
         """Time a save; its step is None for the last one."""
         step, began, training = self._number(given), time.monotonic(), self._log.training
+        names, before = weight_names(self._process), dict[Path, int]()
+        with self._log.guard.catch("finding the weights"):
+            before = weights_in(self._save_root, names)
         self._is_written = False
         training.on_save_checkpoint_start(step)
         try:
@@ -87,7 +90,8 @@ class Outputs:
             with self._log.guard.catch("finding the weights"):
                 # ai-toolkit's own pages can end a job after a save.
                 if self._is_written:
-                    weights = saved_weights(self._save_root, weight_names(self._process), given)
+                    after = weights_in(self._save_root, names)
+                    weights = [path for path in after if after[path] != before.get(path)]
             if weights:
                 training.on_save_checkpoint_success(step, path=weights[0])
             training.on_save_checkpoint_end()

@@ -20,7 +20,7 @@ from toolkit.telemetry.integrations.ai_toolkit.start_fields import (
     weight_names,
 )
 from toolkit.telemetry.integrations.ai_toolkit.steps import Steps
-from toolkit.telemetry.integrations.ai_toolkit.written_files import has_weights, lineage_folder
+from toolkit.telemetry.integrations.ai_toolkit.written_files import lineage_folder, weights_in
 from toolkit.telemetry.integrations.framework_run import FrameworkRun
 from toolkit.telemetry.integrations.logger_setup import run_id_in
 from toolkit.telemetry.integrations.method_patches import Following, MethodPatches
@@ -63,7 +63,7 @@ class WatchedProcess:
 
     def _begin(self) -> None:
         process, began, save_root = self._process, self._began, Path(self._process.save_root)
-        resumes = has_weights(save_root, weight_names(process))
+        resumes = bool(weights_in(save_root, weight_names(process)))
         run_id = run_id_in(lineage_folder(save_root)) if resumes else None
         log = self._run.open_run(str(process.job.name), process.job.raw_config, run_id)
         if not self._run.is_live:

@@ -13,7 +13,6 @@ from toolkit.telemetry.runfolder.layout import SAMPLES, make_folders
 from toolkit.telemetry.runfolder.safefile import copy_file
 
 _SAMPLE: Final = re.compile(r"__(?P<step>\d{1,9})_(?P<index>\d+)\.[A-Za-z0-9]+$")
-_STEP: Final = re.compile(r"_\d{9}(?!\d)")
 _WEIGHTS: Final = (".safetensors", ".pt")
 _MAX_COPIED: Final = 64 * 1024 * 1024
 _NOT_WEIGHTS: Final = frozenset({"optimizer.pt", "samples"})
@@ -25,24 +24,17 @@ def lineage_folder(save_root: Path) -> Path:
     return save_root / ".telemetry"
 
 
-def saved_weights(save_root: Path, names: Sequence[str], step: int | None) -> list[Path]:
-    """Return the weights that a save at `step`, or the final one if it is None, left in `save_root`.
+def weights_in(save_root: Path, names: Sequence[str]) -> dict[Path, int]:
+    """Return the weights that ai-toolkit would resume from, and when each was written; in the order of `names`.
 
-    Their names begin with one of `names` and are sorted in that order, exact names first. The optimizer's state, which
-    ai-toolkit writes after them, is not included.
+    The optimizer's state, which ai-toolkit writes after them, is not included.
     """
-    suffix = "" if step is None else f"_{step:09d}"
-
-    def place(path: Path) -> tuple[int, bool, str]:
-        number = next(number for number, name in enumerate(names) if path.name.startswith(name))
-        return number, _stem(path) != f"{names[number]}{suffix}", path.name
-
-    return sorted((path for path in _entries(save_root) if _is_of_save(path, names, suffix)), key=place)
-
-
-def has_weights(save_root: Path, names: Sequence[str]) -> bool:
-    """Return whether `save_root` has weights that ai-toolkit would resume from."""
-    return any(_is_weights(path, names) for path in _entries(save_root))
+    found = {}
+    for path in sorted(_entries(save_root), key=lambda path: (len(path.stem), path.name)):
+        is_file = path.suffix in _WEIGHTS or path.is_dir()
+        if is_file and path.name not in _NOT_WEIGHTS and path.name.startswith(tuple(names)):
+            found[path] = path.stat().st_mtime_ns
+    return dict(sorted(found.items(), key=lambda one: not one[0].name.startswith(names[0])))
 
 
 def sample_names(save_root: Path) -> set[str]:
@@ -73,24 +65,6 @@ def copy_sample(path: Path, run_folder: Path) -> Path:
     with suppress(FileExistsError):
         copy_file(path, inside, mode=mode & 0o666)
     return inside
-
-
-def _is_of_save(path: Path, names: Sequence[str], suffix: str) -> bool:
-    if not _is_weights(path, names):
-        return False
-    stem = _stem(path)
-    # A model of two parts writes each under its own name, with the step in the middle.
-    return suffix in stem if suffix else _STEP.search(stem) is None
-
-
-def _is_weights(path: Path, names: Sequence[str]) -> bool:
-    if path.name in _NOT_WEIGHTS or not path.name.startswith(tuple(names)):
-        return False
-    return path.suffix in _WEIGHTS or path.is_dir()
-
-
-def _stem(path: Path) -> str:
-    return path.stem if path.suffix in _WEIGHTS else path.name
 
 
 def _entries(folder: Path) -> list[Path]:

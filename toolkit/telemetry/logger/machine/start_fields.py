@@ -10,30 +10,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 
-def find_process(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the process that a training configuration describes, or an empty mapping.
-
-    `config` is the whole file (`config.process[…]`), its `config` part, or a process itself. Of several processes, the
-    one with its own `telemetry` block is returned, else the first that trains, else the first.
-    """
-    inner = _mapping(config.get("config"))
-    listed = inner.get("process", config.get("process"))
-    if isinstance(listed, Mapping):
-        return listed
-    if not isinstance(listed, list | tuple):
-        return (
-            config
-            if any(isinstance(config.get(part), Mapping) for part in ("train", "network", "model"))
-            else {}
-        )
-    processes = [process for process in listed if isinstance(process, Mapping)]
-    for part in ("telemetry", "train"):
-        for process in processes:
-            if isinstance(process.get(part), Mapping):
-                return process
-    return processes[0] if processes else {}
-
-
 def lora_fields(network_config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `lora_…` fields of a `network` block or a PEFT configuration."""
     inner = _mapping(network_config.get("network_kwargs"))

@@ -4,7 +4,7 @@ from toolkit.telemetry.core.checks import OptionsError
 from toolkit.telemetry.logger.options.blocks import SpanOptions
 from toolkit.telemetry.logger.options.telemetry_options import TelemetryOptions
 from toolkit.telemetry.logger.options.training_yaml import (
-    find_block,
+    find_process,
     options_from_config,
     run_name_from_config,
 )
@@ -13,7 +13,7 @@ __all__ = [
     "OptionsError",
     "SpanOptions",
     "TelemetryOptions",
-    "find_block",
+    "find_process",
     "options_from_config",
     "run_name_from_config",
 ]

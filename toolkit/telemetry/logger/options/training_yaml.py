@@ -23,11 +23,6 @@ _TELLING: Final = ("enabled", "mode", "log_every")
 """Options that give away a block whose lines are not indented."""
 
 
-def find_block(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the `telemetry:` block of a training YAML: a process's, else the config's, else the top level's."""
-    return _found_block(config)[0]
-
-
 def _found_block(config: Mapping[str, Any]) -> tuple[Mapping[str, Any] | None, str]:
     """Return the block, and a sentence about what looks like a mistake."""
     inner = _mapping(config.get("config"))
@@ -93,7 +88,7 @@ def options_from_config(config: Mapping[str, Any], **overrides: Unpack[OptionsDi
     block, mistake = _found_block(config)
     if block is None and "enabled" not in overrides:
         return replace(TelemetryOptions.from_mapping({"enabled": False}, **overrides), mistake=mistake)
-    process = _process_that_is_logged(config)
+    process = find_process(config)
     inherited: dict[str, Any] = {}
     # Where the block itself asks for event files, they are in the run folder.
     if process.get("log_dir") and (block or {}).get("tensorboard") is not True:
@@ -129,19 +124,26 @@ def run_name_from_config(config: Mapping[str, Any]) -> str | None:
     return None
 
 
+def find_process(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the process that a training configuration describes, or an empty mapping.
+
+    `config` is the whole file (`config.process[…]`), its `config` part, or a process itself. Of several processes, the
+    one with its own `telemetry` block is returned, else the first that trains, else the first.
+    """
+    processes = _processes(config)
+    for part in ("telemetry", "train"):
+        for process in processes:
+            if part in process:
+                return process
+    is_process = any(isinstance(config.get(part), Mapping) for part in ("train", "network", "model"))
+    return next(filter(None, processes), config if is_process and not processes else {})
+
+
 def _processes(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    listed = _mapping(config.get("config")).get("process")
+    listed = _mapping(config.get("config")).get("process", config.get("process"))
     if isinstance(listed, Mapping):
         return [listed]
     return [_mapping(process) for process in listed] if isinstance(listed, (list, tuple)) else []
-
-
-def _process_that_is_logged(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the process that has a `telemetry` block, else the first one."""
-    processes = _processes(config)
-    return next(
-        (process for process in processes if "telemetry" in process), processes[0] if processes else {}
-    )
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:

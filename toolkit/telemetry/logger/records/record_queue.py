@@ -5,6 +5,7 @@ A record that waits for a device's numbers, and all that come after it, wait in 
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -89,8 +90,8 @@ class RecordQueue:
         self.journal = journal
         self.session = session
         self.rank = rank
-        self.has_woken = False
-        """Whether the writer was woken for what is in the journal now: once is enough."""
+        self._wake_at: float = MUCH
+        """Bytes in the journal at which the writer is woken: any where it sleeps, and none once it was woken."""
         self._wake = wake
         self._queue_max_bytes = queue_max_bytes
         self.lock = threading.RLock()
@@ -159,8 +160,8 @@ class RecordQueue:
         fill = 0 if self._overflow else self.journal.append(line)
         if not fill:
             self._hold(line, event, seq)
-        elif fill > MUCH and not self.has_woken:
-            self.wake_writer()
+        elif fill > self._wake_at:
+            self._wake_writer()
 
     @property
     def next_seq(self) -> int:
@@ -172,10 +173,17 @@ class RecordQueue:
         found = {"event": event, "time": wall, "elapsed": elapsed, "seq": seq, "session": self.session}
         return {**found, "rank": self.rank} if self.rank else found
 
-    def wake_writer(self) -> None:
+    def _wake_writer(self) -> None:
         """Have the writer come before its time."""
-        self.has_woken = True
+        self._wake_at = math.inf
         self._wake()
+
+    def may_writer_sleep(self) -> bool:
+        """Whether there is nothing to write; then the next record wakes the writer."""
+        with self.lock:
+            if self.is_empty:
+                self._wake_at = 0
+            return self.is_empty
 
     @property
     def is_waiting(self) -> bool:
@@ -216,7 +224,7 @@ class RecordQueue:
         with self.lock:
             if self._start_seq is not None:
                 return None
-            self.has_woken = False
+            self._wake_at = MUCH
             batch = self.journal.flip()
             if self._start_line and batch is not None:
                 batch = _with_first(self._start_line, batch)
@@ -278,9 +286,10 @@ class RecordQueue:
         self.journal.next_seq = seq + 1
         room = self._queue_max_bytes + (_RESERVE_BYTES if event in _KEPT_LONGEST else 0)
         if self._overflow_bytes + len(line) <= room:
-            self._overflow.append(line)
+            # A copy: the line as orjson has made it keeps 8 KiB of memory, however short it is.
+            self._overflow.append(bytes(memoryview(line)))
             self._overflow_bytes += len(line)
-            self.wake_writer()
+            self._wake_writer()
         else:
             self._drop(seq)
         self._look_whether_direct()
@@ -342,6 +351,8 @@ class RecordQueue:
             self.journal.next_seq += 1
             return
         self._waiting.append(waiting)
+        if not self._wake_at:
+            self._wake_writer()
 
     def _settle(self, elapsed: float, *, give_up: bool = False) -> None:
         waiting = self._waiting

@@ -19,8 +19,6 @@ from toolkit.telemetry.timing.names import (
 
 _LOOK_S: Final = 0.2
 """How long a success waits for the disk to report the checkpoint's size."""
-_MAX_PENDING: Final = 1000
-"""Checkpoints whose success was not reported yet; beyond this number the oldest are forgotten."""
 
 
 class Checkpoints:
@@ -95,7 +93,7 @@ class CheckpointSave(Phase):
 
     def begin(self, start_time: float | None = None) -> AnySpan:
         """Begin to save a checkpoint of the work done so far."""
-        job, attempts, pending = self._job, self._checkpoints.attempts, self._checkpoints.pending
+        job, attempts = self._job, self._checkpoints.attempts
         if not job.config.is_save_checkpoint_enabled:
             return super().begin(start_time)
         attempts[self.strategy] += 1
@@ -107,9 +105,7 @@ class CheckpointSave(Phase):
         span = super().begin(start_time)
         with job.guard.catch("beginning a checkpoint"):
             self.work = job.work_done()
-            pending[self.step] = self
-            if len(pending) > _MAX_PENDING:
-                pending.pop(next(iter(pending)), None)
+            self._checkpoints.pending[self.step] = self
         return span
 
     def end(self, error: BaseException | str | None = None, stop_time: float | None = None) -> None:

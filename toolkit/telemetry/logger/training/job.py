@@ -10,13 +10,13 @@ from dataclasses import fields
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from numbers import Real
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from toolkit.telemetry.core.checks import whole_number
 from toolkit.telemetry.core.clock import Clock
+from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.ranks import find_rank
 from toolkit.telemetry.logger.errors.failure import describe_failure
-from toolkit.telemetry.logger.logger_internals import Internals
 from toolkit.telemetry.logger.spans.span import NO_FAILURES, AnySpan
 from toolkit.telemetry.logger.training.config import ConfigSource, TrainingConfig
 from toolkit.telemetry.logger.training.sums import UNKNOWN, Attributes, PartSeconds, Sums, amount, known
@@ -35,10 +35,46 @@ _OF_THE_JOB: Final = {
 """Keys of the configuration that are no part of its event: the initialization has them."""
 
 
+class JobLog(Protocol):
+    """A logger as used by a job: its `Internals`."""
+
+    guard: Guard
+
+    @property
+    def is_live(self) -> bool:
+        """Whether calls have an effect."""
+
+    @property
+    def given_tags(self) -> tuple[str | tuple[str, ...] | None, str | None]:
+        """The performance tag and the session tag."""
+
+    def set_tags(self, *, perf_tag: str | None = None, session_tag: str | None = None) -> None:
+        """Change the tags of this session."""
+
+    def start_span(
+        self, name: str, /, *, attributes: Mapping[str, Any] | None = None, start_time: float | None = None
+    ) -> AnySpan:
+        """Return a span that has begun, now or at a wall time."""
+
+    def current_span(self) -> AnySpan | None:
+        """Return the innermost open span of this thread or task."""
+
+    def span_seconds(self, name: str) -> float:
+        """Return the seconds of all spans of `name` on the training thread."""
+
+    def event_outside_spans(
+        self, name: str, attributes: Mapping[str, Any], time: float | None = None
+    ) -> None:
+        """Write an event that belongs to the run as a whole."""
+
+    def latest_loss(self) -> float | None:
+        """Return the latest training loss that is known without waiting for a device."""
+
+
 class Job:
     """What the phases of a job share. Times are wall-clock seconds; None means now."""
 
-    def __init__(self, log: Internals, clock: Clock) -> None:
+    def __init__(self, log: JobLog, clock: Clock) -> None:
         self.log = log
         self.guard = log.guard
         self.clock = clock

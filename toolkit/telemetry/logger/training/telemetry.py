@@ -10,10 +10,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from toolkit.telemetry.core.clock import Clock
-from toolkit.telemetry.logger.logger_internals import Internals
 from toolkit.telemetry.logger.spans.span import AnySpan
 from toolkit.telemetry.logger.training.checkpoints import CheckpointFinalization, Checkpoints
-from toolkit.telemetry.logger.training.job import Job
+from toolkit.telemetry.logger.training.job import Job, JobLog
 from toolkit.telemetry.logger.training.phases import (
     Application,
     Evaluation,
@@ -100,7 +99,7 @@ class TrainingTelemetry:
     )
     sampling, on_sampling_start, on_sampling_end = _phase(names.SAMPLING, "sampling", Pause)
 
-    def __init__(self, log: Internals, clock: Clock) -> None:
+    def __init__(self, log: JobLog, clock: Clock) -> None:
         self._job = Job(log, clock)
         self._guard = log.guard
         self._checkpoints = Checkpoints(self._job)
@@ -220,26 +219,13 @@ class TrainingTelemetry:
         """Finalising an `async` checkpoint, on any thread; it is saved when the block ends without an exception."""
         return CheckpointFinalization(self._checkpoints, global_step, path)
 
-    def on_checkpoint_finalization_start(
-        self, global_step: int, start_time_msec: float | None = None
-    ) -> AnySpan:
-        """Mark the start of finalising an async checkpoint, from any thread."""
-        phase = self.checkpoint_finalization(global_step)
-        return self._begin(f"{phase.name} {global_step}", phase, start_time_msec)
-
-    def on_checkpoint_finalization_end(self, global_step: int, finish_time_msec: float | None = None) -> None:
-        """Mark the end of finalising an async checkpoint, from any thread."""
-        self._end(f"{names.CHECKPOINT_SAVE_FINALIZATION} {global_step}", finish_time_msec)
-
     # Internal.
 
     def _begin(self, key: str, phase: Phase, start_time_msec: float | None) -> AnySpan:
         """Begin a phase, and end one whose end was never reported."""
         earlier = self._open.pop(key, None)
         if earlier is not None:
-            self._guard.report_misuse(
-                f"{_shown(key)} started again before it ended; the earlier one is ended here"
-            )
+            self._guard.report_misuse(f"{key} started again before it ended; the earlier one is ended here")
             earlier.end("its end was never reported")
         span = phase.begin(self._seconds(start_time_msec))
         self._open[key] = phase
@@ -250,7 +236,7 @@ class TrainingTelemetry:
         if phase is not None:
             phase.end(None, self._seconds(finish_time_msec))
         elif self._job.log.is_live:
-            self._guard.report_misuse(f"{_shown(key)} ended but never started")
+            self._guard.report_misuse(f"{key} ended but never started")
 
     def _seconds(self, msec: float | None) -> float | None:
         if msec is None:
@@ -261,7 +247,3 @@ class TrainingTelemetry:
             )
             return None
         return msec / 1000.0
-
-
-def _shown(key: str) -> str:
-    return key.partition(" ")[0]

@@ -25,6 +25,9 @@ _DESCRIPTOR_IS_DEAD = frozenset(
 
 _LOOK_S = 1.0
 """How often it is looked whether the file is still in its place."""
+_IDLE_AFTER_S = 0.3
+_IDLE_S = 5.0
+"""How often that is, once no record has come for some time: the next one wakes the writer."""
 
 
 class Writer:
@@ -57,7 +60,7 @@ class Writer:
         self._on_gone = on_gone
         self._others_reported = False
         self._deadline = 0.0
-        self._looked_at = time.monotonic()
+        self._looked_at = self._wrote_at = time.monotonic()
         self._sync_failed = False
         self._syncing = threading.Lock()
         self._job = background_job("telemetry-writer", self._run, WRITING, self.disk)
@@ -118,7 +121,10 @@ class Writer:
             with self._guard.catch("closing the record file"):
                 self._finish()
             return None
-        return _RETRY_S if self.trouble else self._flush_interval
+        if self.trouble:
+            return _RETRY_S
+        is_idle = time.monotonic() - self._wrote_at > _IDLE_AFTER_S
+        return _IDLE_S if is_idle and self._record_queue.may_writer_sleep() else self._flush_interval
 
     @property
     def is_drained(self) -> bool:
@@ -139,6 +145,7 @@ class Writer:
                         self._look_at_the_file()
                         continue
                     self._record_queue.batch_written()
+                    self._wrote_at = time.monotonic()
                     self._look_for_others()
                 batch = self._record_queue.take_batch()
                 if batch is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, Final
 
 from toolkit.telemetry.core.checks import only_or_except, texts
@@ -23,22 +24,16 @@ class SpanFilter:
     def __init__(self, only: Sequence[str] = (), except_: Sequence[str] = ()) -> None:
         self.only = tuple(only)
         self.except_ = tuple(except_)
-        self._known: dict[str, bool] = {}
+        self.takes: Callable[[str], bool] = lru_cache(_NAMES_KEPT)(self._takes)
+        """Whether spans of a name are exported."""
 
     @property
     def takes_all(self) -> bool:
         """Whether all spans are exported."""
         return not self.only and not self.except_
 
-    def takes(self, name: str) -> bool:
-        """Return whether spans called `name` are exported."""
-        known = self._known.get(name)
-        if known is None:
-            if len(self._known) >= _NAMES_KEPT:
-                self._known.clear()
-            known = (not self.only or _matches(name, self.only)) and not _matches(name, self.except_)
-            self._known[name] = known
-        return known
+    def _takes(self, name: str) -> bool:
+        return (not self.only or _matches(name, self.only)) and not _matches(name, self.except_)
 
 
 def span_filter_from(given: Mapping[str, Any] | None) -> SpanFilter:

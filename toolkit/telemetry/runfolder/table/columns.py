@@ -56,7 +56,7 @@ _LONGEST_SHORT_TEXT: Final = 200
 _LONGEST_TEXT: Final = 2_000
 
 # A spreadsheet runs a cell that begins so as a formula, the wide forms of Chinese and Japanese among them; some look
-# for it after blanks and letters that are not shown. Scripts of pages have the same pattern; a test compares them.
+# for it after blanks and letters that are not shown.
 _FORMULA: Final = re.compile(
     r"[\s\x00-\x1f\x7f-\x9f\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]*[=+@\t\r\n\uff1d\uff0b\uff0d\uff20-]"
 )

@@ -17,7 +17,6 @@ from toolkit.telemetry.formulas.formula import FormulaError, is_formula, parse
 from toolkit.telemetry.runfolder.records import Record
 from toolkit.telemetry.runs.columns.derived import DerivedColumns
 from toolkit.telemetry.runs.columns.run_columns import EventPlaces, MetricColumn, RunColumns
-from toolkit.telemetry.runs.columns.smoothing import FOLDED
 from toolkit.telemetry.runs.columns.span_reader import SpanReader
 from toolkit.telemetry.runs.columns.thinning import level_for
 from toolkit.telemetry.runs.columns.tiles import CurveBuilder
@@ -51,9 +50,6 @@ class ColumnQueries:
     @abstractmethod
     def read_records(self, places: Sequence[Place]) -> Sequence[Record | None]:
         """Return the records at these offsets and lengths; None for invalid ones. Raises OSError."""
-
-    def load(self, names: Iterable[str]) -> None:
-        """Fill the columns of these metrics, if not every one is filled by `refresh`."""
 
     @property
     def nbytes(self) -> int:
@@ -95,7 +91,6 @@ class ColumnQueries:
         """
         if is_formula(name):
             return self.formula_column(name)[0]
-        self.load([name])
         with self._lock:
             return self._columns.metrics.get(name)
 
@@ -106,7 +101,6 @@ class ColumnQueries:
         """
         try:
             formula = parse(text)
-            self.load(formula.names)
             # Before the lock: a store takes its own lock to find them, and this one inside it.
             settings = {name: self.setting(name) for name in formula.all_of("setting")}
             while True:
@@ -158,7 +152,6 @@ class ColumnQueries:
         Also how much of them is computed, and why it is not all.
         """
         names = [name, *([axis.removeprefix(METRIC_AXIS)] if axis.startswith(METRIC_AXIS) else [])]
-        self.load([*(one for one in names if not is_formula(one)), FOLDED])
         problems = [self.formula_column(one)[1] for one in names if is_formula(one)]
         with self._lock:
             column, along = (*(self._columns.column(self.named(one)) for one in names), None)[:2]
@@ -232,7 +225,6 @@ class ColumnQueries:
     def table(self, names: Sequence[str] | None, rows: tuple[int, int] | None = None) -> dict[str, Floats]:
         """Return metrics as columns of one length, with step, time and session; missing are NaN, of `rows` masked."""
         wanted = [info.name for info in self.metrics()] if names is None else names
-        self.load(wanted)
         for name in filter(is_formula, wanted):
             self.column(name)
         with self._lock:

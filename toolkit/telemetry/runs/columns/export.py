@@ -66,7 +66,6 @@ def metrics_to_parquet(store: RunStore, key: str, metrics: Sequence[str]) -> byt
 
 def _parts(store: RunStore, key: str, metrics: Sequence[str]) -> Iterator[Mapping[str, Floats]]:
     """Yield the table of these metrics, a few rows at a time."""
-    store.load(key, metrics)
     total, width = len(store.table(key, [])["time"]), len(FIRST_COLUMNS) + len(metrics)
     if total * width > _MAX_CELLS:
         raise Refused(

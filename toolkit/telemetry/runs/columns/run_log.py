@@ -1,8 +1,7 @@
-"""One local record file, read into columns as it grows."""
+"""One record file, read into columns as it grows."""
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Sequence
@@ -15,7 +14,7 @@ from toolkit.telemetry.runs.columns.column_cache import ColumnCache
 from toolkit.telemetry.runs.columns.column_queries import ColumnQueries
 from toolkit.telemetry.runs.columns.line_parser import LineParser
 from toolkit.telemetry.runs.columns.run_columns import RunColumns
-from toolkit.telemetry.runs.record_source import FileSource, Place
+from toolkit.telemetry.runs.record_source import FileSource, GrowingSource, Place
 from toolkit.telemetry.runs.store import Health
 
 _BLOCK_BYTES: Final = 16 * 1024 * 1024
@@ -26,10 +25,11 @@ _LONG_S: Final = 60.0
 class RunLog(ColumnQueries):
     """Reads one growing file, each byte once, and answers queries from memory. Thread-safe."""
 
-    def __init__(self, path: Path, cache: ColumnCache | None) -> None:
+    def __init__(self, path: Path, cache: ColumnCache | None, source: GrowingSource | None = None) -> None:
+        """Read the file at `path`, or what `source` has of one with this name."""
         super().__init__()
         self.path = path
-        self._source = FileSource(path)
+        self._source = source or FileSource(path)
         self._cache = cache
         self._reading = threading.Lock()
         self._reader: threading.Thread | None = None
@@ -81,7 +81,7 @@ class RunLog(ColumnQueries):
 
     def _is_little(self) -> bool:
         try:
-            return os.stat(self.path).st_size - self._cursor.offset < _BLOCK_BYTES // 8
+            return self._source.size() - self._cursor.offset < _BLOCK_BYTES // 8
         except OSError:
             return True
 

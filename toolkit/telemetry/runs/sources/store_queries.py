@@ -126,9 +126,6 @@ class StoreQueries(RunStore):
     def metrics(self, key: str, *, rank: int = 0) -> Sequence[MetricInfo]:
         return self._log(key, rank).metrics()
 
-    def load(self, key: str, metrics: Iterable[str]) -> None:
-        self._log(key).load(metrics)
-
     def series(
         self,
         key: str,
@@ -156,15 +153,11 @@ class StoreQueries(RunStore):
         return [self.refresh(key, wait_s=wait_s) for key in keys]
 
     def series_of(self, keys: Sequence[str], metric: str, *, buckets: int = 600) -> Mapping[str, Series]:
-        self._load_together(keys, metric)
         found = {}
         for key in keys:
             with suppress(UnknownRun):
                 found[key] = self.series(key, metric, buckets=buckets)
         return found
-
-    def _load_together(self, keys: Sequence[str], metric: str) -> None:
-        """Load one metric of several runs, if that costs less than one by one."""
 
     def sessions(self, key: str) -> Sequence[SessionStart]:
         return self._log(key).sessions()

@@ -75,7 +75,7 @@ class TeamStores:
         self.stores = stores
 
     card, meta, metrics = _one(RunStore.card), _one(RunStore.meta), _one(RunStore.metrics)
-    load, refresh, refresh_all = _one(RunStore.load), _one(RunStore.refresh), _many(RunStore.refresh_all)
+    refresh, refresh_all = _one(RunStore.refresh), _many(RunStore.refresh_all)
     formula_problem = _one(RunStore.formula_problem)
     series, series_of, trends = _one(RunStore.series), _many(RunStore.series_of), _many(RunStore.trends)
     recent, values_around, means = _one(RunStore.recent), _one(RunStore.values_around), _one(RunStore.means)

@@ -72,11 +72,7 @@ def run(args: argparse.Namespace) -> int:
                 f"--to {args.to} is a log directory and needs --from; as a shared folder: --to {shared}"
             )
         target: Store
-        target = (
-            FolderStore(Path(args.to).expanduser())
-            if is_log_dir
-            else store_at(args.to, args.objects_endpoint)
-        )
+        target = FolderStore(Path(args.to).expanduser()) if is_log_dir else store_at(args.to)
         source, wanted = _folders(args) if not (is_from_given or is_log_dir) else _elsewhere(args)
         done = copy_runs(source, target, wanted, say=print_to_stderr)
     except (AddressError, EngineError, PlaceError, StoreError, OSError) as error:
@@ -110,7 +106,7 @@ def _folders(args: argparse.Namespace) -> tuple[Source, list[str]]:
 def _elsewhere(args: argparse.Namespace) -> tuple[Source, list[str]]:
     """Return the runs of a bucket, a shared folder or an engine, and the names that were given; none mean all."""
     if args.engine is not None and not args.engine.startswith(f"{SCHEME}:"):
-        return store_at(args.engine, args.objects_endpoint), args.runs
+        return store_at(args.engine), args.runs
     objects, engine = chosen_objects(args), Engine(chosen_engine(args))
     if not args.runs:
         raise StoreError("which run? its id, or a name that only one run has")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -46,14 +47,10 @@ class SystemSampling:
                 merged.update(sample)
         return merged
 
-    def sources(self) -> dict[str, str]:
-        """Return each source's name with how it does: sampling, failing, hung, or ended (it has nothing to sample)."""
-        now = self._clock.monotonic()
-        return {source.sampler.name: source.state(now, self._fresh_s) for source in self._sources}
-
     def stale(self) -> list[str]:
         """Return the names of the sources that were asked and have not come back: a hung driver or file system."""
-        return [name for name, state in self.sources().items() if state == "hung"]
+        since = self._clock.monotonic() - self._fresh_s
+        return [source.sampler.name for source in self._sources if source.asked_at < since]
 
     def stop(self, timeout_s: float) -> None:
         """Stop every source that answers; return within `timeout_s` whatever the others do."""
@@ -80,17 +77,9 @@ class _Source:
         self._interval_s = interval_s
         self._clock = clock
         self._guard = guard
-        self._asked_at: float | None = None
+        self.asked_at = math.inf
+        """When it was asked that has not come back; infinite where it has."""
         self._failures = 0
-        self._ended = False
-
-    def state(self, now: float, fresh_s: float) -> str:
-        asked_at = self._asked_at
-        if self._ended:
-            return "ended"
-        if asked_at is not None and now - asked_at > fresh_s:
-            return "hung"
-        return "failing" if self._failures else "sampling"
 
     def _turn(self) -> float | None:
         pause_s: float | None = None
@@ -100,7 +89,6 @@ class _Source:
             has_ended_itself = False
         finally:
             if pause_s is None:
-                self._ended = True
                 if has_ended_itself:
                     # It raised what is not caught, such as SystemExit: a library that thinks it is the program.
                     ended = RuntimeError("it ended its own thread, and is not asked again")
@@ -112,7 +100,7 @@ class _Source:
     def _ask(self) -> float | None:
         """Take one sample and return how long to wait for the next, or None where there will be none."""
         answered = False
-        self._asked_at = self._clock.monotonic()
+        self.asked_at = self._clock.monotonic()
         try:
             with self._guard.catch(f"sampling {self.sampler.name}"):
                 try:
@@ -122,6 +110,6 @@ class _Source:
                 self.answer = (self._clock.monotonic(), sample)
                 answered = True
         finally:
-            self._asked_at = None
+            self.asked_at = math.inf
         self._failures = 0 if answered else self._failures + 1
         return self._interval_s if self._failures < FAILURES_BEFORE_REST else max(REST_S, self._interval_s)

@@ -27,7 +27,7 @@ class EngineLink:
 
     def __init__(self, address: Address, *, patience_s: float = PATIENCE_S) -> None:
         self.address = address
-        self._patience_s = patience_s
+        self.patience_s = patience_s
         self._lock = threading.Lock()
         self._unused: list[Engine] = []
         self._failure: EngineError | None = None
@@ -100,7 +100,7 @@ class EngineLink:
         return answer
 
     def _connect(self) -> Engine:
-        engine = Engine(self.address, patience_s=self._patience_s)
+        engine = Engine(self.address, patience_s=self.patience_s)
         if not self.version:
             self.version = require_tables(engine).engine_version
         return engine
@@ -118,8 +118,8 @@ class EngineLink:
 
     def _ask_again(self) -> None:
         while True:
-            time.sleep(self._patience_s)
-            engine = Engine(self.address, patience_s=self._patience_s)
+            time.sleep(self.patience_s)
+            engine = Engine(self.address, patience_s=self.patience_s)
             try:
                 engine.query("SELECT 1 FROM commits LIMIT 1")
             except (UnreachableError, FullError):

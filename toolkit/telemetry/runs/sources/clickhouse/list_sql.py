@@ -64,13 +64,20 @@ class _Value:
 class ListSql:
     """The parts of a SELECT for the runs that a query finds, in its order."""
 
-    def __init__(self, query: RunQuery, search: Query, names: Names, now: float) -> None:
-        """Translate `query`, whose text is `search`; `names` are those of all runs, by place."""
+    def __init__(
+        self, query: RunQuery, search: Query, names: Names, now: float, *, created_days: int | None = None
+    ) -> None:
+        """Translate `query`, whose text is `search`; `names` are those of all runs, by place.
+
+        With `created_days` only runs that were created in these last days are looked at.
+        """
         self._names = names
         self._needs_labels = False
         self._columns = dict.fromkeys(("run_id", "created", "version", "last_sign"))
         self._facts: dict[str, str] = {}
         self.where: list[str] = []
+        if created_days is not None:
+            self.where.append(f"created >= toDate({int(now // 86_400) - created_days})")
         if query.project is not None:
             self.where.append(f"{self._column('project')} = {literal(query.project)}")
         if query.days is not None:
@@ -87,13 +94,13 @@ class ListSql:
             else f"run_id NOT IN (SELECT run_id FROM labels FINAL WHERE {hidden})"
         )
 
-    def select(self, what: str, end: str) -> str:
-        """Return the statement that selects `what`, with `end` after its conditions."""
+    def select(self, what: str, end: str, limit_s: float = 0.0) -> str:
+        """Return the statement that selects `what`, with `end` after its conditions, within `limit_s` unless 0."""
         joined = f" ANY LEFT JOIN {_LABELS} USING (run_id)" if self._needs_labels else ""
         where = " AND ".join(f"({condition})" for condition in (self._hidden, *self.where))
         facts = (f"{value} AS {name}" for value, name in self._facts.items())
         runs = f"(SELECT {', '.join((*self._columns, *facts))} FROM runs FINAL) AS r"
-        return f"SELECT {what} FROM {runs}{joined} WHERE {where} {end} {ONE_THREAD}"
+        return f"SELECT {what} FROM {runs}{joined} WHERE {where} {end} {ONE_THREAD}, max_execution_time = {limit_s}"
 
     # ------------------------------------------------------------ values
 

@@ -59,6 +59,11 @@ _LOOK_EVERY_S: Final = 1.0
 _LIST_SHARE: Final = 5
 """A list that took the engine a second is asked for again after five."""
 _NAMES_S: Final = 5.0
+_PATIENCE_SHARE: Final = 0.7
+"""Of a page's patience, what a list of all runs may take; the rest is for one of some of them."""
+_LOOKED_AT_DAYS: Final = 30
+_TIMEOUT: Final = 159
+"""ClickHouse's code: the time that a question may take is over."""
 _UNENDED: Final = (RUNNING, STALLED, LOST)
 _USED_S: Final = 10.0
 
@@ -235,7 +240,8 @@ class EngineRuns:
             return kept
         place = str(self._link.address)
         try:
-            found = replace(self._ask_for(query, place), read_ms=(time.monotonic() - began) * 1000)
+            found = self._within_patience(query, place)
+            found = replace(found, read_ms=(time.monotonic() - began) * 1000)
         except EngineError as error:
             problem = self._link.problem or clean(str(error))
             with self._lock:
@@ -245,7 +251,19 @@ class EngineRuns:
             keep_recent(self._lists, query, (began, found), _MAX_LISTS)
         return found
 
-    def _ask_for(self, query: RunQuery, place: str) -> RunList:
+    def _within_patience(self, query: RunQuery, place: str) -> RunList:
+        """Return the runs that `query` finds; if to look at all takes too long, among those of the last weeks."""
+        try:
+            return self._ask_for(query, place, limit_s=self._link.patience_s * _PATIENCE_SHARE)
+        except EngineError as error:
+            if error.code != _TIMEOUT:
+                raise
+        said = f"To look at all runs takes the engine too long: it looked at those of the last {_LOOKED_AT_DAYS} days."
+        return replace(self._ask_for(query, place, created_days=_LOOKED_AT_DAYS), problems=(said,))
+
+    def _ask_for(
+        self, query: RunQuery, place: str, *, limit_s: float = 0.0, created_days: int | None = None
+    ) -> RunList:
         asked_at = now()
         search = parse(query.text, asked_at)
         order, prefix, _ = split_order(query.sort)
@@ -253,18 +271,18 @@ class EngineRuns:
         names = self._names() if has_comparisons or prefix or order not in COLUMNS else {}
         if has_comparisons:
             search = checked(search, FIELD_NAMES.union(*names.values()), self._has_text)
-        sql = ListSql(query, search, names, asked_at)
+        sql = ListSql(query, search, names, asked_at, created_days=created_days)
         groups = self._count()
         matching = None
-        if not search.terms and query.days is None:
+        if not search.terms and query.days is None and created_days is None:
             shown = [one for one in groups if query.archived or not one.is_archived]
             shown = [one for one in shown if query.project in (None, one.project)]
             matching = sum(one.runs for one in shown if not query.statuses or one.status in query.statuses)
         size = MOST_LISTED if query.per_page is None else min(query.per_page, MOST_LISTED)
         if matching is None and (size < 1 or query.page > 1):
-            matching = self._link.rows(sql.select("count()", ""))[0][0]
+            matching = self._link.rows(sql.select("count()", "", limit_s))[0][0]
         page = 1 if size < 1 or matching is None else max(1, min(query.page, -(-matching // size)))
-        rows = self._page(sql, size, page, matching) if size > 0 and matching != 0 else []
+        rows = self._page(sql, size, page, matching, limit_s) if size > 0 and matching != 0 else []
         may_lack = not prefix and ":" not in order and query.sort.removeprefix("-") not in ORDERS
         if rows and rows[0][1] == MISSING and may_lack:
             first = rows if page == 1 else self._page(sql, 1, 1, matching)
@@ -290,13 +308,13 @@ class EngineRuns:
         )
 
     def _page(
-        self, sql: ListSql, size: int, page: int, matching: int | None
+        self, sql: ListSql, size: int, page: int, matching: int | None, limit_s: float = 0.0
     ) -> list[tuple[str, int, int, int, int]]:
         """Return of each run id, kind of the value it is sorted by, how many runs there are, its day and version."""
         matched = "count() OVER ()" if matching is None else "0"
         what = f"run_id, {sql.kind}, {matched}, toUInt16(created), version"
         end = f"ORDER BY {sql.order} LIMIT {size} OFFSET {(page - 1) * size}"
-        return self._link.rows(sql.select(what, end))
+        return self._link.rows(sql.select(what, end, limit_s))
 
     def _heard(self, engine_time: int) -> None:
         self.engine_time = max(self.engine_time, engine_time)
@@ -382,6 +400,14 @@ class EngineRuns:
         if found is not None:
             found.used_at = time_s
         return found
+
+    def look_at(self, run_ids: Iterable[str]) -> None:
+        """Ask for several runs at once, which `find` then knows.
+
+        Raises:
+            EngineError: the engine does not answer.
+        """
+        self._fetch(dict.fromkeys(run_ids), is_whole=True)
 
     def near(self, wanted: str) -> list[str]:
         """Return the keys of the runs with the most similar names, among those that were updated last."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from toolkit.telemetry.fleet.address import Address
@@ -27,12 +28,12 @@ from toolkit.telemetry.runfolder.manifest import Manifest
 from toolkit.telemetry.runfolder.reader import BadLine, parse_line
 from toolkit.telemetry.runfolder.records import ENVIRONMENT, MAX_LINE_BYTES, START
 from toolkit.telemetry.runfolder.safefile import NotInside, parts_inside
+from toolkit.telemetry.runs.columns.run_log import RunLog
 from toolkit.telemetry.runs.formatting import clean
 from toolkit.telemetry.runs.rank_grid import RankGrid
-from toolkit.telemetry.runs.sources.clickhouse.columns import EngineLog, load_together
 from toolkit.telemetry.runs.sources.clickhouse.link import PATIENCE_S, EngineLink
 from toolkit.telemetry.runs.sources.clickhouse.rank_grid import rank_grid_of
-from toolkit.telemetry.runs.sources.clickhouse.record_source import Commits, EngineSource
+from toolkit.telemetry.runs.sources.clickhouse.record_source import Commits, EngineSource, read_together
 from toolkit.telemetry.runs.sources.clickhouse.requests import EngineRequests
 from toolkit.telemetry.runs.sources.clickhouse.runs import EngineRun, EngineRuns
 from toolkit.telemetry.runs.sources.store_queries import StoreQueries, evict, keep_recent
@@ -88,7 +89,8 @@ class ClickHouseStore(StoreQueries):
         self._objects = objects
         self._objects_failure: tuple[float, str] = (-math.inf, "")
         self._kept: dict[tuple[str, int, int, int], bytes] = {}
-        self._logs: dict[tuple[str, int], EngineLog] = {}
+        self._files: dict[tuple[str, int, int], bytes] = {}
+        self._logs: dict[tuple[str, int], RunLog] = {}
         self._trends: dict[str, Sequence[float]] = {}
         self._grids: dict[tuple[str, str, int], tuple[float, RankGrid]] = {}
         self._feeds: tuple[Feed, ...] = ()
@@ -145,19 +147,19 @@ class ClickHouseStore(StoreQueries):
         record = parse_line(0, line)
         return {} if isinstance(record, BadLine) or record.get("event") != START else record
 
-    def _log(self, key: str, rank: int = 0) -> EngineLog:
+    def _log(self, key: str, rank: int = 0) -> RunLog:
         source = self._source(key, rank)
         with self._lock:
             log = self._logs.get((source.run_id, rank))
             if log is None:
-                log = self._logs[source.run_id, rank] = EngineLog(source)
+                log = self._logs[source.run_id, rank] = RunLog(Path(source.name), None, source)
                 log.setting = self._settings_of(key)
                 evict(self._logs, log)
             log.used_at = time.monotonic()
             return log
 
     def _source(self, key: str, rank: int = 0) -> EngineSource:
-        return EngineSource(self._link, self._commits, self._kept, self._find(key).run_id, rank)
+        return EngineSource(self._link, self._commits, self._kept, self._files, self._find(key).run_id, rank)
 
     def _manifest(self, key: str) -> Manifest | None:
         return self._find(key).manifest
@@ -167,8 +169,13 @@ class ClickHouseStore(StoreQueries):
 
     def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
         """Read new records, for at most about `wait_s`."""
-        run = self._find(key)
+        run, source = self._find(key), self._source(key, rank)
         health = self._log(key, rank).refresh(wait_s)
+        with suppress(OSError):
+            # What was taken ends with a line: if it is not read to its end, one is missing.
+            health = replace(health, gaps=int(not health.bytes_pending and health.bytes_read < source.size()))
+        problem = self._link.problem
+        health = replace(health, problem=problem or health.problem, is_stale=problem is not None)
         # Of a run that has ended, more may be in its file than was shipped.
         if not (run.behind or run.card(self._runs.engine_time).live):
             return health
@@ -177,20 +184,15 @@ class ClickHouseStore(StoreQueries):
 
     def refresh_all(self, keys: Sequence[str], *, wait_s: float = 2.0) -> Sequence[Health]:
         """Read new records of several runs; those that were never read, with one question."""
-        logs = [self._log(key) for key in keys]
-        unread = [log for log in logs if not log.position[1]]
+        with suppress(EngineError):
+            self._runs.look_at(keys)
+        sources = [self._source(key) for key in keys]
+        unread = [source for source in sources if (source.run_id, 0) not in self._logs]
         with suppress(EngineError):
             if len(unread) > 1:
-                self._commits.look_at([log.source.run_id for log in unread])
-                EngineLog.read_together(unread)
+                self._commits.look_at([source.run_id for source in unread])
+                read_together(unread)
         return super().refresh_all(keys, wait_s=wait_s)
-
-    def _load_together(self, keys: Sequence[str], metric: str) -> None:
-        logs = []
-        for key in keys:
-            with suppress(UnknownRun):
-                logs.append(self._log(key))
-        load_together(logs, metric)
 
     def ranks(self, key: str) -> Sequence[int]:
         """Return the ranks with their own records."""
