@@ -16,8 +16,8 @@ from textual.containers import VerticalScroll
 from textual.widgets import DataTable, Footer, Input, Static
 
 from toolkit.telemetry.cli.chosen_run import printable
-from toolkit.telemetry.cli.commands.look.ls import columns_of
 from toolkit.telemetry.cli.report_content import UnreadableRunError, require_columns
+from toolkit.telemetry.cli.run_columns import columns_of
 from toolkit.telemetry.cli.run_list import ListedRun, label_runs
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.user_folders import user_folder

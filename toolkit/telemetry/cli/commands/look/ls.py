@@ -4,38 +4,25 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
-from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from toolkit.telemetry.cli.argument_types import whole
 from toolkit.telemetry.cli.chosen_run import add_paths_argument, printable, refuse, size_of
-from toolkit.telemetry.cli.run_list import STATUS_STYLES, ListedRun, RunList, age_of, as_json, list_runs
-from toolkit.telemetry.cli.terminal import (
-    Cell,
-    Column,
-    Progress,
-    add_json_argument,
-    age_text,
-    number_text,
-    print_json,
-    print_table,
-)
+from toolkit.telemetry.cli.run_columns import columns_of
+from toolkit.telemetry.cli.run_list import ListedRun, RunList, as_json, list_runs
+from toolkit.telemetry.cli.terminal import Progress, add_json_argument, print_json, print_table
 from toolkit.telemetry.core.install import install_command
 from toolkit.telemetry.core.run_search import QueryError, parse
 from toolkit.telemetry.formulas.formula import is_formula
 from toolkit.telemetry.importers.detect import formats, names_of
 from toolkit.telemetry.importers.formats.record_file import OURS
-from toolkit.telemetry.runfolder.labels import ProjectSettingsError, read_project
-from toolkit.telemetry.runs.formatting import size
 from toolkit.telemetry.runs.listing.run_listing import with_last_values
-from toolkit.telemetry.runs.listing.run_table import formula_problem, primary_of
+from toolkit.telemetry.runs.listing.run_table import formula_problem
 from toolkit.telemetry.runs.listing.search import unknown_among, value_of
-from toolkit.telemetry.runs.settings import setting_text
-from toolkit.telemetry.runs.store import UNREADABLE, RunCard, RunQuery, card_labels
+from toolkit.telemetry.runs.store import UNREADABLE, RunQuery
 
 JSON_FORM: Final = """\
 an object with `runs`, `notes` and `missing`. `missing` has a sentence for each PATH without a run, `notes` what could \
@@ -161,64 +148,6 @@ def _print(runs: list[ListedRun], found: RunList, args: argparse.Namespace) -> N
             print(printable(f"{run.path}: {run.card.problem}"))
     for note in found.notes:
         print(printable(note))
-
-
-def columns_of(
-    runs: list[ListedRun], further: Sequence[str], *, with_size: bool = False
-) -> list[tuple[Column, list[Cell]]]:
-    """Return the columns: those that tell namesakes apart only where there are some, and what else is asked for."""
-    cards, now = [run.card for run in runs], time.time()
-    labels = [*card_labels(cards).values()]
-    columns: list[tuple[Column, list[Cell]]] = [(Column("run"), [card.name for card in cards])]
-    if any(label.folder for label in labels):
-        columns.append((Column("folder"), [label.folder for label in labels]))
-    if any(label.differs for label in labels):
-        columns.append((Column("what differs"), [label.differs for label in labels]))
-    if any(card.format != OURS for card in cards):
-        columns.append((Column("format", keep=True), [card.format for card in cards]))
-    differences: list[Cell] = [_against_baseline(run) for run in runs]
-    if any(differences):
-        columns.append((Column("vs baseline", right=True), differences))
-    steps: list[Cell] = ["" if card.step is None else f"{card.step:,}" for card in cards]
-    columns += [
-        (Column("status", keep=True), [_status(card) for card in cards]),
-        (Column("step", right=True, keep=True), steps),
-        (Column("loss", right=True, keep=True), [number_text(card.loss) for card in cards]),
-    ]
-    for name in dict.fromkeys(further):
-        if name not in (*(column.title for column, _ in columns), "name", "format", "age"):
-            columns.append((Column(name, right=True), [_text(value_of(card, name), name) for card in cards]))
-    if with_size:
-        columns.append((Column("size", right=True, keep=True), [size(size_of(run.path)) for run in runs]))
-    ages: list[Cell] = [age_text(age_of(card, now)) for card in cards]
-    return [*columns, (Column("age", right=True, keep=True), ages)]
-
-
-def _against_baseline(run: ListedRun) -> str:
-    """Return how far a run is from the baseline of its project; empty where none was chosen."""
-    try:
-        settings = read_project(run.path.parent, run.card.project)
-    except ProjectSettingsError:
-        return ""
-    if settings.baseline is None:
-        return ""
-    others = [card for card in run.folders.list_runs().cards if card.project == run.card.project]
-    name = settings.baseline.rpartition("~")[2]
-    base = next((card for card in others if card.path == run.path.parent / name), None)
-    primary = primary_of(others, settings)
-    found = None if primary is None else primary.against(run.card, base)
-    return "baseline" if run.card == base else "" if found is None else f"{found:+.1%}"
-
-
-def _status(card: RunCard) -> Cell:
-    name = card.status.name
-    return f"{name}, deleted" if card.deleted else name, STATUS_STYLES.get(name, "")
-
-
-def _text(value: Any, name: str) -> str:
-    if name in ("started", "updated") and value is not None:
-        return time.strftime("%Y-%m-%d %H:%M", time.localtime(value))
-    return age_text(value) if name == "duration" else setting_text(value) if value is not None else ""
 
 
 def _column(text: str) -> list[str]:
