@@ -6,6 +6,7 @@ import pytest
 
 from tests.lengths import in_make_faults
 from tests.telemetry.logged import PATIENCE_S
+from tests.waiting import wait_until
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.sink import MemorySink
 from toolkit.telemetry.logger.writing import mirror as mirror_module
@@ -230,6 +231,32 @@ def test_lines_that_are_no_record_are_not_handed_over(following):
 
     assert one.mirror.flush(PATIENCE_S)
     assert seqs(one.sink) == [1]
+
+
+def test_records_that_a_failed_sync_took_briefly_are_not_missed(tmp_path, monkeypatch):
+    # A disk that is busy may take longer than a second over the file that is put right below.
+    monkeypatch.setattr(mirror_module, "_PATIENCE_S", PATIENCE_S)
+    path = tmp_path / "metrics.jsonl"
+    line = b'{"event":"step","time":1.0,"elapsed":0.1,"seq":%d,"session":1}\n'
+    whole = b"".join(line % seq for seq in range(20))
+    path.write_bytes(whole[:200] + bytes(300) + whole[500:])
+    sink = MemorySink()
+    mirror = Mirror(
+        sink,
+        record_file=path,
+        start_at=lambda: 0,
+        guard=Guard(),
+        interval_s=0.01,
+        optional=True,
+        on_off=lambda *_: None,
+    )
+    mirror.start()
+    wait_until(lambda: mirror._patience_s != PATIENCE_S)
+    with path.open("r+b") as file:
+        # In place: a file that is shorter for a short time is another one to its readers.
+        file.write(whole)
+    assert mirror.close(PATIENCE_S)
+    assert [record["seq"] for record in sink.records] == list(range(20))
 
 
 def test_a_callback_learns_that_the_sink_has_everything(following):

@@ -12,15 +12,18 @@ from pathlib import Path
 from toolkit.telemetry.core.background import FILES, background_job, own_thread_job
 from toolkit.telemetry.core.guard import Guard
 from toolkit.telemetry.core.sink import DeliveringSink, Sink
-from toolkit.telemetry.runfolder.reader import Cursor, read_from, read_shared
+from toolkit.telemetry.runfolder.reader import Chunk, Cursor, read_from, read_shared
 
 _READ_BYTES = 128 * 1024
 _GIVE_UP_AFTER = 5
 _MAX_PAUSE_S = 30.0
 _URGENT_PAUSE_S = 0.5
 _IDLE_AFTER_S = 1.0
+_LOOK_AGAIN_S = 0.05
 _LAST_TRIES_S = 0.1
 """Seconds between the tries of a run that is being closed."""
+_PATIENCE_S = 1.0
+"""Seconds that a mirror waits, all in all, for lines to become records again."""
 
 
 class Mirror:
@@ -62,8 +65,9 @@ class Mirror:
         self._faults = 0
         self._longest_pause_s: float = getattr(sink, "longest_pause_s", _MAX_PAUSE_S)
         self._urgent_until = 0.0
+        self._patience_s = _PATIENCE_S
         # The code of others may change the records that it is given.
-        self._read = read_shared if getattr(sink, "only_reads", False) else read_from
+        self._read_file = read_shared if getattr(sink, "only_reads", False) else read_from
         self._closing = False
         self._last_try = False
         self._has_said_what_is_left_out = False
@@ -199,7 +203,7 @@ class Mirror:
             self._cursor = Cursor(self._start_at())
         while True:
             try:
-                chunk = self._read(self._record_file, self._cursor, max_bytes=_READ_BYTES)
+                chunk = self._read(self._cursor)
             except FileNotFoundError:
                 return
             if chunk.records:
@@ -211,3 +215,12 @@ class Mirror:
                     self._caught_up()
                 return
             self._cursor = chunk.cursor
+
+    def _read(self, cursor: Cursor) -> Chunk:
+        """Read on, and again for a while where a line is no record: after a failed sync it may come back."""
+        chunk = self._read_file(self._record_file, cursor, max_bytes=_READ_BYTES)
+        while chunk.bad_count and self._patience_s > 0.0:
+            time.sleep(_LOOK_AGAIN_S)
+            self._patience_s -= _LOOK_AGAIN_S
+            chunk = self._read_file(self._record_file, cursor, max_bytes=_READ_BYTES)
+        return chunk
