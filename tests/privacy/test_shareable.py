@@ -99,7 +99,6 @@ def test_a_model_that_may_be_a_local_folder_does_not_pass(tmp_path):
     (tmp_path / "google").mkdir()
 
     assert Shareable(local_folders=[tmp_path]).text("google/gemma-2b", "model") is None
-    assert Shareable(organisations=["Acme"], local_folders=[tmp_path]).text("acme/x", "model") == "acme/x"
 
 
 def test_a_number_under_the_name_of_a_password_does_not_pass():

@@ -94,9 +94,7 @@ class RunBundle:
         OSError: the records are missing or cannot be read.
     """
 
-    def __init__(
-        self, folder: Path, *, organisations: Iterable[str] = (), include: Collection[str] = ()
-    ) -> None:
+    def __init__(self, folder: Path, *, include: Collection[str] = ()) -> None:
         self._folder = Path(os.path.abspath(folder))
         self._left_out: list[str] = []
         self._manifest = self._read_manifest()
@@ -106,7 +104,6 @@ class RunBundle:
         self._redactor, self._output_redactor, self._code_redactor = text, output, code
         self._shareable = Shareable(
             redactor=self._redactor,
-            organisations=organisations,
             # A relative path starts where the training ran, most likely next to its logs.
             local_folders=(Path(), self._folder, *list(self._folder.parents)[:2]),
         )

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
 from toolkit.telemetry.core.formatting import words
 
 
-def is_public_model(
-    name: str, organisations: Collection[str] | None = None, local_folders: Iterable[Path] = (Path(),)
-) -> bool:
-    """Return whether `name` is a model of one of `organisations` (in lower case), and not a path on this machine.
+def is_public_model(name: str, local_folders: Iterable[Path] = (Path(),)) -> bool:
+    """Return whether `name` is a model of a well-known organisation, and not a path on this machine.
 
     A name is exactly `organisation/name`, in ASCII. `nvidia/../../home` is not, nor is one with a trailing slash; and
     if one of `local_folders` contains a folder of the organisation's name, it may be a path.
@@ -22,7 +20,7 @@ def is_public_model(
     if not _REPOSITORY.fullmatch(name) or ".." in name or "--" in name:
         return False
     organisation = name.partition("/")[0]
-    if organisation.lower() not in (PUBLIC_ORGANISATIONS if organisations is None else organisations):
+    if organisation.lower() not in PUBLIC_ORGANISATIONS:
         return False
     return not any(os.path.lexists(folder / organisation) for folder in local_folders)
 

@@ -12,7 +12,6 @@ from toolkit.telemetry.core.formatting import words
 from toolkit.telemetry.privacy.harmless_words import is_plain
 from toolkit.telemetry.privacy.public_names import (
     DEVICE,
-    PUBLIC_ORGANISATIONS,
     WELL_KNOWN_MODELS,
     is_public_model,
 )
@@ -91,12 +90,10 @@ class Shareable:
         self,
         *,
         redactor: Redactor | None = None,
-        organisations: Iterable[str] = (),
         local_folders: Iterable[Path] = (Path(),),
     ) -> None:
         self.left_out: Counter[str] = Counter()
         self._redactor = redactor
-        self._organisations = PUBLIC_ORGANISATIONS | {name.lower() for name in organisations}
         self._local_folders = tuple(local_folders)
         self._numbers: dict[str, int] = {}
 
@@ -134,7 +131,7 @@ class Shareable:
             return _MADE_BY_THE_LOGGER.fullmatch(text) is not None
         if name in MODEL_SETTINGS and (
             text.lower() in WELL_KNOWN_MODELS
-            or is_public_model(text, self._organisations, self._local_folders)
+            or is_public_model(text, self._local_folders)
             or DEVICE.fullmatch(text)
         ):
             return True

@@ -16,7 +16,7 @@ from toolkit.telemetry.exchange.export_runs import whole
 from toolkit.telemetry.privacy.bundle import INCLUDED, LEFT_OUT, Contents, RunBundle
 
 _MOST_FIELDS: Final = 20
-OPTIONS: Final = ("preview", "include", "allow")
+OPTIONS: Final = ("preview", "include")
 
 JSON_FORM: Final = """\
 `run`, `path` (of the zip; `null` with `--preview`), `bytes`, `folder` (that it unpacks to), `members`, `records` (how \
@@ -38,19 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="zip: also text (names, prompts, messages and notes), output (what rank 0 printed) or code (that the run "
         "kept), without secrets, paths and addresses; may be repeated",
     )
-    parser.add_argument(
-        "--allow",
-        metavar="ORGANISATION",
-        action="append",
-        default=[],
-        help="zip: also keep model names of this organisation; may be repeated",
-    )
 
 
 def run(args: argparse.Namespace) -> int:
     """Write the zip and print what is in it."""
     folder, target, size = chosen_run(args.run), None, None
-    bundle = RunBundle(folder, organisations=args.allow, include=args.include)
+    bundle = RunBundle(folder, include=args.include)
     if args.preview:
         contents = bundle.preview()
     else:
