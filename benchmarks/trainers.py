@@ -43,6 +43,8 @@ _HOOKS: Final = ("on_", "log_", "setup", "teardown", "save", "finalize")
 """What the names of a logger's hooks begin with."""
 # Beyond this, "no difference" would only mean that the machine was busy.
 _WIDEST_MARGIN: Final = 0.01
+_PAIRS: Final = 6
+"""Fewer pairs of trainings may all differ in the same direction by chance, so they decide nothing."""
 
 
 class Hooks:
@@ -375,7 +377,7 @@ def _claims(title: str, found: dict[str, dict[str, float]]) -> list[Claim]:
                 measured=round(off["slowdown"] * 100, 2),
                 limit=round(margin * 100, 2),
                 unit=" %",
-                too_noisy=margin > _WIDEST_MARGIN,
+                too_noisy=margin > _WIDEST_MARGIN or off["turns"] < _PAIRS,
             )
         )
     if OURS in found:
@@ -395,7 +397,7 @@ def _claims(title: str, found: dict[str, dict[str, float]]) -> list[Claim]:
                 measured=round(ours["slowdown"] * 100, 2),
                 limit=round(theirs["slowdown"] * 100, 2),
                 unit=" %",
-                too_noisy=overlap,
+                too_noisy=overlap or ours["turns"] < _PAIRS,
             )
         )
     return claims
