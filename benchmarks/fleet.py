@@ -95,11 +95,11 @@ def build(options: Options) -> Report:
         }
         if options.quick
         else {
-            "repeats": 10,
+            "repeats": 6,
             "runs": 12_000,
-            "live_s": 40,
-            "requests": 15,
-            "records": 300_000,
+            "live_s": 30,
+            "requests": 10,
+            "records": 200_000,
             "ranks": 1024,
             "small": 64,
             "jobs": 15,

@@ -67,11 +67,13 @@ class RunLog(ColumnQueries):
 
     def _background_reader(self) -> threading.Thread | None:
         """Return the reading thread, started if necessary; None if there is too little to read."""
+        # Before the lock: an engine may take seconds to say it.
+        is_little = self._opened and self._is_little()
         with self._lock:
             # Two readers of the same file would overwrite each other's columns.
             if self._reader is not None and self._reader.is_alive():
                 return self._reader
-            if self._opened and self._is_little():
+            if is_little:
                 return None
             self._reader = threading.Thread(
                 target=self._read_all, name=f"reading {self.path.name}", daemon=True

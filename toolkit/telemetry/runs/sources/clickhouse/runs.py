@@ -341,9 +341,9 @@ class EngineRuns:
         return bool(self._link.rows(sql.select("1", "LIMIT 1")))
 
     def _count(self) -> Sequence[_Group]:
-        """Return the runs in groups, as of a second ago."""
-        asked_at, groups = self._groups
-        if time.monotonic() - asked_at < _LOOK_EVERY_S:
+        """Return the runs in groups, as of a second ago; of very many runs, of some seconds."""
+        asked_at, (until, groups) = time.monotonic(), self._groups
+        if asked_at < until:
             return groups
         rows = self._link.rows(
             f"SELECT {STATUS}, flags % 2, toString(project), count(), "
@@ -354,7 +354,8 @@ class EngineRuns:
             f"GROUP BY status, is_silent, isNaN(step), flags, project {ONE_THREAD}"
         )
         groups = [_Group(*row) for row in rows]
-        self._groups = (time.monotonic(), groups)
+        now_s = time.monotonic()
+        self._groups = (now_s + max(_LOOK_EVERY_S, _LIST_SHARE * (now_s - asked_at)), groups)
         if groups:
             self._heard(groups[0].engine_time)
         return groups
