@@ -1,19 +1,15 @@
 """The dashboard in a browser: opening runs, comparing, zooming, refreshing, listing many.
 
-`python -m benchmarks.dashboard --only open` measures one part; `--quick` takes a tenth of the records,
-`--full` 200 refreshes.
+`python -m benchmarks.dashboard --only open` measures one part; `--quick` takes a tenth of the records.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import signal
 import sys
 from collections.abc import Collection, Sequence
-from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from benchmarks import (
     browser,
@@ -27,12 +23,7 @@ from benchmarks.contenders import OURS
 from benchmarks.dashboard_part import COLUMNS, QUICK, Part, Plan
 from benchmarks.report import Report
 
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
-
 _PARTS = ("open", "zoom", "refresh", "runs")
-_PACKAGES = ("streamlit", "plotly", "pyarrow", "pandas", "playwright", "tensorboard", "trackio")
-_MANY_REFRESHES = 200
 
 
 def build(options: Options) -> Report:
@@ -45,12 +36,12 @@ def measure(plan: Plan, parts: Collection[str]) -> Report:
     """Measure `parts` in one session."""
     missing = browser.missing()
     found: dict[str, Part] = {}
-    notes = [_load()]
+    notes: list[str] = []
     if missing or not parts:
         notes += [f"the dashboard: not measured, {' and '.join(missing)} not installed"] if missing else []
         return _report(plan, found, notes)
     with browser.open_browser() as chromium:
-        notes.append(_versions(chromium))
+        notes.append(f"Chromium {chromium.version}")
         if "open" in parts:
             found["open"] = dashboard_open.measure(chromium, plan)
         if "zoom" in parts:
@@ -75,39 +66,15 @@ def _report(plan: Plan, found: dict[str, Part], notes: Sequence[str]) -> Report:
     )
 
 
-def _load() -> str:
-    # A page keeps two cores busy: figures measured next to other work mean little.
-    if not hasattr(os, "getloadavg"):
-        return "the load before the measurement is unknown"
-    return f"machine load in the minute before: {os.getloadavg()[0]:.1f}, on {os.cpu_count()} cores"
-
-
-def _versions(chromium: Browser) -> str:
-    known = [f"Chromium {chromium.version}"]
-    for package in _PACKAGES:
-        try:
-            known.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
-    return ", ".join(known)
-
-
 def main() -> None:
     """Run the selected parts, print the results and write the JSON."""
     parser = argparse.ArgumentParser(description="Measure the dashboard in one session.")
-    lengths = parser.add_mutually_exclusive_group()
-    lengths.add_argument("--quick", action="store_true", help="a short run with a tenth of the records")
-    lengths.add_argument(
-        "--full", action="store_true", help=f"{_MANY_REFRESHES} refreshes, to measure memory"
-    )
+    parser.add_argument("--quick", action="store_true", help="a short run with a tenth of the records")
     parser.add_argument("--only", nargs="+", default=(), choices=_PARTS, help="measure only these parts")
     args = parser.parse_args()
     # If terminated, still stop the servers and the browser and remove the folders.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    plan = QUICK if args.quick else Plan()
-    if args.full:
-        plan = replace(plan, refreshes=_MANY_REFRESHES)
-    report = measure(plan, args.only or _PARTS)
+    report = measure(QUICK if args.quick else Plan(), args.only or _PARTS)
     report.show()
     report.save(quotable=not args.quick and not args.only)
 

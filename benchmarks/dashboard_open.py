@@ -58,7 +58,7 @@ def measure(browser: Browser, plan: Plan) -> Part:
                 taken["empty_again"].append(seconds_until_title(page, server.url))
             _open_small(browser, folder, taken)
             for peer in peers:
-                seconds, *_ = peer.open(browser, folder / peer.contender.name, folder / "peer-home")
+                seconds = peer.open(browser, folder / peer.contender.name, folder / "peer-home")
                 taken[peer.contender.name].append(seconds)
             keys = ",".join(path.name for path in sorted((folder / "many").iterdir()))
             with (

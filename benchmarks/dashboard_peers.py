@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks.browser import Loading, fresh_page, seconds_until
+from benchmarks.browser import fresh_page, seconds_until
 from benchmarks.child import measure_in_child
 from benchmarks.contenders import ALL, TENSORBOARD, TRACKIO, VALUES, Contender
 from benchmarks.large_run import steps
@@ -34,31 +33,18 @@ class Peer:
         """Log the run as the tool does."""
         measure_in_child(write_run, self.contender.name, str(folder), records)
 
-    def open(self, browser: Browser, folder: Path, home: Path) -> tuple[float, int, float]:
-        """Return the seconds until the first curve in a fresh server, and the requests and megabytes up to it."""
+    def open(self, browser: Browser, folder: Path, home: Path) -> float:
+        """Return the seconds until the first curve in a fresh server."""
         environ = {"TRACKIO_DIR": str(folder), "HF_HUB_OFFLINE": "1", "GRADIO_ANALYTICS_ENABLED": "False"}
-        with ExitStack() as opened:
-            server = opened.enter_context(
-                Served([sys.executable, *self.command(folder)], home, says=self.says, environ=environ)
-            )
-            page = opened.enter_context(fresh_page(browser))
-            loading = Loading(page)
-            return (seconds_until(page, server.url, self.is_drawn), *loading.so_far)
+        command = [sys.executable, *self.command(folder)]
+        with Served(command, home, says=self.says, environ=environ) as server, fresh_page(browser) as page:
+            return seconds_until(page, server.url, self.is_drawn)
 
 
 PEERS = (
     Peer(
         TENSORBOARD,
-        lambda folder: [
-            "-m",
-            "tensorboard.main",
-            "--logdir",
-            str(folder),
-            "--port",
-            "0",
-            "--host",
-            "localhost",
-        ],
+        lambda folder: f"-m tensorboard.main --port 0 --host localhost --logdir {folder}".split(),
         r"TensorBoard \S+ at (http://\S+)",
         # The axis has the steps of the run once its values have come.
         "() => [...document.querySelectorAll('line-chart-axis text')]"

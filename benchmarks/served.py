@@ -41,7 +41,6 @@ class Served:
             )
         self.url = self._wait_for(says).rstrip("/")
         self.start_s = time.perf_counter() - began
-        self.began = began
         self._usage = psutil.Process(self._process.pid)
 
     def _wait_for(self, says: str) -> str:
@@ -55,11 +54,6 @@ class Served:
                 self._end()
                 raise RuntimeError(f"the server did not start: {said[-2000:]}")
             time.sleep(0.01)
-
-    @property
-    def pid(self) -> int:
-        """The process."""
-        return self._process.pid
 
     @property
     def rss_mb(self) -> float:

@@ -30,7 +30,7 @@ _KNOWN: Final = f"""<script>window.__streamlit = {{
   BACKEND_BASE_URL: location.origin + "/",
   HOST_CONFIG: {{ ...{json.dumps(_HOST_CONFIG)}, allowedOrigins: [location.origin], useExternalAuthToken: false }},
 }}</script>"""
-"""What Streamlit would ask for in two rounds before it connects; a visitor who must log in needs a cookie of these."""
+"""What Streamlit would ask for in two rounds before it connects."""
 _NOT_PASSED_ON: Final = frozenset((b"accept-encoding", b"if-none-match", b"if-modified-since"))
 """Streamlit would answer with compressed bytes, or with none."""
 _REPLACED: Final = frozenset((b"content-length", b"etag", b"last-modified", b"cache-control"))
@@ -40,11 +40,13 @@ _threads: Final = ThreadPoolExecutor(_AT_ONCE, "first screen")
 _places: Final = threading.Semaphore(_AT_ONCE)
 
 
-def completed(application: AsgiApp, draw: FirstScreen) -> AsgiApp:
+def completed(application: AsgiApp, draw: FirstScreen, *, has_login: bool = False) -> AsgiApp:
     """Return `application` with completed pages; the gates around it say which role a visitor has.
 
     `draw` is called in a thread, with the path, the query and the cookies of a visitor with access, and returns HTML.
+    With `has_login` the browser asks for a cookie before it connects: with it Streamlit knows who has logged in.
     """
+    known = "" if has_login else _KNOWN
 
     async def pages(scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "http" and scope["path"] == "/_stcore/host-config":
@@ -52,7 +54,7 @@ def completed(application: AsgiApp, draw: FirstScreen) -> AsgiApp:
         elif scope["type"] != "http" or scope["method"] != "GET" or not _may_be_page(scope):
             await application(scope, receive, send)
         else:
-            await _complete(application, draw, scope, receive, send)
+            await _complete(application, _begin(draw, scope), known, scope, receive, send)
 
     return pages
 
@@ -62,9 +64,13 @@ def _may_be_page(scope: Message) -> bool:
 
 
 async def _complete(
-    application: AsgiApp, draw: FirstScreen, scope: Message, receive: Receive, send: Send
+    application: AsgiApp,
+    screen: asyncio.Future[str] | None,
+    known: str,
+    scope: Message,
+    receive: Receive,
+    send: Send,
 ) -> None:
-    screen = _begin(draw, scope)
     start: Message = {}
     body = b""
     is_page = False
@@ -93,7 +99,6 @@ async def _complete(
                 _log.error("the first screen could not be drawn", exc_info=error)
         # By name, so that the browser loads it together with Streamlit's own.
         script = f'<script type="module" src="{page_script_url()}"></script>'
-        known = "" if screen is None else _KNOWN
         added = f"{known}{script}<style>{page_style()}</style>{drawn}".encode("utf-8", "replace")
         page = body.replace(_ROOT, added + _ROOT, 1)
         headers = [

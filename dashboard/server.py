@@ -90,10 +90,9 @@ class DashboardServer(uvicorn.Server):
             # Only this section: from a file, Streamlit would put other values into the environment.
             secrets={"auth": dict(access.auth)} if isinstance(access, Login) else None,
         )
+        whole = completed(application, _first_screen, has_login=isinstance(access, Login))
         # Streamlit compresses everything but its own scripts, which are 3.5 MB: too much over `ssh -L`.
-        pages: AsgiApp = GZipMiddleware(
-            PageMessages(completed(application, _first_screen)), compresslevel=_COMPRESS_LEVEL
-        )
+        pages: AsgiApp = GZipMiddleware(PageMessages(whole), compresslevel=_COMPRESS_LEVEL)
         if isinstance(access, AccessTokens):
             pages = TokenGate(pages, access, port=listener.port)
         elif isinstance(access, Login):

@@ -393,7 +393,9 @@ def first_list(store: RunStore) -> str:
     found = _Shown.of(store, query, runs, settings, project, settings.columns or ())
     rows, columns = _rows(store, found, None)
     table = table_html(rows[:_FIRST_ROWS], columns, **_about_table(found), picked=())
-    return f'<div class="telemetry-first-answer">{_answer(found)}</div>{table}' if rows else ""
+    # The list of projects is higher than what else is in its row.
+    gap = '<div class="telemetry-first-project"></div>' if len(runs.projects) > 1 else ""
+    return f'{gap}<div class="telemetry-first-answer">{_answer(found)}</div>{table}' if rows else ""
 
 
 def _about_table(found: _Shown) -> dict[str, Any]:

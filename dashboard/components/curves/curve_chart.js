@@ -703,8 +703,13 @@ function uncover(until) {
   const isDrawn = app && areCharts && document.querySelectorAll("#root .trt[data-drawn]").length >= tables && (charts.length || tables || app.dataset.testScriptState === "notRunning");
   if (!isDrawn && performance.now() < until) { requestAnimationFrame(() => uncover(until)); return; }
   cover.remove();
-  const side = document.querySelector('[data-testid="stMain"]');
-  // The next first screen of this browser has its content where this page has it.
-  if (side && innerWidth > 768) document.cookie = `telemetry-look=${chosenTheme().toLowerCase()}.${Math.round(side.getBoundingClientRect().left)}; path=/; max-age=31536000; samesite=strict`;
+  keepLook();
+}
+
+// The next first screen of this browser has its theme, and its content where this page has it.
+function keepLook() {
+  const main = document.querySelector('[data-testid="stMain"]');
+  if (!main) requestAnimationFrame(keepLook);
+  else if (innerWidth > 768) document.cookie = `telemetry-look=${chosenTheme().toLowerCase()}.${Math.round(main.getBoundingClientRect().left)}; path=/; max-age=31536000; samesite=strict`;
 }
 uncover(8000);

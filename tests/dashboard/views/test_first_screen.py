@@ -68,9 +68,10 @@ def get(url, gate=everyone, *, application=streamlit, method="GET", **headers):
     async def receive():
         return {"type": "http.request"}
 
-    asyncio.run(
-        gate(completed(application, lambda *asked: first_screen.first_screen(*asked)))(scope, receive, send)
+    whole = completed(
+        application, lambda *asked: first_screen.first_screen(*asked), has_login=gate is by_login
     )
+    asyncio.run(gate(whole)(scope, receive, send))
     body = b"".join(message.get("body", b"") for message in sent).decode()
     return sent[0]["status"], dict(sent[0]["headers"]), body
 
@@ -274,7 +275,9 @@ def cookie_of(claims, *, origin="https://a.example", secret=AUTH["cookie_secret"
 
 @pytest.mark.usefixtures("one")
 def test_with_a_login_only_people_on_the_list_get_it():
-    assert "<h1>one</h1>" in get(RUN, by_login, cookie=cookie_of(ANN))[2]
+    entered = get(RUN, by_login, cookie=cookie_of(ANN))[2]
+    assert "<h1>one</h1>" in entered
+    assert "window.__streamlit" not in entered, "the browser asks for a cookie before it connects"
     refused = {
         "logged out": "",
         "no cookie of ours": "_streamlit_user=x",
@@ -288,7 +291,6 @@ def test_with_a_login_only_people_on_the_list_get_it():
 
         # The page itself is served to everyone: it has the button that logs in.
         assert (status, "one" in body.partition("</style>")[2]) == (200, False), who
-        assert "window.__streamlit" not in body, "a login needs a cookie of what Streamlit asks for"
 
 
 @pytest.mark.usefixtures("one")

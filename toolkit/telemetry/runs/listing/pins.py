@@ -56,13 +56,6 @@ def save_hidden(store: RunStore, key: str, names: Sequence[str]) -> None:
     store.set_project_settings(project, replace(store.project_settings(project), hidden_metrics=hidden))
 
 
-def moved(names: Sequence[str], name: str, by: int) -> list[str]:
-    """Return `names` with one of them `by` places further down."""
-    others = [other for other in names if other != name]
-    place = min(len(others), max(0, list(names).index(name) + by))
-    return [*others[:place], name, *others[place:]]
-
-
 def _own_pins(labels: Labels) -> tuple[str, ...] | None:
     kept = labels.other.get(_KEY)
     return tuple(name for name in kept if isinstance(name, str)) if isinstance(kept, list) else None
