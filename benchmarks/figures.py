@@ -90,8 +90,8 @@ def _loggers(results: Results) -> str:
     return (
         f"{_table(header, rows)}\n\n"
         f"Ten scalars per step, every step logged. {_measured(results['log_cost'])} With {versions}. "
-        f"Slowdown: matrix products / many small operations; two loops without logging differ by {quartiles} (quartiles). A step between two records "
-        f"costs {log[NOT_DUE.name]['p50_us']:.1f} µs."
+        "Slowdown: matrix products / many small operations; two loops without logging differ by "
+        f"{quartiles} (quartiles). A step between two records costs {log[NOT_DUE.name]['p50_us']:.1f} µs."
     )
 
 
