@@ -85,11 +85,13 @@ def _loggers(results: Results) -> str:
     quartiles = " and ".join(
         f"{noise[kind]['slowdown_q1']:+.1%} to {noise[kind]['slowdown_q3']:+.1%}" for kind in _KINDS
     )
+    packages = results["log_cost"]["machine"]["packages"]
+    versions = ", ".join(f"{name} {version}" for name, version in packages.items())
     return (
         f"{_table(header, rows)}\n\n"
-        f"Ten scalars per step, every step logged. {_measured(results['log_cost'])} Slowdown: matrix products / many "
-        f"small operations; two loops without logging differ by {quartiles} (quartiles). A step between two records "
-        f"costs {log[NOT_DUE.name]['p50_us']:.1f} µs."
+        f"Ten scalars per step, every step logged. {_measured(results['log_cost'])} With {versions}. "
+        "Slowdown: matrix products / many small operations; two loops without logging differ by "
+        f"{quartiles} (quartiles). A step between two records costs {log[NOT_DUE.name]['p50_us']:.1f} µs."
     )
 
 
@@ -107,10 +109,9 @@ def _slowdowns(found: Mapping[str, Any]) -> str:
 
 def _measured(found: Mapping[str, Any]) -> str:
     machine = found["machine"]
-    packages = "".join(f", {name} {version}" for name, version in machine["packages"].items())
     return (
         f"Measured on {found['measured']}: {machine['cores']} cores, {machine['cpu']}, {machine['system']}, "
-        f"Python {machine['python']}{packages}."
+        f"Python {machine['python']}."
     )
 
 

@@ -118,7 +118,7 @@ def idle(address: Address, runs: int, seconds: float) -> dict[str, float]:
                 "-e",
                 "trace=%file,getdents64",
                 "-o",
-                calls,
+                str(calls),
                 "-p",
                 str(shipper.pid),
             ]

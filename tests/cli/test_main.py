@@ -269,7 +269,7 @@ def test_a_subcommand_is_added_with_one_file_and_one_line(tmp_path, monkeypatch,
     try:
         assert main(["toy", "--word", "hello"]) == 0
         assert capsys.readouterr().out == "hello\n"
-        assert "| `toy` | print a word |" in document()
+        assert "- `toy`: print a word" in document()
     finally:
         sys.modules.pop("toolkit.telemetry.cli.commands.look.toy", None)
 
