@@ -44,7 +44,7 @@ class TelemetryCallback:
             # Only a study has runs: not a `FixedTrial`, the best trial once more, or None on another rank.
             study = getattr(trial, "study", None)
             log = study and self.guard.call("opening a run for a trial", self._open, study, trial.number)
-            if log is None:
+            if study is None or log is None:
                 return objective(trial)
             steps: list[int] = []
 

@@ -172,7 +172,7 @@ class Top(App[int]):
         self._show_only("#run", str(event.row_key.value))
         self.query_one("#text", Static).update("reading ...")
 
-    def action_back(self) -> None:
+    async def action_back(self) -> None:
         """Return to the list."""
         self._show_only("DataTable", "")
 

@@ -150,12 +150,13 @@ def _status(address: Address, folders: list[Path], *, as_json: bool) -> int:
     lags = lags_of(engine, folders, keep_days=require_tables(engine).keep_days)
     behind = sorted((lag for lag in lags if lag.bytes), key=lambda lag: lag.since)
     is_late = any(_age(lag) > LATE_S for lag in behind)
+    said = [_said_by(report) for report in reports_of_shippers(engine)]
     found = {
         "record_files": len(lags),
         "bytes_behind": sum(lag.bytes for lag in behind),
         "late": is_late,
         "behind": [{"path": str(lag.path), "bytes": lag.bytes, "age_s": _age(lag)} for lag in behind],
-        "shippers": [_said_by(report) for report in reports_of_shippers(engine)],
+        "shippers": said,
     }
     if as_json:
         print_json(found)
@@ -163,7 +164,7 @@ def _status(address: Address, folders: list[Path], *, as_json: bool) -> int:
     print(f"{len(lags)} record files, {found['bytes_behind']} bytes behind in {len(behind)} of them")
     for line in (
         *(f"{lag.path}: {lag.bytes} bytes, {_age(lag):.0f} s" for lag in behind[:20]),
-        *found["shippers"],
+        *said,
     ):
         print(printable(line))
     return 1 if is_late else 0
