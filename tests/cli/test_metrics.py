@@ -93,7 +93,6 @@ def test_a_text_file_for_node_exporter_is_replaced_as_a_whole(logs, tmp_path):
         (["metrics", "{logs}", "--once"], "--once needs --textfile PATH"),
         (["metrics", "{logs}/absent"], "absent"),
         (["metrics", "{logs}", "--host", "192.0.2.1"], "192.0.2.1:9464 cannot be used"),
-        (["ship", "{logs}", "--metrics", "127.0.0.1:1"], "without an engine, `telemetry metrics` shows runs"),
     ],
 )
 def test_what_cannot_be_done_is_said(logs, capsys, words, sentence):

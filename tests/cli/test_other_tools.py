@@ -136,7 +136,7 @@ def test_the_json_of_our_own_run_has_its_id_and_its_configuration(tmp_path, caps
     "command",
     [
         *(["ls"], ["ls", "--json"], ["show"], ["show", "--json"], ["tail"], ["doctor"]),
-        *(["compare", "--all"], ["compare", "--json"], ["compare", "--to", "md"], ["compare", "--to", "csv"]),
+        *(["compare", "--all"], ["compare", "--json"]),
         *(
             ["report"],
             ["report", "--json"],

@@ -103,6 +103,7 @@ def test_shell_scripts_pass_shellcheck():
         run(debian("shellcheck", "shellcheck"), *scripts)
 
 
+@in_make_faults
 def test_the_check_of_a_server_prints_a_table_and_leaves_nothing(engine, ask):
     # Its users and rights are not checked here: the embedded engine makes none.
     done = subprocess.run(

@@ -13,6 +13,7 @@ import zipfile
 
 import pytest
 
+from tests.lengths import in_make_faults
 from tests.project import lock_file
 from tests.project.markdown import ROOT
 from tests.project.release_check import OWN_LOOP, environment, tracked_files
@@ -253,7 +254,7 @@ def test_commands_of_this_checkout_work_in_an_ai_toolkit_checkout(tmp_path):
     assert json.loads(finished.stdout)
 
 
-@pytest.mark.parametrize("ours_first", [True, False])
+@pytest.mark.parametrize("ours_first", [pytest.param(True, marks=in_make_faults), False])
 def test_another_distribution_with_a_package_toolkit_lives_next_to_ours(ours_first, wheel, tmp_path):
     theirs = tmp_path / "theirs-1-py3-none-any.whl"
     files = {
