@@ -188,6 +188,7 @@ class Run:
         assert spec is not None
         assert spec.loader is not None
         script = importlib.util.module_from_spec(spec)
+        # The code that a run records is found from there.
         sys.modules["__main__"] = script
         spec.loader.exec_module(script)
         script.main(asdict(case), rank, self.place)
@@ -278,6 +279,7 @@ def _become(output: Path, host: str | None) -> None:
     os.setpgid(0, 0)
     if host is not None:
         with contextlib.suppress(OSError, PermissionError):
+            # `os.unshare` came with Python 3.12.
             if ctypes.CDLL(None, use_errno=True).unshare(_NEW_HOST_NAME) == 0:
                 socket.sethostname(host)
         if socket.gethostname() != host:

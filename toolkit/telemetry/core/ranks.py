@@ -128,6 +128,7 @@ def process_group_store() -> Store | None:
     """Return the key-value store of torch's default process group; None where there is no such group."""
     if not has_process_group():
         return None
+    # A group exists only where the script has imported it; importing torch takes seconds.
     distributed: Any = sys.modules["torch.distributed"]
     # The one thing that all ranks share without a collective; torch has no public name for it.
     store: Any = distributed.distributed_c10d._get_default_store()  # noqa: SLF001

@@ -136,7 +136,7 @@ def _torch_accelerators() -> list[dict[str, Any]]:
     """Describe what torch computes on, where it already does."""
     cuda, mps = cuda_in_use(), mps_in_use()
     if cuda is not None:
-        # Torch for AMD's GPUs calls them CUDA too, and differs in its version alone.
+        # Torch, imported by the script, calls AMD's GPUs CUDA too; its version alone tells them apart.
         kind = "rocm" if getattr(sys.modules["torch"].version, "hip", None) else "cuda"
         all_properties = map(cuda.get_device_properties, range(cuda.device_count()))
         devices = [(properties.name, properties.total_memory, kind) for properties in all_properties]
