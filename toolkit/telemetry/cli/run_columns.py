@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeAlias
 
 from toolkit.telemetry.cli.chosen_run import size_of
 from toolkit.telemetry.cli.run_list import STATUS_STYLES, ListedRun, age_of
@@ -12,10 +13,12 @@ from toolkit.telemetry.cli.terminal import Cell, Column, age_text, number_text
 from toolkit.telemetry.importers.formats.record_file import OURS
 from toolkit.telemetry.runfolder.labels import ProjectSettingsError, read_project
 from toolkit.telemetry.runs.formatting import size
-from toolkit.telemetry.runs.listing.run_table import primary_of
+from toolkit.telemetry.runs.listing.run_table import Primary, primary_of
 from toolkit.telemetry.runs.listing.search import value_of
 from toolkit.telemetry.runs.settings import setting_text
 from toolkit.telemetry.runs.store import RunCard, card_labels
+
+_Baseline: TypeAlias = tuple[RunCard | None, Primary | None]
 
 
 def columns_of(
@@ -31,7 +34,8 @@ def columns_of(
         columns.append((Column("what differs"), [label.differs for label in labels]))
     if any(card.format != OURS for card in cards):
         columns.append((Column("format", keep=True), [card.format for card in cards]))
-    differences: list[Cell] = [_against_baseline(run) for run in runs]
+    baselines: dict[tuple[int, Path, str | None], _Baseline] = {}
+    differences: list[Cell] = [_against_baseline(run, baselines) for run in runs]
     if any(differences):
         columns.append((Column("vs baseline", right=True), differences))
     steps: list[Cell] = ["" if card.step is None else f"{card.step:,}" for card in cards]
@@ -49,20 +53,28 @@ def columns_of(
     return [*columns, (Column("age", right=True, keep=True), ages)]
 
 
-def _against_baseline(run: ListedRun) -> str:
+def _against_baseline(run: ListedRun, known: dict[tuple[int, Path, str | None], _Baseline]) -> str:
     """Return how far a run is from the baseline of its project; empty where none was chosen."""
+    project = id(run.folders), run.path.parent, run.card.project
+    if project not in known:
+        known[project] = _baseline_of(run)
+    base, primary = known[project]
+    found = None if primary is None else primary.against(run.card, base)
+    return "baseline" if run.card == base else "" if found is None else f"{found:+.1%}"
+
+
+def _baseline_of(run: ListedRun) -> _Baseline:
+    """Return the baseline of a run's project, and the metric by which runs are compared with it."""
     try:
         settings = read_project(run.path.parent, run.card.project)
     except ProjectSettingsError:
-        return ""
+        return None, None
     if settings.baseline is None:
-        return ""
+        return None, None
     others = [card for card in run.folders.list_runs().cards if card.project == run.card.project]
     name = settings.baseline.rpartition("~")[2]
     base = next((card for card in others if card.path == run.path.parent / name), None)
-    primary = primary_of(others, settings)
-    found = None if primary is None else primary.against(run.card, base)
-    return "baseline" if run.card == base else "" if found is None else f"{found:+.1%}"
+    return base, primary_of(others, settings)
 
 
 def _status(card: RunCard) -> Cell:

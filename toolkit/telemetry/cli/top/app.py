@@ -61,7 +61,7 @@ class Top(App[int]):
         self._key = ""
         """The run that is shown; empty for the list."""
         self._search = ""
-        self._rows: list[list[Text]] = []
+        self._rows: tuple[list[str], list[list[Text]]] = [], []
         self._wake, self._is_over = threading.Event(), False
 
     def compose(self) -> ComposeResult:
@@ -145,9 +145,9 @@ class Top(App[int]):
     def _show_list(self, about: str, titles: Sequence[str], rows: list[list[Text]], keys: list[str]) -> None:
         table = self.query_one(DataTable)
         self._say(about)
-        if rows == self._rows or self._key:
+        if (keys, rows) == self._rows or self._key:
             return
-        self._rows = rows
+        self._rows = keys, rows
         chosen = _key_at(table)
         table.clear(columns=True)
         table.add_columns(*map(printable, titles))
@@ -163,7 +163,8 @@ class Top(App[int]):
 
     def on_resize(self) -> None:
         """Draw the curves in the new width."""
-        self._wake.set()
+        if self._key:
+            self._wake.set()
 
     # ------------------------------------------------------------ keys
 
