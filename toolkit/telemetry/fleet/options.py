@@ -117,7 +117,9 @@ def fill_in(args: argparse.Namespace, command: str) -> None:
     for name, text in os.environ.items():
         if name.startswith(f"{VARIABLE}_") and text:
             key = name.removeprefix(f"{VARIABLE}_").lower().replace("_", "-")
-            value: Any = text.split(os.pathsep) if key == "folders" else _OF_TEXT.get(text, text)
+            value: Any = text.split(os.pathsep) if key == "folders" else text
+            if KEYS.get(key) == "true or false":
+                value = _OF_TEXT.get(text, text)
             is_number = KEYS.get(key, "").endswith("above 0") and text.isascii() and text.isdigit()
             found[key] = _checked(key, int(text) if is_number else value, name, Path.cwd())
             sources.append(name)
@@ -128,7 +130,7 @@ def fill_in(args: argparse.Namespace, command: str) -> None:
         print(f"options from {ascii(', '.join(sources))[1:-1]}", file=sys.stderr)
 
 
-_OF_TEXT: Final = {"true": True, "false": False}
+_OF_TEXT: Final = {"true": True, "1": True, "false": False, "0": False}
 
 
 def _found() -> Path | None:

@@ -24,6 +24,9 @@ _PIECE_BYTES: Final = 4 * 1024 * 1024
 _TOGETHER_BYTES: Final = 64 * 1024 * 1024
 _PLACES_AT_ONCE: Final = 500
 _KEPT_LINES: Final = 500
+_KEPT_FILES: Final = 64
+_KEEPING = threading.Lock()
+"""A store's pages and its background reads keep lines and files in the same dictionaries."""
 _MAX_RUNS: Final = 2_000
 
 
@@ -147,7 +150,8 @@ class EngineSource:
                 raise OSError(str(error)) from error
             for at, line in rows:
                 found[at] = line
-                keep_recent(self.kept, (self.run_id, self.rank, gen, at), line, _KEPT_LINES)
+                with _KEEPING:
+                    keep_recent(self.kept, (self.run_id, self.rank, gen, at), line, _KEPT_LINES)
         return [found.get(at, b"")[:length] for at, length in places]
 
     def pieces(self) -> Iterator[bytes]:
@@ -191,4 +195,5 @@ def read_together(sources: Sequence[EngineSource]) -> None:
     for some in chunks(small):
         for taken, data in zip(some, small_files(sources[0].link, some), strict=True):
             source = wanted[taken.run_id]
-            source.files[source.run_id, source.rank, taken.gen] = data
+            with _KEEPING:
+                keep_recent(source.files, (source.run_id, source.rank, taken.gen), data, _KEPT_FILES)
