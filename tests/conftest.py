@@ -37,6 +37,10 @@ os.environ.pop("PYTHONUNBUFFERED", None)
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# A `make` that a test starts would print and do other things as a part of `make test` than by itself.
+for _name in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL"):
+    os.environ.pop(_name, None)
+
 # Several threads for a few numbers wait for each other, and for the tests of other workers.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
