@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import time
 from collections.abc import Container, Mapping, Sequence
 from typing import Any, Final
@@ -173,9 +174,9 @@ def _knob(store: RunStore, key: str, name: str, about: Mapping[str, Any]) -> Non
     widget = f"_knob {key} {name}"
     bounds = f" :gray[{short_number(low)} to {short_number(high)}]" if None not in (low, high) else ""
     new: Any
-    # A widget's own label is Markdown where it is drawn, and plain text where it is read aloud.
+    # A widget's own label is Markdown where it is drawn, if only unseen, and plain text where it is read aloud.
     st.markdown(f":small[{md(name, 60)}{bounds}]")
-    label = clean(name)[:60]
+    label = re.sub(r"\W+|\b_+|_+\b", " ", name)[:60]
     with st.container(horizontal=True, vertical_alignment="center"):
         if kind == "bool":
             new = st.toggle(label, value=bool(value), key=widget, label_visibility="collapsed")

@@ -98,9 +98,11 @@ def _item(sample: Sample) -> list[Any]:
     """Return step, path, kind, caption and what else was logged, as short as possible: there may be thousands."""
     try:
         sample.path.encode()
-        path, kind = sample.path, sample.kind
+        kind = sample.kind
     except UnicodeEncodeError:
-        path, kind = clean(sample.path), "other"
+        kind = "other"
+    # The path of another kind is shown, and the others are asked for with theirs.
+    path = clean(sample.path) if kind == "other" else sample.path
     return [sample.step, path, kind, sample.caption[:_MAX_TITLE], sample.about]
 
 

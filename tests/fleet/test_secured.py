@@ -246,7 +246,7 @@ def changes_in(secured, run_id) -> list:
 @in_make_faults
 def test_whatever_a_viewer_presses_on_pages_of_the_engine_changes_nothing(secured, logs, tmp_path):
     pytest.importorskip("streamlit")
-    from tests.attacks.http_client import Visitor, pressed
+    from tests.attacks.http_client import Visitor, pressed, typed
     from tests.dashboard.serving import dashboard
 
     folder = make_run(logs, "pressed", 20)
@@ -266,18 +266,20 @@ def test_whatever_a_viewer_presses_on_pages_of_the_engine_changes_nothing(secure
             assert visitor.come_in(address) == 200
         pages = ("", "overview", "metrics", "config", "settings")
         with operator.tab() as tab:
-            buttons = {page: dict(tab.open(page, run).buttons()) for page in pages}
-        every = {widget for found in buttons.values() for widget in found.values()}
+            every = {widget for page in pages for widget in tab.open(page, run).buttons().values()}
+            name = tab.open("config", f"{run}&tab=Notes").field("Name")
         assert every
+        renamed = [typed(name, "renamed")]
         with viewer.tab() as tab:
             for page in pages:
                 shown = tab.open(page, run)
                 assert "Traceback" not in shown.text
                 assert not {"Apply", "Archive", "Restore", "Stop"} & set(shown.buttons())
                 tab.open(page, run, states=[pressed(widget) for widget in every])
+            tab.open("config", run).open("config", run, states=renamed)
         assert changes_in(secured, id_of(folder)) == []
-        # The same press of an operator arrives.
+        # The same of an operator arrives.
         with operator.tab() as tab:
-            tab.open("config", run, states=[pressed(buttons["config"]["Save changes"])])
+            tab.open("config", run).open("config", run, states=renamed)
         wait_until(lambda: changes_in(secured, id_of(folder)))
     assert PASSWORD not in started.out + started.err
