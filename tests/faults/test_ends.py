@@ -98,6 +98,20 @@ def test_each_end_is_recorded_and_the_exit_code_stays(tmp_path, start, source, c
     assert worked_out.sure
 
 
+def test_the_exit_code_of_a_ctrl_c_stays_where_the_end_imports_something(tmp_path):
+    source = (
+        PREAMBLE + LOGS_500_STEPS.replace("sys.argv[1]", repr(str(tmp_path))) + "\nraise KeyboardInterrupt\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", source],
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        timeout=100,
+    )
+
+    assert ended.returncode == -signal.SIGINT
+
+
 @pytest.mark.parametrize("console", [("-i",), ("-c", "import code; code.interact()")])
 def test_an_exception_at_a_prompt_ends_no_run(tmp_path, console):
     # A cell of a notebook is run like a line of `code.interact`.
