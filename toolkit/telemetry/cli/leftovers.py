@@ -16,14 +16,7 @@ from typing import Any, Final
 
 from toolkit.telemetry.cli.chosen_run import refuse, size_of
 from toolkit.telemetry.cli.run_list import our_runs
-from toolkit.telemetry.cli.terminal import (
-    Cell,
-    Column,
-    Progress,
-    age_text,
-    print_json,
-    print_table,
-)
+from toolkit.telemetry.cli.terminal import Cell, Column, Progress, age_text, print_json, print_table
 from toolkit.telemetry.core.user_folders import user_folder
 from toolkit.telemetry.runfolder.journal.journal import (
     AbandonedJournal,
@@ -32,12 +25,7 @@ from toolkit.telemetry.runfolder.journal.journal import (
     journals_in,
     shared_memory_folders,
 )
-from toolkit.telemetry.runfolder.journal.repair import (
-    HALF_DONE,
-    discard_journals,
-    journals_of,
-    rank_files,
-)
+from toolkit.telemetry.runfolder.journal.repair import HALF_DONE, discard_journals, journals_of, rank_files
 from toolkit.telemetry.runfolder.layout import METRICS_JSONL
 from toolkit.telemetry.runfolder.reader import records_of
 from toolkit.telemetry.runfolder.records import EPOCH, EVAL, STEP

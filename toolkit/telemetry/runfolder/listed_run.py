@@ -20,12 +20,7 @@ from toolkit.telemetry.runfolder.key_values import KeyValues
 from toolkit.telemetry.runfolder.layout import MANIFEST, METRICS_JSONL
 from toolkit.telemetry.runfolder.manifest import Evaluation, Heartbeat, Manifest, evaluations_from
 from toolkit.telemetry.runfolder.metrics import TRAIN_LOSSES, VAL_LOSSES, is_evaluation, metrics_of
-from toolkit.telemetry.runfolder.reader import (
-    last_seq,
-    last_step,
-    read_from,
-    tail_records,
-)
+from toolkit.telemetry.runfolder.reader import last_seq, last_step, read_from, tail_records
 from toolkit.telemetry.runfolder.records import FIRST_STEP, STEP, SYSTEM, Record, steps_done
 from toolkit.telemetry.runfolder.redone import counts, redone_from
 from toolkit.telemetry.runfolder.status import LOST, RUNNING, STALLED, Status, work_out_status

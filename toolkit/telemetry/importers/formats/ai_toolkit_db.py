@@ -11,13 +11,7 @@ from toolkit.telemetry.importers.databases import DatabaseSource
 from toolkit.telemetry.importers.folders import Folder, Found
 from toolkit.telemetry.importers.framing import sqlite_view
 from toolkit.telemetry.importers.framing.sqlite_view import Database
-from toolkit.telemetry.importers.source import (
-    MAX_TEXT_CHARS,
-    Builder,
-    Event,
-    as_step,
-    run_info,
-)
+from toolkit.telemetry.importers.source import MAX_TEXT_CHARS, Builder, Event, as_step, run_info
 
 FORMAT: Final = "ai-toolkit"
 _TABLES: Final = ("steps", "metric_keys", "metrics")

@@ -10,12 +10,7 @@ from toolkit.telemetry.importers.databases import DatabaseSource, runs_of_databa
 from toolkit.telemetry.importers.folders import Folder, Found
 from toolkit.telemetry.importers.framing import sqlite_view
 from toolkit.telemetry.importers.framing.sqlite_view import Database
-from toolkit.telemetry.importers.source import (
-    MAX_RUNS,
-    Builder,
-    Status,
-    run_info,
-)
+from toolkit.telemetry.importers.source import MAX_RUNS, Builder, Status, run_info
 from toolkit.telemetry.importers.times import from_ms
 
 FORMAT: Final = "mlflow"
