@@ -20,7 +20,7 @@ COMMANDS = {
         ["{run}", "--to", "zip", "--out", "{out}.zip"],
     ],
     "forecast": [["{run}"], ["{run}", "--json"], ["{run}", "--stopping"], ["{run}", "--stopping", "--json"]],
-    "gc": [["{run}", "--yes", "--empty-runs", "--keep-best", "1", "--keep-cache"]],
+    "gc": [["{run}", "--yes", "--empty-runs", "--keep-cache"]],
     "ls": [["{run}"], ["{run}", "--json", "--deleted"]],
     "repair": [["{run}"]],
     "logs": [["{run}"], ["{run}", "--grep", "x"]],
