@@ -25,8 +25,7 @@ CASES = {case.kind: case for case in unlisted(range(2)) if (case.seed, case.kind
 MAKES = """
 import sys
 from pathlib import Path
-from evaluations.resume import unlisted
-from evaluations.resume import make_all
+from evaluations.resume import make_all, unlisted
 make_all([case for case in unlisted(range(2)) if case.name in sys.argv[2:]], Path(sys.argv[1]))
 """
 
