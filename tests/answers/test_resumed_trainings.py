@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from evaluations.resume import LOSSES, contradictions, without
-from evaluations.resume_cases import UNLISTED, unlisted
+from evaluations.resume import LOSSES, UNLISTED, contradictions, unlisted, without
 from toolkit.telemetry.answers.evidence import read_evidence
 from toolkit.telemetry.answers.resume import answer_resumes
 from toolkit.telemetry.cli.main import main
@@ -26,8 +25,7 @@ CASES = {case.kind: case for case in unlisted(range(2)) if (case.seed, case.kind
 MAKES = """
 import sys
 from pathlib import Path
-from evaluations.resume_cases import unlisted
-from evaluations.resume_runs import make_all
+from evaluations.resume import make_all, unlisted
 make_all([case for case in unlisted(range(2)) if case.name in sys.argv[2:]], Path(sys.argv[1]))
 """
 
