@@ -72,15 +72,6 @@ def test_the_noise_of_groups_is_pooled_and_that_of_equal_values_is_unknown():
     assert pooled([[1.0, 1.0], [2.0]]) is None
 
 
-def test_more_tries_and_more_noise_need_more_improvement():
-    new, best = [1.0, 1.0, 1.1], [0.0, 0.1]
-    needed = [judge(new, best, Noise(0.1, 8), tries=n).needed for n in (1, 2, 10, 50, 60)]
-    noisier = judge(new, best, Noise(0.2, 8)).needed
-
-    assert needed == sorted(set(needed))
-    assert noisier == pytest.approx(2 * needed[0])
-
-
 def test_an_effect_of_two_deviations_is_found_more_often_with_every_run_and_no_effect_is_hardly_ever():
     source = random.Random(5)
 

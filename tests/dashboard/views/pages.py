@@ -330,14 +330,7 @@ def _texts_in(proto: Message, kind: str) -> Iterator[tuple[str, str, str]]:
 
 
 def _without_backslashes(text: str) -> str:
-    kept, skipped = [], False
-    for character in text:
-        if character == "\\" and not skipped:
-            skipped = True
-            continue
-        skipped = False
-        kept.append(character)
-    return "".join(kept).replace("\N{WORD JOINER}", "")
+    return re.sub(r"\\(.?)", r"\1", text, flags=re.DOTALL).replace("\N{WORD JOINER}", "")
 
 
 def _as_known(kind: str, cell: Any) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.dashboard.views.pages import open_page
+from tests.lengths import in_make_faults
 from tests.made_runs import step_record, write_run
 
 
@@ -113,6 +114,8 @@ def test_of_many_groups_the_first_are_open(logs):
     assert tab.charts() == 10
 
 
+# test_of_many_groups_the_first_are_open shows in `make test` that not all charts are drawn.
+@in_make_faults
 def test_more_than_five_thousand_names_are_no_more_than_a_large_group(logs):
     write_run(
         logs,

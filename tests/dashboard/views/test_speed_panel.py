@@ -173,12 +173,3 @@ def test_a_job_that_is_too_short_is_shown_and_not_judged(logs):
     assert "too short to compare" in tab.said()
     assert len(table(tab)) == 2
     assert sorted(table(tab)["job"]) == ["long · session 1", "short · session 1 (too short to compare)"]
-
-
-def test_runs_that_logged_no_step_times_have_nothing_of_it(logs):
-    write_run(logs, "a")
-    write_run(logs, "b")
-
-    tab = open_page("compare", speed="true", runs="a,b")
-
-    assert "perf_tag" not in tab.said()
