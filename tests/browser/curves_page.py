@@ -7,10 +7,7 @@ from dashboard.components.curve_chart import ChartSpec, CurveSpec, Mark, draw_cu
 
 st.set_page_config(layout="wide")
 st.html(f"<style>{page_style()}</style>")
-asked = st.query_params
-run = asked.get("run", "spiky")
-st.session_state["drawn"] = st.session_state.get("drawn", 0) + 1
-st.text(f"drawn {st.session_state['drawn']}")
+run = st.query_params.get("run", "spiky")
 view_switches(axes=[("step", "Step"), ("time", "Time"), ("elapsed", "Elapsed")])
 st.subheader("train_loss")
 draw_curves(
@@ -18,7 +15,6 @@ draw_curves(
         title="train_loss",
         curves=(CurveSpec(run=run, metric="train_loss", label="train_loss"),),
         fit=True,
-        live="live" in asked,
         marks=(Mark(text="session 2", step=1800, time=1_700_001_000.0),),
     ),
     key="first",
@@ -32,7 +28,6 @@ draw_curves(
             CurveSpec(run=run, metric="grad_norm", label="grad_norm", colour=1),
         ),
         legend=True,
-        live="live" in asked,
     ),
     key="second",
 )

@@ -283,15 +283,6 @@ def test_finding_records_are_no_part_of_what_is_examined():
     assert list(examine(mixed)) == findings
 
 
-def test_a_finding_belongs_to_the_session_in_which_it_began():
-    first, second = run_of(curve(1)), run_of([*curve(2, records=60), *[math.nan] * 10])
-
-    (finding,) = examine([*first, {"event": "start", "session": 2}, *second])
-
-    assert finding.session == 2
-    assert finding.id.startswith("2-nan-")
-
-
 # ---------------------------------------------------------------- what is remembered
 
 

@@ -219,7 +219,7 @@ def test_the_samples_page_shows_the_images_of_a_run_on_the_engine(engine, logs, 
     from PIL import Image
 
     from dashboard import session
-    from tests.dashboard.views.pages import is_well, open_page
+    from tests.dashboard.views.pages import open_page
     from tests.dashboard.views.test_samples_page import get, samples_of
 
     image = io.BytesIO()
@@ -238,7 +238,7 @@ def test_the_samples_page_shows_the_images_of_a_run_on_the_engine(engine, logs, 
     session._store.clear()
     try:
         tab = open_page("samples", id_of(folder))
-        assert is_well(tab)
+        assert tab.is_well()
         [column] = samples_of(tab)["columns"]
         query = column["url"].partition("?")[2]
         shown, text, gone = (

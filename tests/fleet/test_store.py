@@ -250,7 +250,7 @@ def test_a_dashboard_that_cannot_use_the_engine_says_why(engine, tmp_path, monke
 def test_pages_open_on_the_engine(engine, logs, monkeypatch):
     from dashboard import session
     from dashboard.settings import DashboardSettings, EngineSettings
-    from tests.dashboard.views.pages import go_to, is_well, open_page, said
+    from tests.dashboard.views.pages import open_page
 
     key = id_of(write_rich_run(logs))
     ship(engine, logs)
@@ -261,10 +261,10 @@ def test_pages_open_on_the_engine(engine, logs, monkeypatch):
     try:
         tab = open_page("runs", key, runs=key)
         for page in ("runs", "overview", "metrics", "machine", "compare"):
-            assert is_well(go_to(tab, page)), page
+            assert tab.go_to(page).is_well(), page
             if page == "overview":
-                assert "step 89 / 89" in said(tab)
+                assert "step 89 / 89" in tab.said()
             if page == "runs":
-                assert f"/{engine.address().database} · listed in" in said(tab)
+                assert f"/{engine.address().database} · listed in" in tab.said()
     finally:
         session._store.clear()

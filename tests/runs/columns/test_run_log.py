@@ -106,9 +106,6 @@ def test_a_log_that_vanishes_is_a_problem_until_it_is_back(log, folder):
     assert len(losses(log)) == 10
 
 
-# ---------------------------------------------------------------- what is no log
-
-
 # ---------------------------------------------------------------- answering
 
 
