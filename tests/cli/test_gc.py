@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.runs import write_run, write_table
+from tests.exchange.commands import telemetry
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.agents.runs import Runs
 from toolkit.telemetry.cli.main import main
@@ -56,9 +57,7 @@ def tree(place):
 
 def gc(capsys, *arguments):
     """Return the JSON that the command prints, and the path of each kind."""
-    capsys.readouterr()
-    assert main(["gc", *map(str, arguments), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = telemetry(capsys, "gc", *map(str, arguments))
     return found, {item["kind"]: item["path"] for item in found["found"]}
 
 
@@ -152,9 +151,7 @@ def test_the_best_run_is_found_in_its_records_whatever_its_loss_is_called_and_ru
     manifest["run_id"] = "another"
     (tmp_path / "planted" / "run.json").write_text(json.dumps(manifest))
 
-    capsys.readouterr()
-    assert main(["ls", str(tmp_path / "falling"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["runs"][0]["loss"] == pytest.approx(0.01)
+    assert telemetry(capsys, "ls", tmp_path / "falling")["runs"][0]["loss"] == pytest.approx(0.01)
     for by in ("loss", "my_loss"):
         found, _ = gc(capsys, tmp_path, "--keep-cache", "--keep-best", "1", "--by", by)
         assert [Path(item["path"]).name for item in found["found"]] == ["flat"]
@@ -171,8 +168,7 @@ def test_no_value_of_a_step_that_a_resume_did_again_is_the_best_anywhere(tmp_pat
     capsys.readouterr()
 
     def asked(*arguments):
-        assert main([*arguments, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
+        return telemetry(capsys, *arguments)
 
     names = ("best:accuracy", "best:val_loss", "val_loss")
     columns = [part for name in names for part in ("--columns", name)]
