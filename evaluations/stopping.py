@@ -7,9 +7,10 @@ import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import pandas as pd
 
 from evaluations.curves import MadeRun, MadeSweep, made_sweeps
 from evaluations.figures import Options, say, table
@@ -51,11 +52,15 @@ class Sweep:
     @property
     def ends(self) -> np.ndarray:
         """Return the final value of each run; infinity if that is not a number."""
-        finals = [
-            math.inf if run.is_lost or not len(run.curve.values) else run.curve.values[-1]
-            for run in self.runs
-        ]
-        return np.array(finals)
+        return np.array(list(map(_newest, self.runs)))
+
+
+def _end_of(run: SweptRun) -> float:
+    return float(run.plan.last_step or 0)
+
+
+def _newest(run: SweptRun) -> float:
+    return math.inf if run.is_lost or not len(run.curve.values) else float(run.curve.values[-1])
 
 
 def of_made(sweep: MadeSweep) -> Sweep:
@@ -79,7 +84,7 @@ def _whole(key: str, run: MadeRun) -> SweptRun:
 
 def seen_at(run: SweptRun, step: float) -> SweptRun:
     """Return a run as it was at this step."""
-    end = float(run.plan.last_step or 0)
+    end = _end_of(run)
     step = min(step, end)
     upto = int(np.searchsorted(run.curve.steps, step, side="right"))
     lr = run.plan.lr
@@ -103,18 +108,17 @@ def replay(sweep: Sweep, rule: Rule, together: int) -> Outcome:
     before: list[SweptRun] = []
     for first in range(0, len(sweep.runs), together):
         group = sweep.runs[first : first + together]
-        longest = max(float(run.plan.last_step or 0) for run in group)
+        longest = max(map(_end_of, group))
         for look in range(1, _LOOKS + 1):
             for run in group:
                 if run.key not in stopped:
-                    reached[run.key] = min(longest * look / _LOOKS, float(run.plan.last_step or 0))
+                    reached[run.key] = min(longest * look / _LOOKS, _end_of(run))
             seen = [seen_at(run, reached[run.key]) for run in group]
             live = [run for run in seen if run.is_live and run.key not in stopped]
-            others = [run for run in seen if not run.is_live or run.key in stopped]
-            ended = [_ended(run) for run in others]
+            ended = [replace(run, is_live=False) for run in seen if not run.is_live or run.key in stopped]
             stopped |= rule(live, [*before, *ended, *live])
-        before += [_ended(seen_at(run, reached[run.key])) for run in group]
-    ends, planned = sweep.ends, sum(float(run.plan.last_step or 0) for run in sweep.runs)
+        before += [replace(seen_at(run, reached[run.key]), is_live=False) for run in group]
+    ends, planned = sweep.ends, sum(map(_end_of, sweep.runs))
     best = int(ends.argmin())
     kept = [end for run, end in zip(sweep.runs, ends, strict=True) if run.key not in stopped]
     return Outcome(
@@ -122,10 +126,6 @@ def replay(sweep: Sweep, rule: Rule, together: int) -> Outcome:
         best_stopped=sweep.runs[best].key in stopped,
         regret=float(min(kept, default=math.inf) / ends[best] - 1),
     )
-
-
-def _ended(run: SweptRun) -> SweptRun:
-    return replace(run, is_live=False)
 
 
 # ---------------------------------------------------------------- rules
@@ -152,12 +152,10 @@ def halving() -> Rule:
             due = [
                 run
                 for run in live
-                if (run.key, rung) not in results and run.step >= rung * (run.plan.last_step or 0) - 1e-9
+                if (run.key, rung) not in results and run.step >= rung * _end_of(run) - 1e-9
             ]
             for run in due:
-                results[run.key, rung] = (
-                    math.inf if run.is_lost or not len(run.curve.values) else float(run.curve.values[-1])
-                )
+                results[run.key, rung] = _newest(run)
             here = sorted(value for (_, at), value in results.items() if at == rung)
             keeps = max(1, len(here) // ETA)
             stops |= {run.key for run in due if results[run.key, rung] > here[keeps - 1]}
@@ -176,7 +174,7 @@ def medians(live: Sequence[SweptRun], every: Sequence[SweptRun]) -> set[str]:
             for other in every
             if other is not run and len(other.curve.steps) and other.curve.steps[-1] >= at > 0
         ]
-        is_due = len(means) >= 3 and at >= _GRACE * (run.plan.last_step or 0)
+        is_due = len(means) >= 3 and at >= _GRACE * _end_of(run)
         if is_due and (run.is_lost or float(np.min(run.curve.values)) > float(np.median(means))):
             stops.add(run.key)
     return stops
@@ -184,100 +182,62 @@ def medians(live: Sequence[SweptRun], every: Sequence[SweptRun]) -> set[str]:
 
 # ---------------------------------------------------------------- fitting
 
-
-@dataclass(frozen=True, slots=True)
-class Looks:
-    """What the rule sees of one sweep, for every look and run: a row each."""
-
-    sweep: Sweep
-    way: str
-    run: np.ndarray
-    left: np.ndarray
-    """Share of all steps of the sweep that stopping the run at this look saves."""
-    gap: np.ndarray
-    parts: np.ndarray
-    decay: np.ndarray
+_PARTS: Final = ["slope", "noise", "first_quarter", "whole"]
+_CHOICES: Final = (
+    *((0.1, 0.3, 1.0), (1.0, 2.0, 4.0), (0.1, 0.3, 1.0, 2.0)),
+    *((0.02, 0.05, 0.1, 0.2), (0.3, 1.0, 2.0)),
+)
+"""Weights of the parts of the rule's unit, and of a learning rate that decays."""
 
 
-def looks_of(sweep: Sweep, way: str) -> Looks:
-    """Follow a sweep of which nothing is stopped."""
-    rows: list[tuple[float, ...]] = []
-    whole = sum(float(run.plan.last_step or 0) for run in sweep.runs)
-    place = {run.key: at for at, run in enumerate(sweep.runs)}
+def looks_of(sweep: Sweep, way: str) -> pd.DataFrame:
+    """Follow a sweep of which nothing is stopped: what the rule sees at every look of every run, a row each."""
+    rows: list[tuple[Any, ...]] = []
+    whole = sum(map(_end_of, sweep.runs))
+    best = sweep.runs[int(sweep.ends.argmin())].key
 
     def watch(live: Sequence[SweptRun], every: Sequence[SweptRun]) -> set[str]:
         for run in live:
-            end = float(run.plan.last_step or 0)
+            end = _end_of(run)
             if len(run.curve.values) >= FEWEST and run.curve.steps[-1] >= FIRST * end and not run.is_lost:
                 of = compare(run, every)
                 if of is not None:
-                    gap = of.level - of.best_level
-                    rows.append((place[run.key], (end - run.step) / whole, gap, *of.parts, of.decay))
+                    # What stopping the run here saves, as a share of all steps of the sweep.
+                    about = run.key, run.key == best, (end - run.step) / whole
+                    rows.append((*about, of.level - of.best_level, of.decay, *of.parts))
         return set()
 
     replay(sweep, watch, WAYS[way])
-    table = np.array(rows).reshape(len(rows), -1) if rows else np.zeros((0, 8))
-    return Looks(sweep, way, table[:, 0].astype(int), table[:, 1], table[:, 2], table[:, 3:-1], table[:, -1])
+    columns = ["run", "is_best", "left", "gap", "decay", *_PARTS]
+    return pd.DataFrame(rows, columns=columns).assign(sweep=f"{sweep.id} {way}")
 
 
-class Flat:
-    """The looks of many sweeps in one table, in which each run has its rows next to each other."""
-
-    def __init__(self, looks: Sequence[Looks]) -> None:
-        orders = [np.argsort(one.run, kind="stable") for one in looks]
-        runs = [one.run[order] + 1000 * at for at, (one, order) in enumerate(zip(looks, orders, strict=True))]
-        run = np.concatenate(runs)
-        self._first = np.flatnonzero(np.diff(run, prepend=-1))
-        self._sweep = run[self._first] // 1000
-        self._sweeps = len(looks)
-        best = np.array([int(one.sweep.ends.argmin()) for one in looks])
-        self._is_best = run[self._first] % 1000 == best[self._sweep]
-        self._left, self._gap, self._parts, self._decay = (
-            np.concatenate([getattr(one, name)[order] for one, order in zip(looks, orders, strict=True)])
-            for name in ("left", "gap", "parts", "decay")
-        )
-
-    def margins(self, weights: np.ndarray) -> np.ndarray:
-        """Return the margin of every row."""
-        unit = self._parts @ weights[:-1] * (1 + weights[-1] * np.maximum(0.0, self._decay))
-        return np.asarray(self._gap / np.maximum(unit, 1e-300))
-
-    def of_best(self, margins: np.ndarray) -> np.ndarray:
-        """Return, for each sweep, the largest margin at which its best run ever was."""
-        found = np.zeros(self._sweeps)
-        found[self._sweep[self._is_best]] = np.maximum.reduceat(margins, self._first)[self._is_best]
-        return found
-
-    def saved(self, margins: np.ndarray, limit: float) -> np.ndarray:
-        """Return, for each sweep, the share of steps that is saved with this limit."""
-        # The earliest look at which a run is stopped is the one with the most steps left.
-        of_run = np.maximum.reduceat(np.where(margins > limit, self._left, 0.0), self._first)
-        return np.bincount(self._sweep, of_run, self._sweeps)
-
-
-_CHOICES: Final = (
-    (0.1, 0.3, 1.0),
-    (1.0, 2.0, 4.0),
-    (0.1, 0.3, 1.0, 2.0),
-    (0.02, 0.05, 0.1, 0.2),
-    (0.3, 1.0, 2.0),
-)
-
-
-def fit(looks: Sequence[Looks]) -> Fit:
+def fit(looks: Sequence[pd.DataFrame]) -> Fit:
     """Return constants that save many steps, with the limit above every margin of a best run.
 
     The mean of the best tenth of all combinations is taken: the best one alone is right for these sweeps only.
     """
-    flat = Flat(looks)
+    table = pd.concat(looks, ignore_index=True)
+    run = table.groupby(["sweep", "run"]).ngroup().to_numpy()
+    is_best = table["is_best"].to_numpy(bool)
+    left, gap, decay = (table[name].to_numpy(float) for name in ("left", "gap", "decay"))
+    parts = table[_PARTS].to_numpy(float)
+
+    def margins(weights: np.ndarray) -> np.ndarray:
+        unit = parts @ weights[:-1] * (1 + weights[-1] * np.maximum(0.0, decay))
+        return np.asarray(gap / np.maximum(unit, 1e-300))
+
     tried = []
     for weights in map(np.array, itertools.product(*_CHOICES)):
-        margins = flat.margins(weights)
-        limit = _SAFETY * max(float(flat.of_best(margins).max()), 1e-9)
-        tried.append((float(flat.saved(margins, limit).mean()), np.append(weights[:-1] * limit, weights[-1])))
+        found = margins(weights)
+        limit = _SAFETY * max(float(found[is_best].max()), 1e-9)
+        # The earliest look at which a run is stopped is the one with the most steps left.
+        saved = np.zeros(run.max() + 1)
+        np.maximum.at(saved, run, np.where(found > limit, left, 0.0))
+        tried.append((float(saved.sum()), np.append(weights[:-1] * limit, weights[-1])))
     tried.sort(key=lambda one: -one[0])
     weights = np.exp(np.mean([np.log(weights) for _, weights in tried[: len(tried) // 10]], axis=0))
-    of_best = flat.of_best(flat.margins(weights))
+    of_best = pd.Series(margins(weights)).where(is_best).groupby(table["sweep"]).max().fillna(0.0)
     limit = _SAFETY * float(of_best.max())
     # How the largest margins of best runs thin out: the mean excess over the fourth fifth of them.
     high = np.sort(of_best / limit)[-max(3, len(of_best) // 5) :]
@@ -309,20 +269,13 @@ def run(options: Options) -> str:
     rows = []
     for name, way in outcomes[0]:
         found = [each[name, way] for each in outcomes]
-        regrets = [one.regret for one in found]
+        saved, regrets = ([getattr(one, what) for one in found] for what in ("saved", "regret"))
         wrong = [sweep.id for sweep, one in zip(sweeps, found, strict=True) if one.best_stopped]
         if options.list_errors:
             print(f"{name}, {way}: best stopped in {wrong}")
-        rows.append(
-            [
-                name,
-                way,
-                f"{100 * np.mean([one.saved for one in found]):.0f} %",
-                f"{len(wrong)} of {len(found)}",
-                f"{100 * np.mean(regrets):.2f} %",
-                f"{100 * max(regrets):.1f} %",
-            ]
-        )
+        stopped = f"{len(wrong)} of {len(found)}"
+        shares = f"{100 * np.mean(regrets):.2f} %", f"{100 * max(regrets):.1f} %"
+        rows.append([name, way, f"{100 * np.mean(saved):.0f} %", stopped, *shares])
     about = (
         f"{len(sweeps)} made sweeps of 16 real small trainings of {len({one.family for one in sweeps})} families, each "
         f"trained to its end. A rule looks {_LOOKS} times. Regret: by how much the final validation loss of the best "
@@ -332,7 +285,7 @@ def run(options: Options) -> str:
     return f"{about}\n\n{table(header, rows)}"
 
 
-def _both_ways(sweep: Sweep) -> list[Looks]:
+def _both_ways(sweep: Sweep) -> list[pd.DataFrame]:
     return [looks_of(sweep, way) for way in WAYS]
 
 

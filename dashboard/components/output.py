@@ -96,7 +96,7 @@ def _window(page: RunPage, log: OutputLog, key: str, text: str, streams: tuple[s
     ends: list[int] = st.session_state.get(ends_key, [])
     asked = _asked_time()
     if asked is not None and not ends:
-        ends = [min(log.count, log.at_time(asked) + _SHOWN // 2)]
+        ends = [min(log.count, log.around(asked) + _SHOWN // 2)]
     upto = ends[-1] if ends else log.count
     # One more, to know whether there are older ones.
     found = [*islice(log.find(text, streams, upto=upto), _SHOWN + 1)]

@@ -14,8 +14,7 @@ COMMANDS = {
     "doctor": [["{run}"], ["{run}", "--json"]],
     "export": [
         ["{run}", "--to", "jsonl", "--out", "{out}.jsonl"],
-        ["{run}", "--to", "trackio", "--out", "{out}-trackio"],
-        ["{run}", "--to", "mlflow", "--out", "{out}-mlflow"],
+        ["{run}", "--to", "tensorboard", "--out", "{out}-tensorboard"],
         ["{run}", "--to", "run-folder", "--out", "{out}-logs"],
         ["{run}", "--to", "trace", "--out", "{out}.trace.json"],
         ["{run}", "--to", "zip", "--out", "{out}.zip"],

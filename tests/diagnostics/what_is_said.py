@@ -36,15 +36,20 @@ class Between(NamedTuple):
     __hash__ = None
 
 
-class Saying(NamedTuple):
-    """Equal to every sentence in which it is."""
+class Saying:
+    """Equal to every text, or list of texts, in which all these words are and none of those `without`."""
 
-    words: str
+    def __init__(self, *words: str, without: Sequence[str] = ()) -> None:
+        self.words, self.without = words, without
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, str) and self.words in other
+        text = other if isinstance(other, str) else "\n".join(map(str, other))  # type: ignore[call-overload]
+        return all(word in text for word in self.words) and not any(word in text for word in self.without)
 
-    __hash__ = None
+    def __repr__(self) -> str:
+        return f"Saying{self.words}" + (f", without {self.without}" if self.without else "")
+
+    __hash__ = None  # type: ignore[assignment]
 
 
 def facts_of(finding: Finding, names: Iterable[str]) -> dict[str, Any]:
@@ -53,19 +58,24 @@ def facts_of(finding: Finding, names: Iterable[str]) -> dict[str, Any]:
     return {name: known[name] if name in known else getattr(finding, name) for name in names}
 
 
+Facts = Mapping[str, Any]
+
+
 def contract_of(
     kinds: str | Sequence[str],
-    said: Mapping[str, tuple[Run | Seeds, Mapping[str, Any]]],
+    said: Mapping[str, tuple[Run | Seeds, Facts | Sequence[Facts]]],
     silent: Mapping[str, Run | Seeds],
 ) -> tuple[Callable[..., None], Callable[..., None]]:
-    """Return two tests: each run of `said` has one finding with these facts, and no run of `silent` has any."""
+    """Return two tests: runs of `said` have one finding with these facts, or several, and those of `silent` none."""
     kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
 
     @pytest.mark.parametrize(("run", "facts"), [param for row in said.items() for param in _params(*row)])
     def test_one_finding_has_these_facts(run, facts):
-        (finding,) = detect(_made(run), *kinds)
+        expected = [dict(facts)] if isinstance(facts, Mapping) else [*map(dict, facts)]
+        found = detect(_made(run), *kinds)
 
-        assert facts_of(finding, facts) == dict(facts)
+        assert len(found) == len(expected), found
+        assert [facts_of(*each) for each in zip(found, expected, strict=True)] == expected
 
     @pytest.mark.parametrize("run", [param for row in silent.items() for param in _params(row[0], (row[1],))])
     def test_nothing_is_found(run):
