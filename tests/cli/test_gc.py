@@ -8,6 +8,7 @@ import time
 import pytest
 
 from tests.cli.runs import write_run, write_table
+from tests.exchange.commands import telemetry
 from toolkit.telemetry import TelemetryLogger
 from toolkit.telemetry.agents.runs import Runs
 from toolkit.telemetry.cli.main import main
@@ -54,9 +55,7 @@ def tree(place):
 
 def gc(capsys, *arguments):
     """Return the JSON that the command prints, and the path of each kind."""
-    capsys.readouterr()
-    assert main(["gc", *map(str, arguments), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = telemetry(capsys, "gc", *map(str, arguments))
     return found, {item["kind"]: item["path"] for item in found["found"]}
 
 
@@ -121,8 +120,7 @@ def test_no_value_of_a_step_that_a_resume_did_again_is_the_best_anywhere(tmp_pat
     capsys.readouterr()
 
     def asked(*arguments):
-        assert main([*arguments, "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
+        return telemetry(capsys, *arguments)
 
     names = ("best:accuracy", "best:val_loss", "val_loss")
     columns = [part for name in names for part in ("--columns", name)]

@@ -46,7 +46,7 @@ OTHERS = {
     "top": "draws until it is stopped",
     "train": "reads a YAML",
 }
-FEW = ("ai_toolkit/killed_wal", "swanlab/local_current", "wandb/offline_0_31")
+FEW = ("ai_toolkit/killed_wal", "wandb/offline_0_31")
 
 
 def run_every_command(folder, out):

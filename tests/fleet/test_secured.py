@@ -15,14 +15,13 @@ import pytest
 from dashboard import launcher
 from tests.fleet.certificates import make_ca, make_certificate
 from tests.fleet.engines import PASSWORD, ROOT, Embedded, NoEngine, free_ports, has_openssl
-from tests.fleet.shipped_runs import engine_bytes, id_of, make_run, newest_or_nothing, record_bytes
+from tests.fleet.shipped_runs import engine_bytes, id_of, make_run, newest_or_nothing, record_bytes, ship
 from tests.lengths import in_make_faults
 from tests.waiting import wait_until
 from toolkit.telemetry.cli.main import main
 from toolkit.telemetry.fleet.address import address_of
 from toolkit.telemetry.fleet.engine import Engine
 from toolkit.telemetry.fleet.schema import VERSION, set_up
-from toolkit.telemetry.fleet.shipping.shipper import Shipper
 from toolkit.telemetry.runs.sources.clickhouse.store import ClickHouseStore
 
 WRONG = "wr0ng-hunter2"
@@ -149,6 +148,9 @@ def test_what_is_wrong_is_one_sentence_of_shipper_and_dashboard(secured, logs, t
         assert "\n" not in str(refused.value)
         for secret in (PASSWORD, WRONG):
             assert secret not in sentence + str(refused.value)
+    # Nor are tables of another version made over.
+    assert main(["ship", "--set-up", "--to", secured.url(database="later"), *password, *trusted]) == 2
+    assert "upgrade this program" in capsys.readouterr().err
 
 
 def shows_password(process) -> list[str]:
@@ -250,9 +252,7 @@ def test_whatever_a_viewer_presses_on_pages_of_the_engine_changes_nothing(secure
     from tests.dashboard.serving import dashboard
 
     folder = make_run(logs, "pressed", 20)
-    shipper = Shipper(Engine(secured.address()), [logs])
-    shipper.start()
-    shipper.ship_all()
+    ship(secured, logs)
     how = ("--ca", str(secured.ca), "--password-file", str(secured.password_file))
     run = f"run={id_of(folder)}"
     with dashboard(

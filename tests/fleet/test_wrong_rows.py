@@ -45,8 +45,9 @@ def test_wrong_lines_are_refused_by_pull_and_found_and_repaired_by_verify(engine
     assert record_bytes(pull(Engine(engine.address()), run_id, tmp_path).folder) == record_bytes(folder)
 
 
-@pytest.mark.parametrize("line", [1, 2])
-@pytest.mark.parametrize("wrong", ["other kind", "no length", "endless", "not a record"])
+@pytest.mark.parametrize(
+    ("wrong", "line"), [("other kind", 1), ("no length", 1), ("endless", 2), ("not a record", 2)]
+)
 def test_a_wrong_line_takes_no_page_of_the_run_away(engine, logs, line, wrong):
     folder = make_run(logs, f"{wrong} {line}", 0)
     for step in range(3):

@@ -36,7 +36,7 @@ _SAME: Final = 0.03
 
 
 class Fit(NamedTuple):
-    """What was fitted on made sweeps: numbers printed by `make evaluate QUESTION=stopping ARGS=--fit` of commit 087609e5."""
+    """What was fitted on made sweeps, printed by `make evaluate QUESTION=stopping ARGS=--fit` of commit 087609e5."""
 
     weights: tuple[float, ...]
     """Of each of the parts of `Lag`; and how much more a run may make up by a higher learning rate that decays."""
