@@ -2,6 +2,7 @@
 
 import streamlit as st
 
+from dashboard import session
 from dashboard.assets import page_style
 from dashboard.components.curve_chart import ChartSpec, CurveSpec, Mark, draw_curves, view_switches
 
@@ -9,6 +10,8 @@ st.set_page_config(layout="wide")
 st.html(f"<style>{page_style()}</style>")
 asked = st.query_params
 run = asked.get("run", "spiky")
+# As every page does before its charts.
+session.store().refresh(run, wait_s=5.0)
 st.session_state["drawn"] = st.session_state.get("drawn", 0) + 1
 st.text(f"drawn {st.session_state['drawn']}")
 view_switches(axes=[("step", "Step"), ("time", "Time"), ("elapsed", "Elapsed")])

@@ -73,7 +73,7 @@ def open_page(page: str, run: str | None = None, /, **query: str) -> AppTest:
 
 def go_to(tab: AppTest, page: str) -> AppTest:
     """Open another page in the same tab, as a link does; Streamlit knows pages by their address."""
-    tab._page_hash = calc_hash(PAGES[page][2])
+    tab._page_hash = calc_hash(PAGES[page][1])
     return tab.run()
 
 
@@ -214,7 +214,7 @@ def badges(tab: AppTest) -> list[str]:
         for number, badge in enumerate(parts_of(_head(tab).get("html", ""), "telemetry-badge .*?"))
     ]
     return of_run + [
-        part.split("]", 1)[0].split(": ", 1)[-1] for text in found for part in text.split("-badge[")[1:]
+        part.split("]", 1)[0].lstrip("✕▲●✓ ") for text in found for part in text.split("-badge[")[1:]
     ]
 
 
