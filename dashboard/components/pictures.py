@@ -131,13 +131,7 @@ def latest_samples(page: RunPage) -> None:
     shown = [one for one in series if one in newest]
     with st.container(horizontal=True, vertical_alignment="center", horizontal_alignment="distribute"):
         section("Latest samples", width="content")
-        st.page_link(
-            page_links.page("samples"),
-            label="All samples",
-            icon=":material/arrow_forward:",
-            icon_position="right",
-            query_params={"run": page.key},
-        )
+        st.page_link(page_links.page("samples"), label="All samples →", query_params={"run": page.key})
     strip(
         page.key,
         [replace(one, samples=tuple(thinned(one.samples, _STEPS))) for one in shown],

@@ -480,6 +480,6 @@ def test_runs_without_a_start_time_are_compared_as_before():
 def test_the_run_that_a_page_names_is_the_one_that_is_compared():
     lucky, steady = runs("lucky", [0.0, 9.0, 0.5]), runs("steady", [5.0, 5.1, 4.9], first=5)
 
-    assert best_against([*lucky, *steady], metric="score", goal="max").sentence.startswith("steady0 (3 runs)")
+    assert best_against([*lucky, *steady], metric="score", goal="max").sentence.startswith("steady1 (3 runs)")
     named = best_against([*lucky, *steady], metric="score", goal="max", head=lucky[1].key)
-    assert "lucky0 (3 runs)" in named.sentence.split(" than ")[0]
+    assert "lucky1 (3 runs)" in named.sentence.split(" than ")[0], "of equal ones the best is named"

@@ -2,12 +2,15 @@
 
 import streamlit as st
 
+from dashboard import session
 from dashboard.assets import page_style
 from dashboard.components.curve_chart import ChartSpec, CurveSpec, Mark, draw_curves, view_switches
 
 st.set_page_config(layout="wide")
 st.html(f"<style>{page_style()}</style>")
 run = st.query_params.get("run", "spiky")
+# As every page does before its charts.
+session.store().refresh(run, wait_s=5.0)
 view_switches(axes=[("step", "Step"), ("time", "Time"), ("elapsed", "Elapsed")])
 st.subheader("train_loss")
 draw_curves(

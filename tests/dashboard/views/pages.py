@@ -74,7 +74,7 @@ class Tab(AppTest):
 
     def go_to(self, page: str) -> Tab:
         """Open another page in the same tab, as a link does; Streamlit knows pages by their address."""
-        self._page_hash = calc_hash(PAGES[page][2])
+        self._page_hash = calc_hash(PAGES[page][1])
         return self.run()
 
     def press_in_settings(self, label: str) -> Tab:
@@ -147,7 +147,7 @@ class Tab(AppTest):
             for number, badge in enumerate(parts_of(self._head().get("html", ""), "telemetry-badge .*?"))
         ]
         return of_run + [
-            part.split("]", 1)[0].split(": ", 1)[-1] for text in found for part in text.split("-badge[")[1:]
+            part.split("]", 1)[0].lstrip("✕▲●✓ ") for text in found for part in text.split("-badge[")[1:]
         ]
 
     def button_called(self, label: str) -> Any:

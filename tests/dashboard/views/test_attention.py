@@ -29,8 +29,9 @@ def test_a_lost_run_says_what_to_do_now(logs):
 
     assert "The run was lost: what now?" in words
     assert "It was last seen at step 99." in words
-    assert "**Last good checkpoint**: step 50" in words
-    assert {"/out/**50**.pt", "python run.py '/a_*b*.yaml'"} <= {code.value for code in tab.code}
+    assert "Last good checkpoint: step 50" in words
+    assert "/out/**50**.pt" in words
+    assert "python run.py '/a_*b*.yaml'" in words
     assert "The trainer resumes from the latest checkpoint in its save folder." in words
 
 
@@ -91,9 +92,6 @@ def test_a_session_starts_once_and_errors_stay_apart():
 
     lines = event_lines([*errors, *starts], 2.0)
 
-    assert [line.split(": ", 1)[1].split(" :gray")[0] for line in lines[2:]] == [
-        "Session 2 started",
-        "Session 1 started",
-    ]
+    assert [line.split(" :gray")[0] for line in lines[2:]] == ["Session 2 started", "Session 1 started"]
     assert "KeyError" in lines[0]
     assert "ValueError" in lines[1]
