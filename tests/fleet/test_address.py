@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -158,6 +159,17 @@ def endless(send):
         send(part)
 
 
+def a_byte_at_a_time(send):
+    send(b"HTTP/1.1 200 OK\r\n")
+    while True:
+        send(b"X")
+        time.sleep(0.05)
+
+
+def other_json(send):
+    send(b"HTTP/1.1 200 OK\r\nContent-Length: 15\r\n\r\n" + b'{"status":"ok"}')
+
+
 def lengths_without_end(send):
     content = b"\xff" * 1_000_000
     send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(content), content))
@@ -171,12 +183,16 @@ def cut_off(send):
     ("answer", "said"),
     [
         (endless, "gave an answer of more than 2 MiB"),
+        (a_byte_at_a_time, "has not finished its answer after 0.5 s"),
+        (other_json, "gave an answer of another form"),
         (lengths_without_end, "gave an answer of another form"),
         (cut_off, "cannot be reached: IncompleteRead"),
     ],
 )
 def test_an_answer_without_end_or_form_is_refused(monkeypatch, answer, said):
     monkeypatch.setattr(engine, "_MAX_ANSWER", 2 * 1024**2)
+    if answer is a_byte_at_a_time:
+        monkeypatch.setattr(engine, "_WHOLE_ANSWER", 0.5 / engine.PATIENCE_S)
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve():

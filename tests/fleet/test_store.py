@@ -204,12 +204,15 @@ def test_while_the_engine_does_not_answer_the_store_keeps_what_it_holds(engine, 
     wait_until(lambda: store.list_runs().find(key) is not None)
     wait_until(lambda: store.refresh(key).records == 20 and len(store.recent(key, "train_loss", 99)) == 20)
     before = store.recent(key, "train_loss", 99).tobytes()
+    append(folder, range(20, 30))
+    ship(engine, logs)
+    store._commits.look_at([key])
     try:
         for process in processes_of(engine):
             process.send_signal(signal.SIGSTOP)
         health = wait_until(lambda: (found := store.refresh(key)).is_stale and found)
         assert "has not answered since" in health.problem
-        assert health.records == 20
+        assert (health.records, health.gaps) == (20, 0), "it is not said that lines are missing"
         assert store.recent(key, "train_loss", 99).tobytes() == before
         runs = store.list_runs()
         assert runs.find(key) is not None
@@ -219,9 +222,7 @@ def test_while_the_engine_does_not_answer_the_store_keeps_what_it_holds(engine, 
     finally:
         for process in processes_of(engine):
             process.send_signal(signal.SIGCONT)
-    append(folder, range(20, 30))
     wait_until(lambda: not store.list_runs().is_stale)
-    ship(engine, logs)
     wait_until(lambda: store.refresh(key).records == 30)
 
 

@@ -262,11 +262,11 @@ class StoreQueries(RunStore):
 
 
 def keep_recent(kept: dict[_Key, _Value], key: _Key, value: _Value, most: int) -> _Value:
-    """Keep `value` as the one used last, and of all at most `most`; return it."""
+    """Keep `value` as the one used last, and of all at most `most`, whatever other threads do; return it."""
     kept.pop(key, None)
     kept[key] = value
     if len(kept) > most:
-        del kept[next(iter(kept))]
+        kept.pop(next(iter(tuple(kept))), None)
     return value
 
 

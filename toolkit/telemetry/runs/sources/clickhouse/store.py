@@ -165,13 +165,11 @@ class ClickHouseStore(StoreQueries):
         return self._find(key).folder_name
 
     def refresh(self, key: str, *, wait_s: float = 2.0, rank: int = 0) -> Health:
-        run, source = self._find(key), self._source(key, rank)
-        health = self._log(key, rank).refresh(wait_s)
-        with suppress(OSError):
-            # What was taken ends with a line: if it is not read to its end, one is missing.
-            health = replace(health, gaps=int(not health.bytes_pending and health.bytes_read < source.size()))
-        problem = self._link.problem
-        health = replace(health, problem=problem or health.problem, is_stale=problem is not None)
+        run, log = self._find(key), self._log(key, rank)
+        health, problem = log.refresh(wait_s), self._link.problem
+        # What was taken ends with a line: if it was not read to its end, one is missing.
+        gaps = int(not health.bytes_pending and log.pending > 0)
+        health = replace(health, gaps=gaps, problem=problem or health.problem, is_stale=problem is not None)
         # Of a run that has ended, more may be in its file than was shipped.
         if not (run.behind or run.card(self._runs.engine_time).live):
             return health
