@@ -217,7 +217,7 @@ def select_runs(cards: Iterable[RunCard], query: RunQuery, now: float) -> list[R
         and matches(search, card)
     )
     # No rows have no order.
-    return found if query.per_page == 0 else sort_cards(found, query.sort)
+    return list(found) if query.per_page == 0 else sort_cards(found, query.sort)
 
 
 def _for_which(cards: list[RunCard], condition: str) -> list[RunCard]:
