@@ -1,4 +1,4 @@
-"""Jobs of all kinds share a few threads; one that hangs, fails or ends its thread affects no other."""
+"""Jobs of all kinds share a few threads; each takes its turns one after the other, and none is missed."""
 
 import math
 import threading
@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from tests.waiting import PATIENCE_S, wait_until
+from tests.waiting import PATIENCE_S
 from toolkit.telemetry.core import background as module
-from toolkit.telemetry.core.background import FILES, MACHINE, background_job, own_thread_job
+from toolkit.telemetry.core.background import MACHINE, background_job, own_thread_job
 
 
 @pytest.fixture(autouse=True)
@@ -32,13 +32,12 @@ class Counting:
     """A turn that counts, with a pause of `pause_s` after each."""
 
     def __init__(self, pause_s, last=math.inf):
-        self.count, self.names = 0, set()
+        self.count = 0
         self.pause_s = pause_s
         self.last = last
 
     def __call__(self):
         self.count += 1
-        self.names.add(threading.current_thread().name)
         return None if self.count >= self.last else self.pause_s
 
 
@@ -108,46 +107,3 @@ def test_a_job_never_takes_two_turns_at_once():
     let_end(*others)
 
     assert set(most) == {1}
-
-
-@pytest.mark.parametrize("helper", ["a thread of another kind", "who waits"])
-def test_a_job_that_hangs_holds_up_no_other_of_its_kind(helper):
-    hanging, turn, other = Hanging(), Counting(math.inf, last=1), Counting(0.1)
-    hung = started(hanging)
-    assert hanging.hangs.wait(PATIENCE_S)
-    if helper == "who waits":
-        assert started(turn).join(PATIENCE_S)
-    else:
-        of_another_kind = background_job("telemetry-other", other, FILES)
-        of_another_kind.start()
-        started(turn)
-        wait_until(lambda: turn.count)
-        let_end(of_another_kind)
-
-    assert not hung.is_over
-    hanging.release.set()
-    assert hung.join(PATIENCE_S)
-
-
-@make
-def test_a_thread_that_is_refused_may_be_granted_later(monkeypatch, make):
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", refuse)
-        turn = Counting(0.001, last=2)
-        job = make("telemetry-test", turn)
-        with pytest.raises(RuntimeError):
-            job.start()
-
-        assert not job.is_started
-        assert not turn.count
-    if make is shared_job:
-        job.start()
-    else:
-        job.close(PATIENCE_S)
-
-    assert job.join(PATIENCE_S)
-    assert turn.count == 2
-
-
-def refuse(_):
-    raise RuntimeError("can't start new thread")
